@@ -41,7 +41,12 @@ class NotActivated(GatewayError):
 
 
 def validate_and_activate(
-    endpoint: PrivateEndpoint, *, workspace_id: UUID, slot: ValidationSlot, by: str
+    endpoint: PrivateEndpoint,
+    *,
+    workspace_id: UUID,
+    slot: ValidationSlot,
+    by: str,
+    probe_parameters: bool | None = None,
 ) -> None:
     """DRAFT → ACTIVE, when a live validation passes; every failure keeps the draft.
 
@@ -49,7 +54,9 @@ def validate_and_activate(
 
     Raises :class:`RequestTimeout` at the time limit, :class:`NotActivated` for other failures.
     """
-    result = validation.run(endpoint, workspace_id=workspace_id, slot=slot)
+    result = validation.run(
+        endpoint, workspace_id=workspace_id, slot=slot, probe_parameters=probe_parameters
+    )
     if result.outcome == Validation.Outcome.TIMED_OUT:
         raise RequestTimeout(
             "The validation exceeded its time limit; the draft was kept.",

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from django.db.models import Q, QuerySet
 from django.template.loader import render_to_string
+from django.utils.html import format_html_join
 
 from config.audit.entries import AuditEntry
 from config.console.formatting import nano_dollars
-from endpoints.models import Attestation, PrivateEndpoint, Validation
+from endpoints.models import Attestation, PrivateEndpoint, Proof, Validation
+from endpoints.validation.parameters import TRIED_NAMES
 
 SHOWN: Final = 20
 _PASSED: Final = {
@@ -67,6 +69,15 @@ def _validations(endpoint: PrivateEndpoint) -> Iterator[Event]:
             text=", ".join(part for part in parts if part),
             body=render_checks(validation),
         )
+
+
+def render_proofs(validation: Validation) -> str:
+    """Renders what a validation has shown about each parameter that one can try."""
+    found = validation.parameters or {}
+    rows = (
+        (name, Proof(found[name]).label if name in found else "not tried") for name in TRIED_NAMES
+    )
+    return format_html_join("", "<div>{}: {}</div>", rows)
 
 
 def render_checks(validation: Validation) -> str:

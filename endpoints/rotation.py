@@ -71,6 +71,8 @@ def _try_dependants(
             endpoint, workspace_id=current.workspace_id, trial=(credential, secret)
         )
         _require_passed(endpoint, found)
+        # The deployment is the same, so what was proven about it stays.
+        found.parameters = current.parameters
         tried.append((endpoint, found))
     return tried
 

@@ -14,7 +14,7 @@ from accounts.models import Region
 from catalog.pricing import Price, decimal_text
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.api.openapi import envelope
-from endpoints.models import PrivateEndpoint
+from endpoints.models import PrivateEndpoint, Proof, offered_parameters
 from endpoints.validation import Reason
 
 _DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
@@ -68,6 +68,12 @@ class PricingSerializer(StrictSerializer):
 @extend_schema_serializer(component_name="PrivateEndpointActivation")
 class ActivationSerializer(StrictSerializer):
     workspace_id = UUIDField()
+    probe_parameters = FlagField(
+        required=False,
+        allow_null=True,
+        help_text="Try which parameters the deployment honours, by calls that cost money. "
+        "`VALIDATION_PROBES_PARAMETERS` by default.",
+    )
 
 
 @extend_schema_serializer(component_name="CreatePrivateEndpointRequest")
@@ -132,6 +138,13 @@ class FullSerializer(serializers.Serializer[PrivateEndpoint]):
     declared_zdr = serializers.BooleanField(allow_null=True)
     declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
     pricing = PricingSerializer(source="price.price")
+    supported_parameters = serializers.SerializerMethodField(
+        help_text="Those of the model that were not disproved, and those that were proven."
+    )
+
+    def get_supported_parameters(self, endpoint: PrivateEndpoint) -> list[str]:
+        proofs = None if endpoint.validation is None else endpoint.validation.parameters
+        return offered_parameters(endpoint.model.supported_parameters, proofs)
 
 
 @extend_schema_serializer(component_name="PrivateEndpointCheck")
@@ -152,6 +165,15 @@ class CheckSerializer(serializers.Serializer[dict[str, Any]]):
 class ValidationSerializer(serializers.Serializer[Any]):
     passed = serializers.BooleanField()
     checks = CheckSerializer(many=True)
+    parameters = serializers.DictField(
+        child=serializers.ChoiceField(choices=Proof.choices),
+        required=False,
+        help_text="What was tried, and what the answers have shown; absent if nothing was tried.",
+    )
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        shape = super().to_representation(instance)
+        return {name: value for name, value in shape.items() if value is not None}
 
 
 SummaryListSerializer = envelope("ListPrivateEndpointsResponse", data=SummarySerializer(many=True))

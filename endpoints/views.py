@@ -61,7 +61,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     """Creates, validates, activates and manages private endpoints."""
 
     permission_classes = [ManagementKey]
-    queryset = PrivateEndpoint.objects.select_related("model", "provider", "price")
+    queryset = PrivateEndpoint.objects.select_related("model", "provider", "price", "validation")
     pagination_class = WholeList
     not_found = EndpointNotFound
     schema_tag = "private-endpoints"
@@ -161,13 +161,19 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     def validate(self, request: Request, pk: str) -> Response:
         """Makes a live plain and a streamed call with the workspace's BYOK credential.
 
-        At most two validations of an organization run at a time.
+        With `probe_parameters` it also tries which parameters the deployment honours, which costs
+        up to 14 more calls. At most two validations of an organization run at a time.
         """
         fields = self.read_body(ActivationSerializer)
         endpoint = self.get_object()
         workspace = workspace_for(self.organization_id, fields["workspace_id"])
         endpoint.require_status(PrivateEndpoint.Status.DRAFT)
-        return self.respond(validation.run(endpoint, workspace_id=workspace.pk))
+        result = validation.run(
+            endpoint,
+            workspace_id=workspace.pk,
+            probe_parameters=fields.get("probe_parameters"),
+        )
+        return self.respond(result)
 
     @extend_schema(
         operation_id="activatePrivateEndpoint",

@@ -30,7 +30,7 @@ from catalog.operations import served_operations, served_outputs
 from catalog.pricing import RATES, Price
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds
 from config.api.text import CONTROL_CHARACTERS
-from endpoints.models import PrivateEndpoint
+from endpoints.models import PrivateEndpoint, offered_parameters
 
 SORTS: Final = (
     "most-popular", "newest", "top-weekly", "pricing-low-to-high", "pricing-high-to-low",
@@ -485,10 +485,10 @@ class VisibleCatalogue:
             .routable()
             .values_list(
                 "model_id", "pk", "provider__slug", "provider_name", "provider__dialect",
-                "declared_zdr", "declared_region", *_PRICE,
+                "declared_zdr", "declared_region", "validation__parameters", *_PRICE,
             )
         )  # fmt: skip
-        for model_id, pk, provider, display, dialect, zdr, region, *rates in rows:
+        for model_id, pk, provider, display, dialect, zdr, region, proofs, *rates in rows:
             model = self._models.get(model_id)
             if model is None:
                 continue
@@ -502,7 +502,7 @@ class VisibleCatalogue:
                 pk,
                 len(self._kinds),
                 Price(*rates),
-                sorted(model.supported_parameters),
+                offered_parameters(sorted(model.supported_parameters), proofs),
                 model.context_length,
             )
             self._kinds.append(OfferKind(facts.kind, outputs))

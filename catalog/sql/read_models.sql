@@ -5,7 +5,8 @@
 -- Locks: none.
 SELECT
     m.id, m.slug, m.canonical_slug, m.context_length, m.input_modalities, m.output_modalities,
-    m.is_listed, m.native_format, m.thinking, m.thinks_between_tools, m.combines_sampling
+    m.supported_parameters, m.is_listed, m.native_format, m.thinking, m.thinks_between_tools,
+    m.combines_sampling
 FROM catalog_languagemodel AS m
 WHERE
     m.id = any(

@@ -83,6 +83,7 @@ class PrivateEndpointAdmin(
         ("Upstream", {"fields": ("base_url", "upstream_model_id", "credentials")}),
         ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
         ("Price", {"fields": (("rates", "reviews"),)}),
+        ("Parameters", {"fields": ("proofs",)}),
         ("History", {"fields": ("history",)}),
         (
             "Record",
@@ -101,8 +102,8 @@ class PrivateEndpointAdmin(
         ),
     )
     readonly_fields = (
-        "state", "validated", "drift", "credentials", "rates", "reviews", "history",
-        "activated_at", "activated_by",
+        "state", "validated", "drift", "credentials", "rates", "reviews", "proofs",
+        "history", "activated_at", "activated_by",
         "disabled_at", "disabled_by", "disabled_reason", "watched_at", "drifted_at", "created_at",
         "updated_at", "id", "idempotency_key",
     )  # fmt: skip

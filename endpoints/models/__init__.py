@@ -18,9 +18,16 @@ from endpoints.models.endpoint import (
     ValidationStale,
 )
 from endpoints.models.slots import ValidationsBusy, ValidationSlot
-from endpoints.models.validation import Validation, base_url_refused
+from endpoints.models.validation import (
+    IMAGE_INPUT,
+    Proof,
+    Validation,
+    base_url_refused,
+    offered_parameters,
+)
 
 __all__ = [
+    "IMAGE_INPUT",
     "Attestation",
     "Draft",
     "EndpointLimitReached",
@@ -29,6 +36,7 @@ __all__ = [
     "NotValidated",
     "OperationNotServed",
     "PrivateEndpoint",
+    "Proof",
     "ProviderNotFound",
     "Validation",
     "ValidationSlot",
@@ -36,6 +44,7 @@ __all__ = [
     "ValidationsBusy",
     "base_url_refused",
     "canonical_base_url",
+    "offered_parameters",
     "refusal_of_operation",
     "require_base_url",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.conf import settings
 from django.db import models
@@ -23,6 +24,26 @@ def base_url_refused(reason: str) -> dict[str, Any]:
         "reason": "invalid_base_url",
         "upstream_message": reason,
     }
+
+
+class Proof(models.TextChoices):
+    """What a trial of a parameter has shown; a parameter without a proof was not tried."""
+
+    PROVEN = "proven", "proven"
+    REFUSED = "refused", "refused"
+    NO_EFFECT = "no_effect", "no effect"
+
+
+# A trial that is none of a parameter: whether the deployment sees pictures.
+IMAGE_INPUT: Final = "image_input"
+
+
+def offered_parameters(listed: Iterable[str], proofs: Mapping[str, str] | None) -> list[str]:
+    """Returns the listed parameters that were not disproved, and then those that were proven."""
+    found = proofs or {}
+    kept = [name for name in listed if found.get(name, Proof.PROVEN) == Proof.PROVEN]
+    proven = (name for name, proof in found.items() if proof == Proof.PROVEN)
+    return kept + sorted(set(proven).difference(kept, (IMAGE_INPUT,)))
 
 
 class Validation(BaseModel):
@@ -63,6 +84,10 @@ class Validation(BaseModel):
     checks = models.JSONField()
     evidence = models.JSONField(
         default=dict, help_text="Properties of the deployment that later validations compare."
+    )
+    parameters = models.JSONField(
+        null=True,
+        help_text="The proofs of the parameters that were tried, by name; empty if none was.",
     )
     changes = models.JSONField(
         default=list, help_text="Evidence that differs from the activation's."

@@ -57,6 +57,7 @@ class Result:
     outcome: Outcome = Outcome.PASSED
     usages: list[Usage] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
 
     def add_pass(self, name: str, **details: Any) -> None:
         self.checks.append({"name": name, "passed": True, **details})

@@ -16,6 +16,7 @@ from config.credentials import Secret
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from endpoints.validation.attempt import find_attempt
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
+from endpoints.validation.parameters import learn_parameters
 from endpoints.validation.probes import probe
 
 logger = logging.getLogger(__name__)
@@ -27,12 +28,15 @@ def run(
     workspace_id: uuid.UUID,
     slot: ValidationSlot | None = None,
     may_bind: bool = True,
+    probe_parameters: bool | None = None,
 ) -> Validation:
     """Validates a draft with the workspace's credential, stores the result and returns it.
 
     Makes at most one plain and one streamed call within ``VALIDATION_TIMEOUT`` seconds, outside any
-    transaction. Failed checks and a failure to store the result are part of the result. Takes a
-    ``slot`` of the organization, unless the caller has one, and gives it back.
+    transaction. With ``probe_parameters``, by default ``VALIDATION_PROBES_PARAMETERS``, a passed
+    validation also makes the calls of :func:`learn_parameters`. Failed checks and a failure to
+    store the result are part of the result. Takes a ``slot`` of the organization, unless the caller
+    has one, and gives it back.
 
     Raises :class:`EndpointNotFound` when the draft was deleted meanwhile, :class:`ValidationsBusy`
     without a free slot, and, unless the caller ``may_bind`` credentials, :class:`HostIsNew`.
@@ -40,7 +44,14 @@ def run(
     if slot is None:
         slot = ValidationSlot(organization_id=endpoint.organization_id).take()
     with slot:
-        validation = examine(endpoint, workspace_id=workspace_id, may_bind=may_bind)
+        if probe_parameters is None:
+            probe_parameters = settings.VALIDATION_PROBES_PARAMETERS
+        validation = examine(
+            endpoint,
+            workspace_id=workspace_id,
+            may_bind=may_bind,
+            probing_slot=slot if probe_parameters else None,
+        )
         try:
             endpoint.record_validation(validation)
         except DatabaseError:
@@ -58,12 +69,14 @@ def examine(
     workspace_id: uuid.UUID,
     trial: tuple[ByokCredential, Secret] | None = None,
     may_bind: bool = True,
+    probing_slot: ValidationSlot | None = None,
 ) -> Validation:
     """Makes the calls of a validation and returns the unsaved result; the caller has a slot.
 
     ``trial`` is a credential with a new secret to try before it is stored; the validation uses this
     credential even if the workspace would use another one first. Raises :class:`HostIsNew` for a
-    host that is new to the credential, unless the caller ``may_bind``.
+    host that is new to the credential, unless the caller ``may_bind``. With ``probing_slot``, the
+    slot that the caller has, parameters are tried after the checks have passed.
     """
     started = time.monotonic()
     validation = Validation(
@@ -76,13 +89,21 @@ def examine(
         # The calls take seconds; other threads may use the database connection meanwhile.
         if not connection.in_atomic_block:
             connection.close()
-        asyncio.run(probe(attempt.call, attempt.dialect, settings.EGRESS_POLICY, result))
+        call, dialect, policy = attempt.call, attempt.dialect, settings.EGRESS_POLICY
+        asyncio.run(probe(call, dialect, policy, result))
+        if probing_slot is not None and result.outcome == Outcome.PASSED:
+            inputs = endpoint.model.input_modalities
+            probing_slot.extend()
+            if not connection.in_atomic_block:
+                connection.close()
+            asyncio.run(learn_parameters(call, dialect, policy, inputs, result))
     except CheckFailed as failure:
         result.checks.append(failure.check)
         result.outcome = failure.outcome
     validation.outcome = result.outcome
     validation.checks = result.checks
     validation.evidence = result.evidence
+    validation.parameters = result.parameters or None
     validation.cost_nano = sum(
         nano_usd(total_cost(endpoint.price.price, usage)) for usage in result.usages
     )

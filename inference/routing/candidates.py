@@ -401,19 +401,28 @@ def _unmet_requirements(route: Route, request: InferenceRequest, variant: str | 
         named = {name.lower() for name in preferences.order}
         if named.isdisjoint(route.provider_names):
             reasons.append(Unusable.NOT_NAMED)
-    if preferences.require_parameters:
-        known = route.supported_parameters
-        if known is not None and any(
-            name not in known and (name not in BOUNDS or known.isdisjoint(BOUNDS))
-            for name in request.needed_parameters
-        ):
-            reasons.append(Unusable.PARAMETERS)
+    if preferences.require_parameters and _lacks_a_parameter(route, request):
+        reasons.append(Unusable.PARAMETERS)
     if route.dialect is None:
         reasons.append(Unusable.DIALECT)
     elif request.operation not in route.operations:
         reasons.append(Unusable.OPERATION)
     reasons += find_shortfalls(route, request)
     return reasons
+
+
+def _lacks_a_parameter(route: Route, request: InferenceRequest) -> bool:
+    """Returns whether a route does not support all parameters of a request, as far as is known.
+
+    Of the two names of the output bound either one will do.
+    """
+    needed = request.needed_parameters
+    if not route.disproved_parameters.isdisjoint(needed - BOUNDS):
+        return True
+    known = route.offered_parameters if route.is_private else route.supported_parameters
+    return known is not None and any(
+        name not in known and (name not in BOUNDS or known.isdisjoint(BOUNDS)) for name in needed
+    )
 
 
 def _exceeds(price: Price, limit: MaxPrice) -> bool:

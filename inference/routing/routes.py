@@ -134,6 +134,8 @@ class Route:
     attestation_id: int | None = None
     quantization: str = "unknown"
     supported_parameters: frozenset[str] | None = None
+    offered_parameters: frozenset[str] | None = None
+    disproved_parameters: frozenset[str] = frozenset()
     listed_parameters: frozenset[str] | None = None
     context_length: int | None = None
     max_completion_tokens: int | None = None
@@ -211,6 +213,7 @@ class CatalogModel(NamedTuple):
     context_length: int | None
     input_modalities: Sequence[str]
     output_modalities: Sequence[str]
+    supported_parameters: Sequence[str]
     is_listed: bool
     native_format: str
     thinking: str

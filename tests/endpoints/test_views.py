@@ -62,6 +62,7 @@ def full(endpoint: PrivateEndpoint, base_url: str) -> dict[str, Any]:
         "upstream_model_id": "sim-echo",
         "base_url": base_url,
         "pricing": {"prompt": "0.5", "completion": "0.25"},
+        "supported_parameters": [],
     }
     del view["created_at"]
     return view

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from config.local.simulator import abilities
 from config.local.simulator.protocol import (
     ID_PLACEHOLDER,
     STREAM_HEAD,
@@ -296,6 +297,12 @@ def _tool_deltas(reply: ScriptedReply, request: Request) -> list[dict[str, Any]]
     return deltas
 
 
+def _able(request: Request, *, is_strict: bool = False) -> Script:
+    reply = ScriptedReply.to(request)
+    honoured = abilities.honour(request, reply.plain(), is_strict=is_strict)
+    return (honoured or _answer(reply, request),)
+
+
 def _chunks(request: Request) -> Script:
     reply = ScriptedReply.to(request)
     reply.pieces = tuple(f" {number}" for number in range(int(request.numbers(50)[0])))
@@ -472,6 +479,8 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-slow": ("waits :FIRST,BETWEEN seconds (0.2) before the first event and between", _slow),
     "sim-gated": ("each event after the first (a plain answer: all) waits for release()", _gate),
     "sim-held": ("everything waits for one release()", lambda q: (Signal.GATE, *_echo(q))),
+    "sim-able": ("honours parameters except :NAMES", _able),
+    "sim-strict": ("honours parameters, refuses :NAMES", lambda q: _able(q, is_strict=True)),
     # Errors.
     "sim-status": ("error :STATUS,RETRY_AFTER (500); also sim-status-429", _status),
     "sim-held-status": ("the error of sim-status after one release()",
@@ -488,9 +497,8 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-error-number": ("429 whose code is a number", lambda q: (error_reply(429, code=429),)),
     "sim-error-code": ("400 whose code is a string", lambda q: (
         error_reply(400, code="context_length_exceeded"),)),
-    "sim-too-long": ("400 whose words say that the prompt exceeds the context", lambda q: (
-        error_reply(400, message=f"This model's maximum context length is {q.numbers(8)[0]:.0f} "
-                    "tokens. However, your messages resulted in 9000 tokens."),)),
+    "sim-too-long": ("400: the prompt exceeds the context", lambda q: (
+        error_reply(400, message=abilities.TOO_LONG),)),
     "sim-flagged": ("error :STATUS (403) of a moderation", lambda q: (error_reply(
         int(q.numbers(403)[0]), code=None, message="Your input was flagged by our moderation."),)),
     "sim-error-string": ("500 whose error is a string", lambda q: (

@@ -15,7 +15,7 @@ from catalog.pricing import Price
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from config.secrets import DecryptionFailed
-from endpoints.models import PrivateEndpoint
+from endpoints.models import PrivateEndpoint, Proof, offered_parameters
 from inference.admission.copies.catalog import (
     CLOUDS,
     host_of_credential,
@@ -50,6 +50,7 @@ class OwnEndpoint(NamedTuple):
     price_id: int
     price: Price
     attestation_id: int | None
+    proofs: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -126,10 +127,11 @@ def load_organization(organization_id: uuid.UUID) -> OrganizationCopy:
             endpoint.price_id,
             endpoint.price.price,
             endpoint.attestation_id,
+            {} if endpoint.validation is None else endpoint.validation.parameters or {},
         )
         for endpoint in PrivateEndpoint.objects.for_organization(organization_id)
         .routable()
-        .select_related("price")
+        .select_related("price", "validation")
     ]
     credentials = (
         ByokCredential.objects.for_organization(organization_id)
@@ -160,6 +162,10 @@ def record_first_use(use: FirstUse) -> str | None:
 
 
 def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogProvider) -> Route:
+    offered = None
+    if model.supported_parameters:
+        offered = share(offered_parameters(model.supported_parameters, endpoint.proofs))
+    disproved = [name for name, proof in endpoint.proofs.items() if proof != Proof.PROVEN]
     return Route(
         endpoint_id=endpoint.endpoint_id,
         is_private=True,
@@ -185,6 +191,8 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         price=endpoint.price,
         attestation_id=endpoint.attestation_id,
         context_length=model.context_length,
+        offered_parameters=offered,
+        disproved_parameters=share(disproved),
         capabilities=model.capabilities,
     )
 

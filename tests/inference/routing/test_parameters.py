@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from accounts.policy import Policy
 from catalog.dialects.base import Operation
+from endpoints.models import Validation
 from inference.requests import parsing, schemas
 from inference.routing.candidates import (
     RoutingContext,
@@ -20,7 +22,8 @@ from inference.routing.routes import (
     CatalogSnapshot,
     OrganizationSnapshot,
 )
-from tests.support.inference.routes import KEY, WORKSPACE, planned, reasons, route
+from tests.support.inference.routes import KEY, WORKSPACE, credential, planned, reasons, route
+from tests.support.inference.site import Site
 
 
 @pytest.mark.parametrize(
@@ -133,3 +136,63 @@ def test_require_parameters_compares_parameters_by_meaning(
 def test_response_format_of_a_text_completion_is_an_ordinary_parameter() -> None:
     body = b'{"model": "a/b", "prompt": "x", "response_format": 7, "min_p": null}'
     assert parsing.parse(Operation.TEXT, body).needed_parameters == {"response_format"}
+
+
+def test_a_private_endpoint_is_judged_by_what_was_proven(site: Site) -> None:
+    site.model.supported_parameters = ["temperature", "seed"]
+    site.model.save(update_fields=["supported_parameters"])
+    endpoint = site.own()
+    wanted = {"provider": {"require_parameters": True}}
+    # Nothing was tried, so the list of the model counts.
+    assert site.chat(seed=1, **wanted).status_code == 200
+    assert site.chat(stop=["x"], **wanted).status_code == 404
+    proofs = {"seed": "no_effect", "stop": "proven", "image_input": "proven"}
+    Validation.objects.filter(pk=endpoint.validation_id).update(parameters=proofs)
+    # A validation belongs to a draft; whatever replaces it moves the version, as this does.
+    endpoint.save(update_fields=["updated_at"])
+    refused = site.chat(seed=1, **wanted)
+    assert refused.status_code == 404
+    [excluded] = refused.json()["error"]["metadata"]["excluded"]
+    assert excluded["excluded_by"] == ["require_parameters"]
+    assert site.chat(stop=["x"], temperature=1, max_tokens=5).status_code == 200
+    assert site.chat(stop=["x"], temperature=1, **wanted).status_code == 200
+    # Without the requirement everything is sent.
+    assert site.chat(seed=1).status_code == 200
+    assert site.dialled()[-1].body["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked", "admitted"),
+    [
+        ({"disproved_parameters": frozenset(("seed",))}, {"seed": 1}, False),
+        ({"disproved_parameters": frozenset(("seed",))}, {"seed": None, "stop": ["x"]}, True),
+        ({"disproved_parameters": frozenset(("max_tokens",))}, {"max_tokens": 5}, True),
+        ({"offered_parameters": frozenset(("seed",))}, {"seed": 1}, True),
+        ({"offered_parameters": frozenset(("seed",))}, {"stop": ["x"]}, False),
+        ({"offered_parameters": frozenset(("max_completion_tokens",))}, {"max_tokens": 5}, True),
+    ],
+)
+def test_required_parameters_of_a_private_endpoint(
+    fields: dict[str, Any], asked: dict[str, Any], admitted: bool
+) -> None:
+    own = route("own", private=True, **fields)
+    body = {
+        "model": "a/b",
+        "messages": [{"role": "user", "content": "x"}],
+        "provider": {"require_parameters": True},
+        **asked,
+    }
+    found = select_candidates(
+        parsing.parse(Operation.CHAT, json.dumps(body).encode()),
+        RoutingContext(
+            snapshot=CatalogSnapshot(1, {}, {"a/b": "a/b"}),
+            own=OrganizationSnapshot(1, {"a/b": (own,)}, (credential("own"),)),
+            workspace_id=WORKSPACE,
+            key_digest=KEY,
+            policy=Policy(),
+        ),
+    )
+    assert bool(found.candidates) is admitted
+    assert [each.reasons for each in found.excluded] == (
+        [] if admitted else [["require_parameters"]]
+    )

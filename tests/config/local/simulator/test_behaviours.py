@@ -255,6 +255,9 @@ PLAIN: dict[str, Check] = {
         "\x00\x1b[31m\r\n\u202e\x7f" + "A" * 1_000_000),
     "sim-error-number": error_is(429, code=429),
     "sim-error-code": error_is(400, code="context_length_exceeded"),
+    "sim-able": ok(lambda a: a.text == "say it"),
+    "sim-strict": ok(lambda a: a.text == "say it"),
+    "sim-strict:max_tokens": ok(lambda a: a.text == "say it"),
     "sim-too-long": error_is(400, message=(
         "This model's maximum context length is 8 tokens. However, your messages resulted in 9000 "
         "tokens.")),

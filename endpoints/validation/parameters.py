@@ -1,0 +1,348 @@
+"""Learns which parameters a deployment honours, by calls whose answers show the effect.
+
+A list of parameters is what somebody wrote down. Many servers accept a parameter and ignore it, so
+only an answer that the parameter must have changed proves it: a forced tool is called, an answer
+has the shape of a schema that the question does not mention, a text ends before a stop sequence.
+A refusal, and an answer without the effect, prove that the parameter is not to be relied on.
+
+The calls cost their owner money, so they are made only on request. Each asks for at most 64 tokens,
+and no further call begins after 8,192 tokens or ``VALIDATION_TIMEOUT`` seconds in all. What was not
+tried then stays unknown. No result fails the validation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from django.conf import settings
+
+from catalog.dialects.base import Call, Dialect, Operation, Reply, Untranslatable
+from catalog.pricing import Usage
+from config import egress
+from config.egress.client import EgressClient
+from endpoints.models import IMAGE_INPUT, Proof
+from endpoints.validation.calls import Caller, Refused
+from endpoints.validation.checks import CheckFailed, Result
+
+logger = logging.getLogger(__name__)
+
+_MOST_TOKENS: Final = 8_192
+# What a call without usable counts is taken to have cost.
+_UNCOUNTED_TOKENS: Final = 1_024
+_SHORT: Final = 16
+_LONG: Final = 64
+# The statuses with which a server refuses the request itself; others say nothing about it.
+_REFUSALS: Final = (400, 404, 405, 415, 422, 501)
+_WORD: Final = "K7Q"
+_TOOL: Final = "report_city"
+_BOUNDS: Final = ("max_tokens", "max_completion_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the proofs read of an answer."""
+
+    text: str
+    finish: str
+    tools: list[dict[str, Any]]
+    logprobs: list[dict[str, Any]]
+    has_thoughts: bool
+
+    @property
+    def json(self) -> Any:
+        try:
+            return msgspec.json.decode(self.text)
+        except msgspec.DecodeError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """Calls that prove parameters: the fields of each, and whether their answers show the effect.
+
+    ``after`` names a parameter that must have been proven before.
+    """
+
+    names: tuple[str, ...]
+    question: str | list[dict[str, Any]]
+    is_proven: Callable[[Sequence[_Answer]], bool]
+    fields: tuple[dict[str, Any], ...] = ({},)
+    tokens: int = _SHORT
+    after: str = ""
+
+
+def _draw_square(red: int, green: int, blue: int, side: int = 32) -> str:
+    """Returns a PNG of one colour as a data URI."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + checksum
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    rows = (b"\0" + bytes((red, green, blue)) * side) * side
+    parts = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    encoded = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    return f"data:image/png;base64,{encoded.decode()}"
+
+
+_CITY: Final = {
+    "type": "function",
+    "function": {
+        "name": _TOOL,
+        "description": "Reports one city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+_SCHEMA: Final = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "code",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {"code": {"type": "string", "enum": [_WORD]}},
+            "required": ["code"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def _calls_city(answers: Sequence[_Answer]) -> bool:
+    return any(_names_city(tool) for tool in answers[0].tools)
+
+
+def _names_city(tool: dict[str, Any]) -> bool:
+    function = tool.get("function")
+    if not isinstance(function, dict) or function.get("name") != _TOOL:
+        return False
+    try:
+        return isinstance(msgspec.json.decode(function.get("arguments", "")), dict)
+    except (msgspec.DecodeError, TypeError):
+        return False
+
+
+def _stops_early(answers: Sequence[_Answer]) -> bool:
+    text = answers[0].text.lower()
+    return "alpha" in text and "bravo" not in text and "charlie" not in text
+
+
+def _repeats_by_seed(answers: Sequence[_Answer]) -> bool:
+    first, again, other = (answer.text for answer in answers)
+    return bool(first) and first == again != other
+
+
+def _has_logprobs(answers: Sequence[_Answer]) -> bool:
+    return bool(answers[0].logprobs)
+
+
+def _has_alternatives(answers: Sequence[_Answer]) -> bool:
+    listed = [item.get("top_logprobs") for item in answers[0].logprobs]
+    return any(isinstance(each, list) and len(each) == 2 for each in listed)
+
+
+# In the order of their use. Later trials may need what an earlier one has proven.
+_TRIALS: Final = (
+    _Trial(
+        names=_BOUNDS[:1],
+        question="Count from one to two hundred in words.",
+        is_proven=lambda answers: answers[0].finish == "length" and len(answers[0].text) < 1000,
+    ),
+    _Trial(
+        names=("stop",),
+        question="Write exactly these words and nothing else: alpha bravo charlie",
+        fields=({"stop": ["bravo"]},),
+        is_proven=_stops_early,
+    ),
+    _Trial(
+        names=("tools", "tool_choice"),
+        question="Say hello.",
+        fields=(
+            {
+                "tools": [_CITY],
+                "tool_choice": {"type": "function", "function": {"name": _TOOL}},
+            },
+        ),
+        tokens=_LONG,
+        is_proven=_calls_city,
+    ),
+    _Trial(
+        names=("parallel_tool_calls",),
+        question="Report the cities Rome and Oslo, each with a call of its own, at once.",
+        fields=({"tools": [_CITY], "parallel_tool_calls": True},),
+        tokens=_LONG,
+        after="tools",
+        is_proven=lambda answers: sum(map(_names_city, answers[0].tools)) > 1,
+    ),
+    _Trial(
+        names=("structured_outputs",),
+        question="Say hello.",
+        fields=({"response_format": _SCHEMA},),
+        tokens=_LONG,
+        is_proven=lambda answers: answers[0].json == {"code": _WORD},
+    ),
+    _Trial(
+        names=("response_format",),
+        question="Say hello in one plain English sentence, without any JSON.",
+        fields=({"response_format": {"type": "json_object"}},),
+        tokens=_LONG,
+        is_proven=lambda answers: isinstance(answers[0].json, dict),
+    ),
+    _Trial(
+        names=("seed",),
+        question="Invent a number of twelve digits. Write only its digits.",
+        fields=tuple({"seed": seed, "temperature": 1} for seed in (11, 11, 12)),
+        is_proven=_repeats_by_seed,
+    ),
+    _Trial(
+        names=("logprobs",),
+        question="Say hello.",
+        fields=({"logprobs": True},),
+        is_proven=_has_logprobs,
+    ),
+    _Trial(
+        names=("top_logprobs",),
+        question="Say hello.",
+        fields=({"logprobs": True, "top_logprobs": 2},),
+        after="logprobs",
+        is_proven=_has_alternatives,
+    ),
+    _Trial(
+        names=("reasoning", "reasoning_effort"),
+        question="What is 17 times 23?",
+        fields=({"reasoning_effort": "low"},),
+        tokens=_LONG,
+        is_proven=lambda answers: answers[0].has_thoughts,
+    ),
+    _Trial(
+        names=(IMAGE_INPUT,),
+        question=[
+            {"type": "text", "text": "Which colour is this picture? Answer with one word."},
+            {"type": "image_url", "image_url": {"url": _draw_square(0, 160, 0)}},
+        ],
+        is_proven=lambda answers: "green" in answers[0].text.lower(),
+    ),
+)
+# The operations whose parameters are tried; the others have none with an effect that shows.
+TRIALS: Final = {Operation.CHAT: _TRIALS}
+TRIED_NAMES: Final = tuple(name for trial in _TRIALS for name in trial.names)
+
+
+async def learn_parameters(
+    call: Call, dialect: Dialect, policy: egress.EgressPolicy, inputs: Iterable[str], result: Result
+) -> None:
+    """Makes the calls that prove parameters, and adds the proofs and the usages to the result.
+
+    ``inputs`` are the input modalities of the model; an image is not shown to one without it.
+    """
+    async with EgressClient(policy) as egress_client:
+        # The checks of these calls are not checks of the validation.
+        caller = Caller(call, dialect, Result(), egress_client, "parameters")
+        learner = _Learner(caller, result)
+        try:
+            async with asyncio.timeout(settings.VALIDATION_TIMEOUT):
+                await learner.try_all(frozenset(inputs))
+        except (egress.TimedOut, TimeoutError):
+            logger.info("the trial of parameters ended at its time limit")
+        except CheckFailed as failure:
+            logger.info("the trial of parameters ended early: %s", failure.check)
+
+
+class _Learner:
+    """Tries the parameters of one deployment in turn, within the bound of tokens."""
+
+    def __init__(self, caller: Caller, result: Result) -> None:
+        self._caller = caller
+        self._result = result
+        self._spent = 0
+        self._bound = _BOUNDS[0]
+
+    async def try_all(self, inputs: frozenset[str]) -> None:
+        proofs = self._result.parameters
+        for trial in TRIALS.get(self._caller.call.operation, ()):
+            if trial.after and proofs.get(trial.after) != Proof.PROVEN:
+                continue
+            if IMAGE_INPUT in trial.names and inputs and "image" not in inputs:
+                continue
+            if self._spent >= _MOST_TOKENS:
+                return
+            proof = await self._try(trial)
+            proofs.update(dict.fromkeys(trial.names, proof))
+            if trial.names == _BOUNDS[:1] and proof is Proof.REFUSED:
+                # Newer models of some providers accept only the newer name of the bound.
+                self._bound = _BOUNDS[1]
+                proofs[self._bound] = await self._try(trial)
+
+    async def _try(self, trial: _Trial) -> Proof:
+        answers: list[_Answer] = []
+        for fields in trial.fields:
+            message = {"role": "user", "content": trial.question}
+            try:
+                reply = await self._caller.ask(
+                    {"messages": [message], self._bound: trial.tokens, **fields}
+                )
+            except Untranslatable:
+                return Proof.REFUSED
+            except Refused as refusal:
+                if refusal.check.get("upstream_status") in _REFUSALS:
+                    return Proof.REFUSED
+                raise
+            self._note_usage(reply.usage)
+            answers.append(_read_answer(reply))
+        return Proof.PROVEN if trial.is_proven(answers) else Proof.NO_EFFECT
+
+    def _note_usage(self, usage: Usage | None) -> None:
+        """Counts the tokens of an answer; counts beyond the bound end the trial, and cost nothing.
+
+        The deployment may count what it likes, and its price is its owner's own statement.
+        """
+        tokens = _UNCOUNTED_TOKENS if usage is None else usage.prompt + usage.completion
+        self._spent += max(tokens, 1)
+        if usage is not None and tokens <= _MOST_TOKENS:
+            self._result.usages.append(usage)
+
+
+def _read_answer(reply: Reply) -> _Answer:
+    """Reads the first choice of a reply; a member of another type counts as absent."""
+    choices = _plain(reply.fields.get("choices"))
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    choice = choice if isinstance(choice, dict) else {}
+    message = choice.get("message")
+    message = message if isinstance(message, dict) else {}
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    text = message.get("content")
+    finish = choice.get("finish_reason")
+    thoughts = (message.get(name) for name in ("reasoning", "reasoning_content"))
+    has_counted = reply.usage is not None and reply.usage.reasoning > 0
+    return _Answer(
+        text=text if isinstance(text, str) else "",
+        finish=finish if isinstance(finish, str) else "",
+        tools=_objects(message.get("tool_calls")),
+        logprobs=_objects(content),
+        has_thoughts=has_counted or any(isinstance(each, str) and each for each in thoughts),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value whose parts may be raw JSON as plain Python objects."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
