@@ -68,7 +68,7 @@ def serve(tenant: Tenant, simulator: Simulator) -> Serve:
         provider = factories.make_provider("acme", name="Acme AI", base_url=simulator.base_url)
         model = factories.make_model(
             "acme/falcon",
-            input_modalities=["text", "image"],
+            input_modalities=["text", "image", "file"],
             output_modalities=[*(outputs or ("text", "embeddings"))],
         )
         factories.make_endpoint(model, provider, upstream_model_id=behaviour)

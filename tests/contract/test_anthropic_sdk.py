@@ -12,6 +12,8 @@ import anthropic
 import pytest
 
 from billing.models import Account
+from catalog.capabilities import ThinkingControl
+from catalog.models import LanguageModel
 from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
@@ -249,6 +251,7 @@ def test_an_answer_is_converted_and_sent_back_without_loss(
         "stop_reason": "tool_use",
     }
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
+    LanguageModel.objects.update(thinking=ThinkingControl.BUDGET)
     message = ask(client, at_maker, max_tokens=2000, tools=[TOOL], thinking=thinking)
     assert [block.to_dict() for block in message.content] == maker.answer["content"]
     assert (message.stop_reason, message.id[:4]) == ("tool_use", "gen-")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from catalog.capabilities import UNDESCRIBED, Capabilities, ThinkingControl
 from catalog.dialects.anthropic import build
 from catalog.dialects.base import Call, Operation
 from config.api.errors import InvalidRequest
@@ -15,6 +16,7 @@ from inference.requests import parsing
 from inference.requests.messages.request import to_chat
 from tests.support.inference.messages import asked, in_chat, messages_of, text
 
+BUDGETED = Capabilities(thinking=ThinkingControl.BUDGET)
 IMAGE = {"type": "base64", "media_type": "image/png", "data": "aGk="}
 CACHED = {"type": "ephemeral", "ttl": "1h"}
 TOOL = {"name": "get_weather", "input_schema": {"type": "object"}}
@@ -301,7 +303,15 @@ def test_a_request_survives_the_round_trip_to_anthropic(wanted: dict[str, Any]) 
     fields = parsing.parse(Operation.CHAT, chat).fields
     model = "claude-sonnet-4-5"
     made = build(
-        Call(Operation.CHAT, "https://x.test/v1", model, Secret("k"), fields, is_byok=True)
+        Call(
+            Operation.CHAT,
+            "https://x.test/v1",
+            model,
+            Secret("k"),
+            fields,
+            is_byok=True,
+            capabilities=BUDGETED if "budget_tokens" in str(wanted) else UNDESCRIBED,
+        )
     )
     assert json.loads(made.body or b"") == {"model": model, **sent}
 
