@@ -164,6 +164,8 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> Offer | None:
         context_length=context,
         max_completion_tokens=read_count(row, "max_output_tokens") if output == "text" else None,
         model=_describe(provider, upstream, row, output, context, as_of),
+        # The map counts the prompt alone, and often repeats it for the completion.
+        has_limits=False,
     )
 
 

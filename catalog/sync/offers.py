@@ -20,7 +20,8 @@ class Offer(msgspec.Struct, frozen=True):
 
     ``name`` is its name in the list. ``pricing`` has the keys of a catalogue file, as texts of
     decimals; it is empty where the list states no price. ``model`` has the members of a model's row
-    and is ``None`` where the list does not tell who made the model.
+    and is ``None`` where the list does not tell who made the model. Without ``has_limits``, its
+    limits are used for a new endpoint alone: the list means something else by them.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Offer(msgspec.Struct, frozen=True):
     context_length: int | None = None
     max_completion_tokens: int | None = None
     model: Mapping[str, Any] | None = None
+    has_limits: bool = True
 
     @property
     def key(self) -> tuple[str, str]:

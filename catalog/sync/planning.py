@@ -258,7 +258,8 @@ def _comparable(row: EndpointRow) -> dict[str, Any]:
 
 def _replace_offered(row: EndpointRow, offer: Offer) -> EndpointRow:
     """Returns a row with what the offer states: the whole price, and the limits that it has."""
-    limits = {name: value for name in _LIMITS if (value := getattr(offer, name)) is not None}
+    stated = _LIMITS if offer.has_limits else ()
+    limits = {name: value for name in stated if (value := getattr(offer, name)) is not None}
     members = {
         **msgspec.to_builtins(row),
         **limits,

@@ -95,7 +95,7 @@ def test_an_ordinary_change_is_applied_with_its_origin(
     }
     assert price_of(endpoint) == ("0.0000012", "0.000002")
     assert (endpoint.context_length, endpoint.source, endpoint.as_of) == (
-        4096, "litellm", date(2026, 11, 12),
+        None, "litellm", date(2026, 11, 12),
     )  # fmt: skip
     entry = AuditEntry.objects.get(kind="import")
     assert entry.after["source"] == "litellm"
@@ -173,7 +173,7 @@ def test_a_new_model_is_added_and_an_endpoint_of_a_present_one_waits(
     report = sync(
         str(tmp_path),
         gpt_x=row(),
-        gpt_new=row(),
+        gpt_new=row(max_input_tokens=4096, max_output_tokens=512),
         private=row(),
         dear=row("0.001"),
         free=row("0", "0"),
@@ -183,6 +183,7 @@ def test_a_new_model_is_added_and_an_endpoint_of_a_present_one_waits(
     assert (report["proposed"], report["ignored"]) == (3, 1)
     assert {reason for reason, _ in waiting()} == {"new", "rise", "unpriced"}
     made = ModelEndpoint.objects.get(model__slug="openai/gpt-new")
+    assert (made.context_length, made.max_completion_tokens) == (4096, 512)
     assert (made.source, made.upstream_model_id, price_of(made)) == (
         "litellm", "gpt-new", ("0.000001", "0.000002"),
     )  # fmt: skip
@@ -348,3 +349,8 @@ def test_openrouter_brings_its_provider_and_its_models(db: None, tmp_path: Path)
     call_command(*arguments, stdout=out)
     assert "0 rows were created, 0 updated; 1 are unchanged" in out.getvalue()
     assert {**snapshots.everything(), "config.AuditEntry": []} == before
+    model["top_provider"] = {"max_completion_tokens": 700}
+    path.write_text(json.dumps({"data": [{**model, "context_length": 2000}]}))
+    call_command(*arguments, stdout=io.StringIO())
+    made.refresh_from_db()
+    assert (made.context_length, made.max_completion_tokens) == (2000, 700)
