@@ -71,7 +71,10 @@ _TRANSCRIPTION: Final = (
     "The body is a form with a `file` of up to 25 MB, or JSON with `input_audio` in Base64. "
     "Nothing is downloaded: `url` and `source_url` are refused."
 )
-_AUDIO: Final = {"audio/*": {"schema": {"type": "string", "contentMediaType": "audio/*"}}}
+_AUDIO: Final = {
+    f"audio/{name}": {"schema": {"type": "string", "contentMediaType": f"audio/{name}"}}
+    for name in ("aac", "flac", "mpeg", "ogg", "pcm", "wav")
+}
 _MESSAGES: Final = (
     "The key may also be sent as `x-api-key`. Every model can be used: the request becomes a "
     "chat completion, and a field without a translation is refused. `context_management` has no "

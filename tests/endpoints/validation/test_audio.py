@@ -1,0 +1,93 @@
+"""Validation of deployments that speak or transcribe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from accounts.models import ByokCredential, workspace_for
+from catalog.models import Provider
+from config.local.simulator.server import Simulator
+from endpoints import validation
+from endpoints.models import PrivateEndpoint, Validation
+from tests.support import factories
+from tests.support.factories import Tenant
+
+NOT_AUDIO = "The answer is not audio"
+
+
+@pytest.fixture
+def make_draft(
+    tenant: Tenant, provider: Provider, credential: ByokCredential, upstream: Simulator
+) -> Any:
+    """Returns a function that makes a draft of a model with an output and a behaviour."""
+
+    def make(output: str, behaviour: str = "sim-echo") -> PrivateEndpoint:
+        model = factories.make_model(f"acme/{output}", output_modalities=[output])
+        return factories.make_draft(
+            tenant, model, provider, base_url=upstream.base_url, upstream_model_id=behaviour
+        )
+
+    return make
+
+
+def validate(draft: PrivateEndpoint) -> Validation:
+    workspace = workspace_for(draft.organization.pk, None)
+    return validation.run(draft, workspace_id=workspace.pk)
+
+
+@pytest.mark.parametrize("output", ["speech", "transcription"])
+def test_a_deployment_is_asked_for_what_its_model_does(
+    make_draft: Any, upstream: Simulator, output: str
+) -> None:
+    result = validate(make_draft(output))
+    names = ["workspace", "byok_key", "base_url", output, "usage", "model"]
+    assert result.checks == [{"name": name, "passed": True} for name in names]
+    paths = {"speech": "/v1/audio/speech", "transcription": "/v1/audio/transcriptions"}
+    assert [request.path for request in upstream.requests] == [paths[output]] * 2
+
+
+def test_speech_is_asked_for_in_two_containers(make_draft: Any, upstream: Simulator) -> None:
+    assert validate(make_draft("speech")).passed
+    assert [request.body["response_format"] for request in upstream.requests] == ["mp3", "wav"]
+
+
+def test_a_second_of_sound_is_sent(make_draft: Any, upstream: Simulator) -> None:
+    assert validate(make_draft("transcription")).passed
+    sizes = [request.body["file"]["size"] for request in upstream.requests]
+    assert sizes == [44 + 32_000, 44 + 16_000]
+
+
+def test_a_transcription_without_usage_passes(make_draft: Any) -> None:
+    # The length of the file is known, so it can be billed.
+    assert validate(make_draft("transcription", "sim-no-usage")).passed
+
+
+@pytest.mark.parametrize(
+    ("output", "behaviour", "reason"),
+    [
+        ("speech", "sim-html", "invalid_response"),
+        ("speech", "sim-html-audio", "invalid_response"),
+        ("speech", "sim-wrong-shape", "invalid_response"),
+        ("speech", "sim-empty-stream", "invalid_response"),
+        ("speech", "sim-error-200", "invalid_response"),
+        ("speech", "sim-reset-stream", "invalid_response"),
+        ("speech", "sim-close-stream", "invalid_response"),
+        ("speech", "sim-endless", "invalid_response"),
+        ("speech", "sim-status:500", "upstream_error"),
+        ("speech", "sim-redirect", "upstream_error"),
+        ("transcription", "sim-html", "invalid_response"),
+        ("transcription", "sim-wrong-shape", "invalid_response"),
+        ("transcription", "sim-error-200", "invalid_response"),
+        ("transcription", "sim-status:429", "upstream_error"),
+        ("transcription", "sim-connect-reset", "upstream_error"),
+    ],
+)
+def test_a_deployment_that_fails_is_named(
+    make_draft: Any, output: str, behaviour: str, reason: str
+) -> None:
+    result = validate(make_draft(output, behaviour))
+    assert not result.passed
+    assert (result.checks[-1]["name"], result.checks[-1]["reason"]) == (output, reason)
+    assert result.cost_nano == 0
