@@ -12,6 +12,10 @@ from typing import Final, NamedTuple
 
 from catalog.dialects.shared.raw import Piece
 
+# The output that a second of speech counts as: models produce about 20 tokens a second, and a token
+# is estimated from four bytes.
+SPEECH_BYTES: Final = 80
+
 # The extension that a file is sent with, by the name of its format or of its content type.
 _EXTENSIONS: Final = {
     "aac": "aac", "aiff": "aiff", "amr": "amr", "flac": "flac", "m4a": "m4a", "mp3": "mp3",

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from catalog.dialects.audio import SPEECH_BYTES
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Usage, nano_usd, total_cost
@@ -132,6 +133,9 @@ class Tally:
         is_less = known and usage.prompt + usage.completion < known.prompt + known.completion
         if is_less and self._is_final:
             return
+        if characters := self._request.allowed.characters:
+            # No provider counts what was known before.
+            usage = replace(usage, characters=characters)
         self.usage = usage
         self.usage_body = part.fields.get("usage")
         self._is_final = has_finished
@@ -156,8 +160,15 @@ class Tally:
             # The text to speak is known before it is spoken.
             characters=self._request.allowed.characters,
             searches=self._request.least.searches,
-            milliseconds=self._request.milliseconds,
+            milliseconds=self._request.milliseconds or self._estimate_speech(),
         )
+
+    def _estimate_speech(self) -> int:
+        """Estimates the milliseconds of the speech so far from the size of its output."""
+        allowed = self._request.allowed
+        if not allowed.characters:
+            return 0
+        return min(self.output_bytes * 1000 // SPEECH_BYTES, allowed.milliseconds)
 
     def count(self) -> Count:
         """Returns the usage so far, as far as it is believed: within what was allowed.

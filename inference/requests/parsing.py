@@ -150,8 +150,10 @@ def parse(
     answers = row.answers(request)
     _check_request(operation, request, session_id, answers)
     row.check(request, fields)
-    for name in (_GATEWAY_FIELDS | row.left_out).intersection(fields):
+    for name in _GATEWAY_FIELDS.intersection(fields):
         del fields[name]
+    for name in row.left_out:
+        fields.pop(name, None)
     for name, default in row.defaults.items():
         if fields.get(name, _NULL) == _NULL:
             fields[name] = default

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.dialects.audio import SPEECH_BYTES
 from catalog.dialects.base import (
     Call,
     Chunk,
@@ -31,8 +32,6 @@ _TEXTS: Final = re.compile(rb'\s*(?:<!doctype|<html|<\?xml|\{\s*")', re.IGNORECA
 _RATES: Final = ((b"RIFF", 48_000), (b"fLaC", 24_000), (b"OggS", 8_000), (b"ID3", 16_000))
 _COMPRESSED: Final = 16_000
 _PLAIN: Final = 48_000
-# Models of speech produce about 20 tokens a second, and a token is estimated from four bytes.
-_OUTPUT_BYTES: Final = 80
 _encode = msgspec.json.Encoder().encode
 
 
@@ -157,7 +156,7 @@ class SpeechParser:
         self.pending.append(Chunk(fields={}, has_choices=True, output_bytes=size, data=data))
 
     def _measure(self) -> int:
-        return -(-self._received * _OUTPUT_BYTES // self._rate)
+        return -(-self._received * SPEECH_BYTES // self._rate)
 
     def _end(self, usage: Usage | None) -> Chunk:
         return Chunk(fields={}, usage=usage, finish_reason="stop", is_done=True)
