@@ -1,0 +1,38 @@
+"""Prices: what a usage costs, by rules, exactly; pure.
+
+``usage`` counts, ``rules`` say what is billed, ``price`` is a list of rules, ``rates`` compiles
+them, ``costs`` applies them, and ``contract`` reads and writes them as JSON.
+"""
+
+from catalog.pricing.costs import (
+    NANO,
+    Charge,
+    Costs,
+    completion_cost,
+    cost_nano,
+    list_charges,
+    nano_usd,
+    prompt_cost,
+    round_scaled,
+    split_cost,
+    total_cost,
+    usd,
+)
+from catalog.pricing.price import (
+    RATES,
+    Price,
+    UnknownRule,
+    decimal_text,
+    dump_rules,
+    load_rules,
+    scale_rate,
+)
+from catalog.pricing.rules import Billable, Conditions, Rule
+from catalog.pricing.usage import Usage
+
+__all__ = [
+    "NANO", "RATES", "Billable", "Charge", "Conditions", "Costs", "Price", "Rule", "UnknownRule",
+    "Usage", "completion_cost", "cost_nano", "decimal_text", "dump_rules", "list_charges",
+    "load_rules", "nano_usd", "prompt_cost", "round_scaled", "scale_rate", "split_cost",
+    "total_cost", "usd",
+]  # fmt: skip

@@ -1,0 +1,159 @@
+"""Computes costs from prices and usages: exact, rounded once to integer nano-USD."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+from typing import Final, NamedTuple
+
+from catalog.pricing.price import Price
+from catalog.pricing.rates import (
+    COMPLETION_PLACES,
+    EXACT,
+    IMAGE,
+    PROMPT_PLACES,
+    SEARCH,
+    SECOND,
+    find_quantities,
+)
+from catalog.pricing.rules import KINDS, Kind
+from catalog.pricing.usage import Usage
+
+NANO: Final = 1_000_000_000
+_NANO_DIGITS: Final = 9
+
+
+class Charge(NamedTuple):
+    """What one kind of a usage costs, in USD. ``variant`` is the size and quality of an image.
+
+    ``quantity`` counts units of the kind, with a fraction for seconds.
+    """
+
+    kind: Kind
+    variant: str
+    quantity: Decimal
+    rate: Decimal
+    cost: Decimal
+
+
+class Costs(NamedTuple):
+    """The cost of a generation, and what of it prompt, completion and searches cost: nano-USD.
+
+    Each amount is rounded once, half to even.
+    """
+
+    total: int
+    prompt: int
+    completion: int
+    searches: int
+
+
+def split_cost(price: Price, usage: Usage, at: int | None = None) -> Costs:
+    """Returns the cost of a usage and of its parts; ``at`` is the request's instant.
+
+    ``at`` is in Unix seconds; ``None`` is only for a price that does not depend on the time.
+    """
+    table = price.table
+    rates, variant = table.find_rates(usage.prompt, at), usage.image_variant
+    total = prompt = completion = searches = 0
+    for place, quantity in find_quantities(usage):
+        if not quantity:
+            continue
+        cost = quantity * rates.of(place, variant)
+        total += cost
+        if place in PROMPT_PLACES:
+            prompt += cost
+        elif place in COMPLETION_PLACES:
+            completion += cost
+        elif place == SEARCH:
+            searches = cost
+    scale = table.scale
+    return Costs(*(round_scaled(amount, scale) for amount in (total, prompt, completion, searches)))
+
+
+def cost_nano(price: Price, usage: Usage, at: int | None = None) -> int:
+    """Returns the cost of a usage in nano-USD, rounded half to even; see :func:`split_cost`."""
+    table = price.table
+    rates, variant = table.find_rates(usage.prompt, at), usage.image_variant
+    total = 0
+    for place, quantity in find_quantities(usage):
+        if quantity:
+            total += quantity * rates.of(place, variant)
+    return round_scaled(total, table.scale)
+
+
+def list_charges(price: Price, usage: Usage, at: int | None = None) -> list[Charge]:
+    """Returns what each kind of a usage costs, exactly, in the order of ``KINDS``."""
+    table = price.table
+    rates, scale = table.find_rates(usage.prompt, at), table.scale
+    charges = []
+    for place, quantity in sorted(find_quantities(usage)):
+        rate = rates.of(place, usage.image_variant)
+        if quantity and (rate or KINDS[place].unit == "token"):
+            is_second = place == SECOND
+            variant = usage.image_variant if place == IMAGE else KINDS[place].variant
+            charges.append(
+                Charge(
+                    KINDS[place],
+                    variant,
+                    _unscale(quantity, 3 if is_second else 0),
+                    _unscale(rate, scale - 3 if is_second else scale),
+                    _unscale(quantity * rate, scale),
+                )
+            )
+    return charges
+
+
+def total_cost(price: Price, usage: Usage, at: int | None = None) -> Decimal:
+    """Returns the exact cost of a generation in USD; see :func:`split_cost`."""
+    return _sum(price, usage, at, range(len(KINDS)))
+
+
+def prompt_cost(price: Price, usage: Usage, at: int | None = None) -> Decimal:
+    """Returns the exact cost of the prompt's tokens in USD."""
+    return _sum(price, usage, at, PROMPT_PLACES)
+
+
+def completion_cost(price: Price, usage: Usage, at: int | None = None) -> Decimal:
+    """Returns the exact cost of the completion's tokens in USD."""
+    return _sum(price, usage, at, COMPLETION_PLACES)
+
+
+def _sum(price: Price, usage: Usage, at: int | None, places: Collection[int]) -> Decimal:
+    rates = price.table.find_rates(usage.prompt, at)
+    total = sum(
+        quantity * rates.of(place, usage.image_variant)
+        for place, quantity in find_quantities(usage)
+        if place in places
+    )
+    return _unscale(total, price.table.scale)
+
+
+def _unscale(amount: int, scale: int) -> Decimal:
+    return Decimal(amount).scaleb(-scale, EXACT)
+
+
+def round_scaled(amount: int, scale: int, *, round_up: bool = False) -> int:
+    """Returns an amount of USD times ten to the power of ``scale`` as nano-USD.
+
+    It is rounded half to even, or up for a bound such as a hold.
+    """
+    if scale <= _NANO_DIGITS:
+        return amount * 10 ** (_NANO_DIGITS - scale)
+    divisor: int = 10 ** (scale - _NANO_DIGITS)
+    if round_up:
+        return -(-amount // divisor)
+    whole, rest = divmod(amount, divisor)
+    twice = rest * 2
+    return whole + (twice > divisor or (twice == divisor and whole & 1))
+
+
+def nano_usd(amount: Decimal, *, round_up: bool = False) -> int:
+    """Returns USD as integer nano-USD, rounded half to even, or up for a bound such as a hold."""
+    rounding = ROUND_CEILING if round_up else ROUND_HALF_EVEN
+    return int(EXACT.multiply(amount, Decimal(NANO)).to_integral_value(rounding))
+
+
+def usd(nano: int) -> float:
+    """Returns nano-USD as a JSON number of USD; only for responses, because sums stay integers."""
+    return nano / NANO

@@ -1,0 +1,136 @@
+"""A price: its rates without conditions, its discount and its rules; immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from catalog.pricing.rates import EXACT, RateTable
+from catalog.pricing.rules import COLUMNS, KIND_OF, Billable, Rule
+
+ZERO: Final = Decimal(0)
+ONE: Final = Decimal(1)
+# The columns of a price, in order; a price has a field for each.
+RATES: Final = (
+    "prompt", "completion", "image", "request", "cache_read", "cache_write", "image_output",
+)  # fmt: skip
+# The smallest step of a stored rate.
+_FINEST: Final = Decimal("1e-30")
+
+
+class UnknownRule(ValueError):
+    """A stored price has a rule that this release does not know, so it cannot be applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD per prompt token, completion token, image of the prompt and request, and further rules.
+
+    ``cache_read`` and ``cache_write`` are the rates of prompt tokens that the provider read from or
+    wrote to its cache; ``image_output`` is the rate of completion tokens of an image. ``None``
+    means the rate of other tokens. ``discount`` is the share that is taken off every rate.
+    ``rules`` are the rates of all other kinds, and those with conditions.
+    """
+
+    prompt: Decimal
+    completion: Decimal
+    image: Decimal = ZERO
+    request: Decimal = ZERO
+    cache_read: Decimal | None = None
+    cache_write: Decimal | None = None
+    image_output: Decimal | None = None
+    discount: Decimal = ZERO
+    rules: tuple[Rule, ...] = ()
+    _table: RateTable | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of_row(cls, *values: Any) -> Price:
+        """Returns the price of a row: its rates in order, its discount and its lines.
+
+        Raises :class:`UnknownRule` for lines that a later release has stored.
+        """
+        *rates, discount, lines = values
+        return cls(*rates, discount, load_rules(lines))
+
+    @property
+    def table(self) -> RateTable:
+        """The rates under every combination of the conditions."""
+        table = self._table
+        if table is None:
+            base = {
+                kind.name: amount
+                for column, kind in COLUMNS.items()
+                if (amount := getattr(self, column)) is not None
+            }
+            base |= {rule.name: rule.price for rule in self.rules if rule.conditions is None}
+            conditional = [rule for rule in self.rules if rule.conditions is not None]
+            table = RateTable(base, conditional, EXACT.subtract(ONE, self.discount))
+            object.__setattr__(self, "_table", table)
+        return table
+
+    @property
+    def is_free(self) -> bool:
+        """Returns whether every part of a request is free."""
+        if self.discount == 1:
+            return True
+        return not (
+            self.prompt or self.completion or self.image or self.request or self.image_output
+            or self.cache_read or self.cache_write or any(rule.price for rule in self.rules)
+        )  # fmt: skip
+
+    @property
+    def has_search_rate(self) -> bool:
+        """Returns whether the price says what a search costs."""
+        return self.has_rate(Billable.SEARCH)
+
+    def has_rate(self, billable: Billable, variant: str = "") -> bool:
+        """Returns whether the price names a rate for a kind, free or not."""
+        if (kind := KIND_OF.get((billable, variant))) is not None and kind.column:
+            return getattr(self, kind.column) is not None
+        return any(rule.name == (billable, variant) for rule in self.rules)
+
+    def net(self, name: str) -> Decimal:
+        """Returns one rate after the discount; 0 for a rate that is not set."""
+        amount: Decimal = getattr(self, name) or ZERO
+        return EXACT.multiply(amount, EXACT.subtract(ONE, self.discount)) if self.discount else amount
+
+    def text(self, name: str) -> str:
+        """Returns one rate as plain decimal digits: no exponent, no trailing zeros."""
+        return decimal_text(getattr(self, name) or ZERO)
+
+
+def load_rules(lines: str | Sequence[Any]) -> tuple[Rule, ...]:
+    """Returns the rules of a stored price; raises :class:`UnknownRule`."""
+    if not lines or lines == "[]":
+        return ()
+    try:
+        if isinstance(lines, str):
+            return msgspec.json.decode(lines, type=tuple[Rule, ...])
+        return msgspec.convert(lines, tuple[Rule, ...])
+    except msgspec.ValidationError as exc:
+        raise UnknownRule(str(exc)) from None
+
+
+def dump_rules(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    """Returns rules as a price version stores them."""
+    dumped: list[dict[str, Any]] = []
+    for rule in rules:
+        row = msgspec.to_builtins(rule)
+        dumped.append({**row, "price": decimal_text(rule.price)})
+    return dumped
+
+
+def decimal_text(value: Decimal) -> str:
+    """Returns plain decimal digits: ``0.0000005``, not ``5E-7``; ``1.5`` for ``1.50``."""
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def scale_rate(rate: Decimal, *, base: Decimal, new_base: Decimal) -> Decimal:
+    """Returns ``rate * new_base / base``, rounded to the smallest step of a stored rate."""
+    exact = EXACT.divide(EXACT.multiply(rate, new_base), base)
+    return exact.quantize(_FINEST, "ROUND_HALF_EVEN", EXACT)

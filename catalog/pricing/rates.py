@@ -1,0 +1,210 @@
+"""The rates of a price as integers, and the quantities of a usage to which they apply.
+
+Integers of a common power of ten are exact, and cheaper than decimals.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Context, Decimal
+from typing import Final, NamedTuple
+
+from catalog.pricing.rules import KINDS, Billable, Conditions, Kind, Rule
+from catalog.pricing.usage import Usage
+
+EXACT: Final = Context(prec=160)
+_PLACE: Final = {kind.name: place for place, kind in enumerate(KINDS)}
+(
+    _PROMPT, _COMPLETION, _READ, _WRITE, _WRITE_1H, _AUDIO, _AUDIO_CACHED, _IMAGE_PROMPT,
+    _REASONING, _AUDIO_OUTPUT, _IMAGE_TOKENS, _IMAGE_INPUT, IMAGE, SEARCH, SECOND, _CHARACTER,
+    REQUEST,
+) = range(len(KINDS))  # fmt: skip
+PROMPT_PLACES: Final = frozenset(
+    (_PROMPT, _READ, _WRITE, _WRITE_1H, _AUDIO, _AUDIO_CACHED, _IMAGE_PROMPT)
+)
+COMPLETION_PLACES: Final = frozenset((_COMPLETION, _REASONING, _AUDIO_OUTPUT, _IMAGE_TOKENS))
+# A rate per second is applied to milliseconds.
+_MILLI: Final = 3
+
+Name = tuple[Billable, str]
+
+
+class Rates(NamedTuple):
+    """The rates that apply together, in USD times ten to the power of the price's scale.
+
+    ``rates`` has one for each of ``KINDS``; that of seconds is the rate of a millisecond.
+    ``variants`` are the rates of images by size and quality.
+    """
+
+    rates: tuple[int, ...]
+    variants: Mapping[str, int]
+
+    def of(self, place: int, variant: str) -> int:
+        """Returns the rate at a place; ``variant`` is the size and quality of an image."""
+        if place == IMAGE and variant in self.variants:
+            return self.variants[variant]
+        return self.rates[place]
+
+
+class Ceilings(NamedTuple):
+    """The highest rates that can apply to a request, in USD times ten to the power of the scale.
+
+    Prompt and completion have the highest rate of all their parts.
+    """
+
+    prompt: int
+    completion: int
+    rates: Rates
+
+
+def find_quantities(usage: Usage) -> list[tuple[int, int]]:
+    """Returns the places of ``KINDS`` that a usage has, each with its quantity.
+
+    A part is never more than what its total leaves, so the parts add up to the total. One request
+    is one unit.
+    """
+    found = [(REQUEST, 1)]
+    prompt, completion = usage.prompt, usage.completion
+    if (
+        usage.cached or usage.cache_write or usage.cache_write_1h or usage.audio
+        or usage.image_prompt
+    ):  # fmt: skip
+        left = prompt
+        read = min(usage.cached, left)
+        left -= read
+        for place, part in ((_WRITE, usage.cache_write), (_WRITE_1H, usage.cache_write_1h)):
+            found.append((place, part := min(part, left)))
+            left -= part
+        audio_cached = min(usage.audio_cached, usage.audio, read)
+        found += ((_READ, read - audio_cached), (_AUDIO_CACHED, audio_cached))
+        for place, part in (
+            (_AUDIO, usage.audio - audio_cached), (_IMAGE_PROMPT, usage.image_prompt),
+        ):  # fmt: skip
+            found.append((place, part := min(part, left)))
+            left -= part
+        prompt = left
+    if usage.image_output or usage.audio_output or usage.reasoning:
+        for place, part in (
+            (_IMAGE_TOKENS, usage.image_output), (_AUDIO_OUTPUT, usage.audio_output),
+            (_REASONING, usage.reasoning),
+        ):  # fmt: skip
+            found.append((place, part := min(part, completion)))
+            completion -= part
+    found += ((_PROMPT, prompt), (_COMPLETION, completion))
+    if (
+        usage.images or usage.searches or usage.milliseconds or usage.characters
+        or usage.output_images
+    ):  # fmt: skip
+        found += (
+            (_IMAGE_INPUT, usage.images), (SEARCH, usage.searches), (SECOND, usage.milliseconds),
+            (_CHARACTER, usage.characters), (IMAGE, usage.output_images),
+        )  # fmt: skip
+    return found
+
+
+class RateTable:
+    """The rates of a price under every combination of its conditions; made once for a price.
+
+    ``base`` are the decimals of the price without conditions by kind, those of images by variant
+    too, ``rules`` its rules with conditions, in order. ``factor`` is what a discount leaves.
+    """
+
+    __slots__ = (
+        "_base", "_by_conditions", "_ceilings", "_conditions", "_factor", "_rules", "_thresholds",
+        "has_time", "plain", "scale",
+    )  # fmt: skip
+
+    def __init__(
+        self, base: Mapping[Name, Decimal], rules: Sequence[Rule], factor: Decimal
+    ) -> None:
+        self._base = base
+        self._rules = rules
+        self._factor = factor
+        self.scale = self._find_scale()
+        conditions = dict.fromkeys(rule.conditions for rule in rules if rule.conditions)
+        self._conditions: tuple[Conditions, ...] = tuple(conditions)
+        self.has_time = any(each.has_time for each in self._conditions)
+        self._by_conditions: dict[tuple[bool, ...], Rates] = {}
+        self._thresholds = sorted(
+            {each.min_prompt_tokens or 0 for each in self._conditions if each.min_prompt_tokens}
+        )
+        self._ceilings: dict[int, Ceilings] = {}
+        # The rates of a price without conditions.
+        self.plain = None if self._conditions else self._resolve(base)
+
+    def find_rates(self, prompt_tokens: int, at: int | None) -> Rates:
+        """Returns the rates for a prompt at an instant, in Unix seconds."""
+        if self.plain is not None:
+            return self.plain
+        if at is None and self.has_time:
+            raise ValueError("The price depends on the instant of the request.")
+        held = tuple(each.hold(prompt_tokens, at or 0) for each in self._conditions)
+        found = self._by_conditions.get(held)
+        if found is None:
+            holding = {each for each, holds in zip(self._conditions, held, strict=True) if holds}
+            applied = {rule.name: rule.price for rule in self._rules if rule.conditions in holding}
+            found = self._by_conditions[held] = self._resolve({**self._base, **applied})
+        return found
+
+    def find_ceilings(self, prompt_tokens: int) -> Ceilings:
+        """Returns the highest rates that can apply to a prompt of at most so many tokens, ever."""
+        place = bisect_left(self._thresholds, prompt_tokens)
+        found = self._ceilings.get(place)
+        if found is None:
+            found = self._ceilings[place] = self._find_ceilings(prompt_tokens)
+        return found
+
+    def _find_ceilings(self, prompt_tokens: int) -> Ceilings:
+        possible = [
+            rule
+            for rule in self._rules
+            if rule.conditions is not None
+            and (rule.conditions.min_prompt_tokens or 0) < prompt_tokens
+        ]
+        highest = [self._resolve(self._base)]
+        # A rate without a rule of its own follows another kind, so any rule may raise it.
+        for rule in possible:
+            highest.append(self._resolve({**self._base, rule.name: rule.price}))
+        rates = tuple(map(max, zip(*(each.rates for each in highest), strict=True)))
+        variants = {
+            name: max(each.of(IMAGE, name) for each in highest)
+            for name in dict.fromkeys(name for each in highest for name in each.variants)
+        }
+        return Ceilings(
+            prompt=max(rates[place] for place in PROMPT_PLACES),
+            completion=max(rates[place] for place in COMPLETION_PLACES),
+            rates=Rates(rates, variants),
+        )
+
+    def _find_scale(self) -> int:
+        """Returns the least power of ten that makes an integer of every rate."""
+        amounts = [*self._base.values(), *(rule.price for rule in self._rules)]
+        has_seconds = any(name[0] is Billable.SECOND for name in self._names())
+        return max(map(self._count_decimals, amounts), default=0) + _MILLI * has_seconds
+
+    def _names(self) -> Iterable[Name]:
+        yield from self._base
+        yield from (rule.name for rule in self._rules)
+
+    def _count_decimals(self, amount: Decimal) -> int:
+        exponent = EXACT.multiply(amount, self._factor).normalize(EXACT).as_tuple().exponent
+        return max(-int(exponent), 0)
+
+    def _scale_up(self, amount: Decimal, kind: Kind) -> int:
+        scale = self.scale - _MILLI if kind.billable is Billable.SECOND else self.scale
+        return int(EXACT.multiply(amount, self._factor).scaleb(scale, EXACT))
+
+    def _resolve(self, amounts: Mapping[Name, Decimal]) -> Rates:
+        """Returns the rates of all kinds: a kind without one has that of another."""
+        rates = []
+        for kind in KINDS:
+            names = (kind.name, *kind.otherwise)
+            amount = next((amounts[name] for name in names if name in amounts), Decimal(0))
+            rates.append(self._scale_up(amount, kind))
+        variants = {
+            variant: self._scale_up(amount, KINDS[IMAGE])
+            for (billable, variant), amount in amounts.items()
+            if billable is Billable.IMAGE and (billable, variant) not in _PLACE
+        }
+        return Rates(tuple(rates), variants)
