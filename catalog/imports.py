@@ -26,7 +26,7 @@ from catalog.rows import (
     find_provider_problems,
     model_row,
     model_values,
-    parse_price,
+    price_of,
     provider_row,
     provider_values,
 )
@@ -36,6 +36,8 @@ from config.clocks.clock import clock
 
 _Stored = TypeVar("_Stored", Provider, LanguageModel)
 _Row = TypeVar("_Row")
+# The discount of a price is a number.
+_encode = msgspec.json.Encoder(decimal_format="number").encode
 
 KINDS: Final = ("providers", "models", "endpoints")
 _ORIGIN: Final = ("source", "as_of", "updated_at")
@@ -167,7 +169,7 @@ def export() -> tuple[bytes, dict[str, int]]:
             "models": [model_row(model) for model in models],
             "endpoints": [endpoint_row(endpoint) for endpoint in endpoints],
         }
-    data = msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n"
+    data = msgspec.json.format(_encode(rows), indent=2) + b"\n"
     return data, {kind: len(rows[kind]) for kind in KINDS}
 
 
@@ -215,7 +217,7 @@ def _upsert_endpoints(
     prices: list[PriceVersion] = []
     for row in catalog.endpoints:
         values = endpoint_values(row)
-        price = parse_price(row.pricing)
+        price = price_of(row)
         endpoint = stored.get(endpoint_key(row))
         if endpoint is None:
             endpoint = ModelEndpoint(

@@ -17,7 +17,7 @@ from catalog.capabilities import (
     ThinkingControl,
     read_capabilities,
 )
-from catalog.pricing import Price
+from catalog.pricing import Price, dump_rules, load_rules
 from config import secrets
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
@@ -308,8 +308,10 @@ class LanguageModel(BaseModel):
 class PriceVersion(models.Model):
     """A price of an endpoint; append-only, because generations point at the price they paid.
 
-    Exact decimals in USD per token, per image of the prompt, and per request. ``subject_id`` is the
-    id of a public or private endpoint; a foreign key could not refer to both.
+    The columns are exact decimals in USD per token, per image of the prompt, and per request.
+    ``lines`` are the rules of every other rate, and of rates under conditions; see
+    :mod:`catalog.pricing`. ``subject_id`` is the id of a public or private endpoint; a foreign key
+    could not refer to both.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -331,6 +333,14 @@ class PriceVersion(models.Model):
         blank=True,
         help_text="Empty: image tokens cost as much as completion tokens.",
     )
+    discount = models.DecimalField(
+        max_digits=11,
+        decimal_places=10,
+        default=0,
+        db_default=0,
+        help_text="The share that is taken off every rate.",
+    )
+    lines = models.JSONField(default=list, db_default=[], blank=True)
     created_at = StampField(auto_now_add=True, editable=False)
 
     class Meta:
@@ -342,6 +352,9 @@ class PriceVersion(models.Model):
                 & (Q(cache_write=None) | Q(cache_write__gte=0))
                 & (Q(image_output=None) | Q(image_output__gte=0)),
                 name="price_not_negative",
+            ),
+            models.CheckConstraint(
+                condition=Q(discount__gte=0, discount__lte=1), name="price_discount_is_a_share"
             ),
         ]
         triggers = [AppendOnly(), Audit()]
@@ -361,6 +374,8 @@ class PriceVersion(models.Model):
             cache_read=price.cache_read,
             cache_write=price.cache_write,
             image_output=price.image_output,
+            discount=price.discount,
+            lines=dump_rules(price.rules),
         )
 
     @property
@@ -373,6 +388,8 @@ class PriceVersion(models.Model):
             cache_read=self.cache_read,
             cache_write=self.cache_write,
             image_output=self.image_output,
+            discount=self.discount,
+            rules=load_rules(self.lines),
         )
 
 

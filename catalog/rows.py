@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import date
-from decimal import Decimal
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -13,14 +11,22 @@ from django.conf import settings
 
 from catalog.capabilities import Capabilities, assume_capabilities
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
-from catalog.pricing import Price, decimal_text
+from catalog.pricing import Price
+from catalog.pricing.contract import (
+    InvalidPricing,
+    Line,
+    Lines,
+    Pricing,
+    read_price,
+    render_lines,
+    render_pricing,
+)
 from config.api.text import NOT_STORABLE
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
 
 # The latest time, in seconds: in the year 5138. A present time in milliseconds is greater, so it is
 # refused.
 LATEST: Final = 10**11
-DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
 
 # A text without control characters, which the console refuses too.
 _PLAIN: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
@@ -37,7 +43,6 @@ _Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
 _Limit = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 _Country = Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{2}\Z")]
 _URL = Annotated[str, msgspec.Meta(pattern=_ADDRESS, max_length=2048)]
-_DECIMAL_TEXT = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class _DataPolicy(msgspec.Struct, forbid_unknown_fields=True):
@@ -87,21 +92,12 @@ class ModelRow(msgspec.Struct, forbid_unknown_fields=True):
     capabilities: Capabilities | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Pricing(msgspec.Struct, forbid_unknown_fields=True):
-    prompt: _DECIMAL_TEXT
-    completion: _DECIMAL_TEXT
-    image: _DECIMAL_TEXT = "0"
-    request: _DECIMAL_TEXT = "0"
-    input_cache_read: _DECIMAL_TEXT | None = None
-    input_cache_write: _DECIMAL_TEXT | None = None
-    image_output: _DECIMAL_TEXT | None = None
-
-
 class EndpointRow(msgspec.Struct, forbid_unknown_fields=True):
     model: _Text
     provider: _Text
     upstream_model_id: _Text
-    pricing: _Pricing
+    pricing: Pricing
+    lines: Lines | msgspec.UnsetType | None = msgspec.UNSET
     context_length: _Count | None = None
     max_completion_tokens: _Count | None = None
     quantization: _Code | None = None
@@ -155,11 +151,16 @@ def _iter_texts(value: Any) -> Iterator[str]:
 
 
 def find_endpoint_problems(row: EndpointRow) -> list[str]:
-    return [
-        f"pricing.{name}: must be a decimal such as 0.0000005, below 1000000"
-        for name in row.pricing.__struct_fields__
-        if (text := getattr(row.pricing, name)) is not None and not DECIMAL.fullmatch(text)
-    ]
+    try:
+        price_of(row)
+    except InvalidPricing as exc:
+        return [f"{path}: {text}" for path, text in exc.problems]
+    return []
+
+
+def price_of(row: EndpointRow) -> Price:
+    """Returns the price of a row; raises :class:`InvalidPricing`."""
+    return read_price(row.pricing, row.lines or ())
 
 
 def provider_values(row: ProviderRow) -> dict[str, Any]:
@@ -230,21 +231,6 @@ def model_values(row: ModelRow, *, is_new: bool) -> dict[str, Any]:
     }
 
 
-def parse_price(pricing: _Pricing) -> Price:
-    def optional(text: str | None) -> Decimal | None:
-        return None if text is None else Decimal(text)
-
-    return Price(
-        prompt=Decimal(pricing.prompt),
-        completion=Decimal(pricing.completion),
-        image=Decimal(pricing.image),
-        request=Decimal(pricing.request),
-        cache_read=optional(pricing.input_cache_read),
-        cache_write=optional(pricing.input_cache_write),
-        image_output=optional(pricing.image_output),
-    )
-
-
 def provider_row(provider: Provider) -> ProviderRow:
     return ProviderRow(
         slug=provider.slug,
@@ -294,7 +280,7 @@ def endpoint_row(endpoint: ModelEndpoint) -> EndpointRow:
         model=endpoint.model.canonical_slug,
         provider=endpoint.provider.slug,
         upstream_model_id=endpoint.upstream_model_id,
-        pricing=_pricing_of(endpoint.price.price),
+        **pricing_members(endpoint.price.price),
         context_length=endpoint.context_length,
         max_completion_tokens=endpoint.max_completion_tokens,
         quantization=endpoint.quantization,
@@ -307,13 +293,12 @@ def endpoint_row(endpoint: ModelEndpoint) -> EndpointRow:
     )
 
 
-def _pricing_of(price: Price) -> _Pricing:
-    return _Pricing(
-        prompt=decimal_text(price.prompt),
-        completion=decimal_text(price.completion),
-        image=decimal_text(price.image),
-        request=decimal_text(price.request),
-        input_cache_read=None if price.cache_read is None else decimal_text(price.cache_read),
-        input_cache_write=None if price.cache_write is None else decimal_text(price.cache_write),
-        image_output=None if price.image_output is None else decimal_text(price.image_output),
-    )
+def pricing_members(price: Price) -> dict[str, Any]:
+    """Returns the members of a row that state a price."""
+    pricing = render_pricing(price)
+    if price.discount:
+        pricing["discount"] = price.discount
+    return {
+        "pricing": msgspec.convert(pricing, Pricing),
+        "lines": msgspec.convert(render_lines(price), list[Line]) or msgspec.UNSET,
+    }

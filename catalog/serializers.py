@@ -9,10 +9,11 @@ from msgspec import Raw
 from msgspec.json import encode
 from rest_framework import serializers
 
-from catalog.lists.listing import ListedModel, public_pricing
+from catalog.lists.listing import ListedModel
 from catalog.lists.traffic import UNKNOWN, Figures
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
+from catalog.pricing.contract import render_lines, render_pricing
 from config.api.openapi import envelope
 
 
@@ -25,20 +26,70 @@ class _ArchitectureSerializer(serializers.Serializer[Any]):
     instruct_type = serializers.CharField(allow_null=True)
 
 
+@extend_schema_serializer(component_name="PricingOverride")
+class OverrideSerializer(serializers.Serializer[Any]):
+    """Rates under conditions, which must all hold; of several overrides, a later one wins."""
+
+    min_prompt_tokens = serializers.IntegerField(required=False, help_text="Must be exceeded.")
+    utc_start = serializers.IntegerField(required=False, help_text="400 means 04:00.")
+    utc_end = serializers.IntegerField(required=False)
+    utc_days = serializers.ListField(child=serializers.CharField(), required=False)
+    prompt = serializers.CharField(required=False)
+    completion = serializers.CharField(required=False)
+    input_cache_read = serializers.CharField(required=False)
+    input_cache_write = serializers.CharField(required=False)
+    input_cache_write_1h = serializers.CharField(required=False)
+    audio = serializers.CharField(required=False)
+    input_audio_cache = serializers.CharField(required=False)
+
+
+@extend_schema_serializer(component_name="PriceLine")
+class LineSerializer(serializers.Serializer[Any]):
+    """A rate that the pricing object cannot say."""
+
+    billable = serializers.CharField()
+    unit = serializers.CharField()
+    variant = serializers.CharField(required=False)
+    price = serializers.CharField()
+    conditions = serializers.DictField(required=False)
+
+
+@extend_schema_field(LineSerializer(many=True))
+class LinesField(serializers.Field[Any, Any, Any, Any]):
+    """The rates of an endpoint that its pricing object cannot say; absent if there are none."""
+
+    def get_attribute(self, instance: Any) -> Any:
+        if not (lines := render_lines(instance.price.price)):
+            raise serializers.SkipField
+        return lines
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
 @extend_schema_serializer(component_name="PublicPricing")
 class PublicPricingSerializer(serializers.Serializer[Price]):
     """USD per unit, as decimal strings."""
 
     prompt = serializers.CharField()
     completion = serializers.CharField()
-    image = serializers.CharField()
+    image = serializers.CharField(help_text="Per image of the prompt.")
     request = serializers.CharField()
     input_cache_read = serializers.CharField(required=False)
     input_cache_write = serializers.CharField(required=False)
-    image_output = serializers.CharField(required=False)
+    input_cache_write_1h = serializers.CharField(required=False)
+    internal_reasoning = serializers.CharField(required=False)
+    audio = serializers.CharField(required=False)
+    audio_output = serializers.CharField(required=False)
+    input_audio_cache = serializers.CharField(required=False)
+    image_token = serializers.CharField(required=False, help_text="Per token of an image.")
+    image_output = serializers.CharField(required=False, help_text="Per generated image.")
+    web_search = serializers.CharField(required=False)
+    discount = serializers.FloatField(required=False, help_text="Taken off every rate.")
+    overrides = OverrideSerializer(many=True, required=False)
 
-    def to_representation(self, instance: Price) -> dict[str, str]:
-        return public_pricing(instance)
+    def to_representation(self, instance: Price) -> dict[str, Any]:
+        return render_pricing(instance)
 
 
 @extend_schema_serializer(component_name="TopProviderInfo")
@@ -70,6 +121,9 @@ class ModelSerializer(serializers.Serializer[ListedModel]):
     context_length = serializers.IntegerField(allow_null=True)
     architecture = _ArchitectureSerializer(source="*")
     pricing = PublicPricingSerializer(read_only=True)
+    lines = LineSerializer(
+        many=True, required=False, help_text="The rates that `pricing` cannot say, if any."
+    )
     top_provider = _TopProviderSerializer(read_only=True)
     supported_parameters = serializers.ListField(child=serializers.CharField())
     links = _LinksSerializer(read_only=True)
@@ -159,6 +213,7 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     max_completion_tokens = serializers.IntegerField(allow_null=True)
     max_prompt_tokens = serializers.SerializerMethodField()
     pricing = PublicPricingSerializer(source="price.price")
+    lines = LinesField(required=False)
     quantization = serializers.CharField(allow_null=True)
     service_tier = serializers.SerializerMethodField()
     supported_parameters = serializers.SerializerMethodField(

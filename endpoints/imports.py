@@ -8,8 +8,7 @@ value unchanged.
 
 An organization may have registered the same endpoint several times. Then the first line with these
 four members names the oldest of them, the second line the next one, and so on; lines beyond the
-last one are refused. The rates per image and per request, which the create request does not have,
-are neither compared nor exported.
+last one are refused.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ import uuid
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from django.db import transaction
 
 from accounts.models import Organization
-from catalog.pricing import Price, decimal_text
-from catalog.rows import DECIMAL
+from catalog.pricing import Price
+from catalog.pricing.contract import InvalidPricing, Line, Lines, render_lines
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS
 from config.bulk.problems import ImportRefused, Problems
 from config.bulk.report import Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
 from endpoints.models import Draft, PrivateEndpoint, canonical_base_url
+from endpoints.pricing import EndpointPricing, read_endpoint_price, render_endpoint_pricing
 
 KIND: Final = "private_endpoints"
 ACTOR: Final = "import_private_endpoints"
@@ -40,16 +39,11 @@ _CHUNK: Final = 2000
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _URL = Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
-_Rate = Annotated[str, msgspec.Meta(max_length=64)]
+
+# The discount of a price is a number.
+_encode = msgspec.json.Encoder(decimal_format="number").encode
 
 _Key: TypeAlias = tuple[str, str, str, str]
-
-
-class _Pricing(msgspec.Struct, forbid_unknown_fields=True):
-    prompt: _Rate
-    completion: _Rate
-    cache_read: _Rate | msgspec.UnsetType = msgspec.UNSET
-    cache_write: _Rate | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,7 +53,8 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     base_url: _URL | None = None
     declared_region: Literal["global", "europe", "us"] | msgspec.UnsetType | None = msgspec.UNSET
     declared_zdr: bool | msgspec.UnsetType | None = msgspec.UNSET
-    pricing: _Pricing | msgspec.UnsetType = msgspec.UNSET
+    pricing: EndpointPricing | msgspec.UnsetType = msgspec.UNSET
+    lines: Lines | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def key(self) -> _Key:
@@ -138,9 +133,9 @@ def export(organization_id: uuid.UUID) -> Iterator[bytes]:
                 base_url=endpoint.base_url,
                 declared_region=endpoint.declared_region,
                 declared_zdr=endpoint.declared_zdr,
-                pricing=_pricing(endpoint.price.price),
+                **_price_members(endpoint.price.price),
             )
-            yield msgspec.json.encode(row) + b"\n"
+            yield _encode(row) + b"\n"
 
 
 def _rows(lines: Iterable[bytes], problems: Problems) -> Iterator[tuple[int, _Row]]:
@@ -163,12 +158,12 @@ def _problems_of(row: _Row) -> list[str]:
         if CONTROL_CHARACTERS.search(getattr(row, name))
     ]
     if row.pricing is not msgspec.UNSET:
-        found += [
-            f"pricing.{name} must be a decimal such as 0.0000005, below 1000000"
-            for name in row.pricing.__struct_fields__
-            if (text := getattr(row.pricing, name)) is not msgspec.UNSET
-            and not DECIMAL.fullmatch(text)
-        ]
+        try:
+            _price(row)
+        except InvalidPricing as exc:
+            found += [f"{path} {text}" for path, text in exc.problems]
+    elif row.lines:
+        found.append("lines need the pricing object beside them")
     return found
 
 
@@ -243,7 +238,7 @@ def _changes(row: _Row, endpoint: PrivateEndpoint) -> dict[str, Any]:
 def _new_price(row: _Row, endpoint: PrivateEndpoint) -> Price | None:
     """Returns the price of a row if it differs from the one in force."""
     price = _price(row)
-    if price is None or _rates(price) == _rates(endpoint.price.price):
+    if price is None or price == endpoint.price.price:
         return None
     return price
 
@@ -255,10 +250,6 @@ def _key_of(endpoint: PrivateEndpoint) -> _Key:
         endpoint.upstream_model_id,
         endpoint.base_url or "",
     )
-
-
-def _rates(price: Price) -> tuple[Decimal | None, ...]:
-    return price.prompt, price.completion, price.cache_read, price.cache_write
 
 
 def _draft(row: _Row) -> Draft:
@@ -276,17 +267,15 @@ def _draft(row: _Row) -> Draft:
 def _price(row: _Row) -> Price | None:
     if row.pricing is msgspec.UNSET:
         return None
-    rates = msgspec.to_builtins(row.pricing)
-    return Price(**{name: Decimal(text) for name, text in rates.items()})
+    lines = () if row.lines is msgspec.UNSET or row.lines is None else row.lines
+    return read_endpoint_price(row.pricing, lines)
 
 
-def _pricing(price: Price) -> _Pricing:
-    def optional(rate: Decimal | None) -> str | msgspec.UnsetType:
-        return msgspec.UNSET if rate is None else decimal_text(rate)
-
-    return _Pricing(
-        prompt=decimal_text(price.prompt),
-        completion=decimal_text(price.completion),
-        cache_read=optional(price.cache_read),
-        cache_write=optional(price.cache_write),
-    )
+def _price_members(price: Price) -> dict[str, Any]:
+    pricing = render_endpoint_pricing(price)
+    if price.discount:
+        pricing["discount"] = price.discount
+    return {
+        "pricing": msgspec.convert(pricing, EndpointPricing),
+        "lines": msgspec.convert(render_lines(price), list[Line]) or msgspec.UNSET,
+    }

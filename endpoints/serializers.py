@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from collections.abc import Mapping
 from typing import Any, Final
 
-from drf_spectacular.utils import extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import Region
-from catalog.pricing import Price, decimal_text
+from catalog.pricing import Price
+from catalog.pricing.contract import DECIMAL, InvalidPricing
+from catalog.serializers import LineSerializer, LinesField, OverrideSerializer
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.api.openapi import envelope
 from endpoints.models import PrivateEndpoint, Proof, offered_parameters
+from endpoints.pricing import decode_endpoint_price, render_endpoint_pricing
 from endpoints.validation import Reason
 
-_DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
 _DECIMAL_SHAPE: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
@@ -31,14 +33,29 @@ class RateField(StringField):
         text = super().to_internal_value(data)
         if not _DECIMAL_SHAPE.fullmatch(text):
             raise ValidationError("Must be a decimal such as 0.0000005.")
-        if not _DECIMAL.fullmatch(text):
+        if not DECIMAL.fullmatch(text):
             raise ValidationError("Must be below 1000000, with at most 30 decimals.")
         return text
 
 
+@extend_schema_field(OverrideSerializer(many=True))
+class _OverridesField(serializers.JSONField):
+    """The ``overrides`` of a pricing object."""
+
+
+@extend_schema_field(LineSerializer(many=True))
+class _LinesField(serializers.JSONField):
+    """The ``lines`` of a price."""
+
+
+@extend_schema_field({"type": "number", "minimum": 0, "maximum": 1})
+class _DiscountField(serializers.JSONField):
+    """The share that is taken off every rate."""
+
+
 @extend_schema_serializer(component_name="PrivateEndpointPricing")
 class PricingSerializer(StrictSerializer):
-    """Negotiated rates; the cache rates are optional.
+    """Negotiated rates; all but two are optional.
 
     On creation, an absent cache rate is derived from the prompt rate, in the proportion of the
     provider's public rates. Without a public cache rate, cached tokens cost the prompt rate.
@@ -48,21 +65,64 @@ class PricingSerializer(StrictSerializer):
     completion = RateField()
     cache_read = RateField(required=False)
     cache_write = RateField(required=False)
+    image = RateField(required=False)
+    request = RateField(required=False)
+    input_cache_read = RateField(required=False)
+    input_cache_write = RateField(required=False)
+    input_cache_write_1h = RateField(required=False)
+    internal_reasoning = RateField(required=False)
+    audio = RateField(required=False)
+    audio_output = RateField(required=False)
+    input_audio_cache = RateField(required=False)
+    image_token = RateField(required=False)
+    image_output = RateField(required=False)
+    web_search = RateField(required=False)
+    discount = _DiscountField(required=False, allow_null=True)
+    overrides = _OverridesField(required=False, allow_null=True)
+    lines = _LinesField(required=False, allow_null=True, write_only=True)
 
     def to_internal_value(self, data: Any) -> Price:
-        rates = super().to_internal_value(data)
-        return Price(**{name: Decimal(text) for name, text in rates.items()})
+        given = dict(super().to_internal_value(data))
+        lines = given.pop("lines", None)
+        try:
+            return decode_endpoint_price(given, lines)
+        except InvalidPricing as exc:
+            raise ValidationError(
+                {path.removeprefix("pricing."): [text] for path, text in exc.problems}
+            ) from None
 
-    def to_representation(self, instance: Price) -> dict[str, str]:
-        rates = {
-            "prompt": decimal_text(instance.prompt),
-            "completion": decimal_text(instance.completion),
-        }
-        if instance.cache_read is not None:
-            rates["cache_read"] = decimal_text(instance.cache_read)
-        if instance.cache_write is not None:
-            rates["cache_write"] = decimal_text(instance.cache_write)
-        return rates
+    def to_representation(self, instance: Price) -> dict[str, Any]:
+        return render_endpoint_pricing(instance)
+
+
+class _PricedSerializer(StrictSerializer):
+    """A body with a price, whose ``lines`` may stand beside the pricing object or in it."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("lines") is None:
+            return super().to_internal_value(data)
+        pricing = data.get("pricing")
+        if not isinstance(pricing, Mapping):
+            raise ValidationError({"lines": ["Needs the pricing object beside it."]})
+        if pricing.get("lines") is not None:
+            raise ValidationError({"lines": ["Is in pricing too; leave one of them out."]})
+        try:
+            return super().to_internal_value(
+                {**data, "lines": None, "pricing": {**pricing, "lines": data["lines"]}}
+            )
+        except ValidationError as exc:
+            raise ValidationError(_move_lines(exc.detail)) from None
+
+
+def _move_lines(detail: Any) -> Any:
+    """Returns problems in which those of the lines stand beside those of the pricing object."""
+    problems = detail.get("pricing") if isinstance(detail, Mapping) else None
+    if not isinstance(problems, Mapping):
+        return detail
+    lines = {name: text for name, text in problems.items() if name.startswith("lines")}
+    rest = {name: text for name, text in problems.items() if name not in lines}
+    moved = {name: text for name, text in detail.items() if name != "pricing"} | lines
+    return moved | {"pricing": rest} if rest else moved
 
 
 @extend_schema_serializer(component_name="PrivateEndpointActivation")
@@ -77,7 +137,7 @@ class ActivationSerializer(StrictSerializer):
 
 
 @extend_schema_serializer(component_name="CreatePrivateEndpointRequest")
-class CreateSerializer(StrictSerializer):
+class CreateSerializer(_PricedSerializer):
     model_permaslug = StringField(min_length=1)
     provider_slug = StringField(min_length=1)
     upstream_model_id = StringField(min_length=1)
@@ -85,6 +145,7 @@ class CreateSerializer(StrictSerializer):
     declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
     declared_zdr = FlagField(required=False, allow_null=True)
     pricing = PricingSerializer(source="price", required=False)
+    lines = _LinesField(required=False, allow_null=True)
     activate = ActivationSerializer(required=False)
 
 
@@ -97,8 +158,9 @@ class UpdateSerializer(StrictSerializer):
 
 
 @extend_schema_serializer(component_name="UpdatePrivateEndpointPricingRequest")
-class UpdatePricingSerializer(StrictSerializer):
+class UpdatePricingSerializer(_PricedSerializer):
     pricing = PricingSerializer()
+    lines = _LinesField(required=False, allow_null=True)
 
 
 @extend_schema_serializer(component_name="PrivateEndpointSummary")
@@ -138,6 +200,7 @@ class FullSerializer(serializers.Serializer[PrivateEndpoint]):
     declared_zdr = serializers.BooleanField(allow_null=True)
     declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
     pricing = PricingSerializer(source="price.price")
+    lines = LinesField(required=False)
     supported_parameters = serializers.SerializerMethodField(
         help_text="Those of the model that were not disproved, and those that were proven."
     )

@@ -11,6 +11,7 @@ from django.db.models import Q
 
 from accounts.models import ApiKey, Member, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
+from catalog.pricing import Usage
 from config.api.errors import Conflict
 from config.clocks.clock import clock
 from config.ids import RandomIds
@@ -136,6 +137,9 @@ class Generation(models.Model):
     cached_tokens = models.BigIntegerField(null=True)
     cache_write_tokens = models.BigIntegerField(null=True)
     reasoning_tokens = models.BigIntegerField(null=True)
+    units = models.JSONField(
+        null=True, help_text="What was used besides these tokens: images, searches, audio, …"
+    )
     is_estimated = models.BooleanField(default=False, help_text="The upstream reported no usage.")
     hold_nano = models.BigIntegerField(
         default=0, db_default=0, help_text="The hold on credits, in nano-USD."
@@ -160,6 +164,9 @@ class Generation(models.Model):
     )
     upstream_cost_nano = models.BigIntegerField(
         default=0, help_text="The cost of the usage at the pinned price, in nano-USD."
+    )
+    reported_cost_nano = models.BigIntegerField(
+        null=True, help_text="The cost that the provider itself reported, in nano-USD."
     )
     finish_reason = models.CharField(max_length=64, null=True)
     native_finish_reason = models.CharField(max_length=64, null=True)
@@ -199,6 +206,25 @@ class Generation(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def usage(self) -> Usage | None:
+        """The stored usage, by which the cost can be computed again; ``None`` without one."""
+        if self.prompt_tokens is None and self.completion_tokens is None:
+            return None
+        return Usage(
+            prompt=self.prompt_tokens or 0,
+            completion=self.completion_tokens or 0,
+            cached=self.cached_tokens or 0,
+            cache_write=self.cache_write_tokens or 0,
+            reasoning=self.reasoning_tokens or 0,
+            **(self.units or {}),
+        )
+
+    @property
+    def instant(self) -> int:
+        """The instant of the request in Unix seconds, by which windows of a price are judged."""
+        return int(self.created_at.timestamp())
 
 
 class Journal(models.Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from django.contrib import admin
@@ -9,6 +10,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html_join
 
 from billing.admin.excesses import ReviewedEndpoints, UnderReviewFilter
+from catalog.admin.rates import render_rules
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import RATES, Price
@@ -62,7 +64,12 @@ class ModelEndpointForm(ConsoleForm):
 
     @property
     def price(self) -> Price:
-        return Price(**{name: self.cleaned_data[name] for name in RATES})
+        """The price with the form's rates; its rules and its discount stay."""
+        rates = {name: self.cleaned_data[name] for name in RATES}
+        if self.instance._state.adding:
+            return Price(**rates)
+        stored: Price = self.instance.price.price
+        return replace(stored, **rates)
 
 
 @admin.register(ModelEndpoint)
@@ -89,6 +96,7 @@ class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
                     ("image", "request"),
                     ("cache_read", "cache_write"),
                     "image_output",
+                    "rules",
                 ),
                 "description": "A change creates a new price version. Earlier generations keep "
                 "their price.",
@@ -114,7 +122,7 @@ class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
         ),
     )
     readonly_fields = (
-        "rates", "reviews", "id", "source", "as_of", "created_at", "updated_at",
+        "rates", "rules", "reviews", "id", "source", "as_of", "created_at", "updated_at",
     )  # fmt: skip
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -123,7 +131,7 @@ class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
         if obj is None or self.has_change_permission(request, obj):
             return fieldsets
         return [
-            (title, {"fields": ("rates",)} if title == "List price" else options)
+            (title, {"fields": ("rates", "rules")} if title == "List price" else options)
             for title, options in fieldsets
         ]
 
@@ -135,6 +143,10 @@ class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
             if (rate := getattr(endpoint.price, name)) is not None
         )
         return format_html_join("", "<div>{}: {}</div>", rows)
+
+    @display(description="Further rates")
+    def rules(self, endpoint: ModelEndpoint) -> str:
+        return "" if endpoint._state.adding else render_rules(endpoint.price.price)
 
     @display(description="Data", label=True)
     def promises(self, endpoint: ModelEndpoint) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.utils.html import format_html
 
+from catalog.admin.rates import render_rules
 from catalog.models import PriceVersion
 from catalog.pricing import RATES
 from config.console.base import BoundedPaginator, ReadOnlyAdmin
@@ -28,9 +29,9 @@ class PriceVersionAdmin(ReadOnlyAdmin):
     sortable_by = ()
     fieldsets = (
         (None, {"fields": ("id", "subject_id", "created_at")}),
-        ("Rates", {"fields": tuple(f"{name}_rate" for name in RATES)}),
+        ("Rates", {"fields": (*(f"{name}_rate" for name in RATES), "rules")}),
     )
-    readonly_fields = tuple(f"{name}_rate" for name in RATES)
+    readonly_fields = (*(f"{name}_rate" for name in RATES), "rules")
 
     @display(description="Prompt / M")
     def prompt_price(self, version: PriceVersion) -> str | None:
@@ -71,6 +72,10 @@ class PriceVersionAdmin(ReadOnlyAdmin):
     @display(description="Generated image")
     def image_output_rate(self, version: PriceVersion) -> str:
         return _per_token(version.image_output, otherwise="the completion rate")
+
+    @display(description="Further rates")
+    def rules(self, version: PriceVersion) -> str:
+        return render_rules(version.price)
 
 
 def _per_token(rate: Any, otherwise: str = "the prompt rate") -> str:

@@ -27,7 +27,8 @@ from catalog.lists import traffic
 from catalog.models import CatalogVersion, LanguageModel, ModelEndpoint
 from catalog.names import ModelNotFound, split_variant
 from catalog.operations import served_operations, served_outputs
-from catalog.pricing import RATES, Price
+from catalog.pricing import RATES, Price, UnknownRule
+from catalog.pricing.contract import render_lines, render_pricing
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds
 from config.api.text import CONTROL_CHARACTERS
 from endpoints.models import PrivateEndpoint, offered_parameters
@@ -38,7 +39,7 @@ SORTS: Final = (
     "intelligence-high-to-low", "coding-high-to-low", "agentic-high-to-low",
     "design-arena-elo-high-to-low",
 )  # fmt: skip
-_PRICE: Final = tuple(f"price__{name}" for name in RATES)
+_PRICE: Final = tuple(f"price__{name}" for name in (*RATES, "discount", "lines"))
 _ENDPOINT_COLUMNS: Final = (
     "model_id", "pk", "provider__slug", "provider__name", "provider__dialect", "zdr",
     "provider__trains_on_prompts", "region", "context_length", "max_completion_tokens",
@@ -167,8 +168,9 @@ def _load(version: int) -> Catalogue:
         .order_by("price__prompt", "pk")
         .values_list(*_ENDPOINT_COLUMNS, *_PRICE)
     ):
-        row = _EndpointRow._make((*values[:width], Price(*values[width:])))
-        rows.setdefault(row.model_id, []).append(row)
+        if (price := _read_price(*values[width:])) is not None:
+            row = _EndpointRow._make((*values[:width], price))
+            rows.setdefault(row.model_id, []).append(row)
     models = {
         model.pk: _build_model(model, rows.get(model.pk, ()), kinds)
         for model in LanguageModel.objects.listed().order_by("-created", "slug")
@@ -310,7 +312,7 @@ def _build_offer(
     """
     rendered = {
         "supported_parameters": list(parameters),
-        "pricing": public_pricing(price),
+        **public_pricing(price),
         "top_provider": {
             "context_length": context_length,
             "is_moderated": is_moderated,
@@ -320,28 +322,30 @@ def _build_offer(
     return Offer(
         endpoint_id=endpoint_id,
         kind=kind,
-        prompt=price.prompt,
-        completion=price.completion,
-        cost=int(_EXACT.add(price.prompt, price.completion).scaleb(_PRICE_DECIMALS, _EXACT)),
+        prompt=(prompt := price.net("prompt")),
+        completion=(completion := price.net("completion")),
+        cost=int(_EXACT.add(prompt, completion).scaleb(_PRICE_DECIMALS, _EXACT)),
         terms=b"," + msgspec.json.encode(rendered)[1:],
     )
 
 
-def public_pricing(price: Price) -> dict[str, str]:
-    """Returns a price in the format of the public lists: USD per unit, as decimal strings."""
-    rates = {
-        "prompt": price.text("prompt"),
-        "completion": price.text("completion"),
-        "image": price.text("image"),
-        "request": price.text("request"),
-    }
-    if price.cache_read is not None:
-        rates["input_cache_read"] = price.text("cache_read")
-    if price.cache_write is not None:
-        rates["input_cache_write"] = price.text("cache_write")
-    if price.image_output is not None:
-        rates["image_output"] = price.text("image_output")
-    return rates
+def _read_price(*rates: Any) -> Price | None:
+    """Returns the price of a row; ``None`` if only a later release can apply it."""
+    try:
+        return Price.of_row(*rates)
+    except UnknownRule:
+        return None
+
+
+def public_pricing(price: Price) -> dict[str, Any]:
+    """Returns the members that state a price in the public lists.
+
+    ``lines`` are the rules that the pricing object cannot say, if there are any.
+    """
+    members: dict[str, Any] = {"pricing": render_pricing(price)}
+    if lines := render_lines(price):
+        members["lines"] = lines
+    return members
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,7 +497,7 @@ class VisibleCatalogue:
             if model is None:
                 continue
             outputs = find_outputs(model.output_modalities, model.capabilities, dialect)
-            if outputs is None:
+            if outputs is None or (price := _read_price(*rates)) is None:
                 continue
             facts = EndpointFacts(
                 provider, display, bool(zdr), False, model.slug, model.permaslug, region
@@ -501,7 +505,7 @@ class VisibleCatalogue:
             offer = _build_offer(
                 pk,
                 len(self._kinds),
-                Price(*rates),
+                price,
                 offered_parameters(sorted(model.supported_parameters), proofs),
                 model.context_length,
             )

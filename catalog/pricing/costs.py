@@ -139,7 +139,8 @@ def round_scaled(amount: int, scale: int, *, round_up: bool = False) -> int:
     It is rounded half to even, or up for a bound such as a hold.
     """
     if scale <= _NANO_DIGITS:
-        return amount * 10 ** (_NANO_DIGITS - scale)
+        raised: int = amount * 10 ** (_NANO_DIGITS - scale)
+        return raised
     divisor: int = 10 ** (scale - _NANO_DIGITS)
     if round_up:
         return -(-amount // divisor)

@@ -54,7 +54,8 @@ class Price:
         Raises :class:`UnknownRule` for lines that a later release has stored.
         """
         *rates, discount, lines = values
-        return cls(*rates, discount, load_rules(lines))
+        named: dict[str, Any] = dict(zip(RATES, rates, strict=True))
+        return cls(**named, discount=discount, rules=load_rules(lines))
 
     @property
     def table(self) -> RateTable:
@@ -82,11 +83,6 @@ class Price:
             or self.cache_read or self.cache_write or any(rule.price for rule in self.rules)
         )  # fmt: skip
 
-    @property
-    def has_search_rate(self) -> bool:
-        """Returns whether the price says what a search costs."""
-        return self.has_rate(Billable.SEARCH)
-
     def has_rate(self, billable: Billable, variant: str = "") -> bool:
         """Returns whether the price names a rate for a kind, free or not."""
         if (kind := KIND_OF.get((billable, variant))) is not None and kind.column:
@@ -96,7 +92,13 @@ class Price:
     def net(self, name: str) -> Decimal:
         """Returns one rate after the discount; 0 for a rate that is not set."""
         amount: Decimal = getattr(self, name) or ZERO
-        return EXACT.multiply(amount, EXACT.subtract(ONE, self.discount)) if self.discount else amount
+        if not self.discount:
+            return amount
+        return EXACT.multiply(amount, EXACT.subtract(ONE, self.discount))
+
+    def highest(self, billable: Billable, variant: str, prompt_tokens: int) -> Decimal:
+        """Returns the highest rate of a kind that a prompt of at most so many tokens can meet."""
+        return self.table.find_highest((billable, variant), prompt_tokens)
 
     def text(self, name: str) -> str:
         """Returns one rate as plain decimal digits: no exponent, no trailing zeros."""

@@ -55,7 +55,25 @@ class Ceilings(NamedTuple):
 
     prompt: int
     completion: int
+    request: int
     rates: Rates
+
+    def of_pieces(self, allowed: Usage, *, images: int) -> int:
+        """Returns the highest cost of what is not counted in tokens.
+
+        Without a known size and quality, an image counts as the dearest one.
+        """
+        rates, variants = self.rates
+        image = rates[IMAGE]
+        if allowed.image_variant not in variants:
+            image = max(image, *variants.values()) if variants else image
+        else:
+            image = variants[allowed.image_variant]
+        return (
+            rates[_IMAGE_INPUT] * images + rates[SEARCH] * allowed.searches
+            + rates[SECOND] * allowed.milliseconds + rates[_CHARACTER] * allowed.characters
+            + image * allowed.output_images
+        )  # fmt: skip
 
 
 def find_quantities(usage: Usage) -> list[tuple[int, int]]:
@@ -155,6 +173,11 @@ class RateTable:
             found = self._ceilings[place] = self._find_ceilings(prompt_tokens)
         return found
 
+    def find_highest(self, name: Name, prompt_tokens: int) -> Decimal:
+        """Returns the highest rate of a kind, in USD, that can apply to a prompt."""
+        rate = self.find_ceilings(prompt_tokens).rates.rates[_PLACE[name]]
+        return Decimal(rate).scaleb(-self.scale, EXACT)
+
     def _find_ceilings(self, prompt_tokens: int) -> Ceilings:
         possible = [
             rule
@@ -174,6 +197,7 @@ class RateTable:
         return Ceilings(
             prompt=max(rates[place] for place in PROMPT_PLACES),
             completion=max(rates[place] for place in COMPLETION_PLACES),
+            request=rates[REQUEST],
             rates=Rates(rates, variants),
         )
 
@@ -207,4 +231,7 @@ class RateTable:
             for (billable, variant), amount in amounts.items()
             if billable is Billable.IMAGE and (billable, variant) not in _PLACE
         }
+        if variants and KINDS[IMAGE].name not in amounts:
+            # An image whose size and quality the price does not name costs as much as the dearest.
+            rates[IMAGE] = max(variants.values())
         return Rates(tuple(rates), variants)

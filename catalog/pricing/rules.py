@@ -61,6 +61,7 @@ _COMPLETION: Final = (Billable.COMPLETION, "")
 _READ: Final = (Billable.CACHED, "")
 _WRITE: Final = (Billable.CACHED, "write")
 _AUDIO: Final = (Billable.PROMPT, "audio")
+_AUDIO_READ: Final = (Billable.CACHED, "audio")
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind(*_PROMPT, "token", "prompt", "prompt", (), True),
@@ -69,7 +70,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind(*_WRITE, "token", "input_cache_write", "cache_write", (_PROMPT,), True),
     Kind(Billable.CACHED, "write_1h", "token", "input_cache_write_1h", "", (_WRITE, _PROMPT), True),
     Kind(*_AUDIO, "token", "audio", "", (_PROMPT,), True),
-    Kind(Billable.CACHED, "audio", "token", "input_audio_cache", "", (_AUDIO, _READ, _PROMPT), True),
+    Kind(*_AUDIO_READ, "token", "input_audio_cache", "", (_AUDIO, _READ, _PROMPT), True),
     Kind(Billable.PROMPT, "image", "token", "", "", (_PROMPT,)),
     Kind(Billable.REASONING, "", "token", "internal_reasoning", "", (_COMPLETION,)),
     Kind(Billable.COMPLETION, "audio", "token", "audio_output", "", (_COMPLETION,)),

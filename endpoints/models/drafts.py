@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
 
@@ -14,11 +14,13 @@ from catalog import dialects
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
 from catalog.names import ModelNotFound
 from catalog.operations import served_operations
-from catalog.pricing import Price, decimal_text, scale_rate
+from catalog.pricing import Price, decimal_text, dump_rules, scale_rate
 from config.api.errors import GatewayError, NotFound, Unprocessable
 from config.api.idempotency import fingerprint_of
 from config.egress.addresses import InvalidURL, parse_base_url
 
+# The further columns of a price, which few endpoints use.
+_FURTHER: Final = ("image", "request", "image_output", "discount")
 # The column of a rate holds only smaller values.
 _RATE_BOUND: Final = 1_000_000
 
@@ -149,7 +151,7 @@ def list_price(public: Sequence[ModelEndpoint], provider: Provider) -> Price:
     prices = [endpoint.price.price for endpoint in own or public]
     if not prices:
         return Price(prompt=Decimal(0), completion=Decimal(0))
-    return min(prices, key=lambda price: price.prompt + price.completion)
+    return min(prices, key=lambda price: price.net("prompt") + price.net("completion"))
 
 
 def with_cache_rates(price: Price, public: Sequence[ModelEndpoint], provider: Provider) -> Price:
@@ -160,7 +162,7 @@ def with_cache_rates(price: Price, public: Sequence[ModelEndpoint], provider: Pr
     """
     own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
     listed = list_price(own, provider)
-    rates = {}
+    rates: dict[str, Any] = {}
     for name in ("cache_read", "cache_write"):
         rate = getattr(listed, name)
         if rate is None or not listed.prompt or getattr(price, name) is not None:
@@ -188,10 +190,15 @@ def public_endpoints(permaslugs: Iterable[str]) -> Mapping[str, list[ModelEndpoi
     return public
 
 
-def _price_text(price: Price | None) -> list[str | None] | None:
+def _price_text(price: Price | None) -> list[Any] | None:
     if price is None:
         return None
-    return [
+    texts: list[Any] = [
         None if rate is None else decimal_text(rate)
         for rate in (price.prompt, price.completion, price.cache_read, price.cache_write)
     ]
+    # A price of these four alone has the fingerprint that earlier releases gave it.
+    if price.rules or any(getattr(price, name) for name in _FURTHER):
+        texts += [price.text(name) for name in _FURTHER]
+        texts.append(dump_rules(price.rules))
+    return texts

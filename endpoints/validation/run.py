@@ -11,7 +11,8 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 
 from accounts.models import ByokCredential
-from catalog.pricing import nano_usd, total_cost
+from catalog.pricing import cost_nano
+from config.clocks.clock import clock
 from config.credentials import Secret
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from endpoints.validation.attempt import find_attempt
@@ -104,8 +105,9 @@ def examine(
     validation.checks = result.checks
     validation.evidence = result.evidence
     validation.parameters = result.parameters or None
+    at = int(clock.time())
     validation.cost_nano = sum(
-        nano_usd(total_cost(endpoint.price.price, usage)) for usage in result.usages
+        cost_nano(endpoint.price.price, usage, at) for usage in result.usages
     )
     validation.duration_ms = round((time.monotonic() - started) * 1000)
     return validation

@@ -8,7 +8,7 @@ from typing import Final
 from django.utils.html import format_html
 
 from billing.models import Excess, Transfer
-from catalog.pricing import NANO, Usage, prompt_parts
+from catalog.pricing import NANO, Billable, Charge, list_charges
 from config.console.formatting import dollars, label_renderer, nano_dollars, render_table
 from config.console.unfold import display
 from inference.models import Generation
@@ -18,6 +18,21 @@ _STATES: Final = {
     "completed": "success",
     "failed": "danger",
     "cancelled": "warning",
+}
+
+
+_KINDS: Final = {
+    (Billable.CACHED, ""): "Prompt, read from cache",
+    (Billable.CACHED, "write"): "Prompt, written to cache",
+    (Billable.CACHED, "write_1h"): "Prompt, written to cache for an hour",
+    (Billable.CACHED, "audio"): "Audio, read from cache",
+    (Billable.PROMPT, "audio"): "Audio in the prompt",
+    (Billable.PROMPT, "image"): "Images in the prompt, tokens",
+    (Billable.COMPLETION, "audio"): "Audio in the answer",
+    (Billable.COMPLETION, "image"): "Generated images, tokens",
+    (Billable.IMAGE, "input"): "Images in the prompt",
+    (Billable.SECOND, ""): "Seconds of audio",
+    (Billable.CHARACTER, ""): "Characters of speech",
 }
 
 
@@ -66,31 +81,27 @@ class GenerationColumns:
 
     @display(description="By kind")
     def breakdown(self, generation: Generation) -> str:
-        if generation.prompt_tokens is None and generation.completion_tokens is None:
+        if (usage := generation.usage) is None:
             return "No usage."
-        price = generation.price.price
-        usage = Usage(
-            prompt=generation.prompt_tokens or 0,
-            completion=generation.completion_tokens or 0,
-            cached=generation.cached_tokens or 0,
-            cache_write=generation.cache_write_tokens or 0,
-        )
-        names = ("Prompt", "Prompt, read from cache", "Prompt, written to cache")
-        kinds: list[tuple[str, int, Decimal]] = [
-            *((name, *part) for name, part in zip(names, prompt_parts(price, usage), strict=True)),
-            (_completion(generation), usage.completion, price.completion),
-            ("Request", 1, price.request),
-        ]
+        charges = list_charges(generation.price.price, usage, generation.instant)
         rows = [
-            (kind, f"{count:,}", dollars(rate), dollars(rate * count))
-            for kind, count, rate in kinds
-            if count and (rate or kind != "Request")
+            (
+                _name_kind(charge),
+                f"{charge.quantity:,f}",
+                dollars(charge.rate),
+                dollars(charge.cost),
+            )
+            for charge in charges
         ]
-        parts = sum((rate * count for _, count, rate in kinds), Decimal(0))
-        rest = generation.upstream_cost_nano - parts * NANO
+        rest = generation.upstream_cost_nano - sum((c.cost for c in charges), Decimal(0)) * NANO
         if abs(rest) >= 1:
+            # A generation of an earlier release does not tell its images.
             kind = "Images" if rest > 0 else "Waived"
             rows.append((kind, "", "", nano_dollars(round(rest))))
+        if generation.reported_cost_nano is not None:
+            rows.append(
+                ("Reported by the provider", "", "", nano_dollars(generation.reported_cost_nano))
+            )
         return render_table(("Kind", "Count", "Rate", "Cost"), rows)
 
     @display(description="In the ledger")
@@ -128,6 +139,10 @@ class GenerationColumns:
         )
 
 
-def _completion(generation: Generation) -> str:
-    reasoning = generation.reasoning_tokens
-    return f"Completion, {reasoning:,} of it reasoning" if reasoning else "Completion"
+def _name_kind(charge: Charge) -> str:
+    """Returns what a charge is for, in the words of the console."""
+    kind = charge.kind
+    name = _KINDS.get(kind.name, kind.billable.capitalize())
+    if kind.billable is Billable.IMAGE and charge.variant and kind.name not in _KINDS:
+        return f"Image, {charge.variant}"
+    return name

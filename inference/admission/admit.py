@@ -271,12 +271,14 @@ class AdmissionStore:
             {admission.authority.organization_id for _, admission in admitted},
         )
         readiness.admissions.record_success()
-        stored = {row[0] for row in rows if row[1] is None}
+        stored = {row[0]: row[2] for row in rows if row[1] is None}
+        for _, admission in admitted:
+            admission.at = stored.get(admission.generation_id, 0)
         if len(rows) > len(stored):
             meters = [parse_meter(row[1]) for row in rows if row[1] is not None]
             self._authority.remember_meters(meters)
             _tell_rates([each for _, each in admitted if each.generation_id in stored], meters)
-        return stored
+        return set(stored)
 
     async def _store_each(
         self, admitted: AdmittedByIndex, budgets: Budgets, stored: set[str], *, is_last: bool

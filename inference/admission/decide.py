@@ -52,6 +52,7 @@ class Admission(msgspec.Struct):
     the owner of the admission records an outcome for it, or releases it.
     ``rates`` are the rate limits that count the request, ``limit_subjects`` those of their meters
     that are not the key's anyway, and ``rate_headers`` tell the caller what is left of them.
+    ``at`` is the instant at which the generation was stored, in Unix seconds of the database.
     """
 
     generation_id: str
@@ -73,6 +74,7 @@ class Admission(msgspec.Struct):
     limit_subjects: Sequence[UUID] = ()
     held_tokens: int = 0
     rate_headers: Mapping[str, str] | None = None
+    at: int = 0
 
 
 def decide(

@@ -6,21 +6,20 @@ are estimated by the size of their text.
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Final
 
 import msgspec
 
-from catalog.pricing import NANO, Price, nano_usd
-from inference.requests.parsing import InferenceRequest
+from catalog.pricing import Price, round_scaled
+from inference.requests.parsing import NO_PIECES, InferenceRequest
 from inference.routing.routes import Candidate, Route
 
 # The bound if neither the request nor the endpoint sets one; no model produces as many at once.
 _OUTPUT_TOKENS: Final = 131_072
 # English text has about four bytes a token.
 BYTES_PER_TOKEN: Final = 4
-_EXACT: Final = Context(prec=80)
-_NANO: Final = Decimal(NANO)
+_NANO_DIGITS: Final = 9
 _HUNDRED: Final = Decimal(100)
 
 
@@ -40,10 +39,11 @@ class Claim(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Returns the count that exceeds its bound: ``prompt``, ``completion`` or ``both``."""
-        if self.prompt <= self.allowed_prompt:
-            return "completion"
-        return "both" if self.completion > self.allowed_completion else "prompt"
+        """Returns the count that exceeds its bound: prompt, completion, both, or other units."""
+        has_excess = self.completion > self.allowed_completion
+        if self.prompt > self.allowed_prompt:
+            return "both" if has_excess else "prompt"
+        return "completion" if has_excess else "units"
 
 
 def estimate_tokens(size: int) -> int:
@@ -70,11 +70,9 @@ def worst_case_nano(
     """
     price = candidate.route.price
     bound = output_bound(request, candidate.route) if max_tokens is None else max_tokens
-    total = _fixed_cost(request, price)
-    if bound:
-        output = _EXACT.multiply(_highest_output_rate(price), Decimal(bound * request.choices))
-        total = _EXACT.add(total, output)
-    return nano_usd(total, round_up=True)
+    fixed, output_rate = _find_ceilings(request, price)
+    total = fixed + output_rate * bound * request.choices
+    return round_scaled(total, price.table.scale, round_up=True)
 
 
 def affordable_tokens(request: InferenceRequest, candidate: Candidate, available_nano: int) -> int:
@@ -84,37 +82,33 @@ def affordable_tokens(request: InferenceRequest, candidate: Candidate, available
     """
     price = candidate.route.price
     bound = output_bound(request, candidate.route)
-    available = _EXACT.divide(Decimal(available_nano), _NANO)
-    left = _EXACT.subtract(available, _fixed_cost(request, price))
+    fixed, output_rate = _find_ceilings(request, price)
+    rate = output_rate * request.choices
+    # Both sides are integers: one is in nano-USD, the other in the price's own scale.
+    scale = price.table.scale
+    available: int = available_nano * 10 ** max(scale - _NANO_DIGITS, 0)
+    raised: int = 10 ** max(_NANO_DIGITS - scale, 0)
+    left = available - fixed * raised
     if left < 0:
         return 0
-    rate = _EXACT.multiply(_highest_output_rate(price), Decimal(request.choices))
-    if not rate or _EXACT.multiply(rate, Decimal(bound)) <= left:
+    if not rate or rate * raised * bound <= left:
         return bound
-    return int(_EXACT.divide_int(left, rate))
+    return left // (rate * raised)
 
 
-def _highest_output_rate(price: Price) -> Decimal:
-    """Returns the higher rate of text and image output, because any output may be an image."""
-    image = price.image_output
-    return price.completion if image is None or image < price.completion else image
+def _find_ceilings(request: InferenceRequest, price: Price) -> tuple[int, int]:
+    """Returns the highest cost of a request without its output, and that of an output token.
 
-
-def _fixed_cost(request: InferenceRequest, price: Price) -> Decimal:
-    """Returns the highest cost of a request without its output, in USD.
-
-    Every prompt token counts at the highest of the rates for prompts, cache reads and cache writes,
-    because the provider's use of its cache is not known in advance.
+    Every token counts at the highest rate of its class that any rule can give it: neither the
+    provider's use of its cache nor the kind of the output is known in advance. A tier counts if the
+    bound of the prompt reaches it, a window of time always. Both amounts are in USD, times ten to
+    the power of the price's scale.
     """
-    rate = price.prompt
-    if price.cache_write is not None and price.cache_write > rate:
-        rate = price.cache_write
-    if price.cache_read is not None and price.cache_read > rate:
-        rate = price.cache_read
-    total = _EXACT.add(_EXACT.multiply(rate, Decimal(request.prompt_bound)), price.request)
-    if request.images:
-        total = _EXACT.add(total, _EXACT.multiply(price.image, Decimal(request.images)))
-    return total
+    ceilings = price.table.find_ceilings(request.prompt_bound)
+    fixed = ceilings.prompt * request.prompt_bound + ceilings.request
+    if request.images or request.allowed is not NO_PIECES:
+        fixed += ceilings.of_pieces(request.allowed, images=request.images)
+    return fixed, ceilings.completion
 
 
 def fee_nano(upstream_nano: int, fee_percent: Decimal, *, round_up: bool = False) -> int:

@@ -257,7 +257,7 @@ class Exchange:
         self.occupancy = occupancy
         self._gateway = gateway
         self._request = admission.request
-        self._tally = Tally(admission.request, settings.BYOK_FEE_PERCENT)
+        self._tally = Tally(admission.request, settings.BYOK_FEE_PERCENT, admission.at)
         self._workload = Workload(occupancy, gateway.large_work, gateway.loop_time)
         self._attempts = Attempts(
             admission,
@@ -428,7 +428,7 @@ class Exchange:
         else:
             ending = Ending.FAILED
         charged = tally.charge(ending, is_sent=attempts.is_sent)
-        usage = None if charged is None else charged.usage
+        usage = None if charged is None else tally.complete(charged.usage)
         cost = tally.price(usage, attempts.candidate)
         claim = None if charged is None else tally.find_claim()
         if usage is not None:
@@ -444,6 +444,7 @@ class Exchange:
                 is_estimated=charged is not None and charged.is_estimated,
                 cost_nano=cost.credits_nano,
                 upstream_cost_nano=cost.upstream_nano,
+                reported_cost_nano=tally.reported_cost_nano,
                 finish_reason=tally.finish_reason,
                 native_finish_reason=tally.native_finish_reason,
                 upstream_id=tally.upstream_id,

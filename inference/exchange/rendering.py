@@ -9,7 +9,7 @@ import msgspec
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.reasoning import hide_reasoning
-from catalog.pricing import completion_cost, nano_usd, prompt_cost, usd
+from catalog.pricing import usd
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
 from inference.exchange.answers import ANSWERS
@@ -152,18 +152,21 @@ class Renderer:
         candidate, tally = self._candidate, self._tally
         usage = tally.count().usage
         cost = tally.price(None if tally.is_blank(usage) else usage, candidate)
-        price = candidate.route.price
+        parts = tally.split_cost(usage, candidate)
         # The members of a usage that is not believed would contradict the counts that are.
         raw = tally.usage_body if tally.is_believed else None
+        body = _decode_usage(raw)
+        tally.report_cost(body.get("cost"))
         return {
-            **_decode_usage(raw),
+            **body,
             **self._answer.counts(usage),
             "cost": usd(cost.credits_nano),
             "is_byok": candidate.is_byok,
             "cost_details": {
                 "upstream_inference_cost": usd(cost.upstream_nano),
-                "upstream_inference_prompt_cost": usd(nano_usd(prompt_cost(price, usage))),
-                "upstream_inference_completions_cost": usd(nano_usd(completion_cost(price, usage))),
+                "upstream_inference_prompt_cost": usd(parts.prompt),
+                "upstream_inference_completions_cost": usd(parts.completion),
+                **tally.detail_cost(usage, candidate),
             },
         }
 

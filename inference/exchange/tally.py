@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from catalog.dialects.audio import SPEECH_BYTES
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
-from catalog.pricing import Usage, nano_usd, total_cost
+from catalog.pricing import Costs, Usage, cost_nano, nano_usd, split_cost, usd
+from catalog.pricing.contract import describe_charges
+from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
 from inference.admission.estimate import Claim, estimate_tokens, fee_nano, output_bound
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
@@ -46,22 +48,30 @@ _ADDED_TOKENS: Final = 16_384
 # The largest amount that is recorded of a claim: a million USD. Thousands of such claims can be
 # written off for one organization before its accounts are full.
 _MOST_NANO: Final = 10**15
+_MOST_USD: Final = 1_000_000
 
 
 class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished", "_is_final",
+        "_at", "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished", "_is_final",
         "_is_last", "_most_output", "_prompt_tokens", "_request", "finish_reason",
-        "native_finish_reason", "output_bytes", "upstream_id", "upstream_model", "usage",
-        "usage_body",
+        "native_finish_reason", "output_bytes", "reported_cost_nano", "upstream_id",
+        "upstream_model", "usage", "usage_body",
     )  # fmt: skip
 
-    def __init__(self, request: InferenceRequest, fee_percent: Decimal) -> None:
-        """Starts at zero; ``fee_percent`` is the fee on requests with an own credential."""
+    def __init__(self, request: InferenceRequest, fee_percent: Decimal, at: int = 0) -> None:
+        """Starts at zero; ``fee_percent`` is the fee on requests with an own credential.
+
+        ``at`` is the instant of the request by the database's clock, in Unix seconds: it decides
+        about prices that depend on the time, however long the answer takes.
+        """
         self._request = request
         self._fee_percent = fee_percent
+        self._at = at
+        # The cost that the provider itself reports.
+        self.reported_cost_nano: int | None = None
         self.output_bytes = 0
         self.usage: Usage | None = None
         # The upstream's usage object as raw JSON.
@@ -188,39 +198,34 @@ class Tally:
 
     def _believe(self, usage: Usage) -> Usage:
         """Returns a usage without what exceeds its bounds; a part is never more than its total."""
-        if usage.prompt > self._request.prompt_bound and self._is_affordable(usage):
+        request = self._request
+        if usage.prompt > request.prompt_bound and self._is_affordable(usage):
             return usage
-        prompt = min(usage.prompt, self._request.prompt_bound)
+        prompt = min(usage.prompt, request.prompt_bound)
         completion = min(usage.completion, self._most_output)
         if (
-            usage.cached + usage.cache_write <= prompt == usage.prompt
+            usage.cached + usage.cache_write + usage.cache_write_1h <= prompt == usage.prompt
             and usage.reasoning <= completion == usage.completion
             and usage.image_output <= completion
+            and not has_rare_units(usage)
         ):
             return usage
-        cached = min(usage.cached, prompt)
-        return Usage(
-            prompt=prompt,
-            completion=completion,
-            cached=cached,
-            cache_write=min(usage.cache_write, prompt - cached),
-            reasoning=min(usage.reasoning, completion),
-            images=usage.images,
-            image_output=min(usage.image_output, completion),
-        )
+        return _clip_usage(usage, prompt, completion, request.allowed)
 
     def _is_affordable(self, usage: Usage) -> bool:
         """Returns whether a prompt that grew on its way costs no more than what was allowed."""
         candidate, most = self._candidate, self._request.prompt_bound
-        if (
-            candidate is None
-            or usage.prompt > most + _ADDED_TOKENS
-            or usage.cached + usage.cache_write > usage.prompt
-            or max(usage.completion, usage.reasoning, usage.image_output) > self._most_output
+        if candidate is None or usage.prompt > most + _ADDED_TOKENS:
+            return False
+        clipped = _clip_usage(usage, usage.prompt, self._most_output, self._request.allowed)
+        if replace(clipped, completion=usage.completion) != usage or (
+            usage.completion > self._most_output
         ):
             return False
-        allowed = self._calculate(Usage(prompt=most, completion=self._most_output), candidate)
-        return self._calculate(usage, candidate).upstream_nano <= allowed.upstream_nano
+        allowed = replace(self._request.allowed, prompt=most, completion=self._most_output)
+        return self._calculate(usage, candidate).upstream_nano <= (
+            self._calculate(allowed, candidate).upstream_nano
+        )
 
     @property
     def is_believed(self) -> bool:
@@ -235,7 +240,10 @@ class Tally:
         usage, request, candidate = self.usage, self._request, self._candidate
         if usage is None or candidate is None:
             return None
-        if usage.prompt <= request.prompt_bound and usage.completion <= self._most_output:
+        has_claimed_tokens = (
+            usage.prompt > request.prompt_bound or usage.completion > self._most_output
+        )
+        if not has_claimed_tokens and not has_claimed_pieces(usage, request.allowed):
             return None
         if self._is_affordable(usage):
             return None
@@ -264,10 +272,36 @@ class Tally:
             self._costed, self._cost = (usage, candidate), self._calculate(usage, candidate)
         return self._cost
 
+    def complete(self, usage: Usage) -> Usage:
+        """Returns a usage with what the request says of it: the images in the prompt."""
+        images = self._request.images
+        return replace(usage, images=images) if images else usage
+
+    def split_cost(self, usage: Usage, candidate: Candidate) -> Costs:
+        """Returns what the parts of a usage cost at the candidate's price."""
+        return split_cost(candidate.route.price, self.complete(usage), self._at)
+
+    def detail_cost(self, usage: Usage, candidate: Candidate) -> dict[str, Any]:
+        """Returns the further members of an answer's ``cost_details``, if its price has rules.
+
+        A price of plain rates needs none: prompt and completion say it all.
+        """
+        price, usage = candidate.route.price, self.complete(usage)
+        if not price.rules:
+            return {}
+        details: dict[str, Any] = {"rules": describe_charges(price, usage, self._at)}
+        if usage.searches:
+            details["server_tool_cost"] = usd(self.split_cost(usage, candidate).searches)
+        return details
+
+    def report_cost(self, cost: Any) -> None:
+        """Keeps the cost in USD that the provider's usage reports, if it is an amount."""
+        is_number = isinstance(cost, int | float) and not isinstance(cost, bool)
+        if is_number and 0 <= cost <= _MOST_USD:
+            self.reported_cost_nano = nano_usd(Decimal(str(cost)))
+
     def _calculate(self, usage: Usage, candidate: Candidate) -> Cost:
-        if self._request.images:
-            usage = replace(usage, images=self._request.images)
-        upstream_nano = nano_usd(total_cost(candidate.route.price, usage))
+        upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self._at)
         credits_nano = upstream_nano
         if candidate.is_byok:
             credits_nano = fee_nano(upstream_nano, self._fee_percent)
@@ -297,6 +331,42 @@ class Tally:
             has_begun = self.usage is not None or ending is Ending.COMPLETED
             is_due = bool(self.output_bytes) or (has_begun and not self.is_blank(count.usage))
         return count if is_due else None
+
+
+def has_rare_units(usage: Usage) -> bool:
+    """Returns whether a usage has parts or pieces that few requests have."""
+    return bool(
+        usage.searches or usage.audio or usage.audio_output or usage.cache_write_1h
+        or usage.milliseconds or usage.characters or usage.output_images or usage.audio_cached
+        or usage.image_prompt
+    )  # fmt: skip
+
+
+def has_claimed_pieces(usage: Usage, allowed: Usage) -> bool:
+    """Returns whether a usage counts more of what is not a token than the request allows."""
+    return has_rare_units(usage) and any(
+        getattr(usage, name) > getattr(allowed, name) for name in PIECES if name != "images"
+    )
+
+
+def _clip_usage(usage: Usage, prompt: int, completion: int, allowed: Usage) -> Usage:
+    """Returns a usage within bounds: its parts within their totals, its pieces within ``allowed``.
+
+    The request decides the size and quality of images, if it names them.
+    """
+    parts: dict[str, Any] = {}
+    parts["cached"] = min(usage.cached, prompt)
+    parts["cache_write"] = min(usage.cache_write, prompt - parts["cached"])
+    written = parts["cached"] + parts["cache_write"]
+    parts["cache_write_1h"] = min(usage.cache_write_1h, prompt - written)
+    for names, total in ((PROMPT_PARTS, prompt), (COMPLETION_PARTS, completion)):
+        for name in names:
+            parts.setdefault(name, min(getattr(usage, name), total))
+    for name in PIECES:
+        most = usage.images if name == "images" else getattr(allowed, name)
+        parts[name] = min(getattr(usage, name), most)
+    variant = allowed.image_variant or usage.image_variant
+    return Usage(prompt, completion, image_variant=variant, **parts)
 
 
 def _clip(amount_nano: int) -> int:

@@ -15,7 +15,8 @@ from rest_framework.exceptions import ValidationError
 from accounts.models import Region
 from catalog.dialects.base import Operation
 from catalog.operations import API_TYPES, OPERATIONS
-from catalog.pricing import usd
+from catalog.pricing import split_cost, usd
+from catalog.pricing.contract import describe_charges
 from config.api.fields import (
     ChoiceField,
     FlagField,
@@ -82,6 +83,50 @@ class _AbsentText(_Absent):
     pass
 
 
+@extend_schema_field({"type": "object"})
+class _UnitsField(serializers.Field[Any, Any, Any, Any]):
+    """What was used besides tokens, for instance searches; absent without any."""
+
+    def get_attribute(self, instance: Any) -> Any:
+        if not instance.units:
+            raise serializers.SkipField
+        return instance.units
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+@extend_schema_field({"type": "object"})
+class _CostDetailsField(serializers.Field[Any, Any, Any, Any]):
+    """The cost by rule of a price that has more than plain rates, and the provider's own figure."""
+
+    def get_attribute(self, instance: Any) -> Any:
+        price, usage = instance.price.price, instance.usage
+        details: dict[str, Any] = {}
+        if usage is not None and instance.upstream_cost_nano and (price.rules or instance.units):
+            costs = split_cost(price, usage, instance.instant)
+            details = {
+                "upstream_inference_cost": usd(costs.total),
+                "upstream_inference_prompt_cost": usd(costs.prompt),
+                "upstream_inference_completions_cost": usd(costs.completion),
+                "rules": describe_charges(price, usage, instance.instant),
+            }
+        if instance.reported_cost_nano is not None:
+            details["reported_cost"] = usd(instance.reported_cost_nano)
+        if not details:
+            raise serializers.SkipField
+        return details
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+def _unit(generation: Generation, name: str) -> int | None:
+    """Returns a count of what is not a token; ``None`` without one."""
+    count: int | None = (generation.units or {}).get(name)
+    return count
+
+
 @extend_schema_serializer(component_name="GenerationResponseData")
 class GenerationSerializer(serializers.Serializer[Generation]):
     """The result of a request that has ended, without its text.
@@ -108,13 +153,13 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     native_finish_reason = serializers.CharField(allow_null=True)
     native_tokens_cached = serializers.IntegerField(source="cached_tokens", allow_null=True)
     native_tokens_completion = serializers.IntegerField(source="completion_tokens", allow_null=True)
-    native_tokens_completion_images = _AbsentInteger()
+    native_tokens_completion_images = serializers.SerializerMethodField()
     native_tokens_prompt = serializers.IntegerField(source="prompt_tokens", allow_null=True)
     native_tokens_reasoning = serializers.IntegerField(source="reasoning_tokens", allow_null=True)
     num_fetches = _AbsentInteger()
     num_input_audio_prompt = _AbsentInteger()
-    num_media_completion = _AbsentInteger()
-    num_media_prompt = _AbsentInteger()
+    num_media_completion = serializers.SerializerMethodField()
+    num_media_prompt = serializers.SerializerMethodField()
     num_search_results = _AbsentInteger()
     origin = serializers.SerializerMethodField(help_text="The origin of the referer, or empty.")
     preset_id = _AbsentText()
@@ -137,9 +182,20 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     request_id = serializers.SerializerMethodField()
     response_cache_source_id = _AbsentText()
     session_id = serializers.CharField(allow_null=True)
+    units = _UnitsField(required=False)
+    cost_details = _CostDetailsField(required=False)
 
     def absent(self, generation: Generation) -> None:
         return None
+
+    def get_native_tokens_completion_images(self, generation: Generation) -> int | None:
+        return _unit(generation, "image_output")
+
+    def get_num_media_completion(self, generation: Generation) -> int | None:
+        return _unit(generation, "output_images")
+
+    def get_num_media_prompt(self, generation: Generation) -> int | None:
+        return _unit(generation, "images")
 
     @extend_schema_field({"type": "string", "enum": [*API_TYPES]})
     def get_api_type(self, generation: Generation) -> str:

@@ -33,9 +33,10 @@ _Measure = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 
 
 class MaxPrice(msgspec.Struct):
-    """The highest acceptable prices: USD per million tokens, and per request, image or second.
+    """The highest acceptable prices: USD per million tokens, and per request or image.
 
-    The catalogue has no prices for audio, so no endpoint exceeds a limit on audio.
+    ``audio`` is that of the tokens of audio in a prompt. A rate under conditions counts if the
+    request may meet them.
     """
 
     prompt: _Amount | None = None

@@ -17,7 +17,7 @@ import msgspec
 
 from accounts.policy import Policy
 from catalog.names import ModelNotFound, split_variant
-from catalog.pricing import Price
+from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
 from config.api.errors import Forbidden, TooManyRequests
 from inference.requests.operations.completions import BOUNDS
@@ -39,6 +39,7 @@ from inference.routing.routes import (
 )
 
 _MILLION: Final = Decimal(1_000_000)
+_FREE: Final = Decimal(0)
 
 
 class Unusable(StrEnum):
@@ -392,7 +393,9 @@ def _unmet_requirements(route: Route, request: InferenceRequest, variant: str | 
     reasons: list[str] = []
     if variant == "free" and not route.price.is_free:
         reasons.append(Unusable.NOT_FREE)
-    if preferences.max_price is not None and _exceeds(route.price, preferences.max_price):
+    if preferences.max_price is not None and _exceeds(
+        route.price, preferences.max_price, request.prompt_bound
+    ):
         reasons.append(Unusable.MAX_PRICE)
     quantizations = preferences.quantizations
     if quantizations is not None and route.quantization not in quantizations:
@@ -425,12 +428,14 @@ def _lacks_a_parameter(route: Route, request: InferenceRequest) -> bool:
     )
 
 
-def _exceeds(price: Price, limit: MaxPrice) -> bool:
-    """Returns whether any rate of the price is above its limit."""
+def _exceeds(price: Price, limit: MaxPrice, prompt_bound: int) -> bool:
+    """Returns whether any rate that may apply to the request is above its limit."""
+    audio = price.highest(Billable.PROMPT, "audio", prompt_bound)
     rates = (
-        (price.prompt * _MILLION, limit.prompt),
-        (price.completion * _MILLION, limit.completion),
-        (price.request, limit.request),
-        (price.image, limit.image),
+        (price.highest(Billable.PROMPT, "", prompt_bound) * _MILLION, limit.prompt),
+        (price.highest(Billable.COMPLETION, "", prompt_bound) * _MILLION, limit.completion),
+        (price.highest(Billable.REQUEST, "", prompt_bound), limit.request),
+        (price.highest(Billable.IMAGE, "input", prompt_bound), limit.image),
+        (audio * _MILLION if price.has_rate(Billable.PROMPT, "audio") else _FREE, limit.audio),
     )
     return any(most is not None and rate > Decimal(str(most)) for rate, most in rates)

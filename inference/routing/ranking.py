@@ -198,7 +198,7 @@ def _median(measured: Mapping[str, float] | None, otherwise: float) -> float:
 
 def _price(route: Route) -> Decimal:
     """Returns the sum of the prompt and completion prices, which sorts as their mean does."""
-    return _EXACT.add(route.price.prompt, route.price.completion)
+    return _EXACT.add(route.price.net("prompt"), route.price.net("completion"))
 
 
 def _draw(seed: bytes, endpoint_id: uuid.UUID, price: float) -> tuple[float, float]:

@@ -48,6 +48,7 @@ class Settlement(msgspec.Struct, frozen=True):
     is_estimated: bool = False
     cost_nano: int = 0
     upstream_cost_nano: int = 0
+    reported_cost_nano: int | None = None
     finish_reason: str | None = None
     native_finish_reason: str | None = None
     upstream_id: str | None = None
@@ -79,9 +80,11 @@ class SettlementRow(msgspec.Struct, frozen=True):
     cached_tokens: int | None
     cache_write_tokens: int | None
     reasoning_tokens: int | None
+    units: dict[str, Any] | None
     is_estimated: bool
     cost_nano: int
     upstream_cost_nano: int
+    reported_cost_nano: int | None
     finish_reason: str | None
     native_finish_reason: str | None
     upstream_id: str | None
@@ -185,9 +188,11 @@ def _make_row(item: Settlement) -> SettlementRow:
         cached_tokens=None if usage is None else usage.cached,
         cache_write_tokens=None if usage is None else usage.cache_write,
         reasoning_tokens=None if usage is None else usage.reasoning,
+        units=None if usage is None else usage.units,
         is_estimated=item.is_estimated,
         cost_nano=item.cost_nano,
         upstream_cost_nano=item.upstream_cost_nano,
+        reported_cost_nano=item.reported_cost_nano,
         finish_reason=_fit(item.finish_reason, 64),
         native_finish_reason=_fit(item.native_finish_reason, 64),
         upstream_id=_fit(item.upstream_id, 255),

@@ -15,7 +15,7 @@ from django.db import DataError, IntegrityError, OperationalError, connection, t
 from django.db.models import QuerySet
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
-from catalog.pricing import Usage, nano_usd, total_cost
+from catalog.pricing import Usage, cost_nano
 from config import sql
 from config.clocks.clock import clock
 from config.server.batching.waits import Blocked, waits
@@ -210,7 +210,7 @@ def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement:
             completion=journal.completion_tokens,
             images=journal.images,
         )
-        cost = upstream_cost = nano_usd(total_cost(generation.price.price, usage))
+        cost = upstream_cost = cost_nano(generation.price.price, usage, generation.instant)
         if generation.is_byok:
             cost = fee_nano(upstream_cost, settings.BYOK_FEE_PERCENT)
     return Settlement(

@@ -11,8 +11,9 @@
 --             holds; `requests` counts requests, `tokens` the tokens of ended requests and those
 --             held for running ones, `running` the requests in flight;
 --             $3 uuid[], the subjects whose meters are returned.
--- Returns: the ids of the stored generations, without a meter. An id that existed before was stored
---          by an earlier try of this statement whose result was lost: ids are random. Then the
+-- Returns: the ids of the stored generations, without a meter, and the instants at which they were
+--          stored, in Unix seconds. An id that existed before was stored by an earlier try of this
+--          statement whose result was lost: ids are random. Then the
 --          meters that count stored generations, as an array: the time, and the columns of
 --          `MeterReading`.
 --
@@ -48,7 +49,9 @@ WITH batch AS (
 ),
 
 already_stored AS MATERIALIZED (
-    SELECT id FROM inference_generation WHERE id = any(array(SELECT id FROM batch))
+    SELECT id, created_at
+    FROM inference_generation
+    WHERE id = any(array(SELECT id FROM batch))
 ),
 
 locked_accounts AS MATERIALIZED (
@@ -205,7 +208,7 @@ stored AS (
         request_id, hold_nano, upstream_hold_nano, held_tokens, limit_subjects, 'pending',
         FALSE, 0, 0, '[]'::jsonb
     FROM accepted
-    RETURNING id
+    RETURNING id, created_at
 ),
 
 journals AS (
@@ -213,9 +216,13 @@ journals AS (
     SELECT id, 0, 0, coalesce(images, 0), now() FROM accepted
 )
 
-SELECT id, NULL::json AS meter FROM stored
+SELECT
+    id, NULL::json AS meter, floor(extract(EPOCH FROM created_at))::bigint AS stored_at
+FROM stored
 UNION ALL
-SELECT id, NULL AS meter FROM already_stored
+SELECT
+    id, NULL AS meter, floor(extract(EPOCH FROM created_at))::bigint AS stored_at
+FROM already_stored
 WHERE (SELECT count(*) FROM held_accounts) >= 0
 UNION ALL
 SELECT
@@ -224,6 +231,7 @@ SELECT
         now(), subject_id, day, cost_daily, cost_weekly, cost_monthly, cost, byok_daily,
         byok_weekly, byok_monthly, byok, held_cost, held_byok, requests, minute, requests_before,
         requests_before_day, running, tokens, tokens_before, held_tokens
-    ) AS meter
+    ) AS meter,
+    NULL AS stored_at
 FROM held_meters
 WHERE subject_id = any($3::uuid[])

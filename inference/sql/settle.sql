@@ -20,8 +20,9 @@ WITH batch AS (
     SELECT *
     FROM json_to_recordset($1::json) AS v (
         id text, status text, prompt_tokens bigint, completion_tokens bigint,
-        cached_tokens bigint, cache_write_tokens bigint, reasoning_tokens bigint,
-        is_estimated bool, cost_nano bigint, upstream_cost_nano bigint, finish_reason text,
+        cached_tokens bigint, cache_write_tokens bigint, reasoning_tokens bigint, units jsonb,
+        is_estimated bool, cost_nano bigint, upstream_cost_nano bigint,
+        reported_cost_nano bigint, finish_reason text,
         native_finish_reason text, upstream_id text, upstream_model text, error_type text,
         attempts jsonb, latency_ms int, duration_ms int, claimed_prompt_tokens bigint,
         claimed_completion_tokens bigint, allowed_prompt_tokens bigint,
@@ -38,9 +39,11 @@ settled AS (
         cached_tokens = b.cached_tokens,
         cache_write_tokens = b.cache_write_tokens,
         reasoning_tokens = b.reasoning_tokens,
+        units = b.units,
         is_estimated = b.is_estimated,
         cost_nano = least(b.cost_nano, g.hold_nano),
         upstream_cost_nano = b.upstream_cost_nano,
+        reported_cost_nano = b.reported_cost_nano,
         finish_reason = b.finish_reason,
         native_finish_reason = b.native_finish_reason,
         upstream_id = b.upstream_id,

@@ -58,7 +58,7 @@ SMALL = {
                 "completion": "1",
                 "image": "0.1",
                 "input_cache_read": "0",
-                "image_output": "0.000030",
+                "image_token": "0.000030",
             },
             "zdr": True,
         }
@@ -135,7 +135,7 @@ def test_export_contains_every_field(db: None) -> None:
                     "request": "0",
                     "input_cache_read": "0",
                     "input_cache_write": None,
-                    "image_output": "0.00003",
+                    "image_token": "0.00003",
                 },
                 "context_length": None,
                 "max_completion_tokens": None,

@@ -5,6 +5,7 @@ The whole catalogue is read as one patch of an empty copy: a patched copy and a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Generator, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
@@ -21,7 +22,7 @@ from catalog.dialects.base import Operation
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import DialectName, associated_data
 from catalog.operations import served_operations
-from catalog.pricing import Price
+from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
 from config import secrets, sql
 from config.credentials import Secret
@@ -29,6 +30,8 @@ from inference.requests.operations.completions import EFFORTS
 from inference.routing.pacing import Pace
 from inference.routing.routes import CatalogModel, CatalogProvider, CatalogSnapshot, Route
 from inference.store import DataPlaneConnection
+
+logger = logging.getLogger(__name__)
 
 READ_CHANGES: Final = sql.load_statement("catalog", "read_changes")
 READ_SUBJECTS: Final = sql.load_statement("catalog", "read_subjects")
@@ -122,9 +125,11 @@ def _patch(
         for model_id, group in groupby(found, itemgetter(1)):
             model = changed[model_id]
             made = tuple(
-                make_route(model, provider, endpoint)
+                route
                 for endpoint in group
-                if (provider := providers.get(endpoint[2])) is not None and provider.is_listed
+                if (provider := providers.get(endpoint[2])) is not None
+                and provider.is_listed
+                and (route := make_route(model, provider, endpoint)) is not None
             )
             if made:
                 routes[model.slug] = made
@@ -173,13 +178,21 @@ def make_provider(
     )
 
 
-def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any]) -> Route:
-    """Returns the route of an endpoint: a row of ``read_endpoints.sql``."""
+def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any]) -> Route | None:
+    """Returns the route of an endpoint: a row of ``read_endpoints.sql``.
+
+    Returns ``None`` for a price that a later release has stored and this one cannot apply: during
+    a rolling restart, an older worker leaves such an endpoint to the newer ones.
+    """
     (
         endpoint_id, _, _, upstream_model_id, region, zdr, quantization, context_length,
         max_completion_tokens, parameters, price_id, *rates,
     ) = row  # fmt: skip
-    price = Price(*rates)
+    try:
+        price = Price.of_row(*rates)
+    except UnknownRule as exc:
+        logger.error("the endpoint %s is not used: its price %d: %s", endpoint_id, price_id, exc)
+        return None
     return Route(
         endpoint_id=endpoint_id,
         is_private=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from django.db import connection, transaction
 
 from accounts.models import ByokCredential, CredentialNotFound, Organization
 from catalog.models import hosts_of
-from catalog.pricing import Price
+from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from config.secrets import DecryptionFailed
@@ -34,6 +35,8 @@ from inference.routing.routes import (
     OrganizationSnapshot,
     Route,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class OwnEndpoint(NamedTuple):
@@ -115,23 +118,11 @@ def load_organization(organization_id: uuid.UUID) -> OrganizationCopy:
         .first()
     )
     endpoints = [
-        OwnEndpoint(
-            endpoint.pk,
-            endpoint.model_id,
-            endpoint.provider_id,
-            endpoint.provider_name,
-            bool(endpoint.declared_zdr),
-            endpoint.declared_region,
-            endpoint.base_url,
-            endpoint.upstream_model_id,
-            endpoint.price_id,
-            endpoint.price.price,
-            endpoint.attestation_id,
-            {} if endpoint.validation is None else endpoint.validation.parameters or {},
-        )
+        own
         for endpoint in PrivateEndpoint.objects.for_organization(organization_id)
         .routable()
         .select_related("price", "validation")
+        if (own := _make_endpoint(endpoint)) is not None
     ]
     credentials = (
         ByokCredential.objects.for_organization(organization_id)
@@ -143,6 +134,31 @@ def load_organization(organization_id: uuid.UUID) -> OrganizationCopy:
         endpoints=endpoints,
         credentials=[_make_credential(row) for row in credentials],
         rules=load_rules(organization_id),
+    )
+
+
+def _make_endpoint(endpoint: PrivateEndpoint) -> OwnEndpoint | None:
+    """Returns an endpoint; ``None`` if this release cannot apply its price."""
+    try:
+        price = endpoint.price.price
+    except UnknownRule as exc:
+        logger.error(
+            "the endpoint %s is not used: its price %d: %s", endpoint.pk, endpoint.price_id, exc
+        )
+        return None
+    return OwnEndpoint(
+        endpoint.pk,
+        endpoint.model_id,
+        endpoint.provider_id,
+        endpoint.provider_name,
+        bool(endpoint.declared_zdr),
+        endpoint.declared_region,
+        endpoint.base_url,
+        endpoint.upstream_model_id,
+        endpoint.price_id,
+        price,
+        endpoint.attestation_id,
+        {} if endpoint.validation is None else endpoint.validation.parameters or {},
     )
 
 

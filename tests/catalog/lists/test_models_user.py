@@ -150,7 +150,7 @@ def test_nullable_fields_are_shown_when_they_are_set(management: APIClient) -> N
     assert (row["expiration_date"], row["knowledge_cutoff"]) == ("2027-01-31", "2025-06-01")
     assert row["pricing"]["input_cache_read"] == "0.0000001"
     assert row["pricing"]["input_cache_write"] == "0.000002"
-    assert row["pricing"]["image_output"] == "0.00003"
+    assert row["pricing"]["image_token"] == "0.00003"
 
 
 def test_the_cheapest_endpoint_gives_the_price(management: APIClient) -> None:
