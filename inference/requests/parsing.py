@@ -34,8 +34,6 @@ _RESERVED: Final = _GATEWAY_FIELDS | frozenset(
         "max_completion_tokens", "n", "best_of", "tools", "modalities",
     )
 )  # fmt: skip
-# The allowance of a request that only uses tokens.
-NO_PIECES: Final = Usage(0, 0)
 
 
 _DECODERS: Final = {
