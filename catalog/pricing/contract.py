@@ -230,7 +230,7 @@ def render_pricing(price: Price) -> dict[str, Any]:
     conditional = [rule for rule in price.rules if _is_override(rule)]
     overrides = [
         {
-            **msgspec.to_builtins(conditions),
+            **_render_conditions(conditions),
             **{rule.kind.key: decimal_text(rule.price) for rule in group},
         }
         for conditions, group in groupby(conditional, lambda rule: rule.conditions)
@@ -251,13 +251,20 @@ def render_lines(price: Price) -> list[dict[str, Any]]:
             **(
                 {}
                 if rule.conditions is None
-                else {"conditions": msgspec.to_builtins(rule.conditions)}
+                else {"conditions": _render_conditions(rule.conditions)}
             ),
         }
         for rule in price.rules
         if not _is_override(rule)
         and not (rule.conditions is None and rule.kind.name == rule.name and rule.kind.key)
     ]
+
+
+def _render_conditions(conditions: Conditions | None) -> dict[str, Any]:
+    members: dict[str, Any] = msgspec.to_builtins(conditions)
+    if "utc_days" in members:
+        members["utc_days"] = list(members["utc_days"])
+    return members
 
 
 def describe_conditions(conditions: Conditions | None) -> str:

@@ -86,7 +86,7 @@ class GenerationViewSet(OrganizationViewSet):
     """The generations of the organization; any of its keys may read all of them."""
 
     permission_classes = [AnyKey]
-    queryset = Generation.objects.all()
+    queryset = Generation.objects.select_related("price")
     serializer_class = GenerationSerializer
     lookup_field = "id"
     not_found = GenerationNotFound

@@ -134,7 +134,6 @@ def test_export_contains_every_field(db: None) -> None:
                     "image": "0.1",
                     "request": "0",
                     "input_cache_read": "0",
-                    "input_cache_write": None,
                     "image_token": "0.00003",
                 },
                 "context_length": None,

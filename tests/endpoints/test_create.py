@@ -135,7 +135,15 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ("pricing", {}, "pricing.prompt"),
     ("pricing", {"prompt": "1"}, "pricing.completion"),
     ("pricing", {"completion": "1"}, "pricing.prompt"),
-    ("pricing", {"prompt": "1", "completion": "1", "image": "1"}, "pricing.image"),
+    ("pricing", {"prompt": "1", "completion": "1", "images": "1"}, "pricing.images"),
+    ("pricing", {"prompt": "1", "completion": "1", "image": 1}, "pricing.image"),
+    ("pricing", {"prompt": "1", "completion": "1", "discount": 2}, "pricing.discount"),
+    (
+        "pricing",
+        {"prompt": "1", "completion": "1", "overrides": [{"prompt": "2"}]},
+        "pricing.overrides[0]",
+    ),
+    ("lines", [{"billable": "second", "unit": "second", "price": "1"}], "lines"),
     *(
         ("pricing", {"prompt": "1", "completion": "1"} | {name: value}, f"pricing.{name}")
         for name, values in (

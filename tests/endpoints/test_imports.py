@@ -341,8 +341,8 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"pricing": {"prompt": "1"}}, [
         "Object missing required field `completion` - at `$.pricing`",
     ]),
-    ({"pricing": {**PRICING, "image": "0"}}, [
-        "Object contains unknown field `image` - at `$.pricing`",
+    ({"pricing": {**PRICING, "images": "0"}}, [
+        "Object contains unknown field `images` - at `$.pricing`",
     ]),
     ({"pricing": {**PRICING, "prompt": 1}}, ["Expected `str`, got `int` - at `$.pricing.prompt`"]),
     ({"pricing": None}, ["Expected `object`, got `null` - at `$.pricing`"]),
@@ -473,7 +473,13 @@ def test_an_export_is_imported_unchanged(
             "base_url": None,
             "declared_region": "us",
             "declared_zdr": None,
-            "pricing": {"prompt": "0.1", "completion": "0.2", "cache_write": "0.125"},
+            "pricing": {
+                "prompt": "0.1",
+                "completion": "0.2",
+                "image": "0.5",
+                "request": "0.25",
+                "cache_write": "0.125",
+            },
         },
         {
             "model_permaslug": "acme/falcon-2026-01-01",

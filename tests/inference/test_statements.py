@@ -35,6 +35,7 @@ COLUMN_TYPES = {
     list[UUID]: {"uuid[]"},
     list[float]: {"double precision[]"},
     list[dict[str, Any]]: {"jsonb"},
+    dict[str, Any]: {"jsonb"},
 }
 BATCHES = [
     ("admit", 1, GenerationRow),

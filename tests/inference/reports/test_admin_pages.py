@@ -114,7 +114,8 @@ def test_the_page_itemizes_the_cost(operator: Client, tenant: Tenant) -> None:
     for row in (
         ("Prompt", "600", "$0.000001", "$0.0006"),
         ("Prompt, read from cache", "400", "$0.0000001", "$0.00004"),
-        ("Completion, 20 of it reasoning", "50", "$0.000002", "$0.0001"),
+        ("Completion", "30", "$0.000002", "$0.00006"),
+        ("Reasoning", "20", "$0.000002", "$0.00004"),
         ("Request", "1", "$0.001", "$0.001"),
         ("1", "Acme AI", "BYOK", "429", "rate_limit_exceeded", "12 ms"),
         ("2", "Beta", "credits", "200", "served", "345 ms"),

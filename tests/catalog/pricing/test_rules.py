@@ -1,0 +1,351 @@
+"""Tests which prices are accepted, that they survive a round trip, and when their rules apply."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.pricing import Price, UnknownRule, Usage, cost_nano, dump_rules, load_rules, split_cost
+from catalog.pricing.contract import (
+    InvalidPricing,
+    describe_charges,
+    render_lines,
+    render_pricing,
+)
+from catalog.pricing.rules import Conditions
+from tests.support.prices import counts, pricings, read_pricing
+
+# A Monday.
+MONDAY = 1_767_571_200
+HOUR = 3600
+
+
+def problems(pricing: dict[str, Any], *lines: dict[str, Any]) -> list[str]:
+    with pytest.raises(InvalidPricing) as raised:
+        read_pricing(pricing, *lines)
+    return [f"{path}: {text}" for path, text in raised.value.problems]
+
+
+ALL_KEYS = {
+    "prompt": "0.000002",
+    "completion": "0.00001",
+    "image": "0.001",
+    "request": "0.005",
+    "input_cache_read": "0.0000002",
+    "input_cache_write": "0.0000025",
+    "input_cache_write_1h": "0.000004",
+    "internal_reasoning": "0.000012",
+    "audio": "0.00004",
+    "audio_output": "0.00008",
+    "input_audio_cache": "0.000004",
+    "image_token": "0.00003",
+    "image_output": "0.04",
+    "web_search": "0.01",
+    "discount": 0.25,
+    "overrides": [
+        {"min_prompt_tokens": 200_000, "prompt": "0.000004", "completion": "0.000015"},
+        {
+            "utc_start": 2200,
+            "utc_end": 400,
+            "utc_days": ["monday", "friday"],
+            "prompt": "0.000001",
+            "input_cache_write_1h": "0.000002",
+        },
+    ],
+}
+ALL_LINES: list[dict[str, Any]] = [
+    {"billable": "image", "unit": "image", "variant": "1024x1024/high", "price": "0.167"},
+    {"billable": "image", "unit": "image", "variant": "1024x1024/low", "price": "0.011"},
+    {"billable": "second", "unit": "second", "price": "0.0001"},
+    {"billable": "character", "unit": "character", "price": "0.000015"},
+    {
+        "billable": "search",
+        "unit": "search",
+        "price": "0.02",
+        "conditions": {"min_prompt_tokens": 100_000},
+    },
+]
+
+
+def test_every_key_and_line_survives_a_round_trip() -> None:
+    price = read_pricing(ALL_KEYS, *ALL_LINES)
+    assert render_pricing(price) == ALL_KEYS
+    lines = render_lines(price)
+    assert {msgspec.json.encode(line, order="sorted") for line in lines} == {
+        msgspec.json.encode(line, order="sorted") for line in ALL_LINES
+    }
+    assert read_pricing(render_pricing(price), *lines) == price
+    stored = Price.of_row(
+        *(getattr(price, name) for name in (
+            "prompt", "completion", "image", "request", "cache_read", "cache_write", "image_output"
+        )),
+        price.discount,
+        msgspec.json.encode(dump_rules(price.rules)).decode(),
+    )  # fmt: skip
+    assert stored == price
+
+
+def test_the_order_of_plain_lines_does_not_matter() -> None:
+    assert read_pricing({}, *ALL_LINES) == read_pricing({}, *reversed(ALL_LINES))
+
+
+def test_a_line_may_say_what_the_object_says() -> None:
+    line = {"billable": "search", "unit": "search", "price": "0.010"}
+    assert read_pricing({}, line) == read_pricing({"web_search": "0.01"})
+    line = {"billable": "cached", "unit": "token", "price": "0.5"}
+    assert read_pricing({}, line) == read_pricing({"input_cache_read": "0.5"})
+    line = {"billable": "image", "unit": "token", "price": "0.5"}
+    assert read_pricing({}, line) == read_pricing({"image_token": "0.5"})
+
+
+@pytest.mark.parametrize(
+    ("pricing", "lines", "found"),
+    [
+        ({"prompt": "-1"}, [], ["pricing.prompt: must be a decimal"]),
+        ({"audio": "1e-6"}, [], ["pricing.audio: must be a decimal"]),
+        ({"web_search": "1000000"}, [], ["pricing.web_search: must be a decimal"]),
+        ({"image_output": "0.00003"}, [], ["pricing.image_output: is the price of one image"]),
+        ({"image_output": "0.000499999"}, [], ["pricing.image_output: is the price of one image"]),
+        ({"discount": 1.01}, [], ["pricing.discount: must be a number from 0 to 1"]),
+        ({"discount": -0.1}, [], ["pricing.discount: must be a number from 0 to 1"]),
+        (
+            {"discount": Decimal("0.00000000001")},
+            [],
+            ["pricing.discount: must have at most 10 decimals"],
+        ),
+        ({"overrides": [{"prompt": "1"}]}, [], ["pricing.overrides[0]: has no condition"]),
+        ({"overrides": [{"min_prompt_tokens": 5}]}, [], ["pricing.overrides[0]: has no price"]),
+        (
+            {"overrides": [{"min_prompt_tokens": 0, "prompt": "1"}]},
+            [],
+            ["pricing.overrides[0].min_prompt_tokens: must be an integer from 1"],
+        ),
+        (
+            {"overrides": [{"utc_start": 100, "prompt": "1"}]},
+            [],
+            ["pricing.overrides[0].utc_end: is missing"],
+        ),
+        (
+            {"overrides": [{"utc_end": 100, "prompt": "1"}]},
+            [],
+            ["pricing.overrides[0].utc_start: is missing"],
+        ),
+        (
+            {"overrides": [{"utc_start": 60, "utc_end": 100, "prompt": "1"}]},
+            [],
+            ["pricing.overrides[0].utc_start: must be a time"],
+        ),
+        (
+            {"overrides": [{"utc_start": 2400, "utc_end": 100, "prompt": "1"}]},
+            [],
+            ["pricing.overrides[0].utc_start: must be a time"],
+        ),
+        (
+            {"overrides": [{"utc_start": 0, "utc_end": 2401, "prompt": "1"}]},
+            [],
+            ["pricing.overrides[0].utc_end: must be a time"],
+        ),
+        (
+            {"overrides": [{"utc_start": 0, "utc_end": 2400, "prompt": "1"}]},
+            [],
+            ["pricing.overrides[0].utc_end: must differ from utc_start"],
+        ),
+        (
+            {"overrides": [{"utc_days": [], "prompt": "1"}]},
+            [],
+            ["pricing.overrides[0].utc_days: must name a day"],
+        ),
+        (
+            {"overrides": [{"utc_days": ["Monday"], "prompt": "1"}]},
+            [],
+            ["pricing.overrides[0].utc_days: 'Monday' is none of"],
+        ),
+        (
+            {"overrides": [{"utc_days": ["monday", "monday"], "prompt": "1"}]},
+            [],
+            ["pricing.overrides[0].utc_days: names a day twice"],
+        ),
+        (
+            {
+                "overrides": [
+                    {"min_prompt_tokens": 200, "prompt": "1"},
+                    {"min_prompt_tokens": 100, "prompt": "2"},
+                ]
+            },
+            [],
+            ["pricing.overrides[0].prompt: never applies because of pricing.overrides[1].prompt"],
+        ),
+        (
+            {
+                "overrides": [
+                    {"utc_start": 100, "utc_end": 200, "prompt": "1"},
+                    {"utc_start": 30, "utc_end": 200, "prompt": "2"},
+                ]
+            },
+            [],
+            ["pricing.overrides[0].prompt: never applies because of pricing.overrides[1].prompt"],
+        ),
+        (
+            {"web_search": "1"},
+            [{"billable": "search", "unit": "search", "price": "1"}],
+            ["lines[0]: gives the same price as pricing.web_search"],
+        ),
+        (
+            {},
+            [{"billable": "video", "unit": "second", "price": "1"}],
+            ["lines[0].billable: must be one of prompt, completion"],
+        ),
+        (
+            {},
+            [{"billable": "second", "unit": "minute", "price": "1"}],
+            ["lines[0].unit: must be 'second'"],
+        ),
+        (
+            {},
+            [{"billable": "cached", "unit": "token", "variant": "12h", "price": "1"}],
+            ["lines[0].variant: must be one of 'write', 'write_1h', 'audio'"],
+        ),
+        (
+            {},
+            [{"billable": "second", "unit": "second", "variant": "hd", "price": "1"}],
+            ["lines[0].variant: must be left out"],
+        ),
+        (
+            {},
+            [{"billable": "second", "unit": "second", "price": "x"}],
+            ["lines[0].price: must be a decimal"],
+        ),
+        (
+            {},
+            [{"billable": "second", "unit": "second", "price": "1", "conditions": {}}],
+            ["lines[0].conditions: has no condition"],
+        ),
+    ],
+)
+def test_a_wrong_price_is_refused_with_the_name_of_the_member(
+    pricing: dict[str, Any], lines: list[dict[str, Any]], found: list[str]
+) -> None:
+    actual = problems(pricing, *lines)
+    assert len(actual) == len(found)
+    assert all(text.startswith(start) for text, start in zip(actual, found, strict=True)), actual
+
+
+@pytest.mark.parametrize("image_output", ["0", "0.0005", "0.04"])
+def test_a_plausible_price_of_an_image_is_accepted(image_output: str) -> None:
+    assert (
+        render_pricing(read_pricing({"image_output": image_output}))["image_output"] == image_output
+    )
+
+
+def test_an_overlapping_tier_is_accepted_and_the_later_one_wins() -> None:
+    price = read_pricing(
+        {
+            "overrides": [
+                {"min_prompt_tokens": 100, "prompt": "3"},
+                {"min_prompt_tokens": 200, "prompt": "5"},
+            ]
+        }
+    )
+    assert [cost_nano(price, Usage(n, 0)) // 10**9 for n in (99, 100, 101, 200, 201)] == [
+        99, 100, 303, 600, 1005,
+    ]  # fmt: skip
+
+
+def test_a_missing_key_of_a_tier_is_inherited() -> None:
+    price = read_pricing(
+        {"input_cache_read": "0.5", "overrides": [{"min_prompt_tokens": 10, "prompt": "3"}]}
+    )
+    # Cached tokens keep their rate; those written to the cache follow the prompt.
+    assert cost_nano(price, Usage(20, 1, cached=4, cache_write=6)) == (10 * 3 + 2 + 18 + 2) * 10**9
+
+
+@pytest.mark.parametrize(
+    ("window", "at", "holds"),
+    [
+        ({"utc_start": 100, "utc_end": 400}, MONDAY + HOUR - 1, False),
+        ({"utc_start": 100, "utc_end": 400}, MONDAY + HOUR, True),
+        ({"utc_start": 100, "utc_end": 400}, MONDAY + 4 * HOUR - 1, True),
+        ({"utc_start": 100, "utc_end": 400}, MONDAY + 4 * HOUR, False),
+        ({"utc_start": 2230, "utc_end": 130}, MONDAY + 22 * HOUR + 1800, True),
+        ({"utc_start": 2230, "utc_end": 130}, MONDAY + 22 * HOUR + 1799, False),
+        ({"utc_start": 2230, "utc_end": 130}, MONDAY, True),
+        ({"utc_start": 2230, "utc_end": 130}, MONDAY + HOUR + 1800, False),
+        ({"utc_start": 1200, "utc_end": 2400}, MONDAY + 24 * HOUR - 1, True),
+        ({"utc_days": ("monday",)}, MONDAY - 1, False),
+        ({"utc_days": ("monday",)}, MONDAY, True),
+        ({"utc_days": ("monday",)}, MONDAY + 24 * HOUR - 1, True),
+        ({"utc_days": ("monday",)}, MONDAY + 24 * HOUR, False),
+        ({"utc_days": ("sunday",)}, MONDAY - 1, True),
+        ({"utc_days": ("monday",), "utc_start": 2300, "utc_end": 100}, MONDAY + 23 * HOUR, True),
+        # The day is that of the instant, not that of the beginning of the window.
+        ({"utc_days": ("monday",), "utc_start": 2300, "utc_end": 100}, MONDAY + 24 * HOUR, False),
+        ({"utc_days": ("monday",), "utc_start": 2300, "utc_end": 100}, MONDAY, True),
+    ],
+)
+def test_a_window_holds_at_the_instant_of_the_request(
+    window: dict[str, Any], at: int, holds: bool
+) -> None:
+    assert Conditions(**window).hold(0, at) is holds
+
+
+def test_a_price_that_depends_on_the_time_needs_an_instant() -> None:
+    price = read_pricing({"overrides": [{"utc_days": ["monday"], "prompt": "3"}]})
+    assert cost_nano(price, Usage(1, 0), MONDAY) == 3 * 10**9
+    with pytest.raises(ValueError, match="instant"):
+        cost_nano(price, Usage(1, 0))
+
+
+def test_a_rule_of_a_later_release_is_unknown() -> None:
+    with pytest.raises(UnknownRule):
+        load_rules([{"billable": "gpu_hour", "unit": "hour", "price": "1"}])
+    with pytest.raises(UnknownRule):
+        load_rules('[{"billable":"search","unit":"search","price":"1","region":"us"}]')
+
+
+def test_an_image_of_unknown_size_costs_as_much_as_the_dearest() -> None:
+    price = read_pricing({}, *ALL_LINES[:2])
+    assert cost_nano(price, Usage(0, 0, output_images=2, image_variant="9x9")) == 334_000_000
+    assert cost_nano(price, Usage(0, 0, output_images=2, image_variant="1024x1024/low")) == (
+        22_000_000
+    )
+
+
+def test_the_cost_by_rule_names_quantity_rate_and_cost() -> None:
+    usage = Usage(1000, 10, cached=200, searches=3, milliseconds=1500)
+    assert describe_charges(read_pricing({"web_search": "0.01"}, ALL_LINES[2]), usage, 0) == [
+        {"billable": "prompt", "unit": "token", "quantity": 800, "price": "1", "cost": 800.0},
+        {"billable": "completion", "unit": "token", "quantity": 10, "price": "2", "cost": 20.0},
+        {"billable": "cached", "unit": "token", "quantity": 200, "price": "1", "cost": 200.0},
+        {"billable": "search", "unit": "search", "quantity": 3, "price": "0.01", "cost": 0.03},
+        {"billable": "second", "unit": "second", "quantity": 1.5, "price": "0.0001",
+         "cost": 0.00015},
+    ]  # fmt: skip
+
+
+@given(pricings, st.data())
+def test_parts_add_up_and_a_round_trip_changes_nothing(
+    pricing: dict[str, Any], data: st.DataObject
+) -> None:
+    try:
+        price = read_pricing(pricing)
+    except InvalidPricing:
+        return
+    rendered = render_pricing(price)
+    rendered["discount"] = price.discount
+    assert read_pricing(rendered, *render_lines(price)) == price
+    usage = data.draw(st.builds(Usage, counts, counts, cached=counts, audio=counts, searches=counts,
+                                reasoning=counts, cache_write_1h=counts))  # fmt: skip
+    at = data.draw(st.integers(0, 10**10))
+    costs = split_cost(price, usage, at)
+    assert costs.total == cost_nano(price, usage, at)
+    whole = costs.prompt + costs.completion + costs.searches
+    request = (
+        cost_nano(price, Usage(usage.prompt, 0), at)
+        - split_cost(price, Usage(usage.prompt, 0), at).prompt
+    )
+    assert abs(costs.total - whole - request) <= 3

@@ -1,0 +1,118 @@
+"""The hold is never less than the charge, whatever honest usage a provider reports."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from catalog.dialects.base import Operation, Reply
+from catalog.pricing import Price, Usage, cost_nano
+from catalog.pricing.contract import InvalidPricing
+from config.credentials import Secret
+from inference.admission.estimate import affordable_tokens, worst_case_nano
+from inference.exchange.tally import Tally
+from inference.requests import parsing
+from inference.routing.routes import Candidate
+from tests.support.inference.routes import route
+from tests.support.prices import pricings, read_pricing
+
+BASE = parsing.parse(Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"Hi"}]}')
+LINES: list[dict[str, Any]] = [
+    {"billable": "second", "unit": "second", "price": "0.0001"},
+    {"billable": "character", "unit": "character", "price": "0.000015"},
+    {"billable": "image", "unit": "image", "variant": "1024x1024/low", "price": "0.01"},
+    {"billable": "image", "unit": "image", "variant": "1024x1024/high", "price": "0.2"},
+    {"billable": "prompt", "unit": "token", "variant": "image", "price": "7"},
+    {
+        "billable": "search",
+        "unit": "search",
+        "price": "0.5",
+        "conditions": {"min_prompt_tokens": 1000},
+    },
+]
+SMALL = st.integers(0, 2500)
+ALLOWED = st.builds(
+    Usage, st.just(0), st.just(0), searches=SMALL, milliseconds=SMALL, characters=SMALL,
+    output_images=SMALL, image_variant=st.sampled_from(("", "1024x1024/low", "9x9")),
+)  # fmt: skip
+CLAIMED = st.builds(
+    Usage, SMALL, SMALL, cached=SMALL, cache_write=SMALL, reasoning=SMALL, image_output=SMALL,
+    cache_write_1h=SMALL, audio=SMALL, audio_cached=SMALL, audio_output=SMALL, searches=SMALL,
+    milliseconds=SMALL, characters=SMALL, output_images=SMALL, image_prompt=SMALL,
+    image_variant=st.sampled_from(("", "1024x1024/low", "1024x1024/high", "9x9")),
+)  # fmt: skip
+
+
+def candidate(price: Price) -> Candidate:
+    return Candidate(replace(route("x"), price=price), Secret("s"), False, uuid.UUID(int=1))
+
+
+@given(pricings, ALLOWED, CLAIMED, SMALL, SMALL, st.integers(0, 3), st.integers(0, 10**10))
+def test_the_hold_covers_whatever_is_believed_of_a_claim(
+    pricing: dict[str, Any],
+    allowed: Usage,
+    claimed: Usage,
+    prompt_bound: int,
+    max_tokens: int,
+    images: int,
+    at: int,
+) -> None:
+    """The usage is arbitrary: what the request does not allow is not believed."""
+    try:
+        price = read_pricing(pricing, *LINES)
+    except InvalidPricing:
+        assume(False)
+    request = structs.replace(
+        BASE, prompt_bound=prompt_bound, max_tokens=max_tokens, images=images, allowed=allowed
+    )
+    chosen = candidate(price)
+    tally = Tally(request, Decimal(0), at)
+    tally.allow(chosen)
+    tally.add(Reply({}, None, claimed, "stop", output_bytes=1))
+    usage = tally.count().usage
+    hold = worst_case_nano(request, chosen)
+    assert tally.price(usage, chosen).upstream_nano <= hold
+    if usage != claimed and tally.find_claim() is None:
+        # What was dropped is a part of a total, or the name of a size, not a count of its own.
+        names = ("prompt", "completion", "searches", "milliseconds", "characters", "output_images")
+        assert all(getattr(usage, name) == getattr(claimed, name) for name in names)
+
+
+@given(pricings, SMALL, st.integers(1, 2500), st.integers(0, 10**12))
+def test_affordable_output_fits_under_tiers_and_one_more_token_does_not(
+    pricing: dict[str, Any], prompt_bound: int, max_tokens: int, available: int
+) -> None:
+    try:
+        chosen = candidate(read_pricing(pricing))
+    except InvalidPricing:
+        assume(False)
+    request = structs.replace(BASE, prompt_bound=prompt_bound, max_tokens=max_tokens)
+    tokens = affordable_tokens(request, chosen, available)
+    if tokens:
+        assert worst_case_nano(request, chosen, max_tokens=tokens) <= available
+    if tokens < max_tokens:
+        assert worst_case_nano(request, chosen, max_tokens=tokens + 1) > available
+
+
+def test_a_tier_counts_once_the_bound_of_the_prompt_reaches_it() -> None:
+    chosen = candidate(
+        read_pricing({"overrides": [{"min_prompt_tokens": 1000, "prompt": "5", "completion": "7"}]})
+    )
+    for bound, nano in ((999, 999 + 20), (1000, 1000 + 20), (1001, 5005 + 70)):
+        request = structs.replace(BASE, prompt_bound=bound, max_tokens=10)
+        assert worst_case_nano(request, chosen) == nano * 10**9
+
+
+def test_a_window_counts_always_because_time_passes_before_admission() -> None:
+    chosen = candidate(
+        read_pricing({"overrides": [{"utc_start": 100, "utc_end": 200, "prompt": "5"}]})
+    )
+    request = structs.replace(BASE, prompt_bound=10, max_tokens=0)
+    assert worst_case_nano(request, chosen) == 50 * 10**9
+    assert cost_nano(chosen.route.price, Usage(10, 0), 0) == 10 * 10**9
