@@ -218,3 +218,60 @@ def test_an_inference_key_may_not_manage_endpoints(
     assert response.status_code == 403
     assert response.json()["error"]["metadata"] == {"error_type": "permission_denied"}
     assert snapshots.everything() == before
+
+
+FULL_PRICING = {
+    "prompt": "0.000003",
+    "completion": "0.000015",
+    "cache_read": "0.0000003",
+    "input_cache_write_1h": "0.000006",
+    "web_search": "0.01",
+    "discount": 0.25,
+    "overrides": [{"min_prompt_tokens": 200_000, "prompt": "0.000006"}],
+}
+LINE = {"billable": "image", "unit": "image", "variant": "1024x1024/high", "price": "0.167"}
+
+
+@pytest.mark.parametrize("place", ["beside", "inside"])
+def test_put_pricing_takes_every_key_and_lines(
+    management: APIClient, endpoint: PrivateEndpoint, place: str
+) -> None:
+    body: dict[str, Any] = {"pricing": dict(FULL_PRICING)}
+    (body if place == "beside" else body["pricing"])["lines"] = [LINE]
+    response = management.put(f"{ROUTE}/{endpoint.pk}/pricing", body)
+    assert response.status_code == 200, response.content
+    data = response.json()["data"]
+    assert data["pricing"] == FULL_PRICING
+    assert data["lines"] == [LINE]
+    assert management.get(f"{ROUTE}/{endpoint.pk}").json()["data"] == data
+    simple = {"prompt": "1", "completion": "2"}
+    data = management.put(f"{ROUTE}/{endpoint.pk}/pricing", {"pricing": simple}).json()["data"]
+    assert data["pricing"] == simple
+    assert "lines" not in data
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"pricing": FULL_PRICING | {"input_cache_read": "1"}}, "pricing.cache_read"),
+        ({"pricing": FULL_PRICING | {"discount": 1.5}}, "pricing.discount"),
+        ({"pricing": FULL_PRICING | {"audio": "-1"}}, "pricing.audio"),
+        (
+            {"pricing": FULL_PRICING | {"overrides": [{"utc_start": 100, "prompt": "1"}]}},
+            "pricing.overrides[0].utc_end",
+        ),
+        ({"pricing": FULL_PRICING, "lines": [LINE | {"unit": "pixel"}]}, "lines[0].unit"),
+        ({"pricing": FULL_PRICING, "lines": [LINE, LINE]}, "lines[1]"),
+        ({"pricing": FULL_PRICING, "lines": [LINE | {"colour": "red"}]}, "colour"),
+        ({"pricing": FULL_PRICING | {"lines": [LINE]}, "lines": [LINE]}, "lines"),
+        ({"pricing": FULL_PRICING, "lines": "free"}, "lines"),
+    ],
+)
+def test_put_pricing_names_the_wrong_member_and_changes_nothing(
+    management: APIClient, endpoint: PrivateEndpoint, body: dict[str, Any], name: str
+) -> None:
+    before = snapshots.everything()
+    response = management.put(f"{ROUTE}/{endpoint.pk}/pricing", body)
+    assert response.status_code == 400, response.content
+    assert name in response.json()["error"]["message"]
+    assert snapshots.everything() == before
