@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("catalog", "0005_describe_models")]
+    dependencies = [("catalog", "0006_proposals")]
 
     operations = [
         migrations.AddField(
