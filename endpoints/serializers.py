@@ -38,18 +38,28 @@ class RateField(StringField):
         return text
 
 
+class _RawField(serializers.Field[Any, Any, Any, Any]):
+    """A member that :mod:`endpoints.pricing` checks."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
 @extend_schema_field(OverrideSerializer(many=True))
-class _OverridesField(serializers.JSONField):
+class _OverridesField(_RawField):
     """The ``overrides`` of a pricing object."""
 
 
 @extend_schema_field(LineSerializer(many=True))
-class _LinesField(serializers.JSONField):
+class _LinesField(_RawField):
     """The ``lines`` of a price."""
 
 
 @extend_schema_field({"type": "number", "minimum": 0, "maximum": 1})
-class _DiscountField(serializers.JSONField):
+class _DiscountField(_RawField):
     """The share that is taken off every rate."""
 
 

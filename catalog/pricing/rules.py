@@ -15,7 +15,7 @@ import msgspec
 
 DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_MINUTES: Final = 24 * 60
-_ALL_MINUTES: Final = frozenset(range(7 * _DAY_MINUTES))
+_ALL_MINUTES: Final = (1 << _DAY_MINUTES) - 1
 # The first of January 1970 was a Thursday.
 _EPOCH_DAY: Final = 3
 
@@ -118,13 +118,14 @@ class Conditions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         return start <= now < end if start < end else now >= start or now < end
 
     @property
-    def _times(self) -> frozenset[int]:
-        """The minutes of the week in which the conditions may hold."""
-        if not self.has_time:
+    def _window(self) -> int:
+        """The minutes of a day in which the conditions may hold, as bits."""
+        if self.utc_start is None or self.utc_end is None:
             return _ALL_MINUTES
-        # Day 4 after the epoch was a Monday.
-        at_noon = msgspec.structs.replace(self, min_prompt_tokens=None)
-        return frozenset(m for m in _ALL_MINUTES if at_noon.hold(0, (m + 4 * _DAY_MINUTES) * 60))
+        start, end = _minutes(self.utc_start), _minutes(self.utc_end)
+        before = (1 << end) - 1
+        after = _ALL_MINUTES & ~((1 << start) - 1)
+        return before & after if start < end else before | after
 
     def includes(self, other: Conditions) -> bool:
         """Returns whether these conditions hold whenever ``other`` do."""
@@ -132,7 +133,9 @@ class Conditions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             other.min_prompt_tokens is None or other.min_prompt_tokens < self.min_prompt_tokens
         ):
             return False
-        return not self.has_time or self._times >= other._times
+        return set(self.utc_days or DAYS) >= set(other.utc_days or DAYS) and not (
+            other._window & ~self._window
+        )
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
