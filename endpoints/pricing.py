@@ -11,6 +11,7 @@ from catalog.pricing import Price
 from catalog.pricing.contract import (
     InvalidPricing,
     Line,
+    Lines,
     Pricing,
     Rate,
     read_price,
@@ -69,12 +70,18 @@ def render_endpoint_pricing(price: Price) -> dict[str, Any]:
 
 def decode_endpoint_price(pricing: Any, lines: Any) -> Price:
     """Returns the price of a decoded body; raises :class:`InvalidPricing` with the wrong member."""
+    form = _convert(pricing, EndpointPricing, "pricing")
+    rules = _convert([] if lines is None else lines, Lines, "lines")
+    return read_endpoint_price(form, rules)
+
+
+def _convert(data: Any, shape: Any, name: str) -> Any:
     try:
-        form = msgspec.convert(pricing, EndpointPricing)
-        return read_endpoint_price(form, msgspec.convert(lines or [], list[Line]))
+        return msgspec.convert(data, shape)
     except msgspec.ValidationError as exc:
         text, _, path = str(exc).partition(" - at `$")
-        raise InvalidPricing([(path.rstrip("`").lstrip(".") or "pricing", text)]) from None
+        member = f"{name}{path.rstrip('`')}"
+        raise InvalidPricing([(member, text)]) from None
 
 
 def _shorten(path: str, pricing: EndpointPricing) -> str:
