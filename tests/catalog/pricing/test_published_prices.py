@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from catalog.pricing import Usage, cost_nano, total_cost
-from tests.support.prices import read_pricing
+from tests.support.inference.prices import read_pricing
 
 # Monday, 5 January 2026, 00:00 UTC.
 MONDAY: Final = 1_767_571_200

@@ -18,7 +18,7 @@ from catalog.pricing.contract import (
     render_pricing,
 )
 from catalog.pricing.rules import Conditions
-from tests.support.prices import counts, pricings, read_pricing
+from tests.support.inference.prices import counts, pricings, read_pricing
 
 # A Monday.
 MONDAY = 1_767_571_200

@@ -19,8 +19,8 @@ from inference.admission.estimate import affordable_tokens, worst_case_nano
 from inference.exchange.tally import Tally
 from inference.requests import parsing
 from inference.routing.routes import Candidate
+from tests.support.inference.prices import pricings, read_pricing
 from tests.support.inference.routes import route
-from tests.support.prices import pricings, read_pricing
 
 BASE = parsing.parse(Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"Hi"}]}')
 LINES: list[dict[str, Any]] = [
