@@ -30,6 +30,7 @@ from inference.exchange.gateway import CallerStuck, Gateway
 from inference.exchange.workload import Workload
 from inference.faces.connection import Connection
 from inference.faces.routes import ROUTES
+from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 
 logger = logging.getLogger(__name__)
@@ -114,6 +115,8 @@ class Inference:
         )
         connection.generation_id = exchange.generation_id
         connection.rate_headers = exchange.rate_headers
+        if request.server_tools is not NO_TOOLS:
+            connection.name_left_out = exchange.name_left_out
         token = logs.generation_id.set(exchange.generation_id)
         try:
             connection.watch_caller()

@@ -59,12 +59,24 @@ class _OutputDetails(msgspec.Struct):
     thinking_tokens: Any = 0
 
 
+class _CacheCreation(msgspec.Struct):
+    """Tokens written to the cache by the time for which they stay."""
+
+    ephemeral_1h_input_tokens: Any = None
+
+
+class _ServerToolUse(msgspec.Struct):
+    web_search_requests: Any = None
+
+
 class _Usage(msgspec.Struct):
     input_tokens: Any = None
     output_tokens: Any = None
     cache_read_input_tokens: Any = None
     cache_creation_input_tokens: Any = None
     output_tokens_details: _OutputDetails | None = None
+    cache_creation: _CacheCreation | None = None
+    server_tool_use: _ServerToolUse | None = None
 
     @property
     def prompt_usage(self) -> Usage | None:
@@ -86,12 +98,24 @@ class _Usage(msgspec.Struct):
         if self.output_tokens is None or latest("input_tokens") is None:
             return None
         details = self.output_tokens_details or _OutputDetails()
-        return replies.count_usage(
+        creation = latest("cache_creation") or _CacheCreation()
+        for_an_hour = creation.ephemeral_1h_input_tokens
+        tools = latest("server_tool_use") or _ServerToolUse()
+        counted = replies.count_usage(
             (latest("input_tokens"), read, written),
             (self.output_tokens,),
             cached=read,
             cache_write=written,
             reasoning=details.thinking_tokens,
+            cache_write_1h=for_an_hour,
+            searches=tools.web_search_requests,
+        )
+        if counted is None or not counted.cache_write_1h:
+            return counted
+        # Anthropic's count of written tokens includes those that stay for an hour.
+        hour = min(counted.cache_write_1h, counted.cache_write)
+        return msgspec.structs.replace(
+            counted, cache_write=counted.cache_write - hour, cache_write_1h=hour
         )
 
 

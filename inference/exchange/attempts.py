@@ -360,7 +360,10 @@ class Attempts:
                 self.records,
                 region=admission.region,
                 findings=admission.findings,
-                left_out=admission.request.left_out,
+                left_out=(
+                    *admission.request.left_out,
+                    *sorted(self.candidate.find_unpriced(self._request.server_tools)),
+                ),
                 generation_time_ms=self.elapsed_ms,
             )
         }

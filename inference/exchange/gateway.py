@@ -271,6 +271,11 @@ class Exchange:
         self._is_delivering = False
         self._is_settled = False
 
+    def name_left_out(self) -> list[str]:
+        """Returns the tools of the request that are not sent to the present candidate."""
+        tools = self._request.server_tools
+        return sorted(self._attempts.candidate.find_unpriced(tools))
+
     async def reply(self, rewrite: Callable[[list[Piece]], list[Piece]]) -> list[Piece]:
         """Returns the pieces of a whole reply and settles; raises :class:`GatewayError`.
 

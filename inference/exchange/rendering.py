@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -9,7 +10,8 @@ import msgspec
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.reasoning import hide_reasoning
-from catalog.pricing import usd
+from catalog.pricing import Usage, nano_usd, usd
+from catalog.pricing.contract import describe_charges
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
 from inference.exchange.answers import ANSWERS
@@ -19,6 +21,8 @@ from inference.routing.routes import Candidate
 
 # The end mark of a stream.
 DONE: Final = b"data: [DONE]\n\n"
+# A reported cost above a million USD is a mistake.
+_MOST_USD: Final = 1_000_000
 _encode = msgspec.json.Encoder().encode
 _decode_integer = msgspec.json.Decoder(int).decode
 
@@ -156,7 +160,7 @@ class Renderer:
         # The members of a usage that is not believed would contradict the counts that are.
         raw = tally.usage_body if tally.is_believed else None
         body = _decode_usage(raw)
-        tally.report_cost(body.get("cost"))
+        tally.reported_cost_nano = _read_cost(body.get("cost"))
         return {
             **body,
             **self._answer.counts(usage),
@@ -166,7 +170,7 @@ class Renderer:
                 "upstream_inference_cost": usd(cost.upstream_nano),
                 "upstream_inference_prompt_cost": usd(parts.prompt),
                 "upstream_inference_completions_cost": usd(parts.completion),
-                **tally.detail_cost(usage, candidate),
+                **_detail_cost(tally, usage, candidate),
             },
         }
 
@@ -183,6 +187,26 @@ class BytesRenderer(Renderer):
 
     def render_end(self, metadata: dict[str, Any]) -> bytes:
         return b""
+
+
+def _detail_cost(tally: Tally, usage: Usage, candidate: Candidate) -> dict[str, Any]:
+    """Returns the further members of an answer's ``cost_details``, if its price has rules.
+
+    A price of plain rates needs none: prompt and completion say it all.
+    """
+    price, usage = candidate.route.price, tally.complete(usage)
+    if not price.rules:
+        return {}
+    details: dict[str, Any] = {"rules": describe_charges(price, usage, tally.at)}
+    if usage.searches:
+        details["server_tool_cost"] = usd(tally.split_cost(usage, candidate).searches)
+    return details
+
+
+def _read_cost(cost: Any) -> int | None:
+    """Returns the cost in nano-USD that the provider's usage reports, if it is an amount."""
+    is_number = isinstance(cost, int | float) and not isinstance(cost, bool)
+    return nano_usd(Decimal(str(cost))) if is_number and 0 <= cost <= _MOST_USD else None
 
 
 def _decode_usage(raw: Any) -> dict[str, Any]:

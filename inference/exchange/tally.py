@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from catalog.dialects.audio import SPEECH_BYTES
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
-from catalog.pricing import Costs, Usage, cost_nano, nano_usd, split_cost, usd
-from catalog.pricing.contract import describe_charges
+from catalog.pricing import Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
 from inference.admission.estimate import Claim, estimate_tokens, fee_nano, output_bound
 from inference.requests.parsing import InferenceRequest
@@ -48,17 +47,31 @@ _ADDED_TOKENS: Final = 16_384
 # The largest amount that is recorded of a claim: a million USD. Thousands of such claims can be
 # written off for one organization before its accounts are full.
 _MOST_NANO: Final = 10**15
-_MOST_USD: Final = 1_000_000
 
 
 class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_at", "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished", "_is_final",
-        "_is_last", "_most_output", "_prompt_tokens", "_request", "finish_reason",
-        "native_finish_reason", "output_bytes", "reported_cost_nano", "upstream_id",
-        "upstream_model", "usage", "usage_body",
+        "_candidate",
+        "_cost",
+        "_costed",
+        "_fee_percent",
+        "_has_finished",
+        "_is_final",
+        "_is_last",
+        "_most_output",
+        "_prompt_tokens",
+        "_request",
+        "at",
+        "finish_reason",
+        "native_finish_reason",
+        "output_bytes",
+        "reported_cost_nano",
+        "upstream_id",
+        "upstream_model",
+        "usage",
+        "usage_body",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, fee_percent: Decimal, at: int = 0) -> None:
@@ -69,7 +82,7 @@ class Tally:
         """
         self._request = request
         self._fee_percent = fee_percent
-        self._at = at
+        self.at = at
         # The cost that the provider itself reports.
         self.reported_cost_nano: int | None = None
         self.output_bytes = 0
@@ -139,6 +152,9 @@ class Tally:
         A usage beside a choice may cover only that choice or the output so far, so a larger one may
         replace it.
         """
+        if usage.searches and not self._request.allowed.searches:
+            # Nobody asked for searches: they are the provider's own way to answer.
+            usage = replace(usage, searches=0)
         known = self.usage
         is_less = known and usage.prompt + usage.completion < known.prompt + known.completion
         if is_less and self._is_final:
@@ -279,29 +295,10 @@ class Tally:
 
     def split_cost(self, usage: Usage, candidate: Candidate) -> Costs:
         """Returns what the parts of a usage cost at the candidate's price."""
-        return split_cost(candidate.route.price, self.complete(usage), self._at)
-
-    def detail_cost(self, usage: Usage, candidate: Candidate) -> dict[str, Any]:
-        """Returns the further members of an answer's ``cost_details``, if its price has rules.
-
-        A price of plain rates needs none: prompt and completion say it all.
-        """
-        price, usage = candidate.route.price, self.complete(usage)
-        if not price.rules:
-            return {}
-        details: dict[str, Any] = {"rules": describe_charges(price, usage, self._at)}
-        if usage.searches:
-            details["server_tool_cost"] = usd(self.split_cost(usage, candidate).searches)
-        return details
-
-    def report_cost(self, cost: Any) -> None:
-        """Keeps the cost in USD that the provider's usage reports, if it is an amount."""
-        is_number = isinstance(cost, int | float) and not isinstance(cost, bool)
-        if is_number and 0 <= cost <= _MOST_USD:
-            self.reported_cost_nano = nano_usd(Decimal(str(cost)))
+        return split_cost(candidate.route.price, self.complete(usage), self.at)
 
     def _calculate(self, usage: Usage, candidate: Candidate) -> Cost:
-        upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self._at)
+        upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self.at)
         credits_nano = upstream_nano
         if candidate.is_byok:
             credits_nano = fee_nano(upstream_nano, self._fee_percent)

@@ -36,6 +36,7 @@ from config.credentials import Secret
 from config.egress.client import EgressClient, OutboundResponse
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS, EFFORTS
+from inference.requests.operations.server_tools import leave_out
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
@@ -135,6 +136,8 @@ def build_call(
     if not candidate.is_byok:
         for name in _OPERATOR_FIELDS - (known or frozenset()):
             fields.pop(name, None)
+    if unpriced := candidate.find_unpriced(request.server_tools):
+        leave_out(fields, unpriced)
     if user is not None:
         fields["user"] = user
     if max_tokens is not None:

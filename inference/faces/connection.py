@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -69,6 +69,8 @@ class Connection:
         self.rate_headers: Mapping[str, str] | None = None
         # What the request offered and the model was not told of.
         self.left_out: tuple[str, ...] = ()
+        # Names the tools that are not sent to the candidate that answers.
+        self.name_left_out: Callable[[], list[str]] | None = None
         self._has_begun = False
         self._is_sending = False
         self._last_sent = 0.0
@@ -264,8 +266,10 @@ class Connection:
             headers.append((b"x-generation-id", self.generation_id.encode()))
         if self.rate_headers:
             headers += [(name.encode(), text.encode()) for name, text in self.rate_headers.items()]
-        if self.left_out:
-            headers.append((b"x-left-out", ", ".join(self.left_out).encode()))
+        unpriced = () if self.name_left_out is None else self.name_left_out()
+        if self.left_out or unpriced:
+            names = ", ".join((*self.left_out, *unpriced))
+            headers.append((b"x-left-out", names.encode("ascii", "replace")))
         return headers
 
     def header(self, name: bytes) -> str | None:

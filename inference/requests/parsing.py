@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.multipart import Part
@@ -14,11 +15,14 @@ from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.limits import MAX_ALL_CHOICES, check_body, is_large
 from inference.requests.operations import ROWS
+from inference.requests.operations.server_tools import NO_TOOLS, ServerTools, read_server_tools
 from inference.requests.problems import explain_decode_error, field_error
-from inference.requests.rows import Body
+from inference.requests.rows import Body, RequestRow
 from inference.requests.schemas import SESSION_LENGTH, ProviderPreferences
 from inference.requests.sizes import bound_prompt
 
+# All names of a search of the web mean this tool, which a workspace may disable.
+WEB_SEARCH: Final = "openrouter:web_search"
 # Fields that the gateway reads and does not send, because a provider would refuse or misread them.
 _GATEWAY_FIELDS: Final = frozenset(
     (
@@ -83,6 +87,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     milliseconds: int = 0
     files: list[Part] = []
     tools: frozenset[str] = frozenset()
+    server_tools: ServerTools = NO_TOOLS
     is_reasoning_hidden: bool = False
     size: int = 0
     left_out: tuple[str, ...] = ()
@@ -158,6 +163,7 @@ def parse(
         if fields.get(name, _NULL) == _NULL:
             fields[name] = default
     prompt = bound_prompt(row, request, fields)
+    server_tools = read_server_tools(fields, row.tools(request))
     is_measured = is_large(body)
     return InferenceRequest(
         operation=operation,
@@ -173,15 +179,29 @@ def parse(
         images=prompt.images,
         inputs=prompt.inputs,
         outputs=row.outputs(request),
-        allowed=NO_PIECES if row.allowed is None else row.allowed(fields),
+        allowed=_allow_pieces(row, fields, server_tools, answers),
         least=NO_PIECES if row.least is None else row.least(fields),
-        tools=row.tools(request),
+        tools=row.tools(request) | ({WEB_SEARCH} if server_tools.searches else frozenset()),
+        server_tools=server_tools,
         is_reasoning_hidden=row.is_reasoning_hidden(request),
         size=len(body),
         # Measured here, in a thread: the event loop needs them for every heartbeat and endpoint.
         text_bytes=row.prompt_text(fields) if is_measured else None,
         text_tokens=row.least_tokens(fields) if is_measured else None,
     )
+
+
+def _allow_pieces(
+    row: RequestRow[Any],
+    fields: dict[str, msgspec.Raw],
+    server_tools: ServerTools,
+    answers: int,
+) -> Usage:
+    """Returns the most that a request may use of what is not a token."""
+    allowed = NO_PIECES if row.allowed is None else row.allowed(fields)
+    if not server_tools.most_searches:
+        return allowed
+    return replace(allowed, searches=server_tools.most_searches * answers)
 
 
 def _check_request(

@@ -19,8 +19,9 @@ from accounts.policy import Policy
 from catalog.names import ModelNotFound, split_variant
 from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
-from config.api.errors import Forbidden, TooManyRequests
+from config.api.errors import Forbidden, InvalidRequest, TooManyRequests
 from inference.requests.operations.completions import BOUNDS
+from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import missing_field
 from inference.requests.schemas import MaxPrice, ProviderPreferences
@@ -59,6 +60,7 @@ class Unusable(StrEnum):
     ABOVE_HOLD = "above_hold"
     RATE_LIMIT = "rate_limit"
     PROVIDER_LIMIT = "provider_limit"
+    NO_RATE = "no_rate"
 
 
 class ProvidersBusy(TooManyRequests):
@@ -91,7 +93,8 @@ class Selection:
     ``requested`` is the first model name of the request or its workspace. ``model`` is the slug of
     the first name that exists. ``is_replanned`` says that a change came between two attempts, so
     that the rest of the candidates was selected again. ``paced`` has the providers whose limits of
-    a minute are used up, by slug, and the seconds until a request fits.
+    a minute are used up, by slug, and the seconds until a request fits. ``unpriced`` are the tools
+    that the request demands and for which endpoints were left out, because they have no rate.
     """
 
     requested: str
@@ -100,6 +103,7 @@ class Selection:
     excluded: list[ExcludedEndpoint] = field(default_factory=list)
     is_replanned: bool = False
     paced: dict[str, float] = field(default_factory=dict)
+    unpriced: frozenset[str] = frozenset()
 
 
 def never_wait(pace: Pace, prompt_bytes: int) -> float:
@@ -150,6 +154,13 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
     if selection.paced:
         raise ProvidersBusy(
             headers={"Retry-After": str(math.ceil(min(selection.paced.values())))},
+            metadata=metadata,
+        )
+    if selection.unpriced:
+        names = ", ".join(sorted(selection.unpriced))
+        raise InvalidRequest(
+            f"{names}: no endpoint of {selection.requested!r} has a rate for it. Leave it out, or "
+            "use a credential of your own.",
             metadata=metadata,
         )
     reasons = [(excluded.route, excluded.reasons) for excluded in selection.excluded]
@@ -302,6 +313,8 @@ class _Search:
         selection = Selection(
             requested, model, excluded=list(self._excluded.values()), paced=self._paced
         )
+        if self._request.server_tools is not NO_TOOLS:
+            contenders = self._keep_priced(contenders, selection)
         for contender in contenders:
             selection.candidates += self._candidates[contender.candidate.route.endpoint_id]
         if not self._may_fall_back:
@@ -311,6 +324,43 @@ class _Search:
                 for contender in contenders[1:]
             )
         return selection
+
+    def _keep_priced(self, contenders: list[Contender], selection: Selection) -> list[Contender]:
+        """Returns the endpoints that have a rate for the tools that a provider runs.
+
+        If there is none, those without are returned: the tools are left out on the way to them. An
+        endpoint that would have to leave out a tool that the request demands is never returned.
+        """
+        tools = self._request.server_tools
+        priced: list[Contender] = []
+        others: list[Contender] = []
+        for contender in contenders:
+            key = contender.candidate.route.endpoint_id
+            kept = [
+                each
+                for each in self._candidates[key]
+                if tools.demanded.isdisjoint(each.find_unpriced(tools))
+            ]
+            if not kept:
+                selection.unpriced |= tools.demanded & contender.candidate.find_unpriced(tools)
+                selection.excluded.append(
+                    ExcludedEndpoint(contender.candidate.route, [Unusable.NO_RATE])
+                )
+                continue
+            self._candidates[key] = kept
+            lacks = all(each.find_unpriced(tools) for each in kept)
+            (others if lacks else priced).append(contender)
+        if not priced:
+            return others
+        selection.excluded += (
+            ExcludedEndpoint(contender.candidate.route, [Unusable.NO_RATE]) for contender in others
+        )
+        for contender in priced:
+            key = contender.candidate.route.endpoint_id
+            self._candidates[key] = [
+                each for each in self._candidates[key] if not each.find_unpriced(tools)
+            ]
+        return priced
 
     def _pair_credentials(
         self,

@@ -12,9 +12,10 @@ import msgspec
 from accounts.hosts import NO_LIMITS, HostLimits
 from catalog.capabilities import UNDESCRIBED, Capabilities, read_capabilities
 from catalog.dialects.base import Operation
-from catalog.pricing import Price
+from catalog.pricing import Billable, Price
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
+from inference.requests.operations.server_tools import NO_TOOLS, SEARCH_FIELDS, ServerTools
 from inference.routing.health import Health
 from inference.routing.pacing import Pace
 
@@ -142,6 +143,15 @@ class Route:
     capabilities: Capabilities = UNDESCRIBED
 
     @property
+    def has_search_rate(self) -> bool:
+        """Whether a search of the web has a rate: one of its own, or a fee for each request.
+
+        Models that always search are sold with a fee for each request.
+        """
+        lists_search = not SEARCH_FIELDS.isdisjoint(self.listed_parameters or ())
+        return self.price.has_rate(Billable.SEARCH) or (lists_search and bool(self.price.request))
+
+    @property
     def provider_names(self) -> tuple[str, str]:
         """The provider's slug and display name in lower case: a request may use either."""
         return self.facts.provider_slug.lower(), self.facts.provider_name.lower()
@@ -162,6 +172,15 @@ class Candidate:
     subject: uuid.UUID
     options: Mapping[str, msgspec.Raw] | None = None
     first_use: FirstUse | None = None
+
+    def find_unpriced(self, tools: ServerTools) -> frozenset[str]:
+        """Returns the tools that the provider would run without a rate, at the operator's cost.
+
+        An own credential pays the provider itself, so nothing of it is left out.
+        """
+        if tools is NO_TOOLS or self.is_byok:
+            return frozenset()
+        return tools.unpriced(has_search_rate=self.route.has_search_rate)
 
     @property
     def pace(self) -> Pace | None:

@@ -96,6 +96,11 @@ class _Tokens(_Struct):
     token_count: Any = 0
 
 
+def _count_modality(details: list[_Tokens], modality: str) -> Any:
+    """Returns the tokens of one modality; 0 where they are not reported."""
+    return next((part.token_count for part in details if part.modality == modality), 0)
+
+
 class _Usage(_Struct):
     prompt_token_count: Any = None
     tool_use_prompt_token_count: Any = None
@@ -103,20 +108,23 @@ class _Usage(_Struct):
     thoughts_token_count: Any = None
     cached_content_token_count: Any = None
     candidates_tokens_details: list[_Tokens] = []
+    prompt_tokens_details: list[_Tokens] = []
+    cache_tokens_details: list[_Tokens] = []
 
     @property
     def total(self) -> Usage | None:
         """Returns the usage; thinking tokens are part of the completion."""
         if self.prompt_token_count is None:
             return None
-        details = self.candidates_tokens_details
-        image_tokens = next((part.token_count for part in details if part.modality == "IMAGE"), 0)
         return replies.count_usage(
             (self.prompt_token_count, self.tool_use_prompt_token_count),
             (self.candidates_token_count, self.thoughts_token_count),
             cached=self.cached_content_token_count,
             reasoning=self.thoughts_token_count,
-            image_output=image_tokens,
+            image_output=_count_modality(self.candidates_tokens_details, "IMAGE"),
+            audio=_count_modality(self.prompt_tokens_details, "AUDIO"),
+            audio_cached=_count_modality(self.cache_tokens_details, "AUDIO"),
+            audio_output=_count_modality(self.candidates_tokens_details, "AUDIO"),
         )
 
 

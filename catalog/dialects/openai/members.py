@@ -19,6 +19,21 @@ class _Usage(msgspec.Struct):
     total_tokens: Any = None
     prompt_tokens_details: Any = None
     completion_tokens_details: Any = None
+    # The searches of the web, as OpenRouter, Perplexity and xAI report them.
+    server_tool_use: Any = None
+    server_tool_use_details: Any = None
+    num_search_queries: Any = None
+    num_sources_used: Any = None
+
+    @property
+    def searches(self) -> Any:
+        """The count of searches that the provider reports; ``None`` without one."""
+        for tools in (self.server_tool_use_details, self.server_tool_use):
+            if (count := _detail(tools, "web_search_requests")) is not None:
+                return count
+        if self.num_search_queries is not None:
+            return self.num_search_queries
+        return self.num_sources_used
 
 
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
@@ -49,6 +64,9 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
         cache_write=_detail(usage.prompt_tokens_details, "cache_write_tokens"),
         reasoning=_detail(usage.completion_tokens_details, "reasoning_tokens"),
         image_output=_detail(usage.completion_tokens_details, "image_tokens"),
+        audio=_detail(usage.prompt_tokens_details, "audio_tokens"),
+        audio_output=_detail(usage.completion_tokens_details, "audio_tokens"),
+        searches=usage.searches,
     )
     if counted is not None and counted.reasoning:
         # Some servers do not count reasoning as part of the completion; only the total shows it.

@@ -1,0 +1,132 @@
+"""The tools that a provider runs and bills, as a request asks for them.
+
+A caller may offer them to the model or demand them. Only searches of the web can have a rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.shared.raw import is_null
+
+# Tools that the caller runs. Every other type is run by a provider.
+_CALLERS: Final = frozenset(("function", "custom"))
+# Fields that make a provider search the web.
+SEARCH_FIELDS: Final = frozenset(("web_search_options", "search_parameters", "enable_search"))
+# The searches of one answer if the caller sets no bound; providers stop at fewer.
+DEFAULT_SEARCHES: Final = 10
+_MOST_SEARCHES: Final = 1_000
+
+
+class ServerTools(msgspec.Struct, frozen=True):
+    """What a request wants a provider to run.
+
+    ``searches`` and ``others`` are the types of tools and the names of fields: those that search
+    the web, and those that no price has a rate for. ``demanded`` are those that must be run.
+    ``most_searches`` bounds the searches of one answer.
+    """
+
+    searches: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+    demanded: frozenset[str] = frozenset()
+    most_searches: int = 0
+
+    def unpriced(self, *, has_search_rate: bool) -> frozenset[str]:
+        """Returns the names that an endpoint has no rate for."""
+        return self.others if has_search_rate else self.others | self.searches
+
+
+NO_TOOLS: Final = ServerTools()
+
+
+class _Tool(msgspec.Struct):
+    type: Any = None
+    max_uses: Any = None
+
+
+class _Choice(msgspec.Struct):
+    type: Any = None
+
+
+class _Parameters(msgspec.Struct):
+    mode: Any = None
+
+
+_decode_tools = msgspec.json.Decoder(list[_Tool] | None).decode
+_decode_choice = msgspec.json.Decoder(_Choice | str | None).decode
+_decode_parameters = msgspec.json.Decoder(_Parameters | bool | None).decode
+_decode_raw_tools = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_tool = msgspec.json.Decoder(_Tool).decode
+
+
+def read_server_tools(fields: Mapping[str, msgspec.Raw], names: frozenset[str]) -> ServerTools:
+    """Returns what a request wants a provider to run; ``names`` are the types of its tools."""
+    if not names and SEARCH_FIELDS.isdisjoint(fields):
+        return NO_TOOLS
+    searches: set[str] = set()
+    others: set[str] = set()
+    demanded: set[str] = set()
+    most = 0
+    tools = (_decode(_decode_tools, fields.get("tools")) or []) if names else []
+    types = {tool.type for tool in tools if isinstance(tool.type, str)}
+    for tool in tools:
+        if not isinstance(tool.type, str) or tool.type in _CALLERS:
+            continue
+        if not is_search(tool.type):
+            others.add(tool.type)
+            continue
+        searches.add(tool.type)
+        has_bound = isinstance(tool.max_uses, int) and 0 < tool.max_uses <= _MOST_SEARCHES
+        most += tool.max_uses if has_bound else DEFAULT_SEARCHES
+    choice = _decode(_decode_choice, fields.get("tool_choice"))
+    if isinstance(choice, _Choice) and choice.type in searches | others:
+        demanded.add(choice.type)
+    elif choice in ("required", "any") and types and types.isdisjoint(_CALLERS):
+        demanded |= searches | others
+    for name in SEARCH_FIELDS.intersection(fields):
+        wish = _decode(_decode_parameters, fields[name])
+        mode = wish.mode if isinstance(wish, _Parameters) else None
+        if wish is None or wish is False or mode == "off":
+            continue
+        searches.add(name)
+        most += DEFAULT_SEARCHES
+        if mode != "auto":
+            demanded.add(name)
+    return ServerTools(frozenset(searches), frozenset(others), frozenset(demanded), most)
+
+
+def is_search(name: str) -> bool:
+    """Returns whether a type of tool searches the web."""
+    return name.removeprefix("openrouter:").startswith("web_search")
+
+
+def leave_out(fields: dict[str, Any], names: frozenset[str]) -> None:
+    """Removes the tools and the fields of these names from the fields of a call."""
+    for name in names & SEARCH_FIELDS:
+        fields.pop(name, None)
+    if "tools" not in fields or names <= SEARCH_FIELDS:
+        return
+    kept = [raw for raw in _decode_raw_tools(fields["tools"]) if _type_of(raw) not in names]
+    if kept:
+        fields["tools"] = msgspec.Raw(msgspec.json.encode(kept))
+        return
+    for name in ("tools", "tool_choice", "parallel_tool_calls"):
+        fields.pop(name, None)
+
+
+def _type_of(raw: msgspec.Raw) -> Any:
+    tool = _decode(_decode_tool, raw)
+    return None if tool is None else tool.type
+
+
+def _decode(decode: Any, raw: msgspec.Raw | None) -> Any:
+    """Decodes a member; ``None`` for one that has another shape, which the upstream refuses."""
+    if raw is None or is_null(raw):
+        return None
+    try:
+        return decode(raw)
+    except msgspec.DecodeError:
+        return None

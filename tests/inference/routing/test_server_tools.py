@@ -1,0 +1,174 @@
+"""Tools that a provider runs travel only where they have a rate, or where the caller pays it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from accounts.policy import Policy
+from catalog.dialects.base import Operation
+from catalog.pricing import Price
+from config.api.errors import InvalidRequest
+from inference.admission.estimate import worst_case_nano
+from inference.exchange.upstream import build_call
+from inference.requests import parsing
+from inference.routing.candidates import RoutingContext, Selection, require_candidates
+from inference.routing.routes import CatalogSnapshot, OrganizationSnapshot, Route
+from tests.support.database.snapshots import everything
+from tests.support.inference.prices import read_pricing
+from tests.support.inference.routes import KEY, WORKSPACE, credential, route
+from tests.support.inference.site import Site
+
+PRICED = read_pricing({"web_search": "0.01"})
+PLAIN = read_pricing({})
+FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {}}}
+SEARCH = {"type": "web_search"}
+CODE = {"type": "code_interpreter"}
+
+
+def parse(**fields: Any) -> parsing.InferenceRequest:
+    body = {"model": "a/b", "messages": [{"role": "user", "content": "x"}], **fields}
+    return parsing.parse(Operation.CHAT, json.dumps(body).encode())
+
+
+def served(provider: str, price: Price, **fields: Any) -> Route:
+    return replace(route(provider, **fields), price=price)
+
+
+def select(request: parsing.InferenceRequest, *routes: Route) -> Selection:
+    own = tuple(each for each in routes if each.is_private)
+    public = tuple(each for each in routes if not each.is_private)
+    return require_candidates(
+        request,
+        RoutingContext(
+            snapshot=CatalogSnapshot(1, {"a/b": public}, {"a/b": "a/b"}),
+            own=OrganizationSnapshot(1, {"a/b": own}, (credential("own"),)),
+            workspace_id=WORKSPACE,
+            key_digest=KEY,
+            policy=Policy(),
+        ),
+    )
+
+
+def sent(request: parsing.InferenceRequest, selection: Selection) -> dict[str, Any]:
+    """Returns what travels to the first candidate, besides the messages."""
+    call = build_call(selection.candidates[0], request, None, None)
+    fields = {name: json.loads(bytes(raw)) for name, raw in call.fields.items()}
+    del fields["messages"]
+    return fields
+
+
+def test_the_next_endpoint_that_has_a_rate_is_used() -> None:
+    request = parse(tools=[FUNCTION, SEARCH])
+    selection = select(request, served("a", PLAIN), served("b", PRICED))
+    assert [each.route.facts.provider_slug for each in selection.candidates] == ["b"]
+    assert [each.reasons for each in selection.excluded] == [["no_rate"]]
+    assert sent(request, selection) == {"tools": [FUNCTION, SEARCH]}
+
+
+def test_without_any_rate_the_tool_is_left_out() -> None:
+    request = parse(tools=[FUNCTION, SEARCH, CODE], tool_choice="auto")
+    selection = select(request, served("a", PLAIN))
+    assert selection.candidates[0].find_unpriced(request.server_tools) == {
+        "web_search", "code_interpreter",
+    }  # fmt: skip
+    assert sent(request, selection) == {"tools": [FUNCTION], "tool_choice": "auto"}
+    request = parse(tools=[SEARCH], tool_choice="auto", parallel_tool_calls=True)
+    assert sent(request, select(request, served("a", PLAIN))) == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"tools": [SEARCH], "tool_choice": {"type": "web_search"}}, "web_search"),
+        ({"tools": [SEARCH], "tool_choice": "required"}, "web_search"),
+        ({"tools": [CODE, FUNCTION], "tool_choice": {"type": "code_interpreter"}}, "code_interp"),
+        ({"web_search_options": {}}, "web_search_options"),
+        ({"search_parameters": {"mode": "on"}}, "search_parameters"),
+        ({"enable_search": True}, "enable_search"),
+    ],
+)
+def test_a_demanded_tool_without_a_rate_is_refused_by_name(
+    fields: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        select(parse(**fields), served("a", PLAIN))
+    assert raised.value.message.startswith(name)
+    assert raised.value.metadata["excluded"][0]["excluded_by"] == ["no_rate"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [SEARCH, FUNCTION], "tool_choice": "required"},
+        {"search_parameters": {"mode": "auto"}},
+        {"search_parameters": {"mode": "off"}},
+        {"web_search_options": None},
+        {"enable_search": False},
+    ],
+)
+def test_an_offer_without_a_rate_is_not_refused(fields: dict[str, Any]) -> None:
+    assert len(select(parse(**fields), served("a", PLAIN)).candidates) == 1
+
+
+def test_an_own_credential_passes_everything() -> None:
+    request = parse(tools=[SEARCH, CODE], tool_choice={"type": "code_interpreter"})
+    selection = select(request, served("own", PLAIN, private=True))
+    assert sent(request, selection)["tools"] == [SEARCH, CODE]
+
+
+def test_a_fee_for_each_request_pays_for_a_model_that_always_searches() -> None:
+    sonar = read_pricing({"request": "0.006"})
+    lists = frozenset(("web_search_options",))
+    found = served("a", sonar, listed_parameters=lists, supported_parameters=lists)
+    assert len(select(parse(web_search_options={}), found).candidates) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "searches"),
+    [
+        ({}, 0),
+        ({"tools": [FUNCTION]}, 0),
+        ({"tools": [SEARCH]}, 10),
+        ({"tools": [SEARCH], "n": 2}, 20),
+        ({"tools": [SEARCH | {"max_uses": 3}]}, 3),
+        ({"tools": [SEARCH | {"max_uses": 0}]}, 10),
+        ({"tools": [SEARCH | {"max_uses": 1_000}]}, 1_000),
+        ({"tools": [SEARCH | {"max_uses": 1_001}]}, 10),
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, 0),
+        ({"web_search_options": {}}, 10),
+    ],
+)
+def test_the_hold_covers_the_searches_that_a_request_allows(
+    fields: dict[str, Any], searches: int
+) -> None:
+    request = parse(max_tokens=1, **fields)
+    assert request.allowed.searches == searches
+    price = read_pricing({"prompt": "0", "completion": "0", "web_search": "0.01"})
+    found = served("a", price)
+    [candidate] = select(request, found).candidates
+    assert worst_case_nano(request, candidate) == searches * 10_000_000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_tool_without_a_rate_is_named_in_a_header_and_the_metadata(site: Site) -> None:
+    site.publish()
+    answer = site.post(
+        site.chat_body("x", tools=[SEARCH, FUNCTION]),
+        headers={"X-OpenRouter-Metadata": "enabled"},
+    )
+    assert answer.status_code == 200, answer.content
+    assert answer.headers["x-left-out"] == "web_search"
+    stages = answer.json()["openrouter_metadata"]["pipeline"]
+    assert [stage["data"] for stage in stages if stage["name"] == "left-out"] == [
+        {"left_out": ["web_search"]}
+    ]
+    site.settled()
+    before = everything()
+    refused = site.chat("x", tools=[SEARCH], tool_choice={"type": "web_search"})
+    assert refused.status_code == 400
+    assert "web_search" in refused.json()["error"]["message"]
+    assert everything() == before
