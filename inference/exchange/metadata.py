@@ -102,7 +102,7 @@ def _describe_left_out(left_out: Sequence[str]) -> dict[str, Any]:
     return {
         "type": "server_tools",
         "name": "left-out",
-        "summary": f"Not sent, because the endpoint cannot use it or has no rate for it: {', '.join(left_out)}.",
+        "summary": f"Not sent, because no endpoint can use it: {', '.join(left_out)}.",
         "data": {"left_out": [*left_out]},
     }
 
