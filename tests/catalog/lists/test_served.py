@@ -88,7 +88,9 @@ def test_a_model_supports_what_one_of_its_endpoints_does(
 ) -> None:
     own = ["seed", "stop", "temperature", "tools"]
     first, *others = of_endpoints
-    endpoint = publish("acme/falcon", supported_parameters=own, endpoint_supported_parameters=first)
+    endpoint = publish(
+        "acme/falcon", "0", supported_parameters=own, endpoint_supported_parameters=first
+    )
     for listed in others:
         factories.make_endpoint(
             endpoint.model, factories.make_provider(), supported_parameters=listed
