@@ -15,7 +15,8 @@ from typing import Final
 
 from catalog.dialects.base import Dialect, Operation
 
-_COMPLETED: Final = frozenset(("text", "image", "audio"))
+# A model whose only output is an image has no chat: it makes images.
+_COMPLETED: Final = frozenset(("text", "audio"))
 _PROMPT: Final = ("prompt", "cached", "cache_write")
 _COMPLETION: Final = ("completion", "reasoning", "image_output")
 
@@ -84,6 +85,14 @@ OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
         counts=("prompt", "images", "searches"),
         # Some providers count tokens, and others search units.
         proof=("prompt", "searches"),
+    ),
+    Operation.IMAGES: OperationRow(
+        api_type="image",
+        outputs=frozenset(("image",)),
+        counts=(*_PROMPT, *_COMPLETION, "images", "image_prompt", "output_images"),
+        # A provider that bills by the image need not count tokens.
+        proof=("output_images",),
+        streams=True,
     ),
 }
 API_TYPES: Final = tuple(dict.fromkeys(row.api_type for row in OPERATIONS.values()))

@@ -29,12 +29,10 @@ def host(base_url: str | None, secret: Secret) -> str:
 def build(call: Call) -> OutboundRequest:
     credential = credentials.parse_azure(call.secret)
     if credential.api_version is None:
-        path = f"v1/{call.operation.value}"
+        path = f"v1/{openai.path(call)}"
     else:
         deployment = quote(call.model, safe="")
-        path = (
-            f"deployments/{deployment}/{call.operation.value}?api-version={credential.api_version}"
-        )
+        path = f"deployments/{deployment}/{openai.path(call)}?api-version={credential.api_version}"
     return openai.build_request(
         call, f"https://{credential.host}/openai/{path}", {"api-key": credential.api_key.reveal()}
     )

@@ -58,6 +58,7 @@ class Operation(StrEnum):
     SPEECH = "audio/speech"
     TRANSCRIPTION = "audio/transcriptions"
     RERANK = "rerank"
+    IMAGES = "images/generations"
 
 
 class Untranslatable(Exception):

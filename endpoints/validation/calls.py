@@ -137,4 +137,5 @@ class Refused(CheckFailed):
         if message:
             details["upstream_message"] = message
         super().__init__(check, Reason.UPSTREAM_ERROR, **details)
+        self.status = status
         self.message = message or ""

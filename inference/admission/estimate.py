@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from catalog.pricing import Price, round_scaled
+from inference.requests.operations import ROWS
 from inference.requests.parsing import NO_PIECES, InferenceRequest
 from inference.routing.routes import Candidate, Route
 
@@ -78,7 +79,8 @@ def worst_case_nano(
 def affordable_tokens(request: InferenceRequest, candidate: Candidate, available_nano: int) -> int:
     """Returns the largest output bound whose worst case an amount covers.
 
-    It is never more than the request's own bound, and 0 if the amount does not cover the prompt.
+    It is never more than the request's own bound, and 0 if the amount does not cover the prompt, or
+    does not cover an answer that no request can bound.
     """
     price = candidate.route.price
     bound = output_bound(request, candidate.route)
@@ -93,6 +95,8 @@ def affordable_tokens(request: InferenceRequest, candidate: Candidate, available
         return 0
     if not rate or rate * raised * bound <= left:
         return bound
+    if not ROWS[request.operation].bound_names:
+        return 0  # no parameter tells the provider of a lower bound
     return left // (rate * raised)
 
 

@@ -40,6 +40,20 @@ def _count_search(usage: Usage) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
+def _count_images(usage: Usage) -> dict[str, Any]:
+    """Returns the counts by the names of both interfaces: OpenRouter's are those of chat."""
+    shown = min(usage.image_prompt, usage.prompt)
+    made = min(usage.image_output, usage.completion)
+    return {
+        **_count_completion(usage),
+        "completion_tokens_details": {"image_tokens": made, "reasoning_tokens": usage.reasoning},
+        "input_tokens": usage.prompt,
+        "output_tokens": usage.completion,
+        "input_tokens_details": {"image_tokens": shown, "text_tokens": usage.prompt - shown},
+        "output_tokens_details": {"image_tokens": made, "text_tokens": usage.completion - made},
+    }
+
+
 class AnswerRow(NamedTuple):
     """How the answers of one operation are rendered.
 
@@ -77,4 +91,5 @@ ANSWERS: Final[Mapping[Operation, AnswerRow]] = {
     Operation.SPEECH: AnswerRow(_count_audio),
     Operation.TRANSCRIPTION: AnswerRow(_count_audio, left_out=("object", "created")),
     Operation.RERANK: AnswerRow(_count_search, left_out=("object", "created")),
+    Operation.IMAGES: AnswerRow(_count_images, left_out=("object",)),
 }

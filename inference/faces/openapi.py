@@ -8,7 +8,8 @@ import msgspec
 
 from inference.faces.response_shapes import DESCRIPTION, LEFT_OUT
 from inference.faces.response_shapes import SHAPES as RESPONSES_SHAPES
-from inference.faces.routes import COUNT_TOKENS, MESSAGES, RESPONSES, ROUTES
+from inference.faces.routes import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES, ROUTES
+from inference.requests.images.edits import EditsForm
 from inference.requests.messages.request import CountTokensRequest, MessagesRequest
 from inference.requests.operations import ROWS
 from inference.requests.responses.request import ResponsesRequest
@@ -37,6 +38,9 @@ _SUMMARIES: Final = {
     "audio/transcriptions": "Sends audio to the best endpoint that the caller may use, for its "
     "text.",
     "rerank": "Sorts documents by their relevance, at the best endpoint that the caller may use.",
+    "images": "Makes images at the best endpoint that the caller may use.",
+    "images/generations": "Makes images, in OpenAI's interface.",
+    "images/edits": "Makes images from the images of a form, in OpenAI's interface.",
     "messages": "Sends an Anthropic message to the best endpoint that the caller may use.",
     "messages/count_tokens": "Estimates the number of tokens in the prompt of a message.",
     "responses": "Sends a conversation of items to the best endpoint that the caller may use.",
@@ -53,6 +57,9 @@ _NAMES: Final = {
     "audio/speech": ("createAudioSpeech", "tts", None, None),
     "audio/transcriptions": ("createAudioTranscription", "stt", "TranscriptionResponse", None),
     "rerank": ("createRerank", "rerank", "RerankResponse", None),
+    "images": ("createImages", "images", "ImagesResponse", "ImagesStreamEvent"),
+    "images/generations": ("generateImages", "images", "ImagesResponse", "ImagesStreamEvent"),
+    "images/edits": ("editImages", "images", "ImagesResponse", "ImagesStreamEvent"),
     "messages": ("createMessages", "anthropic-messages", "MessagesResult", "MessagesStreamEvent"),
     "messages/count_tokens": ("countMessagesTokens", "anthropic-messages", "MessagesCount", None),
     "responses": ("createResponses", "responses", "ResponsesResult", "ResponsesStreamEvent"),
@@ -75,6 +82,12 @@ _AUDIO: Final = {
     f"audio/{name}": {"schema": {"type": "string", "contentMediaType": f"audio/{name}"}}
     for name in ("aac", "flac", "mpeg", "ogg", "pcm", "wav")
 }
+_IMAGES: Final = (
+    "Each image is Base64 with its type. `/images` never answers with URLs; the other two routes "
+    "pass the URLs of a provider that sends them. A member that no endpoint can honour is refused "
+    "by name. With `stream`, the events are partial images and completed ones; the last has the "
+    "`usage`. An `error` event ends a stream that fails."
+)
 _MESSAGES: Final = (
     "The key may also be sent as `x-api-key`. Every model can be used: the request becomes a "
     "chat completion, and a field without a translation is refused. `context_management` has no "
@@ -84,6 +97,7 @@ _MESSAGES: Final = (
 # By tag: what an answer and its stream are.
 _DESCRIPTIONS: Final = {
     "anthropic-messages": _MESSAGES,
+    "images": _IMAGES,
     "responses": DESCRIPTION,
     "tts": _SPEECH,
     "stt": _TRANSCRIPTION,
@@ -99,6 +113,7 @@ def document_inference_routes(
         MESSAGES: MessagesRequest,
         COUNT_TOKENS: CountTokensRequest,
         RESPONSES: ResponsesRequest,
+        EDITS: EditsForm,
     }
     _, shapes = msgspec.json.schema_components(requests.values(), ref_template=_REFERENCE)
     components = result["components"]["schemas"]
@@ -124,6 +139,8 @@ def _operation(name: str, request: str) -> dict[str, Any]:
     given = {"application/json": {"schema": _reference(request)}}
     if form := _FORMS.get(name):
         given["multipart/form-data"] = {"schema": form}
+    if name == EDITS.removeprefix(_PREFIX):
+        given = {"multipart/form-data": {"schema": _reference(request)}}
     # An operation that sends nothing upstream creates no generation.
     has_generation = name != COUNT_TOKENS.removeprefix(_PREFIX)
     identifier = {
@@ -343,6 +360,70 @@ _RESPONSES: Final = {
             "usage": _object(
                 {}, {"search_units": _INTEGER, "total_tokens": _INTEGER, "cost": _NUMBER}
             ),
+        },
+    ),
+    "ImagesUsage": _object(
+        {
+            "prompt_tokens": _INTEGER,
+            "completion_tokens": _INTEGER,
+            "total_tokens": _INTEGER,
+            "input_tokens": _INTEGER,
+            "output_tokens": _INTEGER,
+            "input_tokens_details": _object({"image_tokens": _INTEGER, "text_tokens": _INTEGER}),
+            "output_tokens_details": _object({"image_tokens": _INTEGER, "text_tokens": _INTEGER}),
+        },
+        {
+            "cost": {"type": "number", "description": "The cost to the credits, in USD."},
+            "is_byok": _BOOLEAN,
+            "cost_details": _OBJECT,
+            "completion_tokens_details": _OBJECT,
+        },
+    ),
+    "ImagesResponse": _object(
+        {
+            **_IDENTITY,
+            "data": {
+                "type": "array",
+                "items": _object(
+                    {},
+                    {
+                        "b64_json": {"type": "string", "description": "The image, in Base64."},
+                        "media_type": _STRING,
+                        "url": _STRING,
+                        "revised_prompt": _STRING,
+                    },
+                ),
+            },
+            "usage": _reference("ImagesUsage"),
+        },
+        {
+            "provider": _PROVIDER,
+            "size": _STRING,
+            "quality": _STRING,
+            "background": _STRING,
+            "output_format": _STRING,
+        },
+    ),
+    "ImagesStreamEvent": _object(
+        {
+            "type": {
+                "enum": [
+                    "image_generation.partial_image",
+                    "image_generation.completed",
+                    "image_edit.partial_image",
+                    "image_edit.completed",
+                    "error",
+                ]
+            }
+        },
+        {
+            "b64_json": _STRING,
+            "media_type": _STRING,
+            "partial_image_index": _INTEGER,
+            "created": _INTEGER,
+            "created_at": _INTEGER,
+            "usage": _reference("ImagesUsage"),
+            "error": _OBJECT,
         },
     ),
     "MessagesUsage": _object(

@@ -260,9 +260,26 @@ PROMPTS: Final[Mapping[Operation, Mapping[str, Place]]] = {
     },
     Operation.TRANSCRIPTION: {"prompt": TEXT, "keyterms": TEXT},
     Operation.RERANK: {"query": TEXT, "documents": Place({"text": TEXT, "image": _ENCODED})},
+    Operation.IMAGES: {"prompt": TEXT},
+}
+_IMAGES: Final[Mapping[str, Place]] = {
+    **dict.fromkeys(("input_references", "mask", "markup"), _PART),
+    **dict.fromkeys(
+        ("output_compression", "partial_images", "frame_count", "frame_duration_ms"), _PARAMETER
+    ),
+    **dict.fromkeys(("size", "resolution", "aspect_ratio", "svg"), FIXED),
+    "quality": _one_of("auto low medium high xhigh max standard hd"),
+    "output_format": _one_of("png jpeg webp svg gif"),
+    "background": _one_of("auto transparent opaque"),
+    "input_fidelity": _one_of("high low"),
+    "moderation": _one_of("low auto"),
+    "style": _one_of("vivid natural"),
+    "complexity": _one_of("low medium high"),
+    "response_format": _one_of("url b64_json"),
 }
 # Fields that other operations do not have, or use for something else.
 _OWN: Final[Mapping[Operation, Mapping[str, Place]]] = {
+    Operation.IMAGES: _IMAGES,
     Operation.SPEECH: {
         "voice": Place({"id": FIXED}, redaction=Redaction.REFUSE),
         "response_format": _one_of("mp3 opus aac flac wav pcm"),

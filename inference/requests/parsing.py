@@ -35,7 +35,8 @@ _GATEWAY_FIELDS: Final = frozenset(
 _RESERVED: Final = _GATEWAY_FIELDS | frozenset(
     (
         "messages", "prompt", "input", "stream", "stream_options", "max_tokens",
-        "max_completion_tokens", "n", "best_of", "tools", "modalities",
+        "max_completion_tokens", "n", "best_of", "tools", "modalities", "size", "resolution",
+        "aspect_ratio", "quality", "partial_images", "input_references", "mask", "markup",
     )
 )  # fmt: skip
 

@@ -25,10 +25,11 @@ from config.console.roles import update_roles
 from config.local.simulator.server import Simulator
 from config.secrets import generate_api_key
 from endpoints.models import PrivateEndpoint
-from inference.faces.routes import COUNT_TOKENS, MESSAGES, ROUTES
+from inference.faces.routes import COUNT_TOKENS, EDITS, MESSAGES, ROUTES
 from tests.support import console, factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.inference.pictures import PNG
 
 # Routes that answer without a key. The test of a route that is missing here fails.
 PUBLIC = {"GET /api/v1/openapi.json"}
@@ -267,7 +268,14 @@ def test_the_routes_of_the_data_plane_follow_the_same_table(
         sent = {**asked, "max_tokens": 1} if is_messages else body
         for key, status in expected.items():
             headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-            got = requests.post(f"{server}{path}", json=sent, headers=headers, timeout=10)
+            if path == EDITS:
+                given: dict[str, Any] = {
+                    "data": {"model": "acme/unknown", "prompt": "x"},
+                    "files": {"image": ("a.png", PNG)},
+                }
+            else:
+                given = {"json": sent}
+            got = requests.post(f"{server}{path}", **given, headers=headers, timeout=10)
             if path == COUNT_TOKENS and key == tenant.api_key:
                 # This route estimates tokens for any model, even an unknown one.
                 assert got.status_code == 200

@@ -8,15 +8,23 @@ from urllib.parse import quote, urlsplit
 
 from catalog.dialects.base import Body, Call, Operation, Reply, StreamParser
 from catalog.dialects.gemini.chat import build_chat, chat_parser, parse_chat
+from catalog.dialects.gemini.images import build_images, images_parser, parse_images
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
 __all__ = ["build", "host", "names_deployments", "operations", "parse_reply", "stream_parser"]
 
-_BUILDERS: Final[Mapping[Operation, Callable[[Call], bytes]]] = {Operation.CHAT: build_chat}
-_PARSERS: Final[Mapping[Operation, Callable[[Body], Reply]]] = {Operation.CHAT: parse_chat}
+_BUILDERS: Final[Mapping[Operation, Callable[[Call], bytes]]] = {
+    Operation.CHAT: build_chat,
+    Operation.IMAGES: build_images,
+}
+_PARSERS: Final[Mapping[Operation, Callable[[Body], Reply]]] = {
+    Operation.CHAT: parse_chat,
+    Operation.IMAGES: parse_images,
+}
 _STREAM_PARSERS: Final[Mapping[Operation, Callable[[int], StreamParser]]] = {
-    Operation.CHAT: chat_parser
+    Operation.CHAT: chat_parser,
+    Operation.IMAGES: images_parser,
 }
 
 operations: Final = frozenset(_BUILDERS)

@@ -54,22 +54,22 @@ FINISHES: Final = {
 _encode = msgspec.json.Encoder().encode
 
 
-class _Struct(msgspec.Struct, rename="camel"):
+class CamelStruct(msgspec.Struct, rename="camel"):
     """A struct whose fields have camel-case names in JSON."""
 
 
-class _FunctionCall(_Struct):
+class _FunctionCall(CamelStruct):
     name: str
     id: str | None = None
     args: dict[str, msgspec.Raw] | None = None
 
 
-class _Blob(_Struct):
+class _Blob(CamelStruct):
     mime_type: str
     data: str
 
 
-class _Part(_Struct):
+class _Part(CamelStruct):
     text: str = ""
     thought: bool = False
     thought_signature: str | None = None
@@ -77,21 +77,21 @@ class _Part(_Struct):
     inline_data: _Blob | None = None
 
 
-class _Content(_Struct):
+class _Content(CamelStruct):
     parts: list[_Part] = []
 
 
-class _Candidate(_Struct):
+class _Candidate(CamelStruct):
     content: _Content | None = None
     finish_reason: str | None = None
     index: int = 0
 
 
-class _Feedback(_Struct):
+class Feedback(CamelStruct):
     block_reason: str | None = None
 
 
-class _Tokens(_Struct):
+class _Tokens(CamelStruct):
     modality: str = ""
     token_count: Any = 0
 
@@ -101,7 +101,7 @@ def _count_modality(details: list[_Tokens], modality: str) -> Any:
     return next((part.token_count for part in details if part.modality == modality), 0)
 
 
-class _Usage(_Struct):
+class Counts(CamelStruct):
     prompt_token_count: Any = None
     tool_use_prompt_token_count: Any = None
     candidates_token_count: Any = None
@@ -128,10 +128,10 @@ class _Usage(_Struct):
         )
 
 
-class _Response(_Struct):
+class _Response(CamelStruct):
     candidates: list[_Candidate] = []
-    prompt_feedback: _Feedback | None = None
-    usage_metadata: _Usage | None = None
+    prompt_feedback: Feedback | None = None
+    usage_metadata: Counts | None = None
     model_version: str | None = None
     response_id: str | None = None
     error: dict[str, msgspec.Raw] | None = None

@@ -1,4 +1,4 @@
-"""OpenAI's completions, embeddings, speech and transcriptions, and servers of the same format.
+"""OpenAI's completions, embeddings, audio and images, and servers of the same format.
 
 https://platform.openai.com/docs/api-reference describes them. OpenAI has no rerank, but many of the
 servers have one, in formats that :mod:`rerank` describes.
@@ -24,12 +24,14 @@ from catalog.dialects.base import (
 )
 from catalog.dialects.openai.completions import parse_chat, parse_text
 from catalog.dialects.openai.embeddings import parse_embeddings
+from catalog.dialects.openai.images import EDITS, build_images, images_parser, parse_images
 from catalog.dialects.openai.members import raise_for_error
-from catalog.dialects.openai.requests import build_request
+from catalog.dialects.openai.requests import build_request as build_json
 from catalog.dialects.openai.rerank import parse_rerank, place_rerank, write_rerank
 from catalog.dialects.openai.speech import SpeechParser, refuse_whole_speech
 from catalog.dialects.openai.stream import ChoicesParser
 from catalog.dialects.openai.transcriptions import parse_transcription
+from catalog.dialects.shared.images.pictures import shows_images
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
@@ -40,6 +42,7 @@ __all__ = [
     "names_deployments",
     "operations",
     "parse_reply",
+    "path",
     "stream_parser",
 ]
 
@@ -51,6 +54,7 @@ _PARSERS: Final[Mapping[Operation, Callable[[dict[str, msgspec.Raw]], Reply]]] =
     Operation.SPEECH: refuse_whole_speech,
     Operation.TRANSCRIPTION: parse_transcription,
     Operation.RERANK: parse_rerank,
+    Operation.IMAGES: parse_images,
 }
 # Operations whose fields or URL differ from those of the interface.
 _WRITERS: Final = {Operation.RERANK: write_rerank}
@@ -64,13 +68,33 @@ def host(base_url: str | None, secret: Secret) -> str:
     return urlsplit(base_url or "").hostname or ""
 
 
+def path(call: Call) -> str:
+    """Returns the path of a call: a request that shows the model images is an edit of them."""
+    if call.operation is Operation.IMAGES and shows_images(call.fields):
+        return EDITS
+    return call.operation.value
+
+
+def build_request(
+    call: Call, url: str, login: Mapping[str, str], *, has_signatures: bool = False
+) -> OutboundRequest:
+    """Returns the HTTP request of a call to this URL; the headers of ``login`` authenticate it.
+
+    ``has_signatures`` is true when the server signs tool calls and requires the signatures in later
+    requests. Raises :class:`base.Untranslatable`.
+    """
+    if call.operation is Operation.IMAGES:
+        return build_images(call, url, login)
+    return build_json(call, url, login, has_signatures=has_signatures)
+
+
 def build(call: Call) -> OutboundRequest:
     place = _PLACES.get(call.operation)
     if (write := _WRITERS.get(call.operation)) is not None:
         call = replace(call, fields=write(call))
     return build_request(
         call,
-        f"{call.base_url}/{call.operation.value}" if place is None else place(call.base_url),
+        f"{call.base_url}/{path(call)}" if place is None else place(call.base_url),
         {"Authorization": f"Bearer {call.secret.reveal()}"},
     )
 
@@ -84,4 +108,9 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
 
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
-    return SpeechParser() if operation is Operation.SPEECH else ChoicesParser(choices)
+    match operation:
+        case Operation.SPEECH:
+            return SpeechParser()
+        case Operation.IMAGES:
+            return images_parser(choices)
+    return ChoicesParser(choices)

@@ -46,7 +46,10 @@ class Request:
     id: int = 0
     body: Any = None
     kind: str = ""
-    """`chat`, `completions`, `embeddings`, `rerank`, `speech` or `transcription`; else empty."""
+    """`chat`, `completions`, `embeddings`, `rerank`, `speech`, `transcription` or `images`.
+
+    Empty for everything else.
+    """
     option: str = ""
     nth: int = 0
     """The number of requests for this model so far, including this one."""

@@ -20,6 +20,7 @@ from typing import Self
 from config.local.simulator.audio import AUDIO_BEHAVIOURS, AUDIO_KINDS, read_form
 from config.local.simulator.behaviours import BEHAVIOURS, find_behaviour
 from config.local.simulator.certificates import Certificates
+from config.local.simulator.pictures import PICTURES, parse_form
 from config.local.simulator.protocol import (
     WRITE_BYTES,
     Request,
@@ -40,6 +41,8 @@ _ROUTES = {
     "/v1/audio/speech": "speech",
     "/v1/audio/transcriptions": "transcription",
     "/v1/rerank": "rerank",
+    "/v1/images/generations": "images",
+    "/v1/images/edits": "images",
 }
 
 
@@ -322,13 +325,16 @@ class Simulator:
 
     def _answer(self, request: Request) -> Script:
         """Records the request and chooses the steps of its answer."""
+        path = request.path.partition("?")[0]
+        content_type = request.headers.get("content-type", "")
         with contextlib.suppress(ValueError, LookupError):
-            if request.headers.get("content-type", "").startswith("multipart/"):
+            if content_type.startswith("multipart/") and path.endswith("/edits"):
+                request.body = parse_form(content_type, request.raw)
+            elif content_type.startswith("multipart/"):
                 request.body = read_form(request)
             else:
                 request.body = json.loads(request.raw) if request.raw else None
         model = request.body.get("model") if isinstance(request.body, dict) else None
-        path = request.path.partition("?")[0]
         with self._news:
             self.total_requests += 1
             request.id = self.total_requests
@@ -348,7 +354,7 @@ class Simulator:
             if self.models_status != 200:
                 return (error_reply(self.models_status),)
             models = [{"id": name, "object": "model", "created": 0, "owned_by": "simulator"}
-                      for name in BEHAVIOURS]  # fmt: skip
+                      for name in PICTURES | BEHAVIOURS]  # fmt: skip
             return (http_response(200, encode_json({"object": "list", "data": models})),)
         request.kind = request.kind or _ROUTES.get(path, "")
         if not request.kind:
@@ -361,6 +367,8 @@ class Simulator:
         behave = BEHAVIOURS[name][1] if name in BEHAVIOURS else None
         if request.kind in AUDIO_KINDS:
             behave = AUDIO_BEHAVIOURS.get(name, behave)
+        if request.kind == "images" and name in PICTURES:
+            behave = PICTURES[name][1]
         if behave is None:
             return (error_reply(404),)
         try:

@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from config.local.simulator.behaviours import BEHAVIOURS
 from config.local.simulator.certificates import ensure_certificates
+from config.local.simulator.pictures import PICTURES
 from config.local.simulator.server import Simulator
 
 
@@ -30,8 +31,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["list"]:
-            width = max(map(len, BEHAVIOURS))
-            for name, (summary, _) in BEHAVIOURS.items():
+            behaviours = PICTURES | BEHAVIOURS
+            width = max(map(len, behaviours))
+            for name, (summary, _) in behaviours.items():
                 self.stdout.write(f"{name:{width}}  {summary}")
             return
         try:

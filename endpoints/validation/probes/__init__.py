@@ -22,6 +22,7 @@ from endpoints.validation.probes.audio import SpeechProbe, TranscriptionProbe
 from endpoints.validation.probes.base import Probe, is_same_model
 from endpoints.validation.probes.chat import MAX_TOKENS, ChatProbe
 from endpoints.validation.probes.embeddings import EmbeddingsProbe
+from endpoints.validation.probes.images import ImagesProbe
 from endpoints.validation.probes.rerank import RerankProbe
 
 __all__ = ["MAX_TOKENS", "PROBES", "is_same_model", "probe"]
@@ -32,6 +33,7 @@ PROBES: Final[Mapping[Operation, type[Probe]]] = {
     Operation.SPEECH: SpeechProbe,
     Operation.TRANSCRIPTION: TranscriptionProbe,
     Operation.RERANK: RerankProbe,
+    Operation.IMAGES: ImagesProbe,
 }
 
 

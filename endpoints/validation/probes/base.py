@@ -14,8 +14,6 @@ from endpoints.validation.checks import CheckFailed, Reason
 
 # The texts of the probes have about ten tokens. A deployment may add a system prompt of its own.
 _MOST_PROMPT_TOKENS: Final = 16_384
-# Some providers count more than they were allowed to write, such as thoughts.
-_MOST_COMPLETION_TOKENS: Final = 1_024
 _SEPARATORS: Final = ("-", "/", ":", "@")
 
 
@@ -24,6 +22,8 @@ class Probe(ABC):
 
     check: ClassVar[str]
     """The name of the check that the first call decides."""
+    # Some providers count more than they were allowed to write, such as thoughts.
+    most_completion_tokens: ClassVar = 1_024
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
@@ -48,7 +48,7 @@ class Probe(ABC):
             # probe allowed.
             or (self._proof and not any(getattr(usage, name) for name in self._proof))
             or usage.prompt > _MOST_PROMPT_TOKENS
-            or usage.completion > _MOST_COMPLETION_TOKENS
+            or usage.completion > self.most_completion_tokens
             or usage.searches > 1
         ):
             self._has_usage = False

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from catalog.dialects.base import Operation
-from inference.requests.operations import chat, embeddings, rerank, speech, text, transcription
+from inference.requests.operations import (
+    chat,
+    embeddings,
+    images,
+    rerank,
+    speech,
+    text,
+    transcription,
+)
 from inference.requests.rows import RequestRow
 
 ROWS: Final[Mapping[Operation, RequestRow[Any]]] = {
@@ -16,4 +24,5 @@ ROWS: Final[Mapping[Operation, RequestRow[Any]]] = {
     Operation.SPEECH: speech.ROW,
     Operation.TRANSCRIPTION: transcription.ROW,
     Operation.RERANK: rerank.ROW,
+    Operation.IMAGES: images.ROW,
 }

@@ -20,6 +20,7 @@ from django.core.management import call_command
 
 from config.local.simulator.behaviours import BEHAVIOURS
 from config.local.simulator.certificates import Certificates
+from config.local.simulator.pictures import PICTURES
 from config.local.simulator.server import Simulator
 from config.management.commands.simulate_upstream import Command
 from tests.support.upstreams.simulated import CHAT, ask, asking, connect, receive, request_bytes
@@ -209,7 +210,7 @@ def test_stop_closes_waiting_connections(certificates: Certificates) -> None:
 def test_the_command_lists_every_behaviour() -> None:
     out = io.StringIO()
     call_command(Command(stdout=out), "--list")
-    assert [line.split()[0] for line in out.getvalue().splitlines()] == list(BEHAVIOURS)
+    assert [line.split()[0] for line in out.getvalue().splitlines()] == list(PICTURES | BEHAVIOURS)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,0 +1,79 @@
+"""Images: how the body of a request is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from catalog.dialects.base import InvalidReply, Reply
+from catalog.dialects.shared.images.pictures import IMAGES, PARAMETERS, is_given, read_members
+from inference.requests.images.schema import ImagesRequest, check_images
+from inference.requests.rows import Fields, RequestRow, name_models
+
+# An image of common size costs about 1,024 tokens, at four bytes a token.
+_IMAGE_BYTES: Final = 4096
+# What any endpoint can do, or what the gateway does itself.
+_ALWAYS: Final = frozenset(("n", "stream", "response_format"))
+
+
+def _count_images(request: ImagesRequest) -> int:
+    return request.n or 1
+
+
+def _leave_bound(request: ImagesRequest) -> None:
+    """Leaves the tokens of an image to the endpoint: no member of the interface bounds them."""
+
+
+def _find_images(request: ImagesRequest) -> Iterable[dict[str, msgspec.Raw]]:
+    """Yields the images of the prompt as parts, without what else a reference may have."""
+    for reference in (*(request.input_references or ()), request.mask, request.markup):
+        if reference is not None:
+            yield {"image_url": reference.image_url.url}
+
+
+def _measure_text(fields: Fields) -> int:
+    """Returns the size of the prompt in bytes; an image counts 4,096."""
+    shown = sum(is_given(fields.get(name)) for name in IMAGES)
+    return len(fields["prompt"]) + shown * _IMAGE_BYTES
+
+
+def _imply_parameters(fields: Fields) -> Iterable[str]:
+    """Yields the members that an endpoint must support; those that ask for nothing need none."""
+    members = read_members(fields)
+    for name in PARAMETERS - _ALWAYS:
+        if name in IMAGES:
+            if is_given(fields.get(name)):
+                yield name
+        elif members.get(name) not in (None, "auto"):
+            yield name
+
+
+def _require_data(fields: Fields, reply: Reply) -> None:
+    """Raises :class:`InvalidReply` for URLs in the answer to a caller who asked for data.
+
+    Nobody fetches them: a URL is the upstream's word.
+    """
+    wanted = fields.get("response_format")
+    if wanted is None or bytes(wanted) != b'"b64_json"':
+        return
+    if any("url" in image for image in reply.fields["data"]):
+        raise InvalidReply(
+            "It has URLs instead of images. An endpoint whose provider can send data must list "
+            "response_format among its parameters."
+        )
+
+
+ROW: Final = RequestRow(
+    shape=ImagesRequest,
+    models=name_models,
+    check=check_images,
+    answers=_count_images,
+    answers_field="n",
+    output_bound=_leave_bound,
+    parts=_find_images,
+    prompt_text=_measure_text,
+    implied_parameters=_imply_parameters,
+    complete=_require_data,
+)

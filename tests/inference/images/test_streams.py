@@ -1,0 +1,145 @@
+"""Streams of images: partial images, the last event with the cost, and every bad ending."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import requests
+
+from tests.support import factories
+from tests.support.inference.pictures import PNG
+from tests.support.inference.site import Site, events_of
+from tests.support.ledger import assert_in_order
+
+ROUTER = "/api/v1/images"
+GENERATIONS = "/api/v1/images/generations"
+EDITS = "/api/v1/images/edits"
+
+
+@pytest.fixture
+def site(site: Site) -> Site:
+    """The site, whose model makes images."""
+    site.model.output_modalities = ["image"]
+    site.model.save_fields("output_modalities")
+    return site
+
+
+def stream(site: Site, path: str = ROUTER, **fields: Any) -> requests.Response:
+    body = {"model": site.model.slug, "prompt": "a cat", "stream": True, **fields}
+    return site.post(body, path=path, stream=True)
+
+
+@pytest.mark.parametrize("path", [ROUTER, GENERATIONS])
+def test_a_stream_has_partial_images_and_the_cost_with_the_last(site: Site, path: str) -> None:
+    site.publish(price=factories.make_price("0.001", "0.00001"))
+    answer = stream(site, path, partial_images=2, quality="low")
+    assert answer.status_code == 200
+    first, second, last, end = events_of(answer.text)
+    assert [first["type"], second["type"]] == ["image_generation.partial_image"] * 2
+    assert [first["partial_image_index"], second["partial_image_index"]] == [0, 1]
+    assert last["type"] == "image_generation.completed"
+    assert end == "[DONE]"
+    row = site.settled()
+    for event in (first, second, last):
+        assert event["id"] == row.pk
+        assert event["media_type"] == "image/png"
+        assert event["created"] == event["created_at"]
+        assert event["size"] == "1024x1024"
+        assert event.keys().isdisjoint(("object", "choices"))
+    assert "usage" not in first
+    assert (last["usage"]["output_tokens"], last["usage"]["completion_tokens"]) == (472, 472)
+    assert last["usage"]["cost"] == 0.00672
+    assert (row.status, row.cost_nano, row.completion_tokens) == ("completed", 6_720_000, 472)
+    assert_in_order()
+
+
+def test_several_images_have_an_event_each_and_one_usage(site: Site) -> None:
+    site.publish()
+    *images, end = events_of(stream(site, n=3, quality="low").text)
+    assert [each["type"] for each in images] == ["image_generation.completed"] * 3
+    assert ["usage" in each for each in images] == [False, False, True]
+    assert images[-1]["usage"]["completion_tokens"] == 816
+    assert end == "[DONE]"
+    assert site.settled().completion_tokens == 816
+
+
+def test_the_events_of_an_edit_have_their_own_types(site: Site) -> None:
+    site.publish()
+    answer = requests.post(
+        f"{site.server}{EDITS}",
+        data={
+            "model": site.model.slug,
+            "prompt": "a cat",
+            "stream": "true",
+            "partial_images": "1",
+        },
+        files=[("image", ("a.png", PNG, "image/png"))],
+        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
+        timeout=20,
+    )
+    partial, completed, _ = events_of(answer.text)
+    assert (partial["type"], completed["type"]) == (
+        "image_edit.partial_image",
+        "image_edit.completed",
+    )
+
+
+def read_to_the_end(site: Site, answer: requests.Response) -> list[Any]:
+    """Returns the events of a stream whose upstream goes on after the first one."""
+    text = ""
+    for piece in answer.iter_content(None):
+        if not text:
+            site.upstream.release()
+        text += piece.decode()
+    return events_of(text)
+
+
+@pytest.mark.parametrize("path", [ROUTER, GENERATIONS])
+def test_a_failure_after_a_partial_image_is_the_last_event(site: Site, path: str) -> None:
+    site.publish("sim-picture-stream-error")
+    answer = stream(site, path, partial_images=1)
+    assert answer.status_code == 200
+    partial, failed = read_to_the_end(site, answer)
+    assert partial["type"] == "image_generation.partial_image"
+    assert failed["type"] == "error"
+    assert failed["error"]["message"]
+    # Clients of OpenRouter read a code that is text.
+    assert failed["error"]["code"] == "502"
+    assert site.settled().status == "failed"
+    assert_in_order()
+
+
+def test_a_stream_that_is_cut_off_before_its_image_fails(site: Site) -> None:
+    site.publish("sim-picture-stream-cut")
+    _, failed = read_to_the_end(site, stream(site, partial_images=1))
+    assert failed["type"] == "error"
+    assert site.settled().status == "failed"
+
+
+def test_a_stream_that_fails_before_its_first_event_has_a_status(site: Site) -> None:
+    site.publish("sim-picture-stream-cut")
+    site.upstream.release()
+    assert stream(site).status_code == 502
+    assert site.settled().cost_nano == 0
+
+
+def test_an_image_beyond_those_asked_for_is_not_sent(site: Site) -> None:
+    site.publish("sim-picture-stream-more")
+    image, end = events_of(stream(site, quality="low").text)
+    assert (image["type"], end) == ("image_generation.completed", "[DONE]")
+    assert site.settled().completion_tokens == 272
+
+
+def test_a_refusal_of_a_stream_has_a_status(site: Site) -> None:
+    site.publish("sim-status:400")
+    assert stream(site).status_code == 400
+
+
+def test_a_large_event_is_one_event(site: Site) -> None:
+    site.publish()
+    answer = stream(site, size="4096x4096", quality="low")
+    image, end = events_of(answer.text)
+    assert json.dumps(image)
+    assert end == "[DONE]"
