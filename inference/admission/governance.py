@@ -269,7 +269,11 @@ def _read_workspace(workspace: Workspace) -> WorkspaceRules:
             )
             for budget in sorted(workspace.budgets.all(), key=lambda one: _PERIODS[one.interval])
         ),
-        defaults=RoutingDefaults(workspace.default_text_model, workspace.default_provider_sort),
+        defaults=RoutingDefaults(
+            workspace.default_text_model,
+            workspace.default_provider_sort,
+            workspace.default_image_model,
+        ),
         disabled_server_tools=frozenset(workspace.disabled_server_tools or ()),
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from catalog.dialects.base import Operation
+from catalog.dialects.base import Chunk, Operation, Reply
+from catalog.dialects.shared.images.replies import split_reply
 from catalog.pricing import Usage
 
 
@@ -61,7 +62,8 @@ class AnswerRow(NamedTuple):
     ``left_out`` names members of the identity that the interface does not have here.
     ``has_fingerprint`` says that ``system_fingerprint`` is always there, if need be null.
     ``failed_choice`` is what the last event of a stream that fails has instead of output.
-    ``counts`` writes the counts of a usage.
+    ``counts`` writes the counts of a usage. ``split`` returns the chunks of a whole answer, for a
+    provider that does not stream; ``None`` where such an answer is refused.
     """
 
     counts: Callable[[Usage], dict[str, Any]]
@@ -70,6 +72,7 @@ class AnswerRow(NamedTuple):
     left_out: tuple[str, ...] = ()
     has_fingerprint: bool = False
     failed_choice: Mapping[str, Any] = {}
+    split: Callable[[Reply], list[Chunk]] | None = None
 
 
 ANSWERS: Final[Mapping[Operation, AnswerRow]] = {
@@ -91,5 +94,5 @@ ANSWERS: Final[Mapping[Operation, AnswerRow]] = {
     Operation.SPEECH: AnswerRow(_count_audio),
     Operation.TRANSCRIPTION: AnswerRow(_count_audio, left_out=("object", "created")),
     Operation.RERANK: AnswerRow(_count_search, left_out=("object", "created")),
-    Operation.IMAGES: AnswerRow(_count_images, left_out=("object",)),
+    Operation.IMAGES: AnswerRow(_count_images, left_out=("object",), split=split_reply),
 }

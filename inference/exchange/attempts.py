@@ -40,6 +40,7 @@ from inference.admission.budgets import AffordableCandidate
 from inference.admission.copies.organizations import record_first_use
 from inference.admission.decide import Admission
 from inference.exchange import upstream
+from inference.exchange.answers import ANSWERS
 from inference.exchange.chunks import ChunkReader
 from inference.exchange.metadata import routing_metadata
 from inference.exchange.pace_count import PaceCount
@@ -53,8 +54,6 @@ from inference.store import run_in_thread
 logger = logging.getLogger(__name__)
 
 Begun = TypeVar("Begun")
-# A whole answer to a streamed request is an error, which is short.
-_MAX_ERROR_BYTES: Final = 65_536
 Repin = Callable[[Admission, Candidate], Awaitable[bool]]
 Replan = Callable[[Admission, Collection[Candidate]], Awaitable[None]]
 # How often the candidates are selected again between two attempts, while changes go on.
@@ -219,7 +218,9 @@ class Attempts:
 
     async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
         """Sends the request and returns the whole reply."""
-        response = await self._send(item, dialect, self._deadline)
+        return await self._read_reply(dialect, await self._send(item, dialect, self._deadline))
+
+    async def _read_reply(self, dialect: Dialect, response: OutboundResponse) -> Reply:
         body = self._answer = await self._workload.read_answer(response)
         try:
             return await self._parse_reply(dialect, body)
@@ -232,10 +233,11 @@ class Attempts:
         async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
             response = await self._send(item, dialect)
             if response.headers.get("Content-Type", "").startswith("application/json"):
-                # Some providers send an error with status 200. The parser raises it with the
-                # provider's message, which says more than the one below.
-                await self._parse_reply(dialect, await response.read(_MAX_ERROR_BYTES))
-                raise InvalidStream("The answer to a streamed request is not a stream.")
+                # The parser raises an error with status 200 with the provider's message.
+                reply = await self._read_reply(dialect, response)
+                reader = self._open_reader(dialect, response)
+                reader.event_bytes = reply.size  # large events are rendered in a thread
+                return Stream(reader, _split_reply(self._request, reply))
             if OPERATIONS[self._request.operation].is_bytes and not _may_be_audio(response):
                 raise InvalidStream("The answer is not audio.")
             reader = self._open_reader(dialect, response)
@@ -420,6 +422,17 @@ def _parse_reply(dialect: Dialect, request: InferenceRequest, body: Body) -> Rep
     if (complete := ROWS[request.operation].complete) is not None:
         complete(request.fields, reply)
     return reply
+
+
+def _split_reply(request: InferenceRequest, reply: Reply) -> list[Chunk]:
+    """Returns the chunks of a whole answer to a streamed request.
+
+    Raises :class:`InvalidStream` where the operation has no such chunks.
+    """
+    split = ANSWERS[request.operation].split
+    if split is None:
+        raise InvalidStream("The answer to a streamed request is not a stream.")
+    return split(reply)
 
 
 async def _bind_credential(use: FirstUse) -> None:

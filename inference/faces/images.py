@@ -17,8 +17,8 @@ from config.api.errors import InvalidRequest
 from config.server.bodies import Receive, Scope, Send
 from inference.faces.connection import Connection
 from inference.requests import parsing
-from inference.requests.images.edits import to_images
 from inference.requests.multipart import is_form
+from inference.requests.operations.images.edits import to_images
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import field_error
 

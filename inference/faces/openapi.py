@@ -9,9 +9,9 @@ import msgspec
 from inference.faces.response_shapes import DESCRIPTION, LEFT_OUT
 from inference.faces.response_shapes import SHAPES as RESPONSES_SHAPES
 from inference.faces.routes import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES, ROUTES
-from inference.requests.images.edits import EditsForm
 from inference.requests.messages.request import CountTokensRequest, MessagesRequest
 from inference.requests.operations import ROWS
+from inference.requests.operations.images.edits import EditsForm
 from inference.requests.responses.request import ResponsesRequest
 
 _PREFIX: Final = "/api/v1/"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -88,6 +88,8 @@ def _is_shown(request: Any) -> bool:
 class RequestRow(Generic[B]):
     """How the requests of one operation are checked, measured and bounded.
 
+    ``default_model`` is the setting of a workspace that names the model of a body without any.
+
     ``shape`` is the body; ``models`` names its models; ``check`` raises :class:`InvalidRequest` for
     what the shape cannot check.
 
@@ -122,6 +124,7 @@ class RequestRow(Generic[B]):
     shape: type[B]
     models: Callable[[B], tuple[str, ...]]
     prompt_text: Callable[[Fields], int]
+    default_model: Literal["text_model", "image_model"] = "text_model"
     check: Callable[[B, Fields], None] = _accept
     answers: Callable[[B], int] = _count_one
     answers_field: str = "prompt"

@@ -20,6 +20,7 @@ from catalog.names import ModelNotFound, split_variant
 from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
 from config.api.errors import Forbidden, InvalidRequest, TooManyRequests
+from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
@@ -213,9 +214,10 @@ def _find_models(
     """
     names = request.models
     if not names:
-        if context.defaults.text_model is None:
+        default: str | None = getattr(context.defaults, ROWS[request.operation].default_model)
+        if default is None:
             raise missing_field("model")
-        names = (context.defaults.text_model,)
+        names = (default,)
     slugs = context.snapshot.slugs
     models: list[_RequestedModel] = []
     for name in names:

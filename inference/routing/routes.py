@@ -281,6 +281,7 @@ class RoutingDefaults:
 
     text_model: str | None = None
     provider_sort: str | None = None
+    image_model: str | None = None
 
 
 NO_DEFAULTS: Final = RoutingDefaults()

@@ -8,10 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import Call, Operation, Untranslatable, decode_object
+from catalog.dialects.openai.fields import adapt_fields
 from catalog.dialects.openai.speech import write_speech
 from catalog.dialects.openai.transcriptions import write_transcription
 from catalog.dialects.shared.multipart import Content
-from catalog.dialects.shared.openai_fields import adapt_fields
 from catalog.dialects.shared.raw import LONG_BYTES, encode_pieces
 from config.egress import OutboundRequest
 

@@ -210,6 +210,8 @@ PICTURES: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-picture-number": ("a number in place of a picture", _set_data(
         lambda q: [{"b64_json": 1}])),
     "sim-picture-large": ("pictures of :N bytes (8000000) of Base64", _send_large),
+    "sim-picture-unstreamed": ("a whole answer even to a streamed request", _plain(
+        lambda a, q: None)),
     "sim-picture-no-usage": ("good pictures without a usage", _plain(_leave_usage)),
     "sim-picture-stream-more": ("one event with a picture more than asked for", _stream(
         lambda e, q: [*e, e[-1]])),

@@ -354,7 +354,7 @@ class Simulator:
             if self.models_status != 200:
                 return (error_reply(self.models_status),)
             models = [{"id": name, "object": "model", "created": 0, "owned_by": "simulator"}
-                      for name in PICTURES | BEHAVIOURS]  # fmt: skip
+                      for name in BEHAVIOURS]  # fmt: skip
             return (http_response(200, encode_json({"object": "list", "data": models})),)
         request.kind = request.kind or _ROUTES.get(path, "")
         if not request.kind:

@@ -22,7 +22,7 @@ from catalog.dialects.base import (
     Untranslatable,
     parse_error,
 )
-from catalog.dialects.shared.openai_fields import ATTACHED
+from catalog.dialects.openai.fields import ATTACHED
 from catalog.pricing import Usage
 from config.credentials import Secret
 

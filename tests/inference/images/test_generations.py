@@ -342,3 +342,18 @@ def test_an_image_that_the_balance_does_not_cover_is_refused(site: Site) -> None
     assert answer.status_code == 402
     assert answer.json()["error"]["metadata"]["affordable_max_tokens"] == 0
     site.assert_nothing_happened()
+
+
+def test_a_workspace_may_name_the_model(site: Site) -> None:
+    site.publish()
+    body = {"prompt": "a cat"}
+    missing = site.post(body, path=GENERATIONS)
+    assert missing.status_code == 400
+    assert list(missing.json()["error"]["metadata"]["fields"]) == ["model"]
+    workspace = site.tenant.workspace
+    workspace.default_image_model = site.model.slug
+    workspace.save(update_fields=["default_image_model"])
+    for path in (ROUTER, GENERATIONS):
+        answer = site.post(body, path=path)
+        assert answer.status_code == 200
+        assert answer.json()["model"] == site.model.slug

@@ -143,3 +143,14 @@ def test_a_large_event_is_one_event(site: Site) -> None:
     image, end = events_of(answer.text)
     assert json.dumps(image)
     assert end == "[DONE]"
+
+
+def test_a_provider_that_does_not_stream_still_answers(site: Site) -> None:
+    site.publish("sim-picture-unstreamed")
+    first, second, end = events_of(stream(site, n=2, quality="low").text)
+    assert (first["type"], second["type"]) == ("image_generation.completed",) * 2
+    assert "usage" not in first
+    assert second["usage"]["completion_tokens"] == 544
+    assert second["size"] == "1024x1024"
+    assert end == "[DONE]"
+    assert site.settled().completion_tokens == 544

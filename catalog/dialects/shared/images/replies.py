@@ -83,6 +83,31 @@ def build_reply(
     )
 
 
+def split_reply(reply: Reply) -> list[Chunk]:
+    """Returns the chunks of a whole answer: a completed image each, and the end mark.
+
+    Raises :class:`InvalidReply` for URLs, which no event can have.
+    """
+    images = reply.fields["data"]
+    others = {name: value for name, value in reply.fields.items() if name not in ("data", "usage")}
+    chunks = [
+        Chunk(
+            fields={**others, **image, "type": COMPLETED},
+            model=reply.model,
+            usage=reply.usage if position == len(images) else None,
+            finish_reason="stop",
+            output_bytes=_IMAGE_BYTES,
+            has_choices=True,
+            upstream_id=reply.upstream_id,
+        )
+        for position, image in enumerate(images, 1)
+        if "b64_json" in image
+    ]
+    if len(chunks) < len(images):
+        raise InvalidReply("It has URLs instead of images.")
+    return [*chunks, Chunk(fields={}, is_done=True)]
+
+
 class ImageEvents:
     """Counts the images of one stream, and builds its chunks.
 

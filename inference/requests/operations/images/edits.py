@@ -11,8 +11,8 @@ import msgspec
 
 from catalog.dialects.shared.images.pictures import IMAGES, sniff_bytes
 from catalog.dialects.shared.multipart import Part
-from inference.requests.images.schema import MAX_REFERENCES, ImagesRequest
 from inference.requests.multipart import Kind, parse_form, to_json
+from inference.requests.operations.images.schema import MAX_REFERENCES, ImagesRequest
 from inference.requests.problems import field_error, missing_field
 
 _FILE: Final = {"type": "string", "format": "binary"}

@@ -6,14 +6,18 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from catalog.dialects.base import InvalidReply, Reply
 from catalog.dialects.shared.images.pictures import IMAGES, PARAMETERS, is_given, read_members
-from inference.requests.images.schema import ImagesRequest, check_images
+from catalog.pricing import Usage
+from inference.requests.operations.images.schema import ImagesRequest, check_images
 from inference.requests.rows import Fields, RequestRow, name_models
 
 # An image of common size costs about 1,024 tokens, at four bytes a token.
 _IMAGE_BYTES: Final = 4096
+# The members that choose among the rates of a price list.
+_VARIANT: Final = ("size", "resolution", "quality")
 # What any endpoint can do, or what the gateway does itself.
 _ALWAYS: Final = frozenset(("n", "stream", "response_format"))
 
@@ -50,11 +54,30 @@ def _imply_parameters(fields: Fields) -> Iterable[str]:
             yield name
 
 
-def _require_data(fields: Fields, reply: Reply) -> None:
-    """Raises :class:`InvalidReply` for URLs in the answer to a caller who asked for data.
+def _name_variant(fields: Fields) -> tuple[str, ...]:
+    """Returns the size and the quality that the request names, as price lists spell them."""
+    members = read_members({name: fields[name] for name in _VARIANT if name in fields})
+    size = members.get("size") or members.get("resolution")
+    return tuple(each for each in (size, members.get("quality")) if each not in (None, "auto"))
 
-    Nobody fetches them: a URL is the upstream's word.
+
+def _allow(fields: Fields) -> Usage:
+    """Returns the number of images, and their variant if the request leaves nothing of it open."""
+    number = read_members({name: fields[name] for name in ("n",) if name in fields}).get("n", 1)
+    named = _name_variant(fields)
+    return Usage(
+        0, 0, output_images=number, image_variant="/".join(named) if len(named) == 2 else ""
+    )
+
+
+def _complete(fields: Fields, reply: Reply) -> None:
+    """Adds the variant that the request names, if the answer states none.
+
+    Raises :class:`InvalidReply` for URLs in the answer to a caller who asked for data. Nobody
+    fetches them: a URL is the upstream's word.
     """
+    if reply.usage is not None and not reply.usage.image_variant:
+        reply.usage = replace(reply.usage, image_variant="/".join(_name_variant(fields)))
     wanted = fields.get("response_format")
     if wanted is None or bytes(wanted) != b'"b64_json"':
         return
@@ -68,6 +91,7 @@ def _require_data(fields: Fields, reply: Reply) -> None:
 ROW: Final = RequestRow(
     shape=ImagesRequest,
     models=name_models,
+    default_model="image_model",
     check=check_images,
     answers=_count_images,
     answers_field="n",
@@ -75,5 +99,6 @@ ROW: Final = RequestRow(
     parts=_find_images,
     prompt_text=_measure_text,
     implied_parameters=_imply_parameters,
-    complete=_require_data,
+    complete=_complete,
+    allowed=_allow,
 )
