@@ -89,6 +89,14 @@ class Price:
             return getattr(self, kind.column) is not None
         return any(rule.name == (billable, variant) for rule in self.rules)
 
+    @property
+    def bills_images(self) -> bool:
+        """Returns whether the images of an answer have a rate each, beside their tokens."""
+        return any(
+            rule.billable is Billable.IMAGE and rule.variant != "input" and rule.price
+            for rule in self.rules
+        )
+
     def net(self, name: str) -> Decimal:
         """Returns one rate after the discount; 0 for a rate that is not set."""
         amount: Decimal = getattr(self, name) or ZERO

@@ -41,10 +41,21 @@ class Rates(NamedTuple):
     variants: Mapping[str, int]
 
     def of(self, place: int, variant: str) -> int:
-        """Returns the rate at a place; ``variant`` is the size and quality of an image."""
-        if place == IMAGE and variant in self.variants:
+        """Returns the rate at a place; ``variant`` is the size and quality of an image.
+
+        A list may tell apart only sizes or only qualities: the rate of a part of the variant then
+        applies. A variant that states only one of both means the dearest that has it.
+        """
+        if place != IMAGE or not self.variants:
+            return self.rates[place]
+        if variant in self.variants:
             return self.variants[variant]
-        return self.rates[place]
+        stated = set(variant.split("/")) - {""}
+        listed = {name: set(name.split("/")) for name in self.variants}
+        found = [self.variants[name] for name, parts in listed.items() if parts <= stated]
+        if not found and stated:
+            found = [self.variants[name] for name, parts in listed.items() if parts >= stated]
+        return max(found, default=self.rates[place])
 
 
 class Ceilings(NamedTuple):
@@ -65,10 +76,10 @@ class Ceilings(NamedTuple):
         """
         rates, variants = self.rates
         image = rates[IMAGE]
-        if allowed.image_variant not in variants:
-            image = max(image, *variants.values()) if variants else image
-        else:
-            image = variants[allowed.image_variant]
+        if allowed.image_variant:
+            image = self.rates.of(IMAGE, allowed.image_variant)
+        elif variants:
+            image = max(image, *variants.values())
         return (
             rates[_IMAGE_INPUT] * images + rates[SEARCH] * allowed.searches
             + rates[SECOND] * allowed.milliseconds + rates[_CHARACTER] * allowed.characters

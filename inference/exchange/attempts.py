@@ -233,7 +233,6 @@ class Attempts:
         async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
             response = await self._send(item, dialect)
             if response.headers.get("Content-Type", "").startswith("application/json"):
-                # The parser raises an error with status 200 with the provider's message.
                 reply = await self._read_reply(dialect, response)
                 reader = self._open_reader(dialect, response)
                 reader.event_bytes = reply.size  # large events are rendered in a thread
@@ -262,8 +261,7 @@ class Attempts:
         return await self._parse_reply(_dialect_of(self.candidate), body)
 
     async def _parse_reply(self, dialect: Dialect, body: Body) -> Reply:
-        request = self._request
-        return await self._workload.run(len(body), _parse_reply, dialect, request, body)
+        return await self._workload.run(len(body), _parse_reply, dialect, self._request, body)
 
     async def receive_late_chunks(self, limit: int) -> AsyncGenerator[Chunk]:
         """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all."""

@@ -204,13 +204,26 @@ class Tally:
         """
         usage = None if self.usage is None else self._believe(self.usage)
         if usage is not None and self._is_final:
-            return Count(usage, False)
+            return self._count_images(usage) or Count(usage, False)
         estimate = self.estimate()
         if usage is None:
             return Count(estimate, True)
         if usage.completion >= estimate.completion:
             return Count(usage, False)
         return Count(replace(usage, completion=estimate.completion), True)
+
+    def _count_images(self, usage: Usage) -> Count | None:
+        """Estimates the tokens of images whose provider counts none, where only tokens are billed.
+
+        Returns ``None`` for any other usage.
+        """
+        if not usage.output_images or usage.prompt or usage.completion:
+            return None
+        if self._candidate is None or self._candidate.route.price.bills_images:
+            return None
+        estimate = self.estimate()
+        tokens = {"completion": estimate.completion, "image_output": estimate.completion}
+        return Count(replace(usage, prompt=estimate.prompt, **tokens), True)
 
     def _believe(self, usage: Usage) -> Usage:
         """Returns a usage without what exceeds its bounds; a part is never more than its total."""

@@ -1,0 +1,102 @@
+"""What images cost: by tokens, by the image in sizes and qualities, and what a hold bounds."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from catalog.pricing import Price
+from catalog.pricing.rules import Billable, Rule
+from tests.support import factories
+from tests.support.inference.pictures import reference
+from tests.support.inference.site import Site
+from tests.support.ledger import assert_in_order
+
+ROUTER = "/api/v1/images"
+
+
+@pytest.fixture
+def site(site: Site) -> Site:
+    """The site, whose model makes images."""
+    site.model.output_modalities = ["image"]
+    site.model.input_modalities = ["text", "image"]
+    site.model.save_fields("output_modalities", "input_modalities")
+    return site
+
+
+def ask(site: Site, **fields: Any) -> Any:
+    return site.post({"model": site.model.slug, "prompt": "a cat", **fields}, path=ROUTER)
+
+
+def by_image(**rates: str) -> Price:
+    """Returns a price by the image; the names of variants have ``_`` for ``/``."""
+    return Price(
+        Decimal(0),
+        Decimal(0),
+        rules=tuple(
+            Rule(Billable.IMAGE, "image", Decimal(rate), variant=name.strip("_").replace("_", "/"))
+            for name, rate in rates.items()
+        ),
+    )
+
+
+SIZES = {"_1024x1024_low": "0.01", "_1024x1024_high": "0.2", "_1536x1024_high": "0.3"}
+
+
+@pytest.mark.parametrize(
+    ("rates", "fields", "cost"),
+    [
+        ({"_": "0.04"}, {}, 40_000_000),
+        ({"_": "0.04"}, {"n": 3}, 120_000_000),
+        (SIZES, {"size": "1024x1024", "quality": "low"}, 10_000_000),
+        (SIZES, {"size": "1024x1024", "quality": "high", "n": 2}, 400_000_000),
+        (SIZES, {"size": "1536x1024", "quality": "high"}, 300_000_000),
+        # The answer states the size that the provider chose.
+        (SIZES, {"quality": "high"}, 200_000_000),
+        # A list that tells only one of both apart.
+        ({"_low": "0.01", "_high": "0.2"}, {"quality": "high"}, 200_000_000),
+        ({"_1024x1024": "0.02", "_1536x1024": "0.03"}, {"size": "1536x1024"}, 30_000_000),
+    ],
+)
+def test_images_are_billed_by_size_and_quality(
+    site: Site, rates: dict[str, str], fields: dict[str, Any], cost: int
+) -> None:
+    site.publish("sim-picture-no-usage", price=by_image(**rates))
+    answer = ask(site, **fields)
+    assert answer.status_code == 200
+    row = site.settled()
+    assert (row.cost_nano, row.is_estimated) == (cost, False)
+    assert row.units["output_images"] == fields.get("n", 1)
+    assert_in_order()
+
+
+def test_a_hold_bounds_the_dearest_image_that_may_come(site: Site) -> None:
+    site.publish(price=by_image(_1024x1024_low="0.01", _1024x1024_high="5000"))
+    # The balance covers the image that is named, and not one that the provider may choose.
+    assert ask(site, quality="low", size="1024x1024").status_code == 200
+    assert ask(site).status_code == 402
+
+
+def test_fewer_images_cost_less(site: Site) -> None:
+    site.publish("sim-picture-fewer", price=by_image(_="0.04"))
+    assert ask(site, n=5).status_code == 200
+    assert site.settled().cost_nano == 40_000_000
+
+
+def test_images_of_the_prompt_are_billed_too(site: Site) -> None:
+    site.publish("sim-picture-no-usage", price=by_image(_="0.04", _input="0.003"))
+    assert ask(site, input_references=[reference()] * 2).status_code == 200
+    assert site.settled().cost_nano == 46_000_000
+
+
+def test_tokens_that_a_provider_does_not_count_are_estimated(site: Site) -> None:
+    site.publish("sim-picture-no-usage", price=factories.make_price("0.001", "0.00001"))
+    answer = ask(site, n=2)
+    row = site.settled()
+    assert (row.completion_tokens, row.is_estimated) == (2_580, True)
+    assert row.prompt_tokens == 2
+    assert answer.json()["usage"]["completion_tokens"] == 2_580
+    assert row.cost_nano == 2 * 1_000_000 + 2_580 * 10_000
+    assert_in_order()
