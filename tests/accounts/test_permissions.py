@@ -25,7 +25,7 @@ from config.console.roles import update_roles
 from config.local.simulator.server import Simulator
 from config.secrets import generate_api_key
 from endpoints.models import PrivateEndpoint
-from inference.faces.routes import COUNT_TOKENS, EDITS, MESSAGES, ROUTES
+from inference.faces.routes import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES, ROUTES
 from tests.support import console, factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
@@ -261,11 +261,16 @@ def test_the_routes_of_the_data_plane_follow_the_same_table(
         tenant.api_key: 404,
     }
     asked = {"model": "acme/unknown", "messages": [{"role": "user", "content": "x"}]}
-    body = {**asked, "prompt": "x", "input": "x"}
+    audio = {"data": "UklGRg==", "format": "wav"}
+    body = {**asked, "prompt": "x", "input": "x", "query": "x", "documents": ["x"]}
+    body["input_audio"] = audio
+    # A prompt of responses is an object, unlike that of completions.
+    response = {"model": "acme/unknown", "input": "x"}
     names = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
     for path in ROUTES:
         is_messages = path in (MESSAGES, COUNT_TOKENS)
         sent = {**asked, "max_tokens": 1} if is_messages else body
+        sent = response if path == RESPONSES else sent
         for key, status in expected.items():
             headers = {} if key is None else {"Authorization": f"Bearer {key}"}
             if path == EDITS:
