@@ -173,7 +173,7 @@ def test_azure_has_the_same_paths() -> None:
             {
                 "api_key": "test-key-0123456789",
                 "endpoint_url": "https://a.openai.azure.com",
-                "api_version": "v",
+                "api_version": "2026-01-01",
             }
         )
     )
