@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 from accounts.models import ApiKey, workspace_for
 from config import secrets
 from config.api.errors import NotFound
+from config.clocks.clock import clock
 from config.credentials import Secret
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -82,7 +83,7 @@ def test_a_secret_does_not_print_itself() -> None:
 def test_a_key_is_usable_until_it_is_revoked_or_expires(
     tenant: Tenant, disabled: bool, lifetime: int | None, usable: bool
 ) -> None:
-    expires_at = None if lifetime is None else timezone.now() + timedelta(seconds=lifetime)
+    expires_at = None if lifetime is None else clock.now() + timedelta(seconds=lifetime)
     key, secret = ApiKey.objects.create_key(
         workspace=tenant.workspace, name="key", expires_at=expires_at
     )
