@@ -235,8 +235,10 @@ def test_a_request_that_a_dialect_cannot_express_leaves_the_health_unchanged(sit
     other = site.another_provider("other", dialect="anthropic")
     ailing = site.publish(provider=other)
     good = site.publish()
+    picture = {"type": "image_url", "image_url": {"url": "ftp://example.com/cat.png"}}
+    messages = [{"role": "user", "content": [picture]}]
     for _ in range(6):
-        refused = site.chat(tools=[{"type": "nonsense"}], provider={"only": ["other"]})
+        refused = site.chat(messages=messages, provider={"only": ["other"]})
         assert refused.status_code == 400
     assert site.dialled() == []
     assert site.chat(provider={"only": ["acme"]}).status_code == 200
