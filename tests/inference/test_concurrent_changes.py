@@ -103,8 +103,9 @@ def settle(cursor: CursorWrapper, *rows: Generation, cost: int = 40) -> int:
 
 
 def admit(cursor: CursorWrapper, *rows: GenerationRow, shown: Any = ()) -> list[Any]:
+    """Returns the ids that were stored, and the meters, without the times of the rows."""
     sql.execute(cursor, ADMIT, [msgspec.json.encode(rows).decode(), "[]", list(shown)])
-    return list(cursor.fetchall())
+    return [row[:2] for row in cursor.fetchall()]
 
 
 def run_beside(
