@@ -140,10 +140,11 @@ def test_build_translates_content_parts(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_dialects_serve_only_chats(kind: str) -> None:
+def test_dialects_serve_chats_and_gemini_serves_images(kind: str) -> None:
     dialect = dialects.get(kind)
     assert dialect is not None
-    assert dialect.operations == {Operation.CHAT}
+    images = {Operation.IMAGES} if kind == "gemini" else set()
+    assert dialect.operations == {Operation.CHAT} | images
 
 
 @pytest.mark.parametrize("kind", KINDS)

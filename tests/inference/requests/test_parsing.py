@@ -22,6 +22,7 @@ BASES: dict[Operation, dict[str, Any]] = {
     Operation.SPEECH: {"input": "Hi"},
     Operation.TRANSCRIPTION: {},
     Operation.RERANK: {"query": "Hi", "documents": ["Hi"]},
+    Operation.IMAGES: {"prompt": "Hi"},
 }
 
 
@@ -240,7 +241,7 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
         (b"{", "The body is not valid JSON."),
         (
             (
-                b'{"model":"a","prompt":"","input":"a","query":"q","documents":["d"],'
+                b'{"model":"a","prompt":"p","input":"a","query":"q","documents":["d"],'
                 b'"messages":[{"role":"assistant"}]}x'
             ),
             "The body is not valid JSON.",
