@@ -23,7 +23,7 @@ _OTHERWISE: Final = {
     "audio_output": "completion",
     "image_token": "completion",
 }
-_FALL: Final = 10
+_FALL: Final = -90
 _HUNDRED: Final = 100
 
 
@@ -31,7 +31,8 @@ class Change(NamedTuple):
     """The old and the new value of one column, as texts; ``None`` where there is none.
 
     ``percent`` is the rise of a rate, with its sign; ``None`` for other columns, and for a rate
-    that was 0.
+    that was 0. Where a rate is not stated, the one that applies instead counts: without a rate for
+    cached tokens, they cost what the others do.
     """
 
     column: str
@@ -50,15 +51,14 @@ class Change(NamedTuple):
 
     def rises_above(self, limit: Decimal) -> bool:
         """Returns whether a rate rises by more than ``limit`` percent."""
-        if not self.is_rate or not _number(self.new):
+        if not self.is_rate:
             return False
-        return self.percent is None or self.percent > limit
+        return _number(self.new) > 0 if self.percent is None else self.percent > limit
 
     @property
     def falls_far(self) -> bool:
-        """Returns whether a rate falls below a tenth, but not to 0."""
-        new, old = _number(self.new), _number(self.old)
-        return self.is_rate and new > 0 and new * _FALL < old
+        """Returns whether a rate falls below a tenth."""
+        return self.is_rate and self.percent is not None and self.percent < _FALL
 
 
 def find_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:

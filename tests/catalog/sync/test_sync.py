@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 
 from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, PriceVersion
 from catalog.pricing import decimal_text
+from catalog.sync import proposals
 from catalog.sync.run import sync_due
 from config.audit.entries import AuditEntry
 from config.egress.addresses import EgressPolicy
@@ -110,6 +111,7 @@ def test_an_ordinary_change_is_applied_with_its_origin(
         ("1.21e-06", "0.000002", {}, "rise", ["pricing.prompt"]),
         ("0.0000009", "0.00001", {}, "rise", ["pricing.prompt", "pricing.completion"]),
         ("9.9e-08", "0.000002", {}, "fall", ["pricing.prompt"]),
+        ("0.000001", "0", {}, "fall", ["pricing.completion"]),
         ("0", "0", {}, "unpriced", ["pricing.prompt", "pricing.completion"]),
         (None, None, {}, "unpriced", ["pricing.prompt", "pricing.completion"]),
         (
@@ -135,6 +137,21 @@ def test_a_dearer_or_unpriced_row_waits(
     assert (report["updated"], report["proposed"]) == (NONE, 1)
     assert waiting() == [(reason, columns)]
     assert price_of(endpoint) == ("0.000001", "0.000002")
+
+
+def test_a_rate_that_is_no_longer_stated_waits_where_another_one_applies(
+    tmp_path: Path, endpoint: ModelEndpoint
+) -> None:
+    cached = row(cache_read_input_token_cost=1e-7, input_cost_per_request=0.01)
+    sync(str(tmp_path), gpt_x=cached)
+    proposals.approve(CatalogProposal.objects.get(), by="operator ann")
+    for left, reason, column in (
+        ("input_cost_per_request", "rise", "pricing.input_cache_read"),
+        ("cache_read_input_token_cost", "fall", "pricing.request"),
+    ):
+        report = sync(str(tmp_path), gpt_x=row(**{left: cached[left]}))
+        assert (report["updated"], report["proposed"]) == (NONE, 1)
+        assert waiting() == [(reason, [column])]
 
 
 def test_the_limit_of_a_rise_is_a_setting(
