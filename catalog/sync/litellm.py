@@ -287,7 +287,9 @@ def _read_ranges(tiers: list[Any]) -> dict[str, Any]:
         if not isinstance(bounds, list) or not bounds:
             raise InvalidRow("tiered_pricing has a tier without a range")
         start = bounds[0]
-        if isinstance(start, bool) or start != int(start) or not 0 <= start < 10**9:
+        is_number = isinstance(start, int | Decimal) and not isinstance(start, bool)
+        # The size is checked before the digits are written out: 1e999999 would have a million.
+        if not is_number or not 0 <= start < 10**9 or start != int(start):
             raise InvalidRow("tiered_pricing has a range that is not of tokens")
         rates = _read_rates(tier)
         if not start:
@@ -305,19 +307,27 @@ def _read_windows(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     if not isinstance(off_peak, dict):
         return
     rates = {name: rate for name, rate in _read_rates(off_peak).items() if name != "request"}
-    for window in off_peak.get("windows") or ():
+    for window in _read_items(off_peak, "windows"):
         if not isinstance(window, dict):
             raise InvalidRow("off_peak_pricing has a window that is not an object")
         hours = window.get("hours_utc")
         days = [
             _DAYS[day - 1]
-            for day in window.get("weekdays") or ()
+            for day in _read_items(window, "weekdays")
             if isinstance(day, int) and 1 <= day <= 7
         ]
-        for text in [hours] if isinstance(hours, str) else hours or ():
+        for text in [hours] if isinstance(hours, str) else _read_items(window, "hours_utc"):
             match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
             if match is None:
                 raise InvalidRow("off_peak_pricing has hours that are not like 04:00-06:00")
             start, end = int(match[1] + match[2]), int(match[3] + match[4])
             limits = {} if start == end else {"utc_start": start, "utc_end": end}
             yield {**limits, **({"utc_days": days} if days else {}), **rates}
+
+
+def _read_items(row: Mapping[str, Any], key: str) -> list[Any]:
+    """Returns the items of a list in ``off_peak_pricing``; empty if it is missing."""
+    items = row.get(key) or []
+    if not isinstance(items, list):
+        raise InvalidRow(f"off_peak_pricing has {key} that are not a list")
+    return items

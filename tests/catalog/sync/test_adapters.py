@@ -254,6 +254,34 @@ def test_litellm_adds_no_model_that_has_ended_or_whose_maker_it_does_not_name() 
     assert made == {"old": False, "new": True, "groq/llama": False}
 
 
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ({"tiered_pricing": [{"range": ["x", 1]}]}, "a range that is not of tokens"),
+        ({"tiered_pricing": [{"range": [None]}]}, "a range that is not of tokens"),
+        ({"tiered_pricing": [{"range": raw(at="1e999999999")["at"]}]}, "a tier without a range"),
+        (
+            {"tiered_pricing": [{"range": [raw(at="1e999999999")["at"]]}]},
+            "a range that is not of tokens",
+        ),
+        ({"off_peak_pricing": {"windows": 5}}, "windows that are not a list"),
+        ({"off_peak_pricing": {"windows": [{"weekdays": 3}]}}, "weekdays that are not a list"),
+        ({"off_peak_pricing": {"windows": [{"hours_utc": 7}]}}, "hours_utc that are not a list"),
+        ({"off_peak_pricing": {"windows": [{"hours_utc": "7"}]}}, "hours that are not like"),
+    ],
+)
+def test_litellm_refuses_a_row_of_another_shape_and_uses_the_others(
+    members: dict[str, Any], problem: str
+) -> None:
+    good = {"litellm_provider": "openai", "mode": "chat"}
+    good |= raw(input_cost_per_token="1e-06", output_cost_per_token="2e-06")
+    document = msgspec.json.encode({"bad": {**good, **members}, "good": good})
+    found = litellm.read_list(read_json(document), DAY)
+    [(name, said)] = found.refused
+    assert (name, [offer.name for offer in found.offers.values()]) == ("bad", ["good"])
+    assert problem in said
+
+
 def test_openrouter_sells_models_itself() -> None:
     document = {
         "data": [
