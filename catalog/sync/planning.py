@@ -188,11 +188,14 @@ class _Planner:
         models = LanguageModel.objects.values_list("slug", "canonical_slug")
         permanent = dict(models)
         permanent |= {canonical: canonical for canonical in permanent.values()}
-        planned: set[str] = set()
+        planned: set[str | None] = set()
         for offer in offers:
             stored = providers.get(offer.provider)
             is_open = stored.is_listed if stored is not None else offer.provider in own
-            if offer.model is None or not is_open or offer.model["id"] in planned:
+            facts = offer.model or {}
+            # Variants of a model share its permanent slug: the first one is the model.
+            names = {facts.get("id"), facts.get("canonical_slug")}
+            if offer.model is None or not is_open or names & planned:
                 self._plan.ignored += 1
                 continue
             try:
@@ -200,7 +203,7 @@ class _Planner:
             except _Refused as exc:
                 self._plan.refuse(offer.name, str(exc))
                 continue
-            planned.add(offer.model["id"])
+            planned |= names
             self._plan.rows.append(row)
 
     def _plan_new(

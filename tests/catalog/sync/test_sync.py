@@ -371,3 +371,23 @@ def test_openrouter_brings_its_provider_and_its_models(db: None, tmp_path: Path)
     call_command(*arguments, stdout=io.StringIO())
     made.refresh_from_db()
     assert (made.context_length, made.max_completion_tokens) == (2000, 700)
+
+
+def test_variants_of_a_model_do_not_take_its_name(db: None, tmp_path: Path) -> None:
+    model = {
+        "id": "acme/falcon-9",
+        "canonical_slug": "acme/falcon-9-2026",
+        "name": "Falcon",
+        "created": 1_780_272_000,
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "pricing": {"prompt": "0.0000005", "completion": "0.0000015"},
+    }
+    variant = {**model, "id": "acme/falcon-9:extended"}
+    path = tmp_path / "models.json"
+    path.write_text(json.dumps({"data": [model, variant]}))
+    arguments = ("sync_catalog", "--source", "openrouter", "--file", str(path))
+    call_command(*arguments, stdout=io.StringIO())
+    assert LanguageModel.objects.get().slug == "acme/falcon-9"
+    assert ModelEndpoint.objects.get().upstream_model_id == "acme/falcon-9"
+    call_command(*arguments, stdout=io.StringIO())
+    assert [reason for reason, _ in waiting()] == ["new"]
