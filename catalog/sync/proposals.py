@@ -8,7 +8,7 @@ import msgspec
 from django.db import transaction
 
 from catalog import imports
-from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint
+from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, Provider
 from catalog.sync.planning import Plan, PlannedRow, digest_of, stored_endpoints
 from config.api.errors import Conflict, Forbidden
 from config.bulk.problems import ImportRefused
@@ -76,10 +76,12 @@ def approve(proposal: CatalogProposal, *, by: str) -> None:
         if not proposal.content["endpoints"]:
             _delist(endpoint)
             return
+        content = proposal.content
         if endpoint is None:
             _require_absent(proposal)
+            content = {**content, "providers": _missing_providers(proposal)}
         try:
-            imports.apply(imports.parse(msgspec.json.encode(proposal.content)))
+            imports.apply(imports.parse(msgspec.json.encode(content)))
         except ImportRefused:
             raise CatalogMoved from None
 
@@ -117,6 +119,21 @@ def _require_absent(proposal: CatalogProposal) -> None:
     )
     if made.exists() or models.exists():
         raise CatalogMoved
+
+
+def _missing_providers(proposal: CatalogProposal) -> list[Any]:
+    """Returns the provider of a new endpoint if it is new too: a present one stays as it is.
+
+    Raises :class:`CatalogMoved` if an operator has delisted it.
+    """
+    [row] = proposal.content["endpoints"]
+    stored = Provider.objects.filter(slug=row["provider"]).first()
+    if stored is None:
+        rows: list[Any] = proposal.content["providers"]
+        return rows
+    if not stored.is_listed:
+        raise CatalogMoved
+    return []
 
 
 def _make_proposal(plan: Plan, row: PlannedRow) -> CatalogProposal:

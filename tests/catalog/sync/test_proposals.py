@@ -14,7 +14,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
-from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint
+from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, Provider
 from catalog.sync import proposals
 from catalog.sync.proposals import CatalogMoved
 from catalog.sync.run import sync_list
@@ -144,6 +144,33 @@ def test_a_new_row_that_exists_by_now_is_not_added(endpoint: ModelEndpoint) -> N
     with pytest.raises(CatalogMoved):
         proposals.approve(CatalogProposal.objects.get(), by="operator ann")
     assert snapshots.everything() == before
+
+
+def test_an_approval_leaves_a_present_provider_as_it_is(db: None) -> None:
+    document = {
+        "data": [
+            {
+                "id": f"acme/{name}",
+                "created": 1_780_272_000,
+                "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+                "pricing": {"prompt": "0.0000005", "completion": "0.0000015"},
+            }
+            for name in ("falcon", "eagle", "owl")
+        ]
+    }
+    data = msgspec.json.encode(document)
+    sync_list("openrouter", data, as_of=DAY, by="test", action="test", applies=False)
+    first, second, third = CatalogProposal.objects.order_by("subject")
+    proposals.approve(first, by="operator ann")
+    Provider.objects.update(base_url="https://eu.example/v1", retains_prompts=False)
+    before = snapshots.everything()["catalog.Provider"]
+    proposals.approve(second, by="operator ann")
+    assert ModelEndpoint.objects.count() == 2
+    assert snapshots.everything()["catalog.Provider"] == before
+    Provider.objects.update(is_listed=False)
+    with pytest.raises(CatalogMoved):
+        proposals.approve(third, by="operator ann")
+    assert not Provider.objects.get().is_listed
 
 
 def test_a_decided_proposal_stays_decided(endpoint: ModelEndpoint) -> None:
