@@ -7,6 +7,7 @@ The formats are those of OpenAI's ``/organization/usage`` and ``/organization/co
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
@@ -20,6 +21,8 @@ MAX_LINES: Final = 1_000_000
 HEADER: Final = "id,date,model,requests,prompt_tokens,completion_tokens,cost"
 _MAX_COUNT: Final = 10**15
 _CENTS: Final = 2
+# The day after each day is needed too.
+_LAST_DAY: Final = date(9998, 12, 31)
 
 # The columns of a CSV file, each under the names that providers give it. The first name that a file
 # has counts; names in one group are added up.
@@ -58,6 +61,7 @@ def read_invoice(data: bytes) -> list[InvoiceLine]:
     """Returns the lines of an export; raises :class:`ImportRefused` with its problems."""
     problems = Problems()
     lines: list[InvoiceLine] = []
+    data = data.removeprefix(codecs.BOM_UTF8)
     rows = _iter_json(data, problems) if data.lstrip()[:1] in (b"{", b"[") else _iter_csv(
         data, problems
     )  # fmt: skip
@@ -89,11 +93,14 @@ class _Row(NamedTuple):
 
 def _iter_csv(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode()
     except UnicodeDecodeError:
         problems.stop(1, "not UTF-8")
     reader = csv.DictReader(text.splitlines(), strict=True)
-    names = set(reader.fieldnames or ())
+    try:
+        names = set(reader.fieldnames or ())
+    except csv.Error as exc:
+        problems.stop(1, f"not CSV: {exc}")
     measures = [_find(group, names) for group in (_REQUESTS, _PROMPT, _COMPLETION, _COST)]
     day = next((name for name in _DAY if name in names), None)
     model = next((name for name in _MODEL if name in names), None)
@@ -231,13 +238,20 @@ def _read_day(value: Any) -> date:
     """Returns the UTC day of a day, a time in ISO 8601, or a time in Unix seconds."""
     text = str(value)
     try:
-        if isinstance(value, int) or (text.isascii() and text.isdecimal()):
-            return datetime.fromtimestamp(int(text), UTC).date()
-        if len(text) == len("2026-11-12"):
-            return date.fromisoformat(text)
-        moment = datetime.fromisoformat(text)
+        day = _parse_day(text)
     except (ValueError, OverflowError, OSError):
         raise InvalidRow("has no day such as 2026-11-12") from None
+    if day > _LAST_DAY:
+        raise InvalidRow(f"has a day after {_LAST_DAY}")
+    return day
+
+
+def _parse_day(text: str) -> date:
+    if text.isascii() and text.isdecimal():
+        return datetime.fromtimestamp(int(text), UTC).date()
+    if len(text) == len("2026-11-12"):
+        return date.fromisoformat(text)
+    moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo is None else moment.astimezone(UTC)).date()
 
 

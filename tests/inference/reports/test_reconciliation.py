@@ -259,6 +259,8 @@ def test_only_what_the_account_pays_counts(
         ("date,cost\n2026-11-12,1\n", "no header of a known export"),
         ("date,model,cost\n", "the export: has no lines"),
         ("date,model,cost\n2026-13-01,m,1\n", "line 2: has no day such as 2026-11-12"),
+        ("date,model,cost\n9999-12-31,m,1\n", "line 2: has a day after 9998-12-31"),
+        ('"date"x,model,cost\n', "line 1: not CSV"),
         ("date,model,cost\n2026-11-12,,1\n", "line 2: names no model; group the export by model"),
         ("date,model,cost\n2026-11-12,m,-1\n", "line 2: the cost is negative"),
         ("date,model,cost\n2026-11-12,m,1e99\n", "line 2: the cost is 1,000,000 or more"),
@@ -303,6 +305,13 @@ def test_the_command_refuses_unknown_names(tmp_path: Path, endpoint: ModelEndpoi
         with pytest.raises(CommandError) as caught:
             call_command("reconcile_invoice", *arguments)
         assert caught.value.returncode == code
+
+
+def test_json_may_begin_with_a_byte_order_mark() -> None:
+    [line] = read_invoice(
+        b'\xef\xbb\xbf{"data": [{"date": "2026-11-12", "model": "m", "requests": 3}]}'
+    )
+    assert (line.model, line.requests) == ("m", 3)
 
 
 def test_a_line_has_what_its_export_says() -> None:
