@@ -150,6 +150,14 @@ def apply(catalog: Catalog, *, dry_run: bool = False, on_row: RowListener | None
     return report
 
 
+def lock_providers() -> None:
+    """Locks the providers, as :func:`apply` does first: concurrent changes wait for each other.
+
+    A transaction that locks endpoints before it applies rows calls this, to avoid a deadlock.
+    """
+    list(Provider.objects.select_for_update(no_key=True).values_list("pk"))
+
+
 def export() -> tuple[bytes, dict[str, int]]:
     """Returns the listed catalogue as a file, and the number of its rows of each kind.
 

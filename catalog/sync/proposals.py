@@ -26,6 +26,12 @@ class CatalogMoved(Conflict):
     )
 
 
+def lock_waiting(source: str) -> None:
+    """Locks a source's waiting proposals: an approval locks its proposal before the catalogue."""
+    mine = CatalogProposal.objects.filter(source=source, status="waiting")
+    list(mine.select_for_update().order_by("pk").values_list("pk"))
+
+
 def file_proposals(plan: Plan, waiting: list[PlannedRow]) -> int:
     """Files the waiting rows of a plan; returns the number of proposals that wait now.
 
@@ -66,6 +72,7 @@ def approve(proposal: CatalogProposal, *, by: str) -> None:
     """
     with transaction.atomic():
         proposal.approve(by=by)
+        imports.lock_providers()
         endpoint = None
         if proposal.endpoint_id is not None:
             endpoint = stored_endpoints().filter(pk=proposal.endpoint_id).first()

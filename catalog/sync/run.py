@@ -19,7 +19,7 @@ from catalog.sync import litellm, models_dev, openrouter
 from catalog.sync.documents import UnreadableList, read_json
 from catalog.sync.offers import PriceList
 from catalog.sync.planning import Plan, PlannedRow, make_plan
-from catalog.sync.proposals import file_proposals
+from catalog.sync.proposals import file_proposals, lock_waiting
 from config.audit import context as audit
 from config.bulk.report import Report
 from config.clocks.clock import clock
@@ -91,6 +91,8 @@ def sync_list(
     """
     found = SOURCES[source](read_json(data), as_of)
     with audit.acting_as_nobody(), transaction.atomic():
+        lock_waiting(source)
+        imports.lock_providers()
         plan = make_plan(
             found,
             source=source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
@@ -11,7 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 from django.contrib.auth.models import Group, User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, Provider
@@ -27,6 +30,7 @@ from tests.support.console import SUBMIT, messages_of, page
 from tests.support.database import snapshots
 
 DAY = date(2026, 11, 12)
+_LOCKS = re.compile(" FOR (?:NO KEY )?UPDATE")
 
 
 @pytest.fixture
@@ -203,6 +207,22 @@ def test_concurrent_decisions_decide_once(together: Callable[..., list[Any]]) ->
     proposal = CatalogProposal.objects.get()
     doubled = ModelEndpoint.objects.get().price.completion == Decimal("4e-6")
     assert doubled == (proposal.status == "approved")
+
+
+def test_a_sync_and_an_approval_lock_in_one_order(endpoint: ModelEndpoint) -> None:
+    sync(gpt_x=0.000002)
+    proposal = CatalogProposal.objects.get()
+
+    def locked(change: Callable[[], None]) -> list[str]:
+        with CaptureQueriesContext(connection) as found:
+            change()
+        asked = [query["sql"] for query in found if _LOCKS.search(query["sql"])]
+        tables = (text.partition(' FROM "')[2].partition('"')[0] for text in asked)
+        return [*dict.fromkeys(tables)]
+
+    order = ["catalog_catalogproposal", "catalog_provider", "catalog_modelendpoint"]
+    assert locked(partial(sync, gpt_x=0.000002))[:3] == order
+    assert locked(partial(proposals.approve, proposal, by="operator ann"))[:3] == order
 
 
 def url(verb: str) -> str:
