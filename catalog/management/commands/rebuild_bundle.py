@@ -35,6 +35,8 @@ class Command(BaseCommand):
             refuse(f"{exc} Nothing was written.")
         present = json.loads(_BUNDLE.read_text(encoding="utf-8"))
         bundle, left_out = rebuild_bundle(present, found, as_of=as_of)
+        if not bundle["endpoints"]:
+            refuse("The list has no price of any endpoint. Nothing was written.")
         text = render_bundle(bundle)
         imports.parse(text.encode())
         Path(options["output"] or _BUNDLE).write_text(text, encoding="utf-8")

@@ -52,8 +52,17 @@ def test_the_bundle_gets_the_prices_of_a_list_and_keeps_its_facts(tmp_path: Path
     assert BUNDLE.read_bytes() == before
 
 
+_OTHER = {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 0.5}
+
+
 @pytest.mark.parametrize(
-    ("text", "day", "code"), [("{}", "2026-11-20", 1), ("", "2026-11-20", 1), ("{}", "today", 2)]
+    ("text", "day", "code"),
+    [
+        ("{}", "2026-11-20", 1),
+        ("", "2026-11-20", 1),
+        (price_list(elsewhere=_OTHER), "2026-11-20", 1),
+        ("{}", "today", 2),
+    ],
 )
 def test_a_list_that_is_none_writes_nothing(tmp_path: Path, text: str, day: str, code: int) -> None:
     source = tmp_path / "prices.json"
