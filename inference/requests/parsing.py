@@ -15,7 +15,12 @@ from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.limits import MAX_ALL_CHOICES, check_body, is_large
 from inference.requests.operations import ROWS
-from inference.requests.operations.server_tools import NO_TOOLS, ServerTools, read_server_tools
+from inference.requests.operations.server_tools import (
+    NO_TOOLS,
+    SEARCH_FIELDS,
+    ServerTools,
+    read_server_tools,
+)
 from inference.requests.problems import explain_decode_error, field_error
 from inference.requests.rows import Body, RequestRow
 from inference.requests.schemas import SESSION_LENGTH, ProviderPreferences
@@ -32,7 +37,7 @@ _GATEWAY_FIELDS: Final = frozenset(
 )  # fmt: skip
 
 # Provider options must not change what was parsed, priced and held.
-_RESERVED: Final = _GATEWAY_FIELDS | frozenset(
+_RESERVED: Final = _GATEWAY_FIELDS | SEARCH_FIELDS | frozenset(
     (
         "messages", "prompt", "input", "stream", "stream_options", "max_tokens",
         "max_completion_tokens", "n", "best_of", "tools", "modalities", "size", "resolution",

@@ -172,3 +172,10 @@ def test_a_tool_without_a_rate_is_named_in_a_header_and_the_metadata(site: Site)
     assert refused.status_code == 400
     assert "web_search" in refused.json()["error"]["message"]
     assert everything() == before
+
+
+@pytest.mark.parametrize("name", ["enable_search", "search_parameters", "web_search_options"])
+def test_options_of_a_provider_start_no_search(name: str) -> None:
+    with pytest.raises(InvalidRequest) as excinfo:
+        parse(provider={"options": {"acme": {name: {}}}})
+    assert excinfo.value.message == f"provider.options.acme.{name}: Set it in the body itself."
