@@ -79,14 +79,16 @@ def parse_transcription(
         raise field_error(file.name, "The file is empty.")
     request = parse(Operation.TRANSCRIPTION, text, session_id=session_id)
     length = measure(file.data, (file.filename or "").rpartition(".")[2])
-    bound = -(-length.bound * _TOKENS_A_SECOND // _MS) + _MORE_TOKENS
+    # Providers report and bill whole seconds.
+    most_seconds = -(-length.bound // _MS)
+    bound = most_seconds * _TOKENS_A_SECOND + _MORE_TOKENS
     return replace(
         request,
         files=[replace(file, name="file")],
         size=len(body),
         prompt_bound=request.prompt_bound + bound,
         max_tokens=bound,
-        allowed=Usage(0, 0, milliseconds=length.bound),
+        allowed=Usage(0, 0, milliseconds=most_seconds * _MS),
         milliseconds=length.estimate,
     )
 
