@@ -162,6 +162,12 @@ class Tally:
         if characters := self._request.allowed.characters:
             # No provider counts what was known before.
             usage = replace(usage, characters=characters)
+        if usage.output_images and (named := self._request.least.image_variant):
+            # A price list has either the words of the answer or those of the request.
+            words = dict.fromkeys(
+                filter(None, (*usage.image_variant.split("/"), *named.split("/")))
+            )
+            usage = replace(usage, image_variant="/".join(words))
         self.usage = usage
         self.usage_body = part.fields.get("usage")
         self._is_final = has_finished

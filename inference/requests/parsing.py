@@ -60,9 +60,10 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     """A parsed request, and the raw fields that are sent upstream.
 
     ``models`` is empty if the caller names none. ``least`` is what the request uses of searches in
-    any case. ``allowed`` is the most that the request may use
-    of what is not counted in tokens: searches, milliseconds, characters and generated images, with
-    their size and quality if it decides them. ``milliseconds`` estimates the length of its audio,
+    any case, and the size and quality of its images as far as it names them. ``allowed`` is the
+    most that the request may use of what is not counted in tokens: searches, milliseconds,
+    characters and generated images, with their size and quality if it decides them.
+    ``milliseconds`` estimates the length of its audio,
     and ``files`` are sent beside the fields. ``max_tokens`` is the most that one choice may
     produce, ``None`` if the caller leaves it to the endpoint. ``choices`` is the number of
     completions, or of vectors. ``prompt_bound`` is an upper bound of the prompt's tokens for any

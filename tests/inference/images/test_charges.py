@@ -55,6 +55,9 @@ SIZES = {"_1024x1024_low": "0.01", "_1024x1024_high": "0.2", "_1536x1024_high": 
         (SIZES, {"size": "1536x1024", "quality": "high"}, 300_000_000),
         # The answer states the size that the provider chose.
         (SIZES, {"quality": "high"}, 200_000_000),
+        # A tier is sent as pixels, which the answer states; a list may have either.
+        (SIZES, {"resolution": "1K", "quality": "high"}, 200_000_000),
+        ({"_1K_high": "0.1", "_4K_high": "0.5"}, {"size": "1K", "quality": "high"}, 100_000_000),
         # A list that tells only one of both apart.
         ({"_low": "0.01", "_high": "0.2"}, {"quality": "high"}, 200_000_000),
         ({"_1024x1024": "0.02", "_1536x1024": "0.03"}, {"size": "1536x1024"}, 30_000_000),
@@ -70,6 +73,16 @@ def test_images_are_billed_by_size_and_quality(
     assert (row.cost_nano, row.is_estimated) == (cost, False)
     assert row.units["output_images"] == fields.get("n", 1)
     assert_in_order()
+
+
+def test_a_stream_is_billed_by_the_size_that_the_request_names(site: Site) -> None:
+    site.publish(
+        "sim-picture-no-usage", price=by_image(_1K_high="0.1", _4K_high="0.5", _4K_low="0.4")
+    )
+    body = {"model": site.model.slug, "prompt": "a cat", "stream": True}
+    named = {"size": "1K", "quality": "high"}
+    assert site.post({**body, **named}, path=ROUTER).status_code == 200
+    assert site.settled().cost_nano == 100_000_000
 
 
 def test_a_hold_bounds_the_dearest_image_that_may_come(site: Site) -> None:

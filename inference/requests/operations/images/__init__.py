@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from catalog.dialects.base import InvalidReply, Reply
 from catalog.dialects.shared.images.pictures import IMAGES, PARAMETERS, is_given, read_members
@@ -62,22 +61,26 @@ def _name_variant(fields: Fields) -> tuple[str, ...]:
 
 
 def _allow(fields: Fields) -> Usage:
-    """Returns the number of images, and their variant if the request leaves nothing of it open."""
+    """Returns the number of images, and their variant if the request leaves nothing of it open.
+
+    A tier such as 2K is open: each provider has pixels of its own for it.
+    """
     number = read_members({name: fields[name] for name in ("n",) if name in fields}).get("n", 1)
     named = _name_variant(fields)
-    return Usage(
-        0, 0, output_images=number, image_variant="/".join(named) if len(named) == 2 else ""
-    )
+    is_decided = len(named) == 2 and "x" in named[0]
+    return Usage(0, 0, output_images=number, image_variant="/".join(named) if is_decided else "")
+
+
+def _name_least(fields: Fields) -> Usage:
+    """Returns the size and quality that the request names, for an answer that states neither."""
+    return Usage(0, 0, image_variant="/".join(_name_variant(fields)))
 
 
 def _complete(fields: Fields, reply: Reply) -> None:
-    """Adds the variant that the request names, if the answer states none.
+    """Raises :class:`InvalidReply` for URLs in the answer to a caller who asked for data.
 
-    Raises :class:`InvalidReply` for URLs in the answer to a caller who asked for data. Nobody
-    fetches them: a URL is the upstream's word.
+    Nobody fetches them: a URL is the upstream's word.
     """
-    if reply.usage is not None and not reply.usage.image_variant:
-        reply.usage = replace(reply.usage, image_variant="/".join(_name_variant(fields)))
     wanted = fields.get("response_format")
     if wanted is None or bytes(wanted) != b'"b64_json"':
         return
@@ -101,4 +104,5 @@ ROW: Final = RequestRow(
     implied_parameters=_imply_parameters,
     complete=_complete,
     allowed=_allow,
+    least=_name_least,
 )
