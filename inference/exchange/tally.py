@@ -13,7 +13,13 @@ from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
-from inference.admission.estimate import Claim, estimate_tokens, fee_nano, output_bound
+from inference.admission.estimate import (
+    Claim,
+    estimate_tokens,
+    estimate_usage,
+    fee_nano,
+    output_bound,
+)
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
@@ -186,13 +192,17 @@ class Tally:
             self._prompt_tokens = min(
                 estimate_tokens(self._request.prompt_bytes), self._request.prompt_bound
             )
-        return Usage(
-            prompt=self._prompt_tokens,
-            completion=min(estimate_tokens(self.output_bytes), self._most_output),
+        request = self._request
+        completion = min(estimate_tokens(self.output_bytes), self._most_output)
+        usage = estimate_usage(request.operation, self._prompt_tokens, completion)
+        return replace(
+            usage,
             # The text to speak is known before it is spoken.
-            characters=self._request.allowed.characters,
-            searches=self._request.least.searches,
-            milliseconds=self._request.milliseconds or self._estimate_speech(),
+            characters=request.allowed.characters,
+            searches=request.least.searches,
+            milliseconds=request.milliseconds or self._estimate_speech(),
+            output_images=min(usage.output_images, request.allowed.output_images),
+            image_variant=request.least.image_variant if usage.output_images else "",
         )
 
     def _estimate_speech(self) -> int:

@@ -13,13 +13,14 @@ from django.conf import settings
 from django.contrib.postgres.functions import TransactionNow
 from django.db import DataError, IntegrityError, OperationalError, connection, transaction
 from django.db.models import QuerySet
-from psycopg.errors import DeadlockDetected, LockNotAvailable
+from msgspec.structs import replace
+from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 
-from catalog.pricing import Usage, cost_nano
+from catalog.pricing import cost_nano
 from config import sql
 from config.clocks.clock import clock
 from config.server.batching.waits import Blocked, waits
-from inference.admission.estimate import fee_nano
+from inference.admission.estimate import estimate_usage, fee_nano
 from inference.models import Generation, Journal, ProviderPace, Uptime
 from inference.routing.health import oldest_bucket
 from inference.routing.pacing import oldest_pace
@@ -39,6 +40,8 @@ _UNCHARGEABLE: Final = "unchargeable"
 # How long a transaction waits for a lock; one that ends a single generation waits less.
 _LOCK_MS: Final = 200
 _ALONE_LOCK_MS: Final = 20
+# Another transaction holds a lock, or has changed a row; nothing has changed here.
+_BLOCKED: Final = (LockNotAvailable, DeadlockDetected, SerializationFailure)
 
 
 class _Abandoned(NamedTuple):
@@ -184,7 +187,7 @@ def _store(
                 sql.execute(cursor, SETTLE, [encode_settlements(found)])
             return len(found)
     except OperationalError as exc:
-        if not isinstance(exc.__cause__, LockNotAvailable | DeadlockDetected):
+        if not isinstance(exc.__cause__, _BLOCKED):
             raise
         waits.report_timeout(
             "sweep",
@@ -205,14 +208,15 @@ def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement:
         return Settlement(generation.pk, Generation.Status.FAILED, error_type=_UNCHARGEABLE)
     usage, cost, upstream_cost = None, 0, 0
     if journal.completion_tokens:
-        usage = Usage(
-            prompt=journal.prompt_tokens,
-            completion=journal.completion_tokens,
+        usage = replace(
+            estimate_usage(generation.operation, journal.prompt_tokens, journal.completion_tokens),
             images=journal.images,
         )
         cost = upstream_cost = cost_nano(generation.price.price, usage, generation.instant)
         if generation.is_byok:
             cost = fee_nano(upstream_cost, settings.BYOK_FEE_PERCENT)
+        # Our own estimate of characters and seconds is no claim of the upstream.
+        cost = min(cost, generation.hold_nano)
     return Settlement(
         generation_id=generation.pk,
         status=Generation.Status.FAILED,

@@ -269,3 +269,18 @@ def test_a_claim_is_the_cost_beyond_what_was_allowed(
         assert (claim.excess_nano, claim.upstream_excess_nano) == excess
         assert (claim.prompt, claim.completion) == (usage.prompt, usage.completion)
         assert (claim.allowed_prompt, claim.allowed_completion) == (BOUND, 1_000)
+
+
+@pytest.mark.parametrize(("delivered", "images"), [(400, 0), (5_160, 1), (5_160 * 3, 2)])
+def test_images_that_were_delivered_without_a_usage_are_counted(
+    delivered: int, images: int
+) -> None:
+    body = b'{"model": "a/b", "prompt": "x", "stream": true, "n": 2, "size": "1K"}'
+    tally = Tally(parsing.parse(Operation.IMAGES, body), Decimal(0))
+    tally.allow(candidate(), 10_000)
+    tally.add(Chunk(fields={}, has_choices=True, output_bytes=delivered))
+    charged = tally.charge(Ending.CANCELLED, is_sent=True)
+    assert charged is not None
+    assert (charged.usage.output_images, charged.is_estimated) == (images, True)
+    assert charged.usage.image_output == delivered // 4
+    assert charged.usage.image_variant == ("1K" if images else "")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from billing.models import Account, Meter, Transfer
+from billing.models import Account, Excess, Meter, Transfer
+from catalog.pricing import Billable, Price, Rule
 from inference.models import Generation, Journal
 from inference.settlement import sweeper
 from inference.settlement.sweeper import sweep
@@ -118,3 +120,41 @@ def test_a_worker_that_writes_to_its_journal_during_the_sweep_keeps_its_generati
     monkeypatch.setattr(sweeper, "_find_abandoned", find_then_beat)
     assert sweep() == 0
     assert Generation.objects.get().status == "pending"
+
+
+def rule(billable: str, price: str, unit: str = "", variant: str = "") -> Rule:
+    return Rule(Billable(billable), unit or billable, Decimal(price), variant)
+
+
+@pytest.mark.parametrize(
+    ("operation", "one", "tokens", "cost"),
+    [
+        # A second of speech has 20 tokens and 15 characters.
+        ("audio/speech", rule("character", "0.000015"), 40, 30 * 15_000),
+        ("audio/speech", rule("second", "0.0001"), 40, 200_000),
+        ("audio/speech", rule("completion", "0.000012", "token", "audio"), 40, 40 * 12_000),
+        ("images/generations", rule("image", "0.00004"), 2 * 1_290 + 100, 80_000),
+        ("images/generations", rule("completion", "0.0000001", "token", "image"), 100, 10_000),
+        # Nothing beyond the hold is claimed by an estimate.
+        ("audio/speech", rule("character", "1"), 40, HOLD),
+    ],
+)
+def test_delivered_units_are_charged(
+    tenants: list[Tenant], operation: str, one: Rule, tokens: int, cost: int
+) -> None:
+    price = Price(Decimal(0), Decimal(0), rules=(one,))
+    endpoint = factories.make_endpoint(
+        factories.make_model(), factories.make_provider(), price=price
+    )
+    row = factories.make_generation(
+        tenants[0], status="pending", operation=operation, model_endpoint=endpoint
+    )
+    Journal.objects.filter(generation=row).update(
+        completion_tokens=tokens, beat_at=timezone.now() - timedelta(seconds=61)
+    )
+    factories.place_hold(row, HOLD)
+    assert sweep() == 1
+    row.refresh_from_db()
+    assert (row.cost_nano, row.is_estimated) == (cost, True)
+    assert not Excess.objects.exists()
+    assert_in_order()

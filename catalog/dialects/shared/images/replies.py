@@ -24,7 +24,8 @@ COMPLETED: Final = "image_generation.completed"
 MAX_EVENT_BYTES: Final = 33_554_432
 # Without a usage, an image counts 1,290 tokens, as Google documents it, at four bytes a token. A
 # partial image costs 100 tokens at OpenAI.
-_IMAGE_BYTES: Final = 4 * 1290
+IMAGE_TOKENS: Final = 1290
+_IMAGE_BYTES: Final = 4 * IMAGE_TOKENS
 _PARTIAL_BYTES: Final = 4 * 100
 # OpenAI sends at most three partial images of each image.
 _PARTIALS: Final = 3
