@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.pricing.rates import EXACT, RateTable
-from catalog.pricing.rules import COLUMNS, KIND_OF, Billable, Rule
+from catalog.pricing.rates import COMPLETION_PLACES, EXACT, RateTable
+from catalog.pricing.rules import COLUMNS, KIND_OF, KINDS, Billable, Rule
 
 ZERO: Final = Decimal(0)
 ONE: Final = Decimal(1)
@@ -18,6 +18,7 @@ ONE: Final = Decimal(1)
 RATES: Final = (
     "prompt", "completion", "image", "request", "cache_read", "cache_write", "image_output",
 )  # fmt: skip
+_COMPLETIONS: Final = frozenset(KINDS[place].name for place in COMPLETION_PLACES)
 # The smallest step of a stored rate.
 _FINEST: Final = Decimal("1e-30")
 
@@ -95,6 +96,13 @@ class Price:
         return any(
             rule.billable is Billable.IMAGE and rule.variant != "input" and rule.price
             for rule in self.rules
+        )
+
+    @property
+    def bills_completions(self) -> bool:
+        """Returns whether a token of an answer, of any kind or under any conditions, is billed."""
+        return bool(self.completion or self.image_output) or any(
+            rule.price and rule.name in _COMPLETIONS for rule in self.rules
         )
 
     def net(self, name: str) -> Decimal:

@@ -156,7 +156,7 @@ def build_call(
         supported_parameters=route.listed_parameters,
         capabilities=route.capabilities,
         files=request.files,
-        is_billed_by_token=route.price.completion > 0,
+        is_billed_by_token=route.price.bills_completions,
     )
 
 
