@@ -69,6 +69,8 @@ def estimate_usage(operation: str, prompt: int, completion: int) -> Usage:
                 milliseconds=size * 1000 // SPEECH_BYTES,
                 characters=size * _CHARACTERS_A_SECOND // SPEECH_BYTES,
             )
+        case Operation.TRANSCRIPTION:
+            return Usage(prompt, completion, audio=prompt)
         case Operation.IMAGES:
             images = completion // IMAGE_TOKENS
             return Usage(prompt, completion, image_output=completion, output_images=images)

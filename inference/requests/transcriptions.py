@@ -38,7 +38,9 @@ _KINDS: Final[Mapping[str, Kind]] = {
         Kind.LIST,
     ),
 }  # fmt: skip
-# Models count 10 to 32 tokens for a second of audio, and a second of speech has fewer in text.
+# Models count 10 to 32 tokens for a second of audio, and a second of speech has fewer in text. An
+# estimate takes 10, at four bytes a token.
+_BYTES_A_SECOND: Final = 40
 _TOKENS_A_SECOND: Final = 64
 _MORE_TOKENS: Final = 1_024
 _MS: Final = 1_000
@@ -90,6 +92,7 @@ def parse_transcription(
         max_tokens=bound,
         allowed=Usage(0, 0, milliseconds=most_seconds * _MS),
         milliseconds=length.estimate,
+        text_bytes=request.prompt_bytes + length.estimate * _BYTES_A_SECOND // _MS,
     )
 
 

@@ -120,6 +120,14 @@ def test_a_length_that_is_not_reported_is_charged_from_the_file(site: Site) -> N
     assert (row.cost_nano, row.is_estimated) == (200_000, True)
 
 
+def test_tokens_of_audio_that_are_not_reported_are_estimated_from_the_file(site: Site) -> None:
+    rule = Rule(billable="prompt", unit="token", variant="audio", price=Decimal("0.00001"))
+    publish(site, Price(Decimal("0.000001"), Decimal(0), rules=(rule,)), "sim-no-usage")
+    assert transcribe(site, wav(2)).status_code == 200
+    row = site.settled()
+    assert (row.prompt_tokens, row.cost_nano, row.is_estimated) == (20, 200_000, True)
+
+
 def test_tokens_of_audio_have_their_own_rate(site: Site) -> None:
     rule = Rule(billable="prompt", unit="token", variant="audio", price=Decimal("0.00001"))
     price: Any = Price(prompt=Decimal("0.000001"), completion=Decimal("0.00002"), rules=(rule,))
@@ -132,9 +140,10 @@ def test_tokens_of_audio_have_their_own_rate(site: Site) -> None:
     assert_in_order()
 
 
-def test_events_count_the_tokens_of_speech(site: Site) -> None:
+@pytest.mark.parametrize("rate", ["0.000012", "0"])
+def test_events_count_the_tokens_of_speech(site: Site, rate: str) -> None:
     rule = Rule(billable="completion", unit="token", variant="audio", price=Decimal("0.000012"))
-    price: Any = Price(prompt=Decimal("0.0000006"), completion=Decimal("0.000012"), rules=(rule,))
+    price: Any = Price(prompt=Decimal("0.0000006"), completion=Decimal(rate), rules=(rule,))
     publish(site, price)
     body = {"model": site.model.slug, "input": "one two", "response_format": "wav"}
     assert site.post(body, path=SPEECH).status_code == 200
