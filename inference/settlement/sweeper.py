@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from msgspec.structs import replace
 from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 
-from catalog.pricing import cost_nano
+from catalog.pricing import UnknownRule, cost_nano
 from config import sql
 from config.clocks.clock import clock
 from config.server.batching.waits import Blocked, waits
@@ -182,7 +182,8 @@ def _store(
                 .order_by("pk")
                 .select_for_update(of=("generation", "self"), skip_locked=True)
             )
-            found = [_make_settlement(journal, is_free=is_free) for journal in journals]
+            made = (_make_settlement(journal, is_free=is_free) for journal in journals)
+            found = [settlement for settlement in made if settlement is not None]
             if found:
                 sql.execute(cursor, SETTLE, [encode_settlements(found)])
             return len(found)
@@ -198,10 +199,11 @@ def _store(
         raise Blocked from None
 
 
-def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement:
+def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement | None:
     """Returns the settlement of an abandoned generation, by the estimates of its journal.
 
-    ``is_free`` is for a generation whose cost the ledger rejects.
+    ``is_free`` is for a generation whose cost the ledger rejects. Returns ``None`` for a price of a
+    later release, which ends the generation itself.
     """
     generation = journal.generation
     if is_free:
@@ -212,7 +214,12 @@ def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement:
             estimate_usage(generation.operation, journal.prompt_tokens, journal.completion_tokens),
             images=journal.images,
         )
-        cost = upstream_cost = cost_nano(generation.price.price, usage, generation.instant)
+        try:
+            price = generation.price.price
+        except UnknownRule as exc:
+            logger.error("the price of the generation %s is unknown: %s", generation.pk, exc)
+            return None
+        cost = upstream_cost = cost_nano(price, usage, generation.instant)
         if generation.is_byok:
             cost = fee_nano(upstream_cost, settings.BYOK_FEE_PERCENT)
         # Our own estimate of characters and seconds is no claim of the upstream.

@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from billing.models import Account, Excess, Meter, Transfer
+from catalog.models import PriceVersion
 from catalog.pricing import Billable, Price, Rule
 from inference.models import Generation, Journal
 from inference.settlement import sweeper
@@ -158,3 +159,19 @@ def test_delivered_units_are_charged(
     assert (row.cost_nano, row.is_estimated) == (cost, True)
     assert not Excess.objects.exists()
     assert_in_order()
+
+
+def test_a_price_of_a_later_release_keeps_no_other_generation_from_ending(
+    tenants: list[Tenant],
+) -> None:
+    later = abandon(tenants[0], 0)
+    lines = [{"billable": "page", "unit": "page", "price": "1"}]
+    price = PriceVersion.objects.create(
+        subject_id=later.model_endpoint_id, prompt=0, completion=0, lines=lines
+    )
+    abandon(tenants[1], 1)
+    Generation.objects.filter(pk=later.pk).update(price=price)
+    assert sweep() == 1
+    assert ended() == ["gen-1"]
+    later.refresh_from_db()
+    assert later.status == "pending"
