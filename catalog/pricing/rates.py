@@ -61,22 +61,25 @@ class Rates(NamedTuple):
 class Ceilings(NamedTuple):
     """The highest rates that can apply to a request, in USD times ten to the power of the scale.
 
-    Prompt and completion have the highest rate of all their parts.
+    Prompt and completion have the highest rate of all their parts. ``is_image_fixed`` says that no
+    condition decides which rate a size and quality has.
     """
 
     prompt: int
     completion: int
     request: int
     rates: Rates
+    is_image_fixed: bool
 
     def of_pieces(self, allowed: Usage, *, images: int) -> int:
         """Returns the highest cost of what is not counted in tokens.
 
-        Without a known size and quality, an image counts as the dearest one.
+        Without a known size and quality, or with rates under conditions, an image counts as the
+        dearest one.
         """
         rates, variants = self.rates
         image = rates[IMAGE]
-        if allowed.image_variant:
+        if allowed.image_variant and self.is_image_fixed:
             image = self.rates.of(IMAGE, allowed.image_variant)
         elif variants:
             image = max(image, *variants.values())
@@ -210,6 +213,7 @@ class RateTable:
             completion=max(rates[place] for place in COMPLETION_PLACES),
             request=rates[REQUEST],
             rates=Rates(rates, variants),
+            is_image_fixed=not any(rule.billable is Billable.IMAGE for rule in possible),
         )
 
     def _find_scale(self) -> int:

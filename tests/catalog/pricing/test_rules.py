@@ -17,7 +17,7 @@ from catalog.pricing.contract import (
     render_lines,
     render_pricing,
 )
-from catalog.pricing.rules import Conditions
+from catalog.pricing.rules import Billable, Conditions, Rule
 from tests.support.inference.prices import counts, pricings, read_pricing
 
 # A Monday.
@@ -349,3 +349,17 @@ def test_parts_add_up_and_a_round_trip_changes_nothing(
         - split_cost(price, Usage(usage.prompt, 0), at).prompt
     )
     assert abs(costs.total - whole - request) <= 3
+
+
+def test_an_image_is_bounded_whichever_rate_of_its_quality_applies() -> None:
+    night = Conditions(utc_start=100, utc_end=200)
+    rules = (
+        Rule(Billable.IMAGE, "image", Decimal(5)),
+        Rule(Billable.IMAGE, "image", Decimal(1), "1536x1024/high"),
+        Rule(Billable.IMAGE, "image", Decimal(1), "high", night),
+    )
+    price = Price(Decimal(0), Decimal(0), rules=rules)
+    used = Usage(0, 0, output_images=1, image_variant="1024x1024/high")
+    bound = price.table.find_ceilings(1).of_pieces(used, images=0)
+    assert bound == cost_nano(price, used, 0) // 10**9 == 5
+    assert cost_nano(price, used, 5_400) == 10**9
