@@ -84,6 +84,7 @@ def screen(filters: Filters, request: InferenceRequest, *, seconds: float = _SEC
             text = "A content filter of a guardrail cannot run any more; change its pattern."
             raise ContentBlocked(each.report(), text)
     reader = Reader(filters, time.monotonic() + seconds)
+    given = request
     try:
         request = _screen_fields(reader, filters, request)
         request = _screen_options(reader, request)
@@ -97,7 +98,7 @@ def screen(filters: Filters, request: InferenceRequest, *, seconds: float = _SEC
     if reader.growth:
         # The bound counts bytes of JSON, so a longer text raises it; a shorter one changes nothing.
         request = replace(request, prompt_bound=request.prompt_bound + reader.growth)
-    if (allow := ROWS[request.operation].allowed) is not None:
+    if request is not given and (allow := ROWS[request.operation].allowed) is not None:
         # What is sent is counted, not what was given.
         request = replace(request, allowed=allow(request.fields))
     return Screened(filters, request, reader.findings())
