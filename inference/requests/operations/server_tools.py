@@ -82,8 +82,9 @@ def read_server_tools(fields: Mapping[str, msgspec.Raw], names: frozenset[str]) 
         has_bound = isinstance(tool.max_uses, int) and 0 < tool.max_uses <= _MOST_SEARCHES
         most += tool.max_uses if has_bound else DEFAULT_SEARCHES
     choice = _decode(_decode_choice, fields.get("tool_choice"))
-    if isinstance(choice, _Choice) and choice.type in searches | others:
-        demanded.add(choice.type)
+    named = choice.type if isinstance(choice, _Choice) else None
+    if isinstance(named, str) and named in searches | others:
+        demanded.add(named)
     elif choice in ("required", "any") and types and types.isdisjoint(_CALLERS):
         demanded |= searches | others
     for name in SEARCH_FIELDS.intersection(fields):
@@ -117,9 +118,10 @@ def leave_out(fields: dict[str, Any], names: frozenset[str]) -> None:
         fields.pop(name, None)
 
 
-def _type_of(raw: msgspec.Raw) -> Any:
+def _type_of(raw: msgspec.Raw) -> str | None:
+    """Returns the type of a tool; ``None`` for one without, or with a type that is not text."""
     tool = _decode(_decode_tool, raw)
-    return None if tool is None else tool.type
+    return tool.type if tool is not None and isinstance(tool.type, str) else None
 
 
 def _decode(decode: Any, raw: msgspec.Raw | None) -> Any:

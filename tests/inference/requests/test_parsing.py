@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from inference.requests import parsing
+from inference.requests.operations.server_tools import leave_out
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 BASES: dict[Operation, dict[str, Any]] = {
@@ -643,3 +644,14 @@ def test_a_large_body_beyond_a_limit_is_refused_with_the_limit(
     body = f'{{"messages":[{{"role":"user","content":"Hi"}}],"{field}":{text}}}'
     with pytest.raises(InvalidRequest, match=f"The body has more than {refusal}"):
         parsing.parse(Operation.CHAT, body.encode())
+
+
+@pytest.mark.parametrize("kind", [{}, [], 5, None, {"type": "web_search"}])
+def test_a_type_of_a_tool_that_is_not_text_names_no_tool(kind: Any) -> None:
+    tools = [{"type": kind}, {"type": "code_interpreter"}]
+    request = parsed(tools=tools, tool_choice={"type": kind})
+    assert request.server_tools.others == {"code_interpreter"}
+    assert request.server_tools.demanded == frozenset()
+    fields = dict(request.fields)
+    leave_out(fields, frozenset(("code_interpreter",)))
+    assert json.loads(bytes(fields["tools"])) == [{"type": kind}]
