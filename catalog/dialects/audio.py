@@ -37,6 +37,8 @@ _COMMON_OF_OTHERS: Final = 8_000
 _PLAIN_CODECS: Final = frozenset((1, 3, 6, 7))
 _EXTENSIBLE: Final = 0xFFFE
 _MS: Final = 1000
+# More chunks are in no recording, and each takes a step.
+_MOST_CHUNKS: Final = 1_000
 _MARKS: Final = (
     (b"ID3", "mp3"), (b"fLaC", "flac"), (b"OggS", "ogg"), (b"\x1aE\xdf\xa3", "webm"),
     (b"#!AMR", "amr"), (b"FORM", "aiff"),
@@ -101,7 +103,9 @@ def _measure_wav(data: Piece) -> int | None:
     """
     at, size = 12, len(data)
     rate = 0
-    while at + 8 <= size:
+    for _ in range(_MOST_CHUNKS):
+        if at + 8 > size:
+            break
         name, length = struct.unpack_from("<4sI", data, at)
         at += 8
         if name == b"fmt " and at + 16 <= size:

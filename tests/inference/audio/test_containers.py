@@ -84,3 +84,11 @@ def test_the_length_is_estimated_and_bounded(
 def test_a_broken_header_leaves_the_bound(data: bytes) -> None:
     lowest = 1_000 if data[:1] == b"R" else 500
     assert measure(data, "wav").bound == len(data) * 1_000 // lowest
+
+
+def test_a_file_of_countless_chunks_is_not_walked_through() -> None:
+    sound = wav(1)
+    junk = b"junk" + bytes(4)
+    assert measure(sound[:12] + junk * 900 + sound[12:], "wav").estimate == 1_000
+    many = sound[:12] + junk * 1_000 + sound[12:]
+    assert measure(many, "wav").bound == len(many)
