@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from catalog.dialects.audio import SPEECH_BYTES
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
-from catalog.pricing import Costs, Usage, cost_nano, split_cost
+from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
 from inference.admission.estimate import (
     Claim,
@@ -220,7 +220,7 @@ class Tally:
         """
         usage = None if self.usage is None else self._believe(self.usage)
         if usage is not None and self._is_final:
-            return self._count_images(usage) or Count(usage, False)
+            return self._count_images(usage) or self._count_length(usage) or Count(usage, False)
         estimate = self.estimate()
         if usage is None:
             return Count(estimate, True)
@@ -240,6 +240,17 @@ class Tally:
         estimate = self.estimate()
         tokens = {"completion": estimate.completion, "image_output": estimate.completion}
         return Count(replace(usage, prompt=estimate.prompt, **tokens), True)
+
+    def _count_length(self, usage: Usage) -> Count | None:
+        """Estimates the length of audio whose provider reports none, where seconds are billed.
+
+        Returns ``None`` for any other usage.
+        """
+        if not self._request.allowed.milliseconds or usage.milliseconds:
+            return None
+        if self._candidate is None or not self._candidate.route.price.has_rate(Billable.SECOND):
+            return None
+        return Count(replace(usage, milliseconds=self.estimate().milliseconds), True)
 
     def _believe(self, usage: Usage) -> Usage:
         """Returns a usage without what exceeds its bounds; a part is never more than its total."""

@@ -151,3 +151,14 @@ def test_events_count_the_tokens_of_speech(site: Site, rate: str) -> None:
     assert row.cost_nano == 2 * 600 + 16 * 12_000
     assert (row.units["audio_output"], row.units["characters"]) == (16, 7)
     assert_in_order()
+
+
+def test_seconds_are_billed_even_if_the_provider_counts_tokens(site: Site) -> None:
+    publish(site, priced("second", "second", "0.0001"), "sim-tokens:40,7")
+    answer = transcribe(site, wav(2))
+    row = site.settled()
+    assert (row.cost_nano, row.is_estimated) == (200_000, True)
+    assert (row.prompt_tokens, row.completion_tokens) == (40, 7)
+    assert answer.json()["usage"]["seconds"] == 2
+    assert answer.json()["usage"]["cost"] == 0.0002
+    assert_in_order()
