@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 import requests
 
+from catalog.dialects.base import Operation
+from catalog.dialects.openai import parse_reply
+from catalog.dialects.shared.images.replies import split_reply
+from inference.exchange.rendering import encode_event
 from tests.support import factories
 from tests.support.inference.pictures import PNG
 from tests.support.inference.site import Site, events_of
@@ -154,3 +158,13 @@ def test_a_provider_that_does_not_stream_still_answers(site: Site) -> None:
     assert second["size"] == "1024x1024"
     assert end == "[DONE]"
     assert site.settled().completion_tokens == 544
+
+
+def test_the_line_ends_of_a_whole_answer_end_no_event() -> None:
+    image = b'{"b64_json": "iVBORw0KGgo=", "meta": {\r\n "a":\r1}}'
+    body = b'{"created": 1, "extra": {\r\n "b":\r2}, "data": [%b]}' % image
+    first, *_ = split_reply(parse_reply(Operation.IMAGES, body))
+    [event, _] = encode_event(first.fields).splitlines()
+    found = json.loads(event.removeprefix(b"data: "))
+    assert (found["extra"], found["meta"]) == ({"b": 2}, {"a": 1})
+    assert found["b64_json"] == "iVBORw0KGgo="

@@ -90,10 +90,12 @@ def split_reply(reply: Reply) -> list[Chunk]:
     Raises :class:`InvalidReply` for URLs, which no event can have.
     """
     images = reply.fields["data"]
-    others = {name: value for name, value in reply.fields.items() if name not in ("data", "usage")}
+    others = _on_one_line(
+        {name: value for name, value in reply.fields.items() if name not in ("data", "usage")}
+    )
     chunks = [
         Chunk(
-            fields={**others, **image, "type": COMPLETED},
+            fields={**others, **_on_one_line(image), "type": COMPLETED},
             model=reply.model,
             usage=reply.usage if position == len(images) else None,
             finish_reason="stop",
@@ -107,6 +109,16 @@ def split_reply(reply: Reply) -> list[Chunk]:
     if len(chunks) < len(images):
         raise InvalidReply("It has URLs instead of images.")
     return [*chunks, Chunk(fields={}, is_done=True)]
+
+
+def _on_one_line(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces the line ends that JSON allows between its parts: they would end an event."""
+    return {
+        name: msgspec.Raw(bytes(value).replace(b"\r", b" "))
+        if name != "b64_json" and isinstance(value, msgspec.Raw)
+        else value
+        for name, value in members.items()
+    }
 
 
 class ImageEvents:
