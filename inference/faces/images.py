@@ -14,7 +14,8 @@ from catalog.dialects.base import Operation
 from catalog.dialects.shared.images.replies import COMPLETED
 from catalog.dialects.shared.raw import encode_pieces
 from config.api.errors import InvalidRequest
-from config.server.bodies import Receive, Scope, Send
+from config.server.bodies import Receive, Scope, Send, body_length, read_body
+from config.server.bulkheads import Occupancy
 from inference.faces.connection import Connection
 from inference.requests import parsing
 from inference.requests.multipart import is_form
@@ -104,6 +105,16 @@ class EditsConnection(ImagesConnection):
     """Speaks OpenAI's image edits: a form with the images."""
 
     prefix = "image_edit"
+
+    async def read_request(self, occupancy: Occupancy) -> InferenceRequest:
+        """Counts the Base64 of the images beside the form, which is given back afterwards."""
+        body = await read_body(self._receive, occupancy, body_length(self._scope))
+        size = len(body)
+        occupancy.reserve(size * 4 // 3)
+        request = await self.workload.run(size, self.parse, body)
+        del body
+        occupancy.release(max(occupancy.held - request.size, 0))
+        return request
 
     def parse(self, body: bytes) -> InferenceRequest:
         content_type = self.header(b"content-type") or ""

@@ -236,6 +236,16 @@ def test_a_wrong_form_is_named_and_nothing_is_held(
     assert everything() == before
 
 
+@pytest.mark.parametrize(("buffers", "status"), [(2, 429), (3, 200)])
+def test_a_form_counts_with_the_base64_of_its_images(
+    site: Site, settings: Any, buffers: int, status: int
+) -> None:
+    site.publish()
+    picture = PNG + bytes(300_000)
+    settings.ORGANIZATION_BUFFERED_BYTES = buffers * len(picture)
+    assert edit(site, ("image", ("a.png", picture, "image/png"))).status_code == status
+
+
 def test_edits_in_json_are_sent_to_the_other_route(site: Site) -> None:
     site.publish()
     answer = ask(site, EDITS, input_references=[reference()])
