@@ -94,6 +94,8 @@ _MESSAGES: Final = (
     "effect. With `stream`, the response is Anthropic's events; a failure after the first event is "
     "an `error` event, which ends the stream."
 )
+# The routes whose requests may offer what a provider runs, some of which is left out.
+_OFFERING_TOOLS: Final = frozenset(("chat/completions", "completions", "messages", "responses"))
 # By tag: what an answer and its stream are.
 _DESCRIPTIONS: Final = {
     "anthropic-messages": _MESSAGES,
@@ -148,7 +150,7 @@ def _operation(name: str, request: str) -> dict[str, Any]:
         "schema": {"type": "string"},
     }
     headers = {"X-Generation-Id": identifier} if has_generation else {}
-    if name == RESPONSES.removeprefix(_PREFIX):
+    if name in _OFFERING_TOOLS:
         headers["X-Left-Out"] = LEFT_OUT
     error = {
         "description": "An error, in the one envelope.",

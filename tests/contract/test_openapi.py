@@ -199,3 +199,13 @@ def test_served_document_is_rendered_once(server: str) -> None:
     known = {"If-None-Match": first.headers["ETag"]}
     unchanged = requests.get(f"{server}/api/v1/openapi.json", headers=known, timeout=30)
     assert (unchanged.status_code, unchanged.content) == (304, b"")
+
+
+def test_every_route_that_may_leave_tools_out_says_so(golden: dict[str, Any]) -> None:
+    documented = {
+        path
+        for path, item in golden["paths"].items()
+        if "X-Left-Out"
+        in item.get("post", {"responses": {}})["responses"].get("200", {}).get("headers", {})
+    }
+    assert documented == {"/chat/completions", "/completions", "/messages", "/responses"}
