@@ -69,4 +69,6 @@ ROW: Final = RequestRow(
     # What the interface answers if it is not told; providers have other defaults.
     defaults={"response_format": msgspec.Raw(b'"pcm"')},
     left_out=frozenset(("stream_format", "input_references", "stream")),
+    # The face names the format of the bytes, and what the body must not ask for.
+    reserved=frozenset(("response_format", "stream_format", "input_references")),
 )

@@ -66,4 +66,6 @@ ROW: Final = RequestRow(
     output_bound=_bound_output,
     prompt_text=_measure_text,
     left_out=frozenset(("source_url", "stream")),
+    # Other audio than what was measured, and a format that no answer of the interface has.
+    reserved=frozenset(("file", "input_audio", "source_url", "response_format")),
 )

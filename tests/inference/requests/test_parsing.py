@@ -449,6 +449,23 @@ def test_options_of_a_provider_cannot_change_priced_fields(name: str) -> None:
     assert message == f"provider.options.acme.{name}: Set it in the body itself."
 
 
+@pytest.mark.parametrize(
+    ("operation", "names"),
+    [
+        (Operation.TRANSCRIPTION, ["file", "input_audio", "source_url", "response_format"]),
+        (Operation.SPEECH, ["response_format", "stream_format", "input_references"]),
+        (Operation.IMAGES, ["response_format"]),
+    ],
+)
+def test_options_of_a_provider_cannot_change_what_the_answer_is(
+    operation: Operation, names: list[str]
+) -> None:
+    for name in names:
+        found, _ = refused(operation, provider={"options": {"acme": {"seed": 1, name: "x"}}})
+        assert found == f"provider.options.acme.{name}"
+    parsed(Operation.CHAT, provider={"options": {"acme": {"response_format": {"type": "text"}}}})
+
+
 def test_a_request_may_omit_the_model() -> None:
     for operation in (Operation.CHAT, Operation.TEXT):
         assert parsed(operation, model=None).models == ()

@@ -102,6 +102,8 @@ ROW: Final = RequestRow(
     parts=_find_images,
     prompt_text=_measure_text,
     implied_parameters=_imply_parameters,
+    # Whoever asked for data gets no URLs.
+    reserved=frozenset(("response_format",)),
     complete=_complete,
     allowed=_allow,
     least=_name_least,
