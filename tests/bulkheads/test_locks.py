@@ -20,6 +20,7 @@ from django.db.models import QuerySet
 from accounts.models import Organization
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
+from catalog.models import ModelEndpoint
 from config.secrets import digest_api_key
 from config.server.batching.suspects import Suspects
 from config.server.batching.waits import Blocked
@@ -261,7 +262,18 @@ def test_a_locked_row_of_the_shared_health_stops_neither_journals_nor_readiness(
 ) -> None:
     service.publish("sim-gated", model=factories.make_model("acme/gated"))
     assert service.chat().status_code == 200
-    service.eventually(EndpointHealth.objects.exists)
+    # The rows of all slots, because a service that writes to a new one would meet no lock.
+    EndpointHealth.objects.bulk_create(
+        [
+            EndpointHealth(
+                endpoint_id=endpoint.pk, slot=slot, bucket=0, successes=0, failures=0,
+                latencies=[], speeds=[], retry_at=0,
+            )
+            for endpoint in ModelEndpoint.objects.all()
+            for slot in range(12)
+        ],
+        ignore_conflicts=True,
+    )  # fmt: skip
     stream = open_gated_stream(service)
     row = Generation.objects.get(status="pending")
     before = count_timeouts(service, "exchange_health", "inference_endpointhealth")
