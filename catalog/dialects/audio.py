@@ -30,6 +30,10 @@ CONTENT_TYPES: Final = {
 # The lowest bytes a second of speech in a container: 8 kbit/s of MP3, 6 of Opus, 4.75 of AMR.
 _LOWEST: Final = {"mp3": 1_000, "amr": 590, "wav": 1_000}
 _LOWEST_OF_OTHERS: Final = 500
+# The highest bytes a second of a recording, two channels of 24 bits at 96 kHz, beside its header. A
+# length that needs more is not believed, because the hold for its file would be almost nothing.
+_HIGHEST: Final = 600_000
+_HEADER_BYTES: Final = 1_024
 # The bytes a second of common recordings, for an estimate.
 _COMMON: Final = {"mp3": 16_000, "amr": 1_500, "wav": 32_000, "flac": 32_000, "aac": 16_000}
 _COMMON_OF_OTHERS: Final = 8_000
@@ -87,7 +91,7 @@ def measure(data: Piece, extension: str) -> Length:
         exact = _measure_wav(data)
     elif found == "flac":
         exact = _measure_flac(data)
-    if exact is not None:
+    if exact is not None and (size - _HEADER_BYTES) * _MS <= _HIGHEST * exact:
         return Length(exact, exact)
     return Length(
         _divide(size, _COMMON.get(found, _COMMON_OF_OTHERS)),

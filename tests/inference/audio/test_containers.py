@@ -86,6 +86,15 @@ def test_a_broken_header_leaves_the_bound(data: bytes) -> None:
     assert measure(data, "wav").bound == len(data) * 1_000 // lowest
 
 
+def test_a_length_that_needs_too_many_bytes_a_second_is_not_believed() -> None:
+    second = flac(44_100)
+    full = second + bytes(601_024 - len(second))
+    assert measure(full, "flac") == (1_000, 1_000)
+    assert measure(full + b"x", "flac").bound == 601_025 * 1_000 // 500
+    fast = wav(1, rate=301_000)
+    assert measure(fast, "wav").bound == len(fast)
+
+
 def test_a_file_of_countless_chunks_is_not_walked_through() -> None:
     sound = wav(1)
     junk = b"junk" + bytes(4)
