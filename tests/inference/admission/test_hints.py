@@ -19,7 +19,7 @@ from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 
 
 @pytest.fixture

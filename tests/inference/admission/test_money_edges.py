@@ -587,8 +587,8 @@ def test_a_sweep_charges_at_most_the_hold(site: Site) -> None:
     row = Generation.objects.get(pk=found.generation_id)
     assert (row.error_type, row.cost_nano) == ("abandoned", found.hold_nano)
     assert available(site) == CREDITS - found.hold_nano
-    excess = Excess.objects.get(reference=row.pk)
-    assert (excess.amount_nano, excess.status) == (CREDITS - found.hold_nano, "under_review")
+    # An estimate of our own is no claim of the upstream.
+    assert not Excess.objects.filter(reference=row.pk).exists()
     assert_in_order()
 
 
