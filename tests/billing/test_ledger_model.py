@@ -428,7 +428,8 @@ class LedgerMachine(RuleBasedStateMachine):
             if made.journal is not None and made.journal[1]:
                 price = self.stage.endpoint.price.price
                 cost = nano_usd(total_cost(price, Usage(*made.journal)))
-            batch[generation_id] = (0 if made.is_byok else cost, cost, None)
+            # Beyond the hold an estimate of our own is no claim of the upstream.
+            batch[generation_id] = (0 if made.is_byok else min(cost, made.hold), cost, None)
         self._end(batch, "failed")
 
     @precondition(lambda self: self.made)
