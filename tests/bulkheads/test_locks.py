@@ -262,6 +262,7 @@ def test_a_locked_row_of_the_shared_health_stops_neither_journals_nor_readiness(
 ) -> None:
     service.publish("sim-gated", model=factories.make_model("acme/gated"))
     assert service.chat().status_code == 200
+    service.eventually(lambda: Generation.objects.filter(status="completed").count() == 1)
     # The rows of all slots, because a service that writes to a new one would meet no lock.
     EndpointHealth.objects.bulk_create(
         [
