@@ -21,7 +21,7 @@ class NativeFormat(StrEnum):
 
 
 class ThinkingControl(StrEnum):
-    """How a caller limits the thinking of a model: an effort, or a budget of tokens."""
+    """The parameter that limits the thinking of a model: an effort, or a budget of tokens."""
 
     EFFORT = "effort"
     BUDGET = "budget"

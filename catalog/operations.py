@@ -23,7 +23,7 @@ _COMPLETION: Final = ("completion", "reasoning", "image_output")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationRow:
-    """What the whole gateway knows of one operation.
+    """The properties of one operation that all parts of the gateway use.
 
     ``api_type`` is its name in reports. ``outputs`` are the output modalities of the catalogue that
     it can produce. ``streams`` says whether a caller may ask for a stream. ``counts`` are the

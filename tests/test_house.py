@@ -47,7 +47,6 @@ NAMES_WITHOUT_A_SUBJECT: Final = {
 LONG_FILES: Final[dict[str, str]] = {}
 LONG_CLASSES: Final = {
     "endpoints/models/endpoint.py:PrivateEndpoint": "It has a method for each arrow of its states.",
-    "inference/exchange/tally.py:Tally": "It counts, believes and prices one generation.",
 }
 LONG_FUNCTIONS: Final[dict[str, str]] = {}
 LARGE_FOLDERS: Final = {

@@ -50,7 +50,7 @@ _MARKS: Final = (
 
 
 class Length(NamedTuple):
-    """How long the audio of a file is, in milliseconds: an estimate, and an upper bound."""
+    """The length of a file of audio in milliseconds: an estimate, and an upper bound."""
 
     estimate: int
     bound: int

@@ -69,7 +69,7 @@ class _EndpointRow(NamedTuple):
 
 
 class OfferKind(NamedTuple):
-    """What the offers of a kind share: the facts that a policy judges, and the served outputs."""
+    """The facts that a policy judges and the outputs that are served; equal for many offers."""
 
     facts: EndpointFacts
     outputs: frozenset[str]

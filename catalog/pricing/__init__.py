@@ -8,14 +8,11 @@ from catalog.pricing.costs import (
     NANO,
     Charge,
     Costs,
-    completion_cost,
     cost_nano,
     list_charges,
     nano_usd,
-    prompt_cost,
     round_scaled,
     split_cost,
-    total_cost,
     usd,
 )
 from catalog.pricing.price import (
@@ -32,7 +29,6 @@ from catalog.pricing.usage import Usage
 
 __all__ = [
     "NANO", "RATES", "Billable", "Charge", "Conditions", "Costs", "Price", "Rule", "UnknownRule",
-    "Usage", "completion_cost", "cost_nano", "decimal_text", "dump_rules", "list_charges",
-    "load_rules", "nano_usd", "prompt_cost", "round_scaled", "scale_rate", "split_cost",
-    "total_cost", "usd",
+    "Usage", "cost_nano", "decimal_text", "dump_rules", "list_charges", "load_rules", "nano_usd",
+    "round_scaled", "scale_rate", "split_cost", "usd",
 ]  # fmt: skip

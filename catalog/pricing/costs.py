@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Final, NamedTuple
 
@@ -24,9 +23,10 @@ _NANO_DIGITS: Final = 9
 
 
 class Charge(NamedTuple):
-    """What one kind of a usage costs, in USD. ``variant`` is the size and quality of an image.
+    """One line of a generation's cost, in USD: a quantity of one kind at its rate.
 
-    ``quantity`` counts units of the kind, with a fraction for seconds.
+    ``variant`` is the size and quality of an image. ``quantity`` counts units of the kind, with a
+    fraction for seconds.
     """
 
     kind: Kind
@@ -37,7 +37,7 @@ class Charge(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """The cost of a generation, and what of it prompt, completion and searches cost: nano-USD.
+    """The total cost of a generation and its parts, in nano-USD.
 
     Each amount is rounded once, half to even.
     """
@@ -83,7 +83,7 @@ def cost_nano(price: Price, usage: Usage, at: int | None = None) -> int:
 
 
 def list_charges(price: Price, usage: Usage, at: int | None = None) -> list[Charge]:
-    """Returns what each kind of a usage costs, exactly, in the order of ``KINDS``."""
+    """Returns the exact charge for each kind of a usage, in the order of ``KINDS``."""
     table = price.table
     rates, scale = table.find_rates(usage.prompt, at), table.scale
     charges = []
@@ -102,31 +102,6 @@ def list_charges(price: Price, usage: Usage, at: int | None = None) -> list[Char
                 )
             )
     return charges
-
-
-def total_cost(price: Price, usage: Usage, at: int | None = None) -> Decimal:
-    """Returns the exact cost of a generation in USD; see :func:`split_cost`."""
-    return _sum(price, usage, at, range(len(KINDS)))
-
-
-def prompt_cost(price: Price, usage: Usage, at: int | None = None) -> Decimal:
-    """Returns the exact cost of the prompt's tokens in USD."""
-    return _sum(price, usage, at, PROMPT_PLACES)
-
-
-def completion_cost(price: Price, usage: Usage, at: int | None = None) -> Decimal:
-    """Returns the exact cost of the completion's tokens in USD."""
-    return _sum(price, usage, at, COMPLETION_PLACES)
-
-
-def _sum(price: Price, usage: Usage, at: int | None, places: Collection[int]) -> Decimal:
-    rates = price.table.find_rates(usage.prompt, at)
-    total = sum(
-        quantity * rates.of(place, usage.image_variant)
-        for place, quantity in find_quantities(usage)
-        if place in places
-    )
-    return _unscale(total, price.table.scale)
 
 
 def _unscale(amount: int, scale: int) -> Decimal:

@@ -113,7 +113,7 @@ class Price:
         return EXACT.multiply(amount, EXACT.subtract(ONE, self.discount))
 
     def highest(self, billable: Billable, variant: str, prompt_tokens: int) -> Decimal:
-        """Returns the highest rate of a kind that a prompt of at most so many tokens can meet."""
+        """Returns the highest rate of a kind for a prompt of at most ``prompt_tokens``, in USD."""
         return self.table.find_highest((billable, variant), prompt_tokens)
 
     def text(self, name: str) -> str:

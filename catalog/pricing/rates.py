@@ -180,7 +180,7 @@ class RateTable:
         return found
 
     def find_ceilings(self, prompt_tokens: int) -> Ceilings:
-        """Returns the highest rates that can apply to a prompt of at most so many tokens, ever."""
+        """Returns the highest rates, at any time, for a prompt of at most ``prompt_tokens``."""
         place = bisect_left(self._thresholds, prompt_tokens)
         found = self._ceilings.get(place)
         if found is None:
@@ -188,7 +188,7 @@ class RateTable:
         return found
 
     def find_highest(self, name: Name, prompt_tokens: int) -> Decimal:
-        """Returns the highest rate of a kind, in USD, that can apply to a prompt."""
+        """Returns the highest rate of a kind in USD, at any time, for such a prompt."""
         rate = self.find_ceilings(prompt_tokens).rates.rates[_PLACE[name]]
         return Decimal(rate).scaleb(-self.scale, EXACT)
 

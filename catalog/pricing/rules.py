@@ -1,7 +1,7 @@
 """The rules of a price: what is billed, in which unit, at which price, under which conditions.
 
-A *kind* is what one rate applies to: a billable and its variant. ``KINDS`` lists all of them but
-the sizes and qualities of images, which are the words of a provider's price list.
+A *kind* is a billable and its variant: one rate applies to it. ``KINDS`` lists all kinds except the
+sizes and qualities of images, for which each provider has its own words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EPOCH_DAY: Final = 3
 
 
 class Billable(StrEnum):
-    """What a provider bills."""
+    """A thing that a provider bills; a rate has one of them."""
 
     PROMPT = "prompt"
     COMPLETION = "completion"
@@ -35,12 +35,12 @@ class Billable(StrEnum):
 
 
 class Kind(NamedTuple):
-    """What one rate applies to.
+    """A billable and its variant, to which one rate applies.
 
-    ``variant`` tells apart the rates of one billable. ``unit`` is what a rate is per.
-    ``key`` is its name in the contract's pricing object, and ``column`` that of its column; both
-    are empty where there is none. ``otherwise`` names the kinds whose rate applies where this one
-    has none, in order. ``is_overridable`` says that the contract's overrides may change it.
+    ``unit`` is the unit of the rate. ``key`` is its name in the contract's pricing object, and
+    ``column`` that of its column; both are empty where there is none. ``otherwise`` names the kinds
+    whose rate applies where this one has none, in order. ``is_overridable`` says that the
+    contract's overrides may change it.
     """
 
     billable: Billable

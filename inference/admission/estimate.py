@@ -11,20 +11,14 @@ from typing import Final
 
 import msgspec
 
-from catalog.dialects.audio import SPEECH_BYTES
-from catalog.dialects.base import Operation
-from catalog.dialects.shared.images.replies import IMAGE_TOKENS
-from catalog.pricing import Price, Usage, round_scaled
+from catalog.pricing import Price, round_scaled
 from inference.requests.operations import ROWS
 from inference.requests.parsing import NO_PIECES, InferenceRequest
+from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.routes import Candidate, Route
 
 # The bound if neither the request nor the endpoint sets one; no model produces as many at once.
 _OUTPUT_TOKENS: Final = 131_072
-# English text has about four bytes a token.
-BYTES_PER_TOKEN: Final = 4
-# A second of speech has about this many characters.
-_CHARACTERS_A_SECOND: Final = 15
 _NANO_DIGITS: Final = 9
 _HUNDRED: Final = Decimal(100)
 
@@ -55,27 +49,6 @@ class Claim(msgspec.Struct, frozen=True):
 def estimate_tokens(size: int) -> int:
     """Estimates the number of tokens in a text of ``size`` bytes."""
     return -(-size // BYTES_PER_TOKEN)
-
-
-def estimate_usage(operation: str, prompt: int, completion: int) -> Usage:
-    """Estimates what an answer used besides tokens, by the estimated tokens of its output."""
-    match operation:
-        case Operation.SPEECH:
-            size = completion * BYTES_PER_TOKEN
-            return Usage(
-                prompt,
-                completion,
-                audio_output=completion,
-                milliseconds=size * 1000 // SPEECH_BYTES,
-                characters=size * _CHARACTERS_A_SECOND // SPEECH_BYTES,
-            )
-        case Operation.TRANSCRIPTION:
-            return Usage(prompt, completion, audio=prompt)
-        case Operation.IMAGES:
-            images = completion // IMAGE_TOKENS
-            return Usage(prompt, completion, image_output=completion, output_images=images)
-        case _:
-            return Usage(prompt, completion)
 
 
 def output_bound(request: InferenceRequest, route: Route) -> int:

@@ -29,7 +29,6 @@ from config.server.load.loop_time import LoopTime
 from inference import metrics
 from inference.admission.admit import AdmissionLanes
 from inference.admission.decide import Admission, AdmissionRequest
-from inference.admission.estimate import BYTES_PER_TOKEN
 from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
 from inference.exchange import draining, upstream
@@ -40,6 +39,7 @@ from inference.exchange.tally import Ending, Tally
 from inference.exchange.workload import Workload
 from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import screen
+from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate
 from inference.settlement.journal import Heartbeat, Progress

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -12,14 +13,9 @@ from catalog.dialects.audio import SPEECH_BYTES
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
-from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
-from inference.admission.estimate import (
-    Claim,
-    estimate_tokens,
-    estimate_usage,
-    fee_nano,
-    output_bound,
-)
+from inference.admission.estimate import Claim, estimate_tokens, fee_nano, output_bound
+from inference.exchange.belief import NO_COST, Allowance, Cost, believe, find_claim
+from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
@@ -39,45 +35,14 @@ class Count(NamedTuple):
     is_estimated: bool
 
 
-class Cost(NamedTuple):
-    """The amount that credits pay, and the cost at the provider's price, in nano-USD."""
-
-    credits_nano: int
-    upstream_nano: int
-
-
-NO_COST: Final = Cost(0, 0)
-# The tokens that a template of the provider or a system prompt of the deployment may add to a
-# prompt. They are believed while the bounds of the request pay for them; validation allows as many.
-_ADDED_TOKENS: Final = 16_384
-# The largest amount that is recorded of a claim: a million USD. Thousands of such claims can be
-# written off for one organization before its accounts are full.
-_MOST_NANO: Final = 10**15
-
-
 class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_candidate",
-        "_cost",
-        "_costed",
-        "_fee_percent",
-        "_has_finished",
-        "_is_final",
-        "_is_last",
-        "_most_output",
-        "_prompt_tokens",
-        "_request",
-        "at",
-        "finish_reason",
-        "native_finish_reason",
-        "output_bytes",
-        "reported_cost_nano",
-        "upstream_id",
-        "upstream_model",
-        "usage",
-        "usage_body",
+        "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished", "_is_final", "_is_last",
+        "_most_output", "_prompt_tokens", "_request", "at", "finish_reason",
+        "native_finish_reason", "output_bytes", "reported_cost_nano", "upstream_id",
+        "upstream_model", "usage", "usage_body",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, fee_percent: Decimal, at: int = 0) -> None:
@@ -194,7 +159,7 @@ class Tally:
             )
         request = self._request
         completion = min(estimate_tokens(self.output_bytes), self._most_output)
-        usage = estimate_usage(request.operation, self._prompt_tokens, completion)
+        usage = ROWS[request.operation].estimate(self._prompt_tokens, completion)
         return replace(
             usage,
             # The text to speak is known before it is spoken.
@@ -253,35 +218,9 @@ class Tally:
         return Count(replace(usage, milliseconds=self.estimate().milliseconds), True)
 
     def _believe(self, usage: Usage) -> Usage:
-        """Returns a usage without what exceeds its bounds; a part is never more than its total."""
-        request = self._request
-        if usage.prompt > request.prompt_bound and self._is_affordable(usage):
-            return usage
-        prompt = min(usage.prompt, request.prompt_bound)
-        completion = min(usage.completion, self._most_output)
-        if (
-            usage.cached + usage.cache_write + usage.cache_write_1h <= prompt == usage.prompt
-            and usage.reasoning <= completion == usage.completion
-            and usage.image_output <= completion
-            and not has_rare_units(usage)
-        ):
-            return usage
-        return _clip_usage(usage, prompt, completion, request.allowed)
-
-    def _is_affordable(self, usage: Usage) -> bool:
-        """Returns whether a prompt that grew on its way costs no more than what was allowed."""
-        candidate, most = self._candidate, self._request.prompt_bound
-        if candidate is None or usage.prompt > most + _ADDED_TOKENS:
-            return False
-        clipped = _clip_usage(usage, usage.prompt, self._most_output, self._request.allowed)
-        if replace(clipped, completion=usage.completion) != usage or (
-            usage.completion > self._most_output
-        ):
-            return False
-        allowed = replace(self._request.allowed, prompt=most, completion=self._most_output)
-        return self._calculate(usage, candidate).upstream_nano <= (
-            self._calculate(allowed, candidate).upstream_nano
-        )
+        candidate = self._candidate
+        cost_of = None if candidate is None else partial(self._calculate, candidate)
+        return believe(usage, self._allowance(), cost_of)
 
     @property
     def is_believed(self) -> bool:
@@ -289,31 +228,14 @@ class Tally:
         return self.usage is None or self._believe(self.usage) == self.usage
 
     def find_claim(self) -> Claim | None:
-        """Returns what the upstream claimed beyond what was allowed; ``None`` if nothing.
+        """Returns what the upstream claimed beyond what was allowed; ``None`` if nothing."""
+        if self.usage is None or self._candidate is None:
+            return None
+        return find_claim(self.usage, self._allowance(), partial(self._calculate, self._candidate))
 
-        The amounts of a claim without measure end at the range of the ledger.
-        """
-        usage, request, candidate = self.usage, self._request, self._candidate
-        if usage is None or candidate is None:
-            return None
-        has_claimed_tokens = (
-            usage.prompt > request.prompt_bound or usage.completion > self._most_output
-        )
-        if not has_claimed_tokens and not has_claimed_pieces(usage, request.allowed):
-            return None
-        if self._is_affordable(usage):
-            return None
-        believed, claimed = (
-            self._calculate(each, candidate) for each in (self._believe(usage), usage)
-        )
-        return Claim(
-            prompt=usage.prompt,
-            completion=usage.completion,
-            allowed_prompt=request.prompt_bound,
-            allowed_completion=self._most_output,
-            excess_nano=_clip(claimed.credits_nano - believed.credits_nano),
-            upstream_excess_nano=_clip(claimed.upstream_nano - believed.upstream_nano),
-        )
+    def _allowance(self) -> Allowance:
+        request = self._request
+        return Allowance(request.prompt_bound, self._most_output, request.allowed)
 
     def is_blank(self, usage: Usage) -> bool:
         """Returns whether the answer is empty, and its finish reason is missing or "error"."""
@@ -325,7 +247,7 @@ class Tally:
             return NO_COST
         # Remembered, because the last event of a stream and its settlement need the same cost.
         if self._costed != (usage, candidate):
-            self._costed, self._cost = (usage, candidate), self._calculate(usage, candidate)
+            self._costed, self._cost = (usage, candidate), self._calculate(candidate, usage)
         return self._cost
 
     def complete(self, usage: Usage) -> Usage:
@@ -337,7 +259,7 @@ class Tally:
         """Returns what the parts of a usage cost at the candidate's price."""
         return split_cost(candidate.route.price, self.complete(usage), self.at)
 
-    def _calculate(self, usage: Usage, candidate: Candidate) -> Cost:
+    def _calculate(self, candidate: Candidate, usage: Usage) -> Cost:
         upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self.at)
         credits_nano = upstream_nano
         if candidate.is_byok:
@@ -368,43 +290,3 @@ class Tally:
             has_begun = self.usage is not None or ending is Ending.COMPLETED
             is_due = bool(self.output_bytes) or (has_begun and not self.is_blank(count.usage))
         return count if is_due else None
-
-
-def has_rare_units(usage: Usage) -> bool:
-    """Returns whether a usage has parts or pieces that few requests have."""
-    return bool(
-        usage.searches or usage.audio or usage.audio_output or usage.cache_write_1h
-        or usage.milliseconds or usage.characters or usage.output_images or usage.audio_cached
-        or usage.image_prompt
-    )  # fmt: skip
-
-
-def has_claimed_pieces(usage: Usage, allowed: Usage) -> bool:
-    """Returns whether a usage counts more of what is not a token than the request allows."""
-    return has_rare_units(usage) and any(
-        getattr(usage, name) > getattr(allowed, name) for name in PIECES if name != "images"
-    )
-
-
-def _clip_usage(usage: Usage, prompt: int, completion: int, allowed: Usage) -> Usage:
-    """Returns a usage within bounds: its parts within their totals, its pieces within ``allowed``.
-
-    The request decides the size and quality of images, if it names them.
-    """
-    parts: dict[str, Any] = {}
-    parts["cached"] = min(usage.cached, prompt)
-    parts["cache_write"] = min(usage.cache_write, prompt - parts["cached"])
-    written = parts["cached"] + parts["cache_write"]
-    parts["cache_write_1h"] = min(usage.cache_write_1h, prompt - written)
-    for names, total in ((PROMPT_PARTS, prompt), (COMPLETION_PARTS, completion)):
-        for name in names:
-            parts.setdefault(name, min(getattr(usage, name), total))
-    for name in PIECES:
-        most = usage.images if name == "images" else getattr(allowed, name)
-        parts[name] = min(getattr(usage, name), most)
-    variant = allowed.image_variant or usage.image_variant
-    return Usage(prompt, completion, image_variant=variant, **parts)
-
-
-def _clip(amount_nano: int) -> int:
-    return min(max(amount_nano, 0), _MOST_NANO)

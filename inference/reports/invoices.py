@@ -43,7 +43,7 @@ _ANTHROPIC_PROMPT: Final = ("uncached_input_tokens", "cache_read_input_tokens")
 
 
 class InvoiceLine(NamedTuple):
-    """What a provider bills: one generation, or with an empty ``id`` all of a model on a day.
+    """A line of a provider's bill: one generation, or (``id`` empty) a model's use on a day.
 
     Days are UTC days. ``cost`` is in USD. ``None`` means that the export does not say it.
     """

@@ -40,8 +40,7 @@ _GATEWAY_FIELDS: Final = frozenset(
 _RESERVED: Final = _GATEWAY_FIELDS | SEARCH_FIELDS | frozenset(
     (
         "messages", "prompt", "input", "stream", "stream_options", "max_tokens",
-        "max_completion_tokens", "n", "best_of", "tools", "modalities", "size", "resolution",
-        "aspect_ratio", "quality", "partial_images", "input_references", "mask", "markup",
+        "max_completion_tokens", "n", "best_of", "tools", "modalities",
     )
 )  # fmt: skip
 
@@ -59,21 +58,24 @@ _NO_PREFERENCES: Final = ProviderPreferences()
 class InferenceRequest(msgspec.Struct, frozen=True):
     """A parsed request, and the raw fields that are sent upstream.
 
-    ``models`` is empty if the caller names none. ``least`` is what the request uses of searches in
-    any case, and the size and quality of its images as far as it names them. ``allowed`` is the
-    most that the request may use of what is not counted in tokens: searches, milliseconds,
-    characters and generated images, with their size and quality if it decides them.
-    ``milliseconds`` estimates the length of its audio,
-    and ``files`` are sent beside the fields. ``max_tokens`` is the most that one choice may
-    produce, ``None`` if the caller leaves it to the endpoint. ``choices`` is the number of
-    completions, or of vectors. ``prompt_bound`` is an upper bound of the prompt's tokens for any
-    tokenizer, and ``images`` the number of its images. ``inputs`` are the modalities of its media,
-    without text, and ``outputs`` those that the answer must have. ``tools`` names the tools that a
-    server runs.
-    ``is_reasoning_hidden`` asks for an answer without the model's reasoning. ``size`` is the size
-    of the body in bytes. ``left_out`` names the tools and items that the face could not pass on.
-    ``text_bytes`` is the size of the text of a large prompt, and
-    ``text_tokens`` the number of tokens that it has at least.
+    ``models`` is empty if the caller names none. ``files`` are sent beside the fields. ``size`` is
+    the size of the body in bytes.
+
+    ``max_tokens`` is the most that one choice may produce, ``None`` if the caller leaves it to the
+    endpoint. ``choices`` is the number of completions, or of vectors. ``prompt_bound`` is an upper
+    bound of the prompt's tokens for any tokenizer, and ``images`` the number of its images.
+    ``text_bytes`` is the size of the text of a large prompt, and ``text_tokens`` the number of
+    tokens that it has at least.
+
+    ``allowed`` is the most that the request may use of what is not counted in tokens: searches,
+    milliseconds, characters and generated images, with their size and quality if it decides them.
+    ``least`` is what the request uses of searches in any case, and the size and quality of its
+    images as far as it names them. ``milliseconds`` estimates the length of its audio.
+
+    ``inputs`` are the modalities of its media, without text, and ``outputs`` those that the answer
+    must have. ``tools`` names the tools that a server runs, and ``left_out`` the tools and items
+    that the face could not pass on. ``is_reasoning_hidden`` asks for an answer without the model's
+    reasoning.
     """
 
     operation: Operation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -13,6 +13,8 @@ from catalog.pricing import Usage
 from inference.requests.schemas import ProviderPreferences
 
 Fields = Mapping[str, msgspec.Raw]
+# English text has about four bytes a token.
+BYTES_PER_TOKEN: Final = 4
 
 
 class Body(Protocol):
@@ -88,10 +90,9 @@ def _is_shown(request: Any) -> bool:
 class RequestRow(Generic[B]):
     """How the requests of one operation are checked, measured and bounded.
 
-    ``default_model`` is the setting of a workspace that names the model of a body without any.
-
-    ``shape`` is the body; ``models`` names its models; ``check`` raises :class:`InvalidRequest` for
-    what the shape cannot check.
+    ``shape`` is the body; ``models`` names its models, and ``default_model`` is the setting of a
+    workspace that names the model of a body without any. ``check`` raises :class:`InvalidRequest`
+    for what the shape cannot check.
 
     ``answers`` is the number of completions, vectors or results that are asked for, and
     ``answers_field`` the field that asks for too many. ``output_bound`` is the most tokens of one
@@ -110,9 +111,11 @@ class RequestRow(Generic[B]):
     modalities that the answer must have.
 
     ``allowed`` is the most that a request may use of what is not counted in tokens, and ``least``
-    what it uses of it in any case, for an answer that counts nothing. ``defaults``
-    are sent upstream for fields that are absent or null, and ``left_out`` are fields that only the
-    gateway reads.
+    what it uses of it in any case, for an answer that counts nothing. ``estimate`` returns the
+    usage of an answer by the estimated tokens of prompt and completion.
+
+    ``defaults`` are sent upstream for fields that are absent or null, and ``left_out`` are fields
+    that only the gateway reads.
 
     ``reserved`` are the fields of the operation that the options of a provider must not replace,
     beside those of all operations. ``parameters`` is the vocabulary of model parameters, and
@@ -141,6 +144,7 @@ class RequestRow(Generic[B]):
     is_reasoning_hidden: Callable[[B], bool] = _is_shown
     allowed: Callable[[Fields], Usage] | None = None
     least: Callable[[Fields], Usage] | None = None
+    estimate: Callable[[int, int], Usage] = Usage
     defaults: Fields = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     complete: Callable[[Fields, Reply], None] | None = None

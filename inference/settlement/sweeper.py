@@ -16,12 +16,14 @@ from django.db.models import QuerySet
 from msgspec.structs import replace
 from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 
+from catalog.dialects.base import Operation
 from catalog.pricing import UnknownRule, cost_nano
 from config import sql
 from config.clocks.clock import clock
 from config.server.batching.waits import Blocked, waits
-from inference.admission.estimate import estimate_usage, fee_nano
+from inference.admission.estimate import fee_nano
 from inference.models import Generation, Journal, ProviderPace, Uptime
+from inference.requests.operations import ROWS
 from inference.routing.health import oldest_bucket
 from inference.routing.pacing import oldest_pace
 from inference.settlement.journal import BEAT, GAP_SECONDS
@@ -210,9 +212,9 @@ def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement | None:
         return Settlement(generation.pk, Generation.Status.FAILED, error_type=_UNCHARGEABLE)
     usage, cost, upstream_cost = None, 0, 0
     if journal.completion_tokens:
+        estimate = ROWS[Operation(generation.operation)].estimate
         usage = replace(
-            estimate_usage(generation.operation, journal.prompt_tokens, journal.completion_tokens),
-            images=journal.images,
+            estimate(journal.prompt_tokens, journal.completion_tokens), images=journal.images
         )
         try:
             price = generation.price.price

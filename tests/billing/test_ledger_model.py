@@ -30,7 +30,7 @@ from billing.models import Account, Excess, Meter, NotChargeable, Transfer
 from billing.verification import VERIFY_EXCESSES as BILLING_EXCESSES
 from billing.verification import run_check
 from catalog.models import CatalogVersion, ModelEndpoint
-from catalog.pricing import Usage, nano_usd, total_cost
+from catalog.pricing import Usage, cost_nano
 from config import sql
 from config.api.errors import NotFound
 from inference.admission.admit import ADMIT
@@ -427,7 +427,7 @@ class LedgerMachine(RuleBasedStateMachine):
             cost = 0
             if made.journal is not None and made.journal[1]:
                 price = self.stage.endpoint.price.price
-                cost = nano_usd(total_cost(price, Usage(*made.journal)))
+                cost = cost_nano(price, Usage(*made.journal))
             # Beyond the hold an estimate of our own is no claim of the upstream.
             batch[generation_id] = (0 if made.is_byok else min(cost, made.hold), cost, None)
         self._end(batch, "failed")

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from catalog.dialects.audio import SPEECH_BYTES
 from catalog.pricing import Usage
 from inference.requests.problems import field_error
-from inference.requests.rows import Fields, RequestRow, name_model
+from inference.requests.rows import BYTES_PER_TOKEN, Fields, RequestRow, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
 
 # Speech has about 15 characters and 20 tokens a second: the bounds are those of a voice that is
@@ -17,6 +18,7 @@ _TOKENS_A_CHARACTER: Final = 16
 _MORE_TOKENS: Final = 512
 _MS_A_CHARACTER: Final = 800
 _MORE_MS: Final = 20_000
+_CHARACTERS_A_SECOND: Final = 15
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -54,6 +56,18 @@ def _allow(fields: Fields) -> Usage:
     return Usage(0, 0, characters=count, milliseconds=count * _MS_A_CHARACTER + _MORE_MS)
 
 
+def _estimate(prompt: int, completion: int) -> Usage:
+    """Returns the usage of speech by the size of its audio, which the tokens stand for."""
+    size = completion * BYTES_PER_TOKEN
+    return Usage(
+        prompt,
+        completion,
+        audio_output=completion,
+        milliseconds=size * 1000 // SPEECH_BYTES,
+        characters=size * _CHARACTERS_A_SECOND // SPEECH_BYTES,
+    )
+
+
 def _measure_text(fields: Fields) -> int:
     return len(fields["input"]) + len(fields.get("instructions", b""))
 
@@ -66,6 +80,7 @@ ROW: Final = RequestRow(
     output_bound=_bound_output,
     prompt_text=_measure_text,
     allowed=_allow,
+    estimate=_estimate,
     # What the interface answers if it is not told; providers have other defaults.
     defaults={"response_format": msgspec.Raw(b'"pcm"')},
     left_out=frozenset(("stream_format", "input_references", "stream")),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from catalog.pricing import Usage
 from inference.requests.problems import field_error
 from inference.requests.rows import Fields, RequestRow, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
@@ -49,9 +50,8 @@ def _check(request: TranscriptionRequest, fields: Fields) -> None:
         raise field_error("diarize", "Needs the response_format verbose_json.")
 
 
-def _bound_output(request: Any) -> int:
-    """Returns 0: the length of the audio decides, which is beside the body."""
-    return 0
+def _estimate(prompt: int, completion: int) -> Usage:
+    return Usage(prompt, completion, audio=prompt)
 
 
 def _measure_text(fields: Fields) -> int:
@@ -63,8 +63,8 @@ ROW: Final = RequestRow(
     models=name_model,
     check=_check,
     answers_field="model",
-    output_bound=_bound_output,
     prompt_text=_measure_text,
+    estimate=_estimate,
     left_out=frozenset(("source_url", "stream")),
     # Other audio than what was measured, and a format that no answer of the interface has.
     reserved=frozenset(("file", "input_audio", "source_url", "response_format")),

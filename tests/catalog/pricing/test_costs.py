@@ -10,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.pricing import (
+    Billable,
     Price,
     Usage,
-    completion_cost,
+    cost_nano,
     decimal_text,
+    list_charges,
     nano_usd,
-    prompt_cost,
-    total_cost,
+    split_cost,
     usd,
 )
 from tests.support.factories import make_price
+from tests.support.inference.prices import sum_charges
 
 
 @pytest.mark.parametrize(
@@ -56,8 +58,8 @@ from tests.support.factories import make_price
         ),
     ],
 )
-def test_total_cost_is_exact(price: Price, usage: Usage, cost: str) -> None:
-    assert total_cost(price, usage) == Decimal(cost)
+def test_charges_are_exact(price: Price, usage: Usage, cost: str) -> None:
+    assert sum_charges(price, usage) == Decimal(cost)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ usages = st.builds(
 
 
 @given(prices, usages)
-def test_total_cost_equals_the_sum_of_fractions(price: Price, usage: Usage) -> None:
+def test_charges_add_up_to_the_sum_of_fractions(price: Price, usage: Usage) -> None:
     cached = min(usage.cached, usage.prompt)
     written = min(usage.cache_write, usage.prompt - cached)
     prompt = Fraction(price.prompt)
@@ -118,17 +120,28 @@ def test_total_cost_equals_the_sum_of_fractions(price: Price, usage: Usage) -> N
         + Fraction(price.image) * usage.images
         + Fraction(price.request)
     )
-    cost = total_cost(price, usage)
+    cost = sum_charges(price, usage)
     assert Fraction(cost) == expected
     assert nano_usd(cost) == round(expected * 10**9)
     assert nano_usd(cost, round_up=True) == -((-expected * 10**9) // 1)
 
 
 @given(prices, usages)
-def test_total_cost_equals_the_sum_of_its_parts(price: Price, usage: Usage) -> None:
-    parts = Fraction(prompt_cost(price, usage)) + Fraction(completion_cost(price, usage))
+def test_split_costs_are_the_rounded_sums_of_charges(price: Price, usage: Usage) -> None:
+    costs = split_cost(price, usage)
+    completion = sum(
+        (
+            Fraction(each.cost)
+            for each in list_charges(price, usage)
+            if each.kind.billable in (Billable.COMPLETION, Billable.REASONING)
+        ),
+        Fraction(0),
+    )
+    total = Fraction(sum_charges(price, usage))
     rest = Fraction(price.image) * usage.images + Fraction(price.request)
-    assert Fraction(total_cost(price, usage)) == parts + rest
+    assert costs.total == cost_nano(price, usage) == round(total * 10**9)
+    assert costs.completion == round(completion * 10**9)
+    assert costs.prompt == round((total - completion - rest) * 10**9)
 
 
 @given(rates)

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from catalog.pricing import Usage, cost_nano, total_cost
-from tests.support.inference.prices import read_pricing
+from catalog.pricing import Usage, cost_nano, split_cost
+from tests.support.inference.prices import read_pricing, sum_charges
 
 # Monday, 5 January 2026, 00:00 UTC.
 MONDAY: Final = 1_767_571_200
@@ -248,7 +248,8 @@ def test_a_published_price_is_charged_to_the_nano_dollar(
 ) -> None:
     price = read_pricing(pricing, *lines)
     assert cost_nano(price, usage, MONDAY) == nano
-    assert round(total_cost(price, usage, MONDAY) * 10**9) == nano
+    assert split_cost(price, usage, MONDAY).total == nano
+    assert round(sum_charges(price, usage, MONDAY) * 10**9) == nano
 
 
 @pytest.mark.parametrize(

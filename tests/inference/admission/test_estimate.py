@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from catalog.dialects.base import Operation
-from catalog.pricing import Price, Usage, nano_usd, total_cost
+from catalog.pricing import Price, Usage, nano_usd
 from config.credentials import Secret
 from inference.admission.estimate import affordable_tokens, output_bound, worst_case_nano
 from inference.requests import parsing
 from inference.routing.routes import Candidate
+from tests.support.inference.prices import sum_charges
 from tests.support.inference.routes import route
 
 REQUEST = structs.replace(
@@ -144,7 +145,7 @@ def test_usage_within_the_bounds_never_exceeds_the_estimate(
     price = Price(prompt, prompt, cache_write=write, cache_read=write / 2, request=write)
     usage = Usage(prompt=used, completion=produced, cached=cached // 2, cache_write=cached)
     worst = worst_case_nano(REQUEST, candidate(price))
-    assert nano_usd(total_cost(price, usage)) <= worst
+    assert nano_usd(sum_charges(price, usage)) <= worst
 
 
 def test_a_parsed_body_has_the_bound_of_its_bytes() -> None:

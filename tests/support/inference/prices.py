@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
 
-from catalog.pricing import Price
+from catalog.pricing import Price, Usage, list_charges
 from catalog.pricing.contract import Line, Pricing, read_price
+from catalog.pricing.rates import EXACT
 from catalog.pricing.rules import DAYS
 
 
@@ -19,6 +21,11 @@ def read_pricing(pricing: dict[str, Any], *lines: dict[str, Any]) -> Price:
     return read_price(
         msgspec.convert(simple | pricing, Pricing), msgspec.convert(list(lines), list[Line])
     )
+
+
+def sum_charges(price: Price, usage: Usage, at: int | None = None) -> Decimal:
+    """Returns the exact cost of a usage in USD: the sum of its charges."""
+    return reduce(EXACT.add, (each.cost for each in list_charges(price, usage, at)), Decimal(0))
 
 
 rates = st.decimals(0, 10, places=9).map(lambda rate: format(rate, "f"))

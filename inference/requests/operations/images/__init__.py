@@ -9,6 +9,7 @@ import msgspec
 
 from catalog.dialects.base import InvalidReply, Reply
 from catalog.dialects.shared.images.pictures import IMAGES, PARAMETERS, is_given, read_members
+from catalog.dialects.shared.images.replies import IMAGE_TOKENS
 from catalog.pricing import Usage
 from inference.requests.operations.images.schema import ImagesRequest, check_images
 from inference.requests.rows import Fields, RequestRow, name_models
@@ -19,6 +20,14 @@ _IMAGE_BYTES: Final = 4096
 _VARIANT: Final = ("size", "resolution", "quality")
 # What any endpoint can do, or what the gateway does itself.
 _ALWAYS: Final = frozenset(("n", "stream", "response_format"))
+
+# The members that are measured and priced, and the form of the answer.
+_RESERVED: Final = frozenset(
+    (
+        "response_format", "size", "resolution", "aspect_ratio", "quality", "partial_images",
+        "input_references", "mask", "markup",
+    )
+)  # fmt: skip
 
 
 def _count_images(request: ImagesRequest) -> int:
@@ -76,6 +85,11 @@ def _name_least(fields: Fields) -> Usage:
     return Usage(0, 0, image_variant="/".join(_name_variant(fields)))
 
 
+def _estimate(prompt: int, completion: int) -> Usage:
+    images = completion // IMAGE_TOKENS
+    return Usage(prompt, completion, image_output=completion, output_images=images)
+
+
 def _complete(fields: Fields, reply: Reply) -> None:
     """Raises :class:`InvalidReply` for URLs in the answer to a caller who asked for data.
 
@@ -102,9 +116,9 @@ ROW: Final = RequestRow(
     parts=_find_images,
     prompt_text=_measure_text,
     implied_parameters=_imply_parameters,
-    # Whoever asked for data gets no URLs.
-    reserved=frozenset(("response_format",)),
+    reserved=_RESERVED,
     complete=_complete,
     allowed=_allow,
     least=_name_least,
+    estimate=_estimate,
 )
