@@ -33,9 +33,9 @@ from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
 from inference.exchange import draining, upstream
 from inference.exchange.attempts import FAILURES, Attempts, Stream
-from inference.exchange.claims import ClaimLog
 from inference.exchange.rendering import BytesRenderer, Renderer
-from inference.exchange.tally import Ending, Tally
+from inference.exchange.usage.claims import ClaimLog
+from inference.exchange.usage.tally import Ending, Tally
 from inference.exchange.workload import Workload
 from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import screen

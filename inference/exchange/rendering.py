@@ -15,7 +15,7 @@ from catalog.pricing.contract import describe_charges
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
 from inference.exchange.answers import ANSWERS
-from inference.exchange.tally import Tally
+from inference.exchange.usage.tally import Tally
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 

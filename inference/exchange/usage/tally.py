@@ -14,7 +14,7 @@ from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from inference.admission.estimate import Claim, estimate_tokens, fee_nano, output_bound
-from inference.exchange.belief import NO_COST, Allowance, Cost, believe, find_claim
+from inference.exchange.usage.belief import NO_COST, Allowance, Cost, believe, find_claim
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
