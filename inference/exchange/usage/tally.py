@@ -123,23 +123,11 @@ class Tally:
         A usage beside a choice may cover only that choice or the output so far, so a larger one may
         replace it.
         """
-        if usage.searches and not self._request.allowed.searches:
-            # Nobody asked for searches: they are the provider's own way to answer.
-            usage = replace(usage, searches=0)
         known = self.usage
         is_less = known and usage.prompt + usage.completion < known.prompt + known.completion
         if is_less and self._is_final:
             return
-        if characters := self._request.allowed.characters:
-            # No provider counts what was known before.
-            usage = replace(usage, characters=characters)
-        if usage.output_images and (named := self._request.least.image_variant):
-            # A price list has either the words of the answer or those of the request.
-            words = dict.fromkeys(
-                filter(None, (*usage.image_variant.split("/"), *named.split("/")))
-            )
-            usage = replace(usage, image_variant="/".join(words))
-        self.usage = usage
+        self.usage = _adapt(usage, self._request)
         self.usage_body = part.fields.get("usage")
         self._is_final = has_finished
         self._is_last = self._is_final and isinstance(part, Chunk) and not part.has_choices
@@ -290,3 +278,18 @@ class Tally:
             has_begun = self.usage is not None or ending is Ending.COMPLETED
             is_due = bool(self.output_bytes) or (has_begun and not self.is_blank(count.usage))
         return count if is_due else None
+
+
+def _adapt(usage: Usage, request: InferenceRequest) -> Usage:
+    """Returns the usage of an upstream with what the request decides: pieces and their variant."""
+    if usage.searches and not request.allowed.searches:
+        # Nobody asked for searches: they are the provider's own way to answer.
+        usage = replace(usage, searches=0)
+    if characters := request.allowed.characters:
+        # No provider counts what was known before.
+        usage = replace(usage, characters=characters)
+    if usage.output_images and (named := request.least.image_variant):
+        # A price list has either the words of the answer or those of the request.
+        words = dict.fromkeys(filter(None, (*usage.image_variant.split("/"), *named.split("/"))))
+        usage = replace(usage, image_variant="/".join(words))
+    return usage
