@@ -145,6 +145,11 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
     ]
 
 
+INFERENCE = (
+    "/audio/speech", "/audio/transcriptions", "/chat/completions", "/completions", "/embeddings",
+    "/images", "/images/edits", "/images/generations", "/messages", "/messages/count_tokens",
+    "/rerank", "/responses",
+)  # fmt: skip
 OPEN = {
     "getModel", "getModels", "listEmbeddingsModels", "listEndpoints", "listEndpointsZdr",
     "listModelsCount", "listProviders", "retrieveModel",
@@ -209,3 +214,35 @@ def test_every_route_that_may_leave_tools_out_says_so(golden: dict[str, Any]) ->
         in item.get("post", {"responses": {}})["responses"].get("200", {}).get("headers", {})
     }
     assert documented == {"/chat/completions", "/completions", "/messages", "/responses"}
+
+
+def test_every_inference_operation_documents_its_headers(golden: dict[str, Any]) -> None:
+    operations = {path: golden["paths"][path]["post"] for path in INFERENCE}
+    for path, operation in operations.items():
+        sent = {parameter["name"] for parameter in operation["parameters"]}
+        assert sent >= {"X-OpenRouter-Metadata", "X-Session-Id", "HTTP-Referer"}, path
+        answers = operation["responses"]
+        assert "X-Request-Id" in answers["200"]["headers"], path
+        assert answers.keys() >= {"400", "401", "402", "404", "413", "429", "502", "503", "529"}
+        for status in ("429", "503", "529"):
+            assert "Retry-After" in answers[status]["headers"], (path, status)
+        if path != "/messages/count_tokens":
+            assert "X-Generation-Id" in answers["200"]["headers"], path
+            assert "X-RateLimit-Reset-Tokens" in answers["429"]["headers"], path
+
+
+def test_the_requests_of_chat_are_typed(golden: dict[str, Any]) -> None:
+    schemas = golden["components"]["schemas"]
+    members = schemas["ChatRequest"]["properties"]
+    roles = members["messages"]["items"]["discriminator"]["mapping"]
+    assert sorted(roles) == ["assistant", "developer", "system", "tool", "user"]
+    parts = schemas["ChatUserMessage"]["properties"]["content"]["anyOf"][1]["items"]
+    assert sorted(parts["discriminator"]["mapping"]) == [
+        "file",
+        "image_url",
+        "input_audio",
+        "text",
+        "video_url",
+    ]
+    assert {"tools", "tool_choice", "response_format", "reasoning", "provider"} <= members.keys()
+    assert schemas["ChatFunction"]["properties"]["name"]["pattern"] == "^[a-zA-Z0-9_-]+$"

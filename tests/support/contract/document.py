@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
@@ -14,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 GOLDEN: Final = Path(__file__).resolve().parents[2] / "contract" / "openapi.json"
 _PREFIX: Final = "/api/v1"
+_OWN_HEADER: Final = re.compile(r"retry-after$|x-(?!accel-)", re.IGNORECASE)
 
 
 class Answer(Protocol):
@@ -42,6 +44,15 @@ def check(method: str, path: str, status: int, media_type: str, body: bytes = b"
         check_schema(content[media_type]["schema"], json.loads(body))
 
 
+def check_headers(method: str, path: str, status: int, names: Iterable[str]) -> None:
+    """Asserts that the document has the headers of our own that an inference answer has."""
+    documented = {name.lower() for name in _responses(method, path)[str(status)].get("headers", ())}
+    if not documented:
+        return
+    own = {name.lower() for name in names if _OWN_HEADER.match(name)}
+    assert own <= documented, f"{method} {path} {status}: {own - documented} are not documented"
+
+
 def check_schema(schema: dict[str, Any], value: Any) -> None:
     """Asserts that a value fits a schema of the document."""
     components = {"components": _closed_golden()["components"]}
@@ -66,6 +77,7 @@ def check_answer(response: Answer) -> None:
     # As it was sent: a decoded one may have slashes inside its parameters.
     path = request.url.raw_path.decode().partition("?")[0]
     check(request.method, path, response.status_code, media_type, body)
+    check_headers(request.method, path, response.status_code, response.headers)
 
 
 async def check_answer_async(response: Any) -> None:

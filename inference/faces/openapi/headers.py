@@ -1,0 +1,68 @@
+"""The headers of inference requests and of their answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from inference.requests.schemas import SESSION_LENGTH
+
+# What a caller may send with any inference request.
+PARAMETERS: Final[list[dict[str, Any]]] = [
+    {
+        "in": "header",
+        "name": "X-OpenRouter-Metadata",
+        "schema": {"type": "string", "enum": ["enabled", "disabled"]},
+        "description": "`enabled` adds `openrouter_metadata` to the answer: how it was routed.",
+    },
+    {
+        "in": "header",
+        "name": "X-Session-Id",
+        "schema": {"type": "string", "maxLength": SESSION_LENGTH},
+        "description": "The conversation of the request; `session_id` in the body precedes it.",
+    },
+    {
+        "in": "header",
+        "name": "HTTP-Referer",
+        "schema": {"type": "string"},
+        "description": "The address of your application. The activity shows it.",
+    },
+    {
+        "in": "header",
+        "name": "X-OpenRouter-Title",
+        "schema": {"type": "string"},
+        "description": "The name of your application. The activity shows it.",
+    },
+]
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": "string"}}
+
+
+REQUEST_ID: Final = {"X-Request-Id": _text("Names the request in the logs of the service.")}
+GENERATION_ID: Final = {
+    "X-Generation-Id": _text("Our identifier of this generation, for `/generation`.")
+}
+LEFT_OUT: Final = {
+    "X-Left-Out": _text(
+        "The tools and items of the request that were not sent, separated by commas."
+    )
+}
+RETRY_AFTER: Final = {
+    "Retry-After": {
+        "description": "The seconds after which a new attempt makes sense.",
+        "schema": {"type": "integer"},
+    }
+}
+RATE_LIMITS: Final = {
+    f"X-RateLimit-{figure}-{unit.capitalize()}": {
+        "description": text.format(unit=unit),
+        "schema": {"type": "string" if figure == "Reset" else "integer"},
+    }
+    for unit in ("requests", "tokens")
+    for figure, text in (
+        ("Limit", "The limit of {unit} that has the least left."),
+        ("Remaining", "How many {unit} are left of it."),
+        ("Reset", "The time until it is whole again, for instance `6m0s`."),
+    )
+}

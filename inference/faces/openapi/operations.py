@@ -1,0 +1,162 @@
+"""The operations of the data plane: their names, their texts and the shapes of their answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from inference.faces.openapi import media, messages, responses
+from inference.faces.openapi.headers import (
+    GENERATION_ID,
+    LEFT_OUT,
+    PARAMETERS,
+    RATE_LIMITS,
+    REQUEST_ID,
+    RETRY_AFTER,
+)
+from inference.faces.openapi.shapes import reference
+
+_STREAM: Final = (
+    "With `stream`, server-sent events: `data: {chunk}` lines, a last chunk with `usage` and its "
+    "`cost`, then `data: [DONE]`; lines that begin with `:` are comments. A failure after the "
+    "first event is one chunk with `error` and `finish_reason: error`, which ends the stream."
+)
+_ERRORS: Final = {
+    "400": "The request is malformed: a type, a format, a size or an unknown field.",
+    "401": "The key is missing, wrong, revoked or expired.",
+    "402": "The credits or a budget do not cover the worst case.",
+    "403": "The key may not do this, a budget is spent, or a content filter refused the request.",
+    "404": "There is no such model, or no endpoint that may serve it.",
+    "413": "The body is too large.",
+    "429": "Too many requests, here or at the provider.",
+    "500": "The gateway failed.",
+    "502": "The provider failed.",
+    "503": "The gateway or the provider is unavailable.",
+    "504": "The provider was too slow.",
+    "529": "The provider is overloaded.",
+}
+_RETRYABLE: Final = frozenset(("429", "503", "529"))
+_MESSAGES_TAG: Final = "anthropic-messages"
+
+
+class Operation(NamedTuple):
+    """How the document describes one operation.
+
+    ``answer`` and ``event`` are the shapes of a whole answer and of an event of a stream: ``None``
+    for bytes, and for an answer that is never streamed. ``has_offers`` says that a request may
+    offer tools some of which are left out; ``form`` is the shape of a body that is a form.
+    """
+
+    id: str
+    tag: str
+    summary: str
+    answer: str | None
+    event: str | None = None
+    description: str = ""
+    has_offers: bool = False
+    has_generation: bool = True
+    form: str | None = None
+    is_json: bool = True
+
+
+_BEST: Final = "the best endpoint that the caller may use"
+OPERATIONS: Final = {
+    "chat/completions": Operation(
+        "createChatCompletion", "chat-completions", f"Sends a chat completion to {_BEST}.",
+        "ChatResult", "ChatStreamChunk", _STREAM, has_offers=True,
+    ),
+    "completions": Operation(
+        "createCompletion", "text-completions", f"Sends a text completion to {_BEST}.",
+        "CompletionResponse", "CompletionResponse", _STREAM, has_offers=True,
+    ),
+    "embeddings": Operation(
+        "createEmbeddings", "embeddings", f"Sends texts to {_BEST}, for their embeddings.",
+        "EmbeddingsResponse",
+    ),
+    "audio/speech": Operation(
+        "createAudioSpeech", "tts", f"Sends a text to {_BEST}, and speaks it.",
+        None, None, media.SPEECH_DESCRIPTION,
+    ),
+    "audio/transcriptions": Operation(
+        "createAudioTranscription", "stt", f"Sends audio to {_BEST}, for its text.",
+        "TranscriptionResponse", None, media.TRANSCRIPTION_DESCRIPTION, form="TranscriptionForm",
+    ),
+    "rerank": Operation(
+        "createRerank", "rerank",
+        "Sorts documents by their relevance, at the best endpoint that the caller may use.",
+        "RerankResponse",
+    ),
+    "images": Operation(
+        "createImages", "images", "Makes images at the best endpoint that the caller may use.",
+        "ImagesResponse", "ImagesStreamEvent", media.IMAGES_DESCRIPTION,
+    ),
+    "images/generations": Operation(
+        "generateImages", "images", "Makes images, in OpenAI's interface.",
+        "ImagesResponse", "ImagesStreamEvent", media.IMAGES_DESCRIPTION,
+    ),
+    "images/edits": Operation(
+        "editImages", "images", "Makes images from the images of a form, in OpenAI's interface.",
+        "ImagesResponse", "ImagesStreamEvent", media.IMAGES_DESCRIPTION, form="EditsForm",
+        is_json=False,
+    ),
+    "messages": Operation(
+        "createMessages", _MESSAGES_TAG, f"Sends an Anthropic message to {_BEST}.",
+        "MessagesResult", "MessagesStreamEvent", messages.DESCRIPTION, has_offers=True,
+    ),
+    "messages/count_tokens": Operation(
+        "countMessagesTokens", _MESSAGES_TAG,
+        "Estimates the number of tokens in the prompt of a message.",
+        "MessagesCount", None, messages.DESCRIPTION, has_generation=False,
+    ),
+    "responses": Operation(
+        "createResponses", "responses", f"Sends a conversation of items to {_BEST}.",
+        "ResponsesResult", "ResponsesStreamEvent", responses.DESCRIPTION, has_offers=True,
+    ),
+}  # fmt: skip
+
+
+def describe(operation: Operation, request: str) -> dict[str, Any]:
+    """Returns an operation of the document; ``request`` names the shape of its JSON body."""
+    content: dict[str, Any] = {}
+    if operation.answer is None:
+        content.update(media.AUDIO_CONTENT)
+    else:
+        content["application/json"] = {"schema": reference(operation.answer)}
+    if operation.event is not None:
+        content["text/event-stream"] = {"schema": reference(operation.event)}
+    bodies = {"application/json": {"schema": reference(request)}} if operation.is_json else {}
+    if operation.form is not None:
+        bodies["multipart/form-data"] = {"schema": reference(operation.form)}
+    # An operation that sends nothing upstream creates no generation and counts at no limit.
+    told = {**GENERATION_ID, **RATE_LIMITS} if operation.has_generation else {}
+    offered = LEFT_OUT if operation.has_offers else {}
+    return {
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "description": f"Needs an inference key. {operation.description}".rstrip(),
+        "tags": [operation.tag],
+        "security": [{"apiKey": []}],
+        "parameters": PARAMETERS,
+        "requestBody": {"required": True, "content": bodies},
+        "responses": {
+            "200": {
+                "description": "The answer, or its stream." if operation.event else "The answer.",
+                "headers": {**REQUEST_ID, **told, **offered},
+                "content": content,
+            },
+            **{status: _describe_error(operation, status) for status in _ERRORS},
+        },
+    }
+
+
+def _describe_error(operation: Operation, status: str) -> dict[str, Any]:
+    shape = "MessagesError" if operation.tag == _MESSAGES_TAG else "Error"
+    headers = {**REQUEST_ID, **(GENERATION_ID if operation.has_generation else {})}
+    if status in _RETRYABLE:
+        headers |= RETRY_AFTER
+    if status == "429" and operation.has_generation:
+        headers |= RATE_LIMITS
+    return {
+        "description": _ERRORS[status],
+        "headers": headers,
+        "content": {"application/json": {"schema": reference(shape)}},
+    }

@@ -1,0 +1,111 @@
+"""Turns types into schemas of the document: the parser's, made more exact, and those of answers.
+
+A member that the parser keeps raw, or sends upstream unread, has no type there. ``refine`` gives it
+one for the document, beside the members that the parser checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+_REFERENCE: Final = "#/components/schemas/{name}"
+# What a reference to a private type begins with.
+_PRIVATE: Final = _REFERENCE.format(name="_")
+
+
+class Open(msgspec.Struct):
+    """An object that may also have other members of the upstream."""
+
+
+def refine(
+    shape: type[msgspec.Struct],
+    *,
+    required: Mapping[str, Any] | None = None,
+    optional: Mapping[str, Any] | None = None,
+) -> type[msgspec.Struct]:
+    """Returns a type with the members of a parser's type and those that are given here.
+
+    The type is for the document alone. Optional members may also be null.
+    """
+    return msgspec.defstruct(
+        shape.__name__.lstrip("_"),
+        [
+            *(required or {}).items(),
+            *((name, kind, None) for name, kind in (optional or {}).items()),
+        ],
+        bases=(shape,),
+        namespace={"__doc__": shape.__doc__},
+        kw_only=True,
+    )
+
+
+def reference(name: str) -> dict[str, str]:
+    """Returns the reference to a schema."""
+    return {"$ref": _REFERENCE.format(name=name)}
+
+
+def any_of(*shapes: type[msgspec.Struct] | Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a value of one of these shapes, which msgspec could not tell apart."""
+    return {
+        "anyOf": [
+            dict(shape) if isinstance(shape, Mapping) else reference(shape.__name__)
+            for shape in shapes
+        ]
+    }
+
+
+def nullable(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a value that may be null."""
+    return {"anyOf": [*shape["anyOf"], {"type": "null"}]}
+
+
+def other_type(*known: type[msgspec.Struct]) -> dict[str, Any]:
+    """Returns the schema of a ``type`` that none of these tagged shapes has."""
+    tags = [str(shape.__struct_config__.tag) for shape in known]
+    return {"type": "string", "not": {"enum": tags}}
+
+
+def make_schemas(types: Iterable[type[msgspec.Struct]]) -> dict[str, Any]:
+    """Returns the schemas of types and of all that they refer to, by public names."""
+    types = [*types]
+    _, found = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    schemas = {name.lstrip("_"): _publish(shape) for name, shape in found.items()}
+    for name in _name_subclasses(Open).intersection(schemas):
+        schemas[name]["additionalProperties"] = True
+    return schemas
+
+
+def _name_subclasses(shape: type) -> set[str]:
+    below: list[type] = shape.__subclasses__()
+    return {each.__name__ for each in below}.union(*map(_name_subclasses, below))
+
+
+def _publish(shape: Any) -> Any:
+    """Returns a schema as other programs read it.
+
+    The parser's private types get names without an underscore, patterns end as in JavaScript, and
+    arrays say that they may hold anything.
+    """
+    if isinstance(shape, list):
+        return [_publish(item) for item in shape]
+    if not isinstance(shape, dict):
+        return shape
+    published = {name: _publish(inner) for name, inner in shape.items()}
+    match published:
+        case {"$ref": str(target)}:
+            published["$ref"] = target.replace(_PRIVATE, _PRIVATE.removesuffix("_"))
+        case {"type": "array"} if "prefixItems" not in published:
+            published.setdefault("items", {})
+    if isinstance(pattern := published.get("pattern"), str):
+        published["pattern"] = pattern.replace(r"\Z", "$")
+    if isinstance(title := published.get("title"), str):
+        published["title"] = title.lstrip("_")
+    if isinstance(kind := published.get("discriminator"), dict) and "mapping" in kind:
+        kind["mapping"] = {
+            tag: target.replace(_PRIVATE, _PRIVATE.removesuffix("_"))
+            for tag, target in kind["mapping"].items()
+        }
+    return published
