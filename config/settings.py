@@ -17,6 +17,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import reverse_lazy
@@ -189,10 +190,15 @@ def _price_lists(name: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in env.list(name, default=[]):
         source, _, url = item.strip().partition("=")
-        if source not in _PRICE_LISTS or source in found or not url.startswith("https://"):
+        if source not in _PRICE_LISTS or source in found:
             raise ImproperlyConfigured(
-                f"{name} is a comma list of SOURCE=URL with an https:// URL for each of "
-                f"{', '.join(_PRICE_LISTS)} at most."
+                f"{name} is a comma list of SOURCE=URL, at most one for each of "
+                f"{', '.join(_PRICE_LISTS)}."
+            )
+        parts = urlsplit(url)
+        if parts.scheme != "https" or not parts.hostname or "@" in parts.netloc:
+            raise ImproperlyConfigured(
+                f"{name} needs an https:// URL without a user name for {source}."
             )
         found[source] = url
     return found

@@ -68,6 +68,11 @@ def test_a_switch_is_on_or_off(text: str, is_on: bool) -> None:
         ({"DATABASE_URL": "embeded"}, "DATABASE_URL must name a PostgreSQL database"),
         ({"SECRET_KEY": ""}, "SECRET_KEY is not set: it needs at least 32"),
         ({"SECRET_KEY_FILE": "/nowhere"}, "SECRET_KEY_FILE: /nowhere cannot be read"),
+        ({"CATALOG_SYNC": "prices=https://a.example"}, "CATALOG_SYNC is a comma list of SOURCE="),
+        *(
+            ({"CATALOG_SYNC": f"litellm={url}"}, "CATALOG_SYNC needs an https:// URL without a")
+            for url in ("http://a.example/", "https://me@a.example/", "https:///list", "")
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_variable(
