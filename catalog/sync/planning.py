@@ -12,6 +12,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, Provider
+from catalog.pricing import Price
+from catalog.pricing.rules import KINDS
 from catalog.rows import (
     EndpointRow,
     ModelRow,
@@ -20,6 +22,7 @@ from catalog.rows import (
     endpoint_row,
     find_endpoint_problems,
     find_model_problems,
+    price_of,
 )
 from catalog.sync.comparing import Change, find_changes, is_priced
 from catalog.sync.offers import Offer, PriceList
@@ -28,7 +31,8 @@ Reason: TypeAlias = CatalogProposal.Reason
 
 # A new row with a rate per token at or above this waits: 1,000 USD per million tokens.
 _HIGHEST: Final = Decimal("0.001")
-_TOKENS: Final = ("prompt", "completion")
+# More tokens than any prompt has, so that every tier counts.
+_ANY_PROMPT: Final = 10**12
 _LIMITS: Final = ("context_length", "max_completion_tokens")
 
 
@@ -236,7 +240,7 @@ class _Planner:
         reason = Reason.NEW
         if not is_priced(offer.pricing) and not offer.lines:
             reason = Reason.UNPRICED
-        elif any(Decimal(getattr(row.pricing, name)) >= _HIGHEST for name in _TOKENS):
+        elif _find_highest_rate(price_of(row)) >= _HIGHEST:
             reason = Reason.RISE
         return PlannedRow(
             " ".join(endpoint_key(row)),
@@ -247,6 +251,12 @@ class _Planner:
             model=None if known else model,
             provider=None if provider is None else _convert(provider, ProviderRow),
         )
+
+
+def _find_highest_rate(price: Price) -> Decimal:
+    """Returns the highest rate of a token, under any condition."""
+    tokens = (kind for kind in KINDS if kind.unit == "token")
+    return max(price.highest(*kind.name, _ANY_PROMPT) for kind in tokens)
 
 
 class _Refused(Exception):

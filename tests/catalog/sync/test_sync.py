@@ -193,12 +193,14 @@ def test_a_new_model_is_added_and_an_endpoint_of_a_present_one_waits(
         gpt_new=row(max_input_tokens=4096, max_output_tokens=512),
         private=row(),
         dear=row("0.001"),
+        dear_when_long=row(input_cost_per_token_above_200k_tokens=msgspec.Raw(b"0.001")),
+        dear_audio=row(input_cost_per_audio_token=msgspec.Raw(b"0.001")),
         free=row("0", "0"),
         elsewhere=row() | {"litellm_provider": "groq"},
     )
     assert report["created"] == {"providers": 0, "models": 1, "endpoints": 1}
-    assert (report["proposed"], report["ignored"]) == (3, 1)
-    assert {reason for reason, _ in waiting()} == {"new", "rise", "unpriced"}
+    assert (report["proposed"], report["ignored"]) == (5, 1)
+    assert sorted(reason for reason, _ in waiting()) == ["new", *["rise"] * 3, "unpriced"]
     made = ModelEndpoint.objects.get(model__slug="openai/gpt-new")
     assert (made.context_length, made.max_completion_tokens) == (4096, 512)
     assert (made.source, made.upstream_model_id, price_of(made)) == (
