@@ -19,6 +19,8 @@ from inference.reports.invoices import InvoiceLine
 from inference.reports.rollups import midnight
 
 _MAX_ROWS: Final = 100
+# A provider may count a generation on the day before or after ours, if it names it by its id.
+_MARGIN: Final = timedelta(days=1)
 _NANO: Final = Decimal(1) / NANO
 
 
@@ -81,8 +83,10 @@ def reconcile(
     """
     matcher = _Matcher(lines, tolerance)
     days = [line.day for line in lines]
-    for generation in _find_generations(provider, min(days), max(days), organization_id):
-        matcher.add(generation)
+    first, last = min(days), max(days)
+    for generation in _find_generations(provider, first - _MARGIN, last + _MARGIN, organization_id):
+        is_covered = first <= generation["created_at"].date() <= last
+        matcher.add(generation, is_covered=is_covered)
     return matcher.finish()
 
 
@@ -139,8 +143,12 @@ class _Matcher:
             self._by_id[line.id] = sums
             self._names[line.id] = f"{line.day} {line.model} {line.id}"
 
-    def add(self, generation: dict[str, Any]) -> None:
-        """Matches a generation by the provider's id or ours, else adds it to its group."""
+    def add(self, generation: dict[str, Any], *, is_covered: bool) -> None:
+        """Matches a generation by the provider's id or ours, else adds it to its group.
+
+        ``is_covered`` says that it was made on a day of the export; any other one is matched by its
+        id alone.
+        """
         cost = Decimal(generation["upstream_cost_nano"]) / NANO
         here = Sums(1, generation["prompt_tokens"], generation["completion_tokens"], cost)
         key = next(
@@ -158,7 +166,7 @@ class _Matcher:
             finding = "matched" if is_equal else "differing"
             self._result.note(finding, self._names.pop(key), here, there)
             return
-        if not (cost or here.prompt or here.completion):
+        if not is_covered or not (cost or here.prompt or here.completion):
             return  # nothing was delivered, so a provider bills nothing
         self._result.total_here += cost
         day = generation["created_at"].date()

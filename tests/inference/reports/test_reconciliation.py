@@ -235,6 +235,19 @@ def test_days_are_days_of_utc(tmp_path: Path, tenant: Tenant, endpoint: ModelEnd
     assert (report["matched"], report["missing_there"], code) == (1, 0, 0)
 
 
+def test_an_id_is_matched_although_the_days_differ(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint
+) -> None:
+    for day in (10, 11, 13, 14):
+        moment = datetime(2026, 11, day, 23, 59, tzinfo=UTC)
+        generate(tenant, endpoint, f"chatcmpl-{day}", created_at=moment)
+    rows = [f"chatcmpl-{day},2026-11-12,gpt-4o,1,100,10,0.00035" for day in (11, 13)]
+    assert reconcile(tmp_path, "\n".join([HEADER, *rows])) == (
+        report_of(matched=2, total_here="0.0007", total_there="0.0007"),
+        0,
+    )
+
+
 def test_only_what_the_account_pays_counts(
     tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint
 ) -> None:
