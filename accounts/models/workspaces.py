@@ -23,6 +23,14 @@ from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.models import BaseModel
 
+# Settings that are stored and that nothing reads yet, with the values that switch nothing on.
+_UNREAD: Final[Mapping[str, tuple[Any, ...]]] = {
+    "io_logging_api_key_ids": (None, []),
+    "io_logging_sampling_rate": (1,),
+    "is_data_discount_logging_enabled": (False,),
+    "is_observability_broadcast_enabled": (False,),
+    "is_observability_io_logging_enabled": (False,),
+}
 WORKSPACE_SLUG: Final = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
 _TRIES: Final = 5
 _LIKE_AN_ID: Final = re.compile("[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
@@ -74,6 +82,7 @@ class WorkspaceManager(models.Manager.from_queryset(WorkspaceQuerySet)):  # type
                 **fields,
             )
             workspace.require_free(slug)
+            Workspace()._refuse_unread(fields)
             workspace.save(force_insert=True)
             if rate_limits is not None:
                 RateLimit.objects.change(workspace.limit_owner, rate_limits)
@@ -166,6 +175,7 @@ class Workspace(BaseModel):
         """
         with transaction.atomic():
             self._lock_present()
+            self._refuse_unread(changes)
             if changes.get("slug", self.slug) != self.slug:
                 self.require_free(changes["slug"])
             is_limited = False
@@ -295,6 +305,13 @@ class Workspace(BaseModel):
         with transaction.atomic():
             self._lock_present()
             return bool(self.budgets.filter(interval=interval).delete()[0])
+
+    def _refuse_unread(self, changes: Mapping[str, Any]) -> None:
+        """Raises :class:`InvalidRequest` for a change that would switch on what nothing does."""
+        for name, idle in _UNREAD.items():
+            value = changes.get(name, idle[0])
+            if value not in idle and value != getattr(self, name):
+                raise refusal(name, "This service does not do this yet. Leave it out.")
 
     def _lock_present(self) -> None:
         Organization.objects.lock(self.organization_id)

@@ -58,9 +58,9 @@ def test_a_workspace_is_created_changed_and_deleted(
         default_text_model="acme/falcon",
         default_provider_sort="price",
         disabled_server_tools=["openrouter:web_search"],
-        io_logging_api_key_ids=[1, 2],
-        io_logging_sampling_rate=0.25,
-        is_observability_broadcast_enabled=True,
+        io_logging_api_key_ids=None,
+        io_logging_sampling_rate=1,
+        is_observability_broadcast_enabled=False,
     ).data
     default_guardrail_id = uuid.uuid5(uuid.UUID(made.id), "default guardrail")
     assert made.model_dump() == {
@@ -73,10 +73,10 @@ def test_a_workspace_is_created_changed_and_deleted(
         "default_image_model": None,
         "default_provider_sort": "price",
         "disabled_server_tools": ["openrouter:web_search"],
-        "io_logging_api_key_ids": [1, 2],
-        "io_logging_sampling_rate": 0.25,
+        "io_logging_api_key_ids": None,
+        "io_logging_sampling_rate": 1.0,
         "is_data_discount_logging_enabled": False,
-        "is_observability_broadcast_enabled": True,
+        "is_observability_broadcast_enabled": False,
         "is_observability_io_logging_enabled": False,
         "include_byok_in_budgets": False,
         "created_by": actor,
@@ -95,6 +95,14 @@ def test_a_workspace_is_created_changed_and_deleted(
     assert workspaces.delete(id="lab").DELETED is True
     with pytest.raises(errors.NotFoundResponseError):
         workspaces.get(id=made.id)
+
+
+def test_a_setting_that_nothing_reads_is_refused_by_name(manager: OpenRouter) -> None:
+    with pytest.raises(errors.BadRequestResponseError) as caught:
+        manager.workspaces.update(id="default", is_observability_broadcast_enabled=True)
+    assert caught.value.data.error.metadata["fields"] == {
+        "is_observability_broadcast_enabled": "This service does not do this yet. Leave it out."
+    }
 
 
 def test_the_default_workspace_is_deleted_on_confirmation(manager: OpenRouter) -> None:
