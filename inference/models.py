@@ -85,6 +85,9 @@ class Generation(models.Model):
     )
     end_user = models.CharField(max_length=512, null=True, db_collation="C")
     session_id = models.CharField(max_length=256, null=True)
+    trace = models.TextField(
+        null=True, editable=False, help_text="The caller's own trace of the request, as JSON."
+    )
     region = models.CharField(
         max_length=16,
         default="global",

@@ -113,6 +113,7 @@ class GenerationAdmin(GenerationColumns, ReadOnlyAdmin):
                     ("end_user", "session_id"),
                     ("region", "http_referer"),
                     ("app_title", "user_agent"),
+                    "trace",
                 )
             },
         ),

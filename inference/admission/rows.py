@@ -20,6 +20,7 @@ class GenerationRow(msgspec.Struct, frozen=True):
     member_id: UUID | None
     end_user: str | None
     session_id: str | None
+    trace: str | None
     region: str
     http_referer: str | None
     app_title: str | None
@@ -58,6 +59,7 @@ def make_row(entry: AdmissionRequest, admission: Admission) -> GenerationRow:
         member_id=authority.member_id,
         end_user=entry.request.user,
         session_id=entry.request.session_id,
+        trace=entry.request.trace,
         region=entry.region or "global",
         http_referer=entry.http_referer,
         app_title=entry.app_title,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from datetime import timedelta
 from decimal import Decimal
@@ -121,6 +122,19 @@ class _CostDetailsField(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
+@extend_schema_field({"type": "object", "additionalProperties": True})
+class _TraceField(serializers.Field[Any, Any, Any, Any]):
+    """The caller's own trace of the request; absent without one."""
+
+    def get_attribute(self, instance: Any) -> Any:
+        if instance.trace is None:
+            raise serializers.SkipField
+        return instance.trace
+
+    def to_representation(self, value: Any) -> Any:
+        return json.loads(value)
+
+
 def _unit(generation: Generation, name: str) -> int | None:
     """Returns a count of what is not a token; ``None`` without one."""
     count: int | None = (generation.units or {}).get(name)
@@ -182,6 +196,7 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     request_id = serializers.SerializerMethodField()
     response_cache_source_id = _AbsentText()
     session_id = serializers.CharField(allow_null=True)
+    trace = _TraceField(required=False)
     units = _UnitsField(required=False)
     cost_details = _CostDetailsField(required=False)
 

@@ -94,6 +94,7 @@ def test_the_page_itemizes_the_cost(operator: Client, tenant: Tenant) -> None:
         cost_nano=nano,
         upstream_cost_nano=nano,
         session_id="session-7",
+        trace='{"trace_id":"trace-7"}',
         http_referer="https://app.example.com",
         region="europe",
         attempts=[
@@ -122,7 +123,7 @@ def test_the_page_itemizes_the_cost(operator: Client, tenant: Tenant) -> None:
         ("usage", "posted", "$0.00174", "$0.00174", "", ""),
     ):
         assert cells(row) in text
-    for shown in ("session-7", "https://app.example.com", "europe"):
+    for shown in ("session-7", "trace-7", "https://app.example.com", "europe"):
         assert shown in text
     assert "Waived" not in text
     assert "Images" not in text

@@ -70,6 +70,7 @@ def test_a_generation_has_every_field(
         is_byok=True,
         end_user="alice",
         session_id="talk-1",
+        trace='{"trace_id":"t-1","step":[1.5,"é"]}',
         region="europe",
         http_referer="https://name:word@app.example.com:8443/chat?x=1#y",
         app_title="App",
@@ -166,6 +167,7 @@ def test_a_generation_has_every_field(
             "request_id": "req-1",
             "response_cache_source_id": None,
             "session_id": "talk-1",
+            "trace": {"trace_id": "t-1", "step": [1.5, "é"]},
         }
     }
     assert shown(management, generation.pk).json() == answer.json()
