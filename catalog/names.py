@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from config.api.errors import NotFound
 
-# The suffixes of a model's name that say how to route a request, not which model it asks for.
-VARIANTS: Final = frozenset(
-    ("free", "extended", "beta", "thinking", "online", "nitro", "floor", "exacto")
-)
+# The suffixes of a model's name that say how to route a request, not which model it asks for. Other
+# editions of a model (``:thinking``, ``:extended``, ``:beta``, ``:batch``) are models of their own.
+VARIANTS: Final = frozenset(("free", "online", "nitro", "floor", "exacto"))
+_NO_VARIANTS: Final[frozenset[str]] = frozenset()
 
 
 class ModelNotFound(NotFound):
@@ -18,7 +19,26 @@ class ModelNotFound(NotFound):
     error_type = "model_not_found"
 
 
-def split_variant(name: str) -> tuple[str, str | None]:
-    """Returns a model's name without its variant, and the variant or ``None``."""
-    base, _, variant = name.rpartition(":")
-    return (base, variant) if variant in VARIANTS else (name, None)
+def split_variants(name: str) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yields what a name may mean: a model's name and variants, with as few variants as possible.
+
+    A model's own name may end like a variant. Variants stack, but none stands twice.
+    """
+    variants: frozenset[str] = frozenset()
+    yield name, variants
+    while True:
+        name, _, variant = name.rpartition(":")
+        if variant not in VARIANTS or variant in variants:
+            return
+        variants |= {variant}
+        yield name, variants
+
+
+def find_by_name(name: str, slugs: Mapping[str, str]) -> tuple[str, frozenset[str]] | None:
+    """Returns the slug that a name means and its variants; ``None`` for an unknown name."""
+    if name in slugs:
+        return slugs[name], _NO_VARIANTS
+    for base, variants in split_variants(name):
+        if base in slugs:
+            return slugs[base], variants
+    return None

@@ -25,7 +25,7 @@ from catalog import dialects
 from catalog.capabilities import Capabilities
 from catalog.lists import traffic
 from catalog.models import CatalogVersion, LanguageModel, ModelEndpoint
-from catalog.names import ModelNotFound, split_variant
+from catalog.names import ModelNotFound, split_variants
 from catalog.operations import served_operations, served_outputs
 from catalog.pricing import RATES, Price, UnknownRule
 from catalog.pricing.contract import render_lines, render_pricing
@@ -567,7 +567,7 @@ def find_model(author: str, slug: str) -> LanguageModel:
     A model whose own name ends like a variant takes precedence. Raises :class:`ModelNotFound`.
     """
     name = f"{author}/{slug}"
-    names = list(dict.fromkeys((name, split_variant(name)[0])))
+    names = [base for base, _ in split_variants(name)]
     # PostgreSQL stores no NUL, and no name contains another control character.
     if not CONTROL_CHARACTERS.search(name):
         found = LanguageModel.objects.listed().filter(

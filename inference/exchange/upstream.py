@@ -36,7 +36,7 @@ from config.credentials import Secret
 from config.egress.client import EgressClient, OutboundResponse
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS, EFFORTS
-from inference.requests.operations.server_tools import leave_out
+from inference.requests.operations.server_tools import OPERATOR_FIELDS, leave_out
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
@@ -45,9 +45,6 @@ _REFUSALS: Final[Mapping[Refusal, type[UpstreamRefused]]] = {
     Refusal.CONTEXT_LENGTH: ContextTooShort,
     Refusal.CONTENT: ContentRefused,
 }
-# Fields that cause costs that no price covers, or that store data in the operator's account. They
-# are sent with own credentials, and to endpoints that list them.
-_OPERATOR_FIELDS: Final = frozenset(("service_tier", "store"))
 _DURATION: Final = re.compile(
     r"(?:([0-9]{1,4})h)?(?:([0-9]{1,6})m(?!s))?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s)?(?:([0-9]{1,9})ms)?"
     r"([0-9]{1,9}(?:\.[0-9]{1,9})?)?",
@@ -134,7 +131,7 @@ def build_call(
     for name in BOUNDS.difference(names):
         fields.pop(name, None)
     if not candidate.is_byok:
-        for name in _OPERATOR_FIELDS - (known or frozenset()):
+        for name in OPERATOR_FIELDS - (known or frozenset()):
             fields.pop(name, None)
     if unpriced := candidate.find_unpriced(request.server_tools):
         leave_out(fields, unpriced)

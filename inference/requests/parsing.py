@@ -15,8 +15,10 @@ from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.limits import MAX_ALL_CHOICES, check_body, is_large
 from inference.requests.operations import ROWS
+from inference.requests.operations.gateway_fields import GATEWAY_FIELDS, drop_unset, take_wishes
 from inference.requests.operations.server_tools import (
     NO_TOOLS,
+    OPERATOR_FIELDS,
     SEARCH_FIELDS,
     ServerTools,
     read_server_tools,
@@ -28,16 +30,8 @@ from inference.requests.sizes import bound_prompt
 
 # All names of a search of the web mean this tool, which a workspace may disable.
 WEB_SEARCH: Final = "openrouter:web_search"
-# Fields that the gateway reads and does not send, because a provider would refuse or misread them.
-_GATEWAY_FIELDS: Final = frozenset(
-    (
-        "model", "models", "provider", "plugins", "route", "session_id", "trace", "transforms",
-        "debug", "deferred_tools", "stop_server_tools_when", "usage", "user",
-    )
-)  # fmt: skip
-
 # Provider options must not change what was parsed, priced and held.
-_RESERVED: Final = _GATEWAY_FIELDS | SEARCH_FIELDS | frozenset(
+_RESERVED: Final = GATEWAY_FIELDS | SEARCH_FIELDS | OPERATOR_FIELDS | frozenset(
     (
         "messages", "prompt", "input", "stream", "stream_options", "max_tokens",
         "max_completion_tokens", "n", "best_of", "tools", "modalities",
@@ -58,8 +52,8 @@ _NO_PREFERENCES: Final = ProviderPreferences()
 class InferenceRequest(msgspec.Struct, frozen=True):
     """A parsed request, and the raw fields that are sent upstream.
 
-    ``models`` is empty if the caller names none. ``files`` are sent beside the fields. ``size`` is
-    the size of the body in bytes.
+    ``models`` is empty if the caller names none. ``files`` are sent beside the fields. ``trace`` is
+    the caller's own trace as JSON. ``size`` is the size of the body in bytes.
 
     ``max_tokens`` is the most that one choice may produce, ``None`` if the caller leaves it to the
     endpoint. ``choices`` is the number of completions, or of vectors. ``prompt_bound`` is an upper
@@ -85,6 +79,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     preferences: ProviderPreferences
     fields: dict[str, Any]
     session_id: str | None = None
+    trace: str | None = None
     max_tokens: int | None = None
     choices: int = 1
     prompt_bound: int = 0
@@ -152,36 +147,31 @@ def parse(
     """
     if not is_checked:
         check_body(body)
-    try:
-        request = _DECODERS[operation](body)
-        fields = _decode_fields(body)
-    except msgspec.ValidationError as exc:
-        raise explain_decode_error(str(exc)) from None
-    except (msgspec.DecodeError, RecursionError):
-        raise InvalidRequest("The body is not valid JSON.") from None
+    request, fields = _decode(operation, body)
     session_id = request.session_id or session_id
     row = ROWS[operation]
     answers = row.answers(request)
     _check_request(operation, request, session_id, answers)
     row.check(request, fields)
-    for name in _GATEWAY_FIELDS.intersection(fields):
-        del fields[name]
+    models = row.models(request)
+    wishes = take_wishes(operation, fields, models)
     for name in row.left_out:
         fields.pop(name, None)
     for name, default in row.defaults.items():
         if fields.get(name, _NULL) == _NULL:
             fields[name] = default
     prompt = bound_prompt(row, request, fields)
-    server_tools = read_server_tools(fields, row.tools(request))
+    server_tools = read_server_tools(fields, row.tools(request), wishes.search)
     is_measured = is_large(body)
     return InferenceRequest(
         operation=operation,
-        models=row.models(request),
+        models=models,
         stream=bool(request.stream) or OPERATIONS[operation].is_bytes,
-        user=request.user or None,
+        user=request.user or wishes.identifier,
         preferences=request.provider or _NO_PREFERENCES,
         fields=fields,
         session_id=session_id or None,
+        trace=wishes.trace,
         max_tokens=row.output_bound(request),
         choices=answers,
         prompt_bound=prompt.bound,
@@ -198,6 +188,22 @@ def parse(
         text_bytes=row.prompt_text(fields) if is_measured else None,
         text_tokens=row.least_tokens(fields) if is_measured else None,
     )
+
+
+def _decode(operation: Operation, body: bytes) -> tuple[Any, dict[str, Any]]:
+    """Returns a body by its shape, and its raw fields."""
+    try:
+        fields = _decode_fields(body)
+        try:
+            return _DECODERS[operation](body), fields
+        except msgspec.ValidationError:
+            if (rest := drop_unset(fields)) is None:
+                raise
+            return _DECODERS[operation](rest), fields
+    except msgspec.ValidationError as exc:
+        raise explain_decode_error(str(exc)) from None
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidRequest("The body is not valid JSON.") from None
 
 
 def _allow_pieces(

@@ -17,6 +17,7 @@ Slugs = Annotated[list[Slug], msgspec.Meta(max_length=32)]
 
 User = Annotated[str, msgspec.Meta(max_length=512)]
 Session = Annotated[str, msgspec.Meta(max_length=SESSION_LENGTH)]
+Trace = dict[str, msgspec.Raw]
 Parts = Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(max_length=MAX_PARTS)]
 _Amount = (
     Annotated[float, msgspec.Meta(ge=0)]
@@ -85,6 +86,8 @@ class ProviderPreferences(msgspec.Struct):
 
 
 class Plugin(msgspec.Struct):
+    """A plugin; ``read_plugins`` reads it, with the members of each kind."""
+
     id: str
     enabled: bool | None = None
 
@@ -98,6 +101,7 @@ class Completion(msgspec.Struct, kw_only=True):
     plugins: Annotated[list[Plugin], msgspec.Meta(max_length=32)] | None = None
     user: User | None = None
     session_id: Session | None = None
+    trace: Trace | None = None
     stream: bool | None = None
     max_tokens: Tokens | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None

@@ -16,15 +16,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from accounts.policy import Policy
-from catalog.names import ModelNotFound, split_variant
+from catalog.names import ModelNotFound, find_by_name
 from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
 from config.api.errors import Forbidden, InvalidRequest, TooManyRequests
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS
-from inference.requests.operations.server_tools import NO_TOOLS
+from inference.requests.operations.server_tools import NO_TOOLS, WEB_SEARCH_OPTIONS
 from inference.requests.parsing import InferenceRequest
-from inference.requests.problems import missing_field
+from inference.requests.problems import field_error, missing_field
 from inference.requests.schemas import MaxPrice, ProviderPreferences
 from inference.routing.health import UNKNOWN, Health, subject_of
 from inference.routing.needs import explain_no_candidate, find_shortfalls
@@ -158,11 +158,17 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
             metadata=metadata,
         )
     if selection.unpriced:
-        names = ", ".join(sorted(selection.unpriced))
+        asked_by = request.server_tools.asked_by
+        names = ", ".join(
+            sorted(
+                asked_by if asked_by and name == WEB_SEARCH_OPTIONS else name
+                for name in selection.unpriced
+            )
+        )
         raise InvalidRequest(
-            f"{names}: no endpoint of {selection.requested!r} has a rate for it. Leave it out, or "
-            "use a credential of your own.",
-            metadata=metadata,
+            f"{names}: no endpoint of {selection.requested!r} can do it at a known price. Leave it "
+            "out, or use a credential of your own.",
+            metadata={**metadata, "fields": {names: "No endpoint can do it at a known price."}},
         )
     reasons = [(excluded.route, excluded.reasons) for excluded in selection.excluded]
     raise explain_no_candidate(request, selection.requested, reasons, metadata)
@@ -191,10 +197,10 @@ def select_candidates(request: InferenceRequest, context: RoutingContext) -> Sel
 
 
 class _RequestedModel(NamedTuple):
-    """A model that the request names: its slug, and the variant at the end of the name."""
+    """A model that the request names: its slug, and the variants at the end of the name."""
 
     slug: str
-    variant: str | None
+    variants: frozenset[str]
 
 
 def _require_enabled_tools(request: InferenceRequest, disabled_tools: frozenset[str]) -> None:
@@ -221,15 +227,22 @@ def _find_models(
     slugs = context.snapshot.slugs
     models: list[_RequestedModel] = []
     for name in names:
-        if name in slugs:
-            models.append(_RequestedModel(slugs[name], None))
-            continue
-        base, variant = split_variant(name)
-        if base in slugs:
-            models.append(_RequestedModel(slugs[base], variant))
+        found = find_by_name(name, slugs)
+        if found is not None:
+            models.append(_RequestedModel(*found))
+            _require_search(name, found[1], request)
     if not models:
         raise ModelNotFound(f"There is no model {names[0]!r}.")
     return names[0], models
+
+
+def _require_search(name: str, variants: frozenset[str], request: InferenceRequest) -> None:
+    """Raises :class:`InvalidRequest` for ``:online`` in the name that the workspace adds.
+
+    The search of a model that the request itself names is among its tools already.
+    """
+    if "online" in variants and not request.server_tools.searches:
+        raise field_error("model", f"Name {name!r} in the request: it searches the web.")
 
 
 def _narrow_policy(policy: Policy, preferences: ProviderPreferences) -> Policy:
@@ -287,7 +300,7 @@ class _Search:
         key = route.endpoint_id
         if key in self._candidates:
             return  # the request names the model twice
-        reasons = _unmet_requirements(route, self._request, model.variant)
+        reasons = _unmet_requirements(route, self._request, model.variants)
         credentials = self._credentials.get(route.facts.provider_slug, ())
         candidates = self._pair_credentials(
             route, credentials, reasons, is_closed=model.slug in self._closed_models
@@ -297,7 +310,7 @@ class _Search:
             return
         self._candidates[key] = candidates
         self._excluded.pop(key, None)
-        self._contenders.append(Contender(candidates[0], position, model.variant))
+        self._contenders.append(Contender(candidates[0], position, model.variants))
         if route.is_private and any(
             (each.is_required or each.is_byok_only) and each.may_call_model_of(route)
             for each in credentials
@@ -439,11 +452,13 @@ class _Search:
         return is_down(health, may_fall_back=self._may_fall_back)
 
 
-def _unmet_requirements(route: Route, request: InferenceRequest, variant: str | None) -> list[str]:
+def _unmet_requirements(
+    route: Route, request: InferenceRequest, variants: frozenset[str]
+) -> list[str]:
     """Returns the requirements of the request and of the gateway that a route does not meet."""
     preferences = request.preferences
     reasons: list[str] = []
-    if variant == "free" and not route.price.is_free:
+    if "free" in variants and not route.price.is_free:
         reasons.append(Unusable.NOT_FREE)
     if preferences.max_price is not None and _exceeds(
         route.price, preferences.max_price, request.prompt_bound

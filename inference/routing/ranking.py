@@ -60,7 +60,7 @@ class Contender(NamedTuple):
 
     candidate: Candidate
     model_position: int
-    variant: str | None
+    variants: frozenset[str]
 
 
 def draw_seed(request: InferenceRequest, owner: uuid.UUID, seed: int | None) -> bytes | None:
@@ -72,6 +72,13 @@ def draw_seed(request: InferenceRequest, owner: uuid.UUID, seed: int | None) -> 
     if request.session_id is not None:
         return blake2b(request.session_id.encode(), key=owner.bytes, digest_size=8).digest()
     return None if seed is None else (seed % 2**64).to_bytes(8, "big")
+
+
+def _sort_of(variants: frozenset[str]) -> str | None:
+    """Returns the sort that the variants of a name ask for, of several the first of the table."""
+    if not variants:
+        return None
+    return next((sort for name, sort in _VARIANT_SORTS.items() if name in variants), None)
 
 
 def is_down(health: Health, *, may_fall_back: bool) -> bool:
@@ -122,7 +129,7 @@ class Ranking:
 
     def sort_key(self, contender: Contender) -> tuple[Any, ...]:
         """Returns the sort key of an endpoint; the module's docstring explains its members."""
-        candidate, model_position, variant = contender
+        candidate, model_position, variants = contender
         route, health = candidate.route, candidate.health(self._health_of)
         tier = _tier(health, may_fall_back=self._may_fall_back)
         order_position = self._order_position(route)
@@ -142,7 +149,7 @@ class Ranking:
             is_down,
             not route.is_private,
             tier,
-            self._measure(route, health, variant),
+            self._measure(route, health, variants),
             route.endpoint_id.int,
         )
 
@@ -154,11 +161,11 @@ class Ranking:
             default=len(self._order),
         )
 
-    def _measure(self, route: Route, health: Health, variant: str | None) -> tuple[Any, ...]:
+    def _measure(self, route: Route, health: Health, variants: frozenset[str]) -> tuple[Any, ...]:
         """Returns the measures to sort by; an unknown measure comes last, and price decides."""
         sort: str | None = None
         if not self._order:
-            sort = self._sort or _VARIANT_SORTS.get(variant or "") or self._default_sort
+            sort = self._sort or _sort_of(variants) or self._default_sort
         price = _price(route)
         if sort is None and self._seed is not None:
             return _draw(self._seed, route.endpoint_id, float(price))

@@ -176,11 +176,17 @@ class Candidate:
     def find_unpriced(self, tools: ServerTools) -> frozenset[str]:
         """Returns the tools that the provider would run without a rate, at the operator's cost.
 
-        An own credential pays the provider itself, so nothing of it is left out.
+        An own credential pays the provider itself, so only the fields are left out that the
+        endpoint does not list.
         """
-        if tools is NO_TOOLS or self.is_byok:
+        if tools is NO_TOOLS:
             return frozenset()
-        return tools.unpriced(has_search_rate=self.route.has_search_rate)
+        listed = self.route.supported_parameters
+        unlisted = tools.unlisted(listed)
+        if self.is_byok:
+            return unlisted
+        rated = self.route.has_search_rate
+        return unlisted | tools.unpriced(has_search_rate=rated, listed=listed)
 
     @property
     def pace(self) -> Pace | None:

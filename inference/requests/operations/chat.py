@@ -9,7 +9,7 @@ import msgspec
 
 from catalog.dialects.shared.raw import first_byte, is_null, measure_value
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
-from inference.requests.operations.completions import PARAMETERS, check_plugins
+from inference.requests.operations.completions import PARAMETERS
 from inference.requests.problems import explain_decode_error, field_error
 from inference.requests.rows import Fields, RequestRow, name_models
 from inference.requests.schemas import Completion, Parts, Tokens
@@ -128,8 +128,6 @@ _decode_messages = msgspec.json.Decoder(list[_SizedMessage]).decode
 def _check(request: ChatRequest, fields: Fields) -> None:
     if "reasoning_effort" in fields:
         _check_effort(request)
-    if "plugins" in fields:
-        check_plugins(request.plugins or ())
 
 
 def _check_effort(request: ChatRequest) -> None:

@@ -5,17 +5,26 @@ A caller may offer them to the model or demand them. Only searches of the web ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Set
 from typing import Any, Final
 
 import msgspec
 
 from catalog.dialects.shared.raw import is_null
+from inference.requests.operations.plugins import WebSearch
+from inference.requests.problems import field_error
 
 # Tools that the caller runs. Every other type is run by a provider.
 _CALLERS: Final = frozenset(("function", "custom"))
 # Fields that make a provider search the web.
-SEARCH_FIELDS: Final = frozenset(("web_search_options", "search_parameters", "enable_search"))
+WEB_SEARCH_OPTIONS: Final = "web_search_options"
+SEARCH_FIELDS: Final = frozenset((WEB_SEARCH_OPTIONS, "search_parameters", "enable_search"))
+# Fields that cause costs that no price covers, or that store data in the operator's account. They
+# are sent with own credentials, and to endpoints that list them.
+OPERATOR_FIELDS: Final = frozenset(("service_tier", "store"))
+# The fields that make a provider run, charge or store something.
+_FIELDS: Final = SEARCH_FIELDS | OPERATOR_FIELDS
+_STANDARD_TIERS: Final = frozenset(("auto", "default", ""))
 # The searches of one answer if the caller sets no bound; providers stop at fewer.
 DEFAULT_SEARCHES: Final = 10
 _MOST_SEARCHES: Final = 1_000
@@ -25,18 +34,29 @@ class ServerTools(msgspec.Struct, frozen=True):
     """What a request wants a provider to run.
 
     ``searches`` and ``others`` are the types of tools and the names of fields: those that search
-    the web, and those that no price has a rate for. ``demanded`` are those that must be run.
-    ``most_searches`` bounds the searches of one answer.
+    the web, and those that no price has a rate for. ``listed`` are fields that an endpoint may take
+    at the operator's expense only if it lists them. ``demanded`` are those that must be run.
+    ``most_searches`` bounds the searches of one answer. ``asked_by`` is the field that asks for a
+    search, if it is not one of a provider.
     """
 
     searches: frozenset[str] = frozenset()
     others: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
     demanded: frozenset[str] = frozenset()
     most_searches: int = 0
+    asked_by: str | None = None
 
-    def unpriced(self, *, has_search_rate: bool) -> frozenset[str]:
-        """Returns the names that an endpoint has no rate for."""
-        return self.others if has_search_rate else self.others | self.searches
+    def unpriced(self, *, has_search_rate: bool, listed: Set[str] | None) -> frozenset[str]:
+        """Returns the names that an endpoint has no rate for; ``listed`` are its parameters."""
+        names = self.others if has_search_rate else self.others | self.searches
+        return names | self.listed.difference(listed or ())
+
+    def unlisted(self, listed: Set[str] | None) -> frozenset[str]:
+        """Returns the fields that an endpoint with this list of parameters would not get."""
+        if listed is None or WEB_SEARCH_OPTIONS in listed:
+            return frozenset()
+        return self.searches & {WEB_SEARCH_OPTIONS}
 
 
 NO_TOOLS: Final = ServerTools()
@@ -58,13 +78,22 @@ class _Parameters(msgspec.Struct):
 _decode_tools = msgspec.json.Decoder(list[_Tool] | None).decode
 _decode_choice = msgspec.json.Decoder(_Choice | str | None).decode
 _decode_parameters = msgspec.json.Decoder(_Parameters | bool | None).decode
+_decode_value = msgspec.json.Decoder(Any).decode
+_NOTHING: Final = msgspec.Raw()
 _decode_raw_tools = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_tool = msgspec.json.Decoder(_Tool).decode
 
 
-def read_server_tools(fields: Mapping[str, msgspec.Raw], names: frozenset[str]) -> ServerTools:
-    """Returns what a request wants a provider to run; ``names`` are the types of its tools."""
-    if not names and SEARCH_FIELDS.isdisjoint(fields):
+def read_server_tools(
+    fields: dict[str, msgspec.Raw], names: frozenset[str], search: WebSearch | None = None
+) -> ServerTools:
+    """Returns what a request wants a provider to run; ``names`` are the types of its tools.
+
+    ``search`` is what the gateway's own fields ask for: it is added to the fields.
+    """
+    if search is not None and is_null(fields.get(WEB_SEARCH_OPTIONS, _NOTHING)):
+        fields[WEB_SEARCH_OPTIONS] = search.options
+    if not names and _FIELDS.isdisjoint(fields):
         return NO_TOOLS
     searches: set[str] = set()
     others: set[str] = set()
@@ -96,7 +125,27 @@ def read_server_tools(fields: Mapping[str, msgspec.Raw], names: frozenset[str]) 
         most += DEFAULT_SEARCHES
         if mode != "auto":
             demanded.add(name)
-    return ServerTools(frozenset(searches), frozenset(others), frozenset(demanded), most)
+    listed = {name for name in OPERATOR_FIELDS.intersection(fields) if _costs(name, fields)}
+    return ServerTools(
+        frozenset(searches),
+        frozenset(others),
+        frozenset(listed),
+        frozenset(demanded | listed),
+        most,
+        None if search is None else search.field,
+    )
+
+
+def _costs(name: str, fields: dict[str, msgspec.Raw]) -> bool:
+    """Returns whether a field has a value other than the usual one; renames a tier's alias."""
+    value = _decode(_decode_value, fields[name])
+    if name != "service_tier":
+        return bool(value)
+    if value is not None and not isinstance(value, str):
+        raise field_error(name, "Expected str.")
+    if value == "fast":
+        fields[name] = msgspec.Raw(b'"priority"')
+    return value is not None and value not in _STANDARD_TIERS
 
 
 def is_search(name: str) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from catalog.dialects.shared.raw import first_byte
 from inference.requests.limits import MAX_CHOICES
-from inference.requests.operations.completions import PARAMETERS, check_plugins
+from inference.requests.operations.completions import PARAMETERS
 from inference.requests.rows import Fields, RequestRow, name_models
 from inference.requests.schemas import Completion
 from inference.requests.sizes import CHARACTERS_PER_TOKEN, count_characters
@@ -26,11 +26,6 @@ class TextRequest(Completion, kw_only=True):
     echo: bool | None = None
     best_of: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
-
-
-def _check(request: TextRequest, fields: Fields) -> None:
-    if "plugins" in fields:
-        check_plugins(request.plugins or ())
 
 
 def _bound_output(request: TextRequest) -> int | None:
@@ -67,7 +62,6 @@ def _count_longest(prompt: msgspec.Raw) -> int:
 ROW: Final = RequestRow(
     shape=TextRequest,
     models=name_models,
-    check=_check,
     answers=_count_choices,
     output_bound=_bound_output,
     bound_names=("max_tokens",),

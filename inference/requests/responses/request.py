@@ -139,7 +139,7 @@ _LIFETIME: Final = b'"30m"'
 _SAME: Final = (
     "image_config", "modalities", "plugins", "route", "trace", "transforms", "debug",
     "deferred_tools", "stop_server_tools_when", "seed", "min_p", "top_a", "repetition_penalty",
-    "logit_bias",
+    "logit_bias", "preset", "prompt_cache_options",
 )  # fmt: skip
 _LOGPROBS: Final = "message.output_text.logprobs"
 # A longer text is not repeated in the answer, whose events would each keep it in memory.
@@ -288,7 +288,7 @@ def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
 
 
 def _logprobs(request: ResponsesRequest) -> dict[str, Any]:
-    if _LOGPROBS not in (request.include or ()):
+    if not request.top_logprobs and _LOGPROBS not in (request.include or ()):
         return {}
     return {"logprobs": True, "top_logprobs": request.top_logprobs or None}
 

@@ -233,8 +233,8 @@ def test_routing_fields_are_not_sent_upstream(site: Site) -> None:
         route="fallback",
         session_id="s",
         trace={"trace_id": "t"},
-        transforms=["middle-out"],
-        debug={"echo_upstream_body": True},
+        transforms=[],
+        debug={"echo_upstream_body": False},
     )
     assert answer.status_code == 200
     seen = json.loads(answer.json()["choices"][0]["message"]["content"])
@@ -409,8 +409,8 @@ def test_gateway_fields_are_not_sent_upstream(site: Site) -> None:
     site.publish()
     meant_for_us = {
         "usage": {"include": True},
-        "plugins": [{"id": "response-healing"}],
-        "transforms": ["middle-out"],
+        "plugins": [{"id": "response-healing", "enabled": False}],
+        "transforms": [],
         "route": "fallback",
     }
     assert site.chat(seed=5, **meant_for_us).status_code == 200
@@ -424,10 +424,11 @@ def test_gateway_fields_are_not_sent_upstream(site: Site) -> None:
 
 def test_an_unsupported_plugin_is_refused_before_admission(site: Site) -> None:
     site.publish()
-    answer = site.chat(plugins=[{"id": "web"}])
+    answer = site.chat(plugins=[{"id": "moderation"}])
     assert answer.status_code == 400
     assert answer.json()["error"]["metadata"]["fields"] == {
-        "plugins[0].id": "This service does not run the plugin."
+        "plugins[0].id": "This service does not run the plugin. Leave it out, or set 'enabled' to "
+        "false."
     }
     site.assert_nothing_happened()
 

@@ -47,7 +47,6 @@ def user(*parts: dict[str, Any]) -> dict[str, Any]:
         ({"chat_template_kwargs": {"a": {"b": NUMBER}}}, {"a": {"b": "[CREDIT_CARD]"}}),
         ({"prediction": {"type": "content", "content": NUMBER}},
          {"type": "content", "content": "[CREDIT_CARD]"}),
-        ({"safety_identifier": NUMBER}, "[CREDIT_CARD]"),
         ({"x": json.dumps({"n": int(NUMBER), NUMBER: 1})},
          '{"n":"[CREDIT_CARD]","[CREDIT_CARD]":1}'),
         ({"tools": [{"type": "function", "function": {"name": "f", "description": NUMBER}}]},

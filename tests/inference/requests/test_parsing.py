@@ -56,7 +56,12 @@ COMMON: list[tuple[str, list[Any], list[Any]]] = [
     ("n", [1, 2, 128, None], [0, 129, 1.5, "1"]),
     ("provider", [{}, None], [[], "acme", 5]),
     ("models", [["a"], ["a"] * 32, [], None], [["a"] * 33, "a", {}]),
-    ("plugins", [[], [{"id": "auto-router"}] * 32, None], [[{"id": "auto-router"}] * 33, {}, "x"]),
+    (
+        "plugins",
+        [[], [{"id": "x", "enabled": False}] * 32, None, {}, False, ""],
+        [[{"id": "x", "enabled": False}] * 33, {"id": "x"}, "x", True],
+    ),
+    ("trace", [{}, None, [], "", False, {"trace_id": "t"}], ["t", 5, True, ["t"]]),
 ]
 CHAT: list[tuple[str, list[Any], list[Any]]] = [
     ("messages", [[{"role": "user", "content": []}]], [[], None, {}, "Hi"]),
@@ -280,8 +285,8 @@ def test_fields_of_the_gateway_are_not_sent_upstream() -> None:
         provider={"zdr": True, "sort": "price"},
         route="fallback",
         session_id="s",
-        trace={},
-        transforms=["middle-out"],
+        trace={"trace_id": "t"},
+        transforms=[],
         debug={},
         deferred_tools={},
         stop_server_tools_when=[],
@@ -318,36 +323,6 @@ def test_efforts_that_contradict_each_other_are_refused(effort: str, other: str)
     found, message = refused(reasoning={"effort": effort}, reasoning_effort=other)
     assert found == "reasoning_effort"
     assert message == "reasoning_effort: Contradicts reasoning.effort."
-
-
-@pytest.mark.parametrize("operation", [Operation.CHAT, Operation.TEXT])
-@pytest.mark.parametrize(
-    "plugin",
-    [
-        {"id": "context-compression", "engine": "middle-out"},
-        {"id": "response-healing"},
-        {"id": "file-parser", "pdf": {"engine": "native"}},
-        {"id": "auto-router", "enabled": True},
-        {"id": "web", "enabled": False},
-        {"id": "moderation", "enabled": False},
-    ],
-)
-def test_an_ignorable_plugin_is_not_sent_upstream(
-    operation: Operation, plugin: dict[str, Any]
-) -> None:
-    assert "plugins" not in parsed(operation, plugins=[plugin]).fields
-
-
-@pytest.mark.parametrize("operation", [Operation.CHAT, Operation.TEXT])
-@pytest.mark.parametrize("name", ["web", "web-fetch", "moderation", "armor", "alignment", "x", ""])
-@pytest.mark.parametrize("extra", [{}, {"enabled": True}, {"enabled": None}])
-def test_an_unsupported_plugin_is_refused(
-    operation: Operation, name: str, extra: dict[str, Any]
-) -> None:
-    plugins = [{"id": "response-healing"}, {"id": name, **extra}]
-    found, message = refused(operation, plugins=plugins)
-    assert message == "plugins[1].id: This service does not run the plugin."
-    assert found == "plugins[1].id"
 
 
 def test_unknown_fields_keep_their_bytes() -> None:

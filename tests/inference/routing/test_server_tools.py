@@ -16,7 +16,12 @@ from inference.admission.estimate import worst_case_nano
 from inference.exchange.upstream import build_call
 from inference.requests import parsing
 from inference.routing.candidates import RoutingContext, Selection, require_candidates
-from inference.routing.routes import CatalogSnapshot, OrganizationSnapshot, Route
+from inference.routing.routes import (
+    CatalogSnapshot,
+    OrganizationSnapshot,
+    Route,
+    RoutingDefaults,
+)
 from tests.support.database.snapshots import everything
 from tests.support.inference.prices import read_pricing
 from tests.support.inference.routes import KEY, WORKSPACE, credential, route
@@ -38,7 +43,7 @@ def served(provider: str, price: Price, **fields: Any) -> Route:
     return replace(route(provider, **fields), price=price)
 
 
-def select(request: parsing.InferenceRequest, *routes: Route) -> Selection:
+def select(request: parsing.InferenceRequest, *routes: Route, **context: Any) -> Selection:
     own = tuple(each for each in routes if each.is_private)
     public = tuple(each for each in routes if not each.is_private)
     return require_candidates(
@@ -49,6 +54,7 @@ def select(request: parsing.InferenceRequest, *routes: Route) -> Selection:
             workspace_id=WORKSPACE,
             key_digest=KEY,
             policy=Policy(),
+            **context,
         ),
     )
 
@@ -89,6 +95,13 @@ def test_without_any_rate_the_tool_is_left_out() -> None:
         ({"web_search_options": {}}, "web_search_options"),
         ({"search_parameters": {"mode": "on"}}, "search_parameters"),
         ({"enable_search": True}, "enable_search"),
+        ({"plugins": [{"id": "moderation", "enabled": False}, {"id": "web"}]}, "plugins[1].id: "),
+        ({"model": "a/b:online"}, "model: "),
+        ({"models": ["a/b:nitro:online", "c/d"]}, "model: "),
+        ({"service_tier": "priority"}, "service_tier: "),
+        ({"service_tier": "fast"}, "service_tier: "),
+        ({"store": True}, "store: "),
+        ({"service_tier": "flex", "store": True}, "service_tier, store: "),
     ],
 )
 def test_a_demanded_tool_without_a_rate_is_refused_by_name(
@@ -108,6 +121,13 @@ def test_a_demanded_tool_without_a_rate_is_refused_by_name(
         {"search_parameters": {"mode": "off"}},
         {"web_search_options": None},
         {"enable_search": False},
+        {"service_tier": "auto"},
+        {"service_tier": "default"},
+        {"service_tier": None},
+        {"service_tier": ""},
+        {"store": False},
+        {"store": None},
+        {"plugins": [{"id": "web", "enabled": False}]},
     ],
 )
 def test_an_offer_without_a_rate_is_not_refused(fields: dict[str, Any]) -> None:
@@ -128,6 +148,56 @@ def test_a_fee_for_each_request_pays_for_a_model_that_always_searches() -> None:
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "a/b:online"},
+        {"plugins": [{"id": "web"}]},
+        {"model": "a/b:floor:online"},
+        {"web_search_options": {}},
+    ],
+)
+def test_a_demanded_search_goes_where_it_has_a_rate(fields: dict[str, Any]) -> None:
+    request = parse(**fields)
+    selection = select(request, served("a", PLAIN), served("b", PRICED))
+    assert [each.route.facts.provider_slug for each in selection.candidates] == ["b"]
+    assert sent(request, selection) == {"web_search_options": {}}
+
+
+def test_an_endpoint_that_does_not_list_the_field_is_not_asked_to_search() -> None:
+    parameters = frozenset(("temperature",))
+    for name in ("a", "own"):
+        found = served(name, PRICED, supported_parameters=parameters, private=name == "own")
+        with pytest.raises(InvalidRequest):
+            select(parse(model="a/b:online"), found)
+
+
+def test_a_default_model_that_searches_must_be_named() -> None:
+    with pytest.raises(InvalidRequest, match="model: Name 'a/b:online' in the request"):
+        select(
+            parse(model=None),
+            served("a", PRICED),
+            defaults=RoutingDefaults(text_model="a/b:online"),
+        )
+
+
+@pytest.mark.parametrize(("name", "value"), [("service_tier", "flex"), ("store", True)])
+def test_a_field_at_the_operators_expense_goes_where_it_is_listed(name: str, value: Any) -> None:
+    request = parse(**{name: value})
+    lists = frozenset((name,))
+    selection = select(request, served("a", PLAIN), served("b", PLAIN, supported_parameters=lists))
+    assert [each.route.facts.provider_slug for each in selection.candidates] == ["b"]
+    assert sent(request, selection) == {name: value}
+    own = select(request, served("own", PLAIN, private=True))
+    assert sent(request, own) == {name: value}
+
+
+@pytest.mark.parametrize("name", ["service_tier", "store"])
+def test_the_options_of_a_provider_change_no_price(name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        parse(provider={"options": {"acme": {name: "priority"}}})
+
+
+@pytest.mark.parametrize(
     ("fields", "searches"),
     [
         ({}, 0),
@@ -140,6 +210,8 @@ def test_a_fee_for_each_request_pays_for_a_model_that_always_searches() -> None:
         ({"tools": [SEARCH | {"max_uses": 1_001}]}, 10),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, 0),
         ({"web_search_options": {}}, 10),
+        ({"model": "a/b:online"}, 10),
+        ({"plugins": [{"id": "web"}], "n": 2}, 20),
     ],
 )
 def test_the_hold_covers_the_searches_that_a_request_allows(

@@ -282,14 +282,20 @@ def test_a_suffix_outranks_the_workspace_and_yields_to_the_request() -> None:
     assert first("a/b", sort="price", default="latency") == "cheap"
 
 
-@pytest.mark.parametrize("variant", sorted(VARIANTS - {"free"}))
+@pytest.mark.parametrize("variant", [*sorted(VARIANTS - {"free", "online"}), "nitro:floor"])
 def test_a_variant_names_the_same_model(variant: str) -> None:
     found = planned([route("x")], models=[f"a/b:{variant}"])
     assert used(found) == ["operator-x"]
     assert (found.requested, found.model) == (f"a/b:{variant}", "a/b")
 
 
-@pytest.mark.parametrize("name", ["a/b:", "a/b:unknown", "a/b:free:nitro", "x/y:free", ":free"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a/b:", "a/b:unknown", "x/y:free", ":free", "a/b:thinking", "a/b:extended", "a/b:beta",
+        "a/b:batch", "a/b:thinking:nitro", "a/b:nitro:thinking", "a/b::nitro", "a/b:NITRO",
+    ],
+)  # fmt: skip
 def test_an_unknown_suffix_is_part_of_the_model_name(name: str) -> None:
     with pytest.raises(ModelNotFound):
         planned([route("x")], models=[name])
@@ -302,6 +308,15 @@ def test_the_free_variant_excludes_priced_endpoints() -> None:
     assert [each.reasons for each in found.excluded] == [["not_free"]]
     assert used(planned(routes, models=["a/b:free", "a/b"])) == ["operator-y", "operator-x"]
     assert used(planned(routes, models=["a/b", "a/b-1"])) == ["operator-y", "operator-x"]
+
+
+def test_variants_stack() -> None:
+    routes = [route("x", "1"), route("y", "0"), route("z", "0")]
+    health = {"health_of": lambda endpoint: Health(throughput=dict.fromkeys(SHARES, 5.0))}
+    for name in ("a/b:free:nitro", "a/b:nitro:free"):
+        found = planned(routes, models=[name], options=health)
+        assert sorted(used(found)) == ["operator-y", "operator-z"]
+        assert (found.requested, found.model) == (name, "a/b")
 
 
 def test_a_model_whose_slug_ends_like_a_variant_is_found_by_its_slug() -> None:

@@ -1,0 +1,153 @@
+"""The fields of a request that the gateway reads itself and never sends.
+
+Each of them does what it says, or is refused by name. A value that sets nothing is always accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.base import Operation
+from catalog.dialects.shared.raw import is_empty
+from config.api.text import CONTROL_CHARACTERS
+from inference.requests.operations.plugins import WebSearch, read_plugins
+from inference.requests.problems import explain_decode_error, field_error
+from inference.requests.schemas import User
+
+# The size of a trace as compact JSON.
+MAX_TRACE_BYTES: Final = 8_192
+# The operations whose providers may search the web.
+_SEARCHING: Final = frozenset((Operation.CHAT, Operation.TEXT))
+_ONLINE: Final = ":online"
+GATEWAY_FIELDS: Final = frozenset(
+    (
+        "model", "models", "provider", "plugins", "route", "session_id", "trace", "transforms",
+        "debug", "deferred_tools", "stop_server_tools_when", "usage", "user", "safety_identifier",
+        "preset",
+    )
+)  # fmt: skip
+_REFUSED: Final = {
+    "transforms": "This service does not shorten prompts. Send an empty list.",
+    "debug": "This service does not show what it sends to a provider.",
+    "deferred_tools": "This service does not search tools. Send them in 'tools'.",
+    "stop_server_tools_when": "This service runs no tools itself, so it cannot end their runs.",
+    "preset": "This service has no presets.",
+}
+_CHECKED: Final = frozenset((*_REFUSED, "plugins", "route", "trace", "safety_identifier"))
+_decode = msgspec.json.decode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_trace = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_identifier = msgspec.json.Decoder(User).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What a request asks of the gateway itself.
+
+    ``trace`` is the caller's trace as compact JSON. ``search`` is the search of the web that a
+    plugin or a variant of the model asks for. ``identifier`` names the end user of a request that
+    has no ``user``.
+    """
+
+    trace: str | None = None
+    search: WebSearch | None = None
+    identifier: str | None = None
+
+
+_NO_WISHES: Final = Wishes()
+
+
+def drop_unset(fields: dict[str, msgspec.Raw]) -> bytes | None:
+    """Returns a body without the gateway's fields that set nothing; ``None`` if it has none.
+
+    Such a field may have any type.
+    """
+    kept = {name: raw for name, raw in fields.items() if name not in _CHECKED or _sets(raw)}
+    return None if len(kept) == len(fields) else _encode(kept)
+
+
+def take_wishes(
+    operation: Operation, fields: dict[str, msgspec.Raw], models: Iterable[str]
+) -> Wishes:
+    """Removes the gateway's fields from a request, and returns what they ask for.
+
+    Raises :class:`InvalidRequest` with the name of a field that asks for what this service does not
+    do.
+    """
+    found = {name: fields.pop(name) for name in GATEWAY_FIELDS.intersection(fields)}
+    is_online = any(_ONLINE in name for name in models)
+    if _CHECKED.isdisjoint(found) and not is_online:
+        return _NO_WISHES
+    asked = {name: raw for name, raw in found.items() if name in _CHECKED and _sets(raw)}
+    for name in _REFUSED.keys() & asked.keys():
+        _refuse(name, asked[name])
+    if "route" in asked and bytes(asked["route"]) != b'"fallback"':
+        raise field_error("route", "Expected 'fallback': the models are tried in order.")
+    search = read_plugins(asked["plugins"]) if "plugins" in asked else None
+    if search is None and is_online:
+        search = WebSearch("model")
+    if search is not None and operation not in _SEARCHING:
+        raise field_error(search.field, f"A request to /{operation} cannot search the web.")
+    return Wishes(
+        trace=_read_trace(found["trace"]) if "trace" in found else None,
+        search=search,
+        identifier=_read_identifier(asked.get("safety_identifier")),
+    )
+
+
+def _refuse(name: str, raw: msgspec.Raw) -> None:
+    """Raises :class:`InvalidRequest` with the name of the field, or of its member."""
+    text = _REFUSED[name]
+    try:
+        members = _decode_object(raw)
+    except msgspec.ValidationError:
+        raise field_error(name, text) from None
+    member = next(key for key, value in members.items() if _sets(value))
+    raise field_error(f"{name}.{member}"[:128], text)
+
+
+def _sets(raw: msgspec.Raw) -> bool:
+    """Returns whether a value, or a member of it, sets anything."""
+    try:
+        return _is_set(_decode(raw))
+    except msgspec.DecodeError:
+        return True
+
+
+def _is_set(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_set, value.values()))
+    return value is not None and value is not False and value not in ("", [])
+
+
+def _read_trace(raw: msgspec.Raw) -> str | None:
+    """Returns a trace as compact JSON; ``None`` for an empty one."""
+    if is_empty(raw):
+        return None
+    text: bytes = _encode(_read(_decode_trace, raw, "trace"))
+    if len(text) > MAX_TRACE_BYTES:
+        raise field_error(
+            "trace", f"Has {len(text):,} bytes as JSON; send at most {MAX_TRACE_BYTES:,}."
+        )
+    return text.decode()
+
+
+def _read_identifier(raw: msgspec.Raw | None) -> str | None:
+    if raw is None:
+        return None
+    identifier: str = _read(_decode_identifier, raw, "safety_identifier")
+    if CONTROL_CHARACTERS.search(identifier):
+        raise field_error("safety_identifier", "Must not contain control characters.")
+    return identifier
+
+
+def _read(decode: Any, raw: msgspec.Raw, name: str) -> Any:
+    try:
+        return decode(raw)
+    except msgspec.ValidationError as exc:
+        raise explain_decode_error(str(exc), within=name) from None
+    except msgspec.DecodeError:
+        raise field_error(name, "Is not valid JSON.") from None

@@ -1,0 +1,107 @@
+"""Plugins: those that this service runs, and the refusal of every other one by its name."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from inference.requests.problems import explain_decode_error, field_error
+
+MAX_PLUGINS: Final = 32
+# Members of the web plugin that every search takes, or that ask for nothing.
+_NATIVE: Final = frozenset(("native", "auto", "", None))
+_PLACE: Final = ("city", "country", "region", "timezone")
+_UNSET: Final[tuple[Any, ...]] = (None, False, "", [], {})
+
+
+class Plugin(msgspec.Struct):
+    id: str
+    enabled: bool | None = None
+
+
+class _WebPlugin(msgspec.Struct):
+    engine: str | None = None
+    user_location: dict[str, Any] | None = None
+
+
+class _PdfOptions(msgspec.Struct):
+    engine: str | None = None
+
+
+class _FileParser(msgspec.Struct):
+    pdf: _PdfOptions | None = None
+
+
+class WebSearch(msgspec.Struct, frozen=True):
+    """A search of the web; ``field`` is the name of the field that asks for it."""
+
+    field: str
+    options: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_decode_plugins = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
+_decode_plugin = msgspec.json.Decoder(Plugin).decode
+_decode_web = msgspec.json.Decoder(_WebPlugin).decode
+_decode_parser = msgspec.json.Decoder(_FileParser).decode
+_decode_members = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def read_plugins(raw: msgspec.Raw) -> WebSearch | None:
+    """Returns the search that an enabled plugin asks for; ``None`` without one.
+
+    Raises :class:`InvalidRequest` for a plugin that this service does not run, and for a member of
+    the web plugin that no provider's own search has.
+    """
+    try:
+        plugins = _decode_plugins(raw) or []
+    except msgspec.ValidationError as exc:
+        raise explain_decode_error(str(exc), within="plugins") from None
+    if len(plugins) > MAX_PLUGINS:
+        raise field_error("plugins", f"Expected array of length <= {MAX_PLUGINS}.")
+    search: WebSearch | None = None
+    for index, each in enumerate(plugins):
+        place = f"plugins[{index}]"
+        try:
+            plugin = _decode_plugin(each)
+            if plugin.enabled is False:
+                continue
+            if plugin.id == "file-parser":
+                _require_native(each, place)
+                continue
+            if plugin.id != "web":
+                raise field_error(
+                    f"{place}.id",
+                    "This service does not run the plugin. Leave it out, or set 'enabled' to "
+                    "false.",
+                )
+            search = search or _read_web(each, place)
+        except msgspec.ValidationError as exc:
+            raise explain_decode_error(str(exc), within=place) from None
+    return search
+
+
+def _require_native(raw: msgspec.Raw, place: str) -> None:
+    """Raises :class:`InvalidRequest` unless the model itself shall read the files."""
+    pdf = _decode_parser(raw).pdf
+    if pdf is None or pdf.engine != "native":
+        raise field_error(
+            f"{place}.pdf.engine", "Only the model itself ('native') reads files here."
+        )
+
+
+def _read_web(raw: msgspec.Raw, place: str) -> WebSearch:
+    """Returns the search of a web plugin in OpenAI's words, which the provider runs itself."""
+    web = _decode_web(raw)
+    if web.engine not in _NATIVE:
+        raise field_error(f"{place}.engine", "Only the provider's own search ('native') runs here.")
+    known = {"id", "enabled", *_WebPlugin.__struct_fields__}
+    for name, value in _decode_members(raw).items():
+        if name not in known and value not in _UNSET:
+            raise field_error(f"{place}.{name[:64]}", "A provider's own search has no such option.")
+    if not web.user_location:
+        return WebSearch(f"{place}.id")
+    spot = {name: web.user_location[name] for name in _PLACE if web.user_location.get(name)}
+    options = {"user_location": {"type": "approximate", "approximate": spot}}
+    return WebSearch(f"{place}.id", msgspec.Raw(_encode(options)))

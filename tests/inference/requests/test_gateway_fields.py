@@ -1,0 +1,68 @@
+"""The gateway's own fields over real sockets: they are stored and shown, or refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import requests
+
+from inference.models import Generation
+from tests.support.database import snapshots
+from tests.support.inference.site import CHAT, Site
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def shown_by(site: Site, row: Generation) -> Any:
+    return requests.get(
+        f"{site.server}/api/v1/generation",
+        params={"id": row.pk},
+        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
+        timeout=30,
+    ).json()
+
+
+@pytest.mark.parametrize("path", [CHAT, "/api/v1/responses"])
+def test_a_trace_is_stored_with_the_generation(site: Site, path: str) -> None:
+    site.publish()
+    trace = {"trace_id": "t-1", "nul": "\0", "deep": [{"é": 1}]}
+    body = site.chat_body() if path == CHAT else {"model": site.model.slug, "input": "one two"}
+    answer = site.post({**body, "trace": trace, "session_id": "talk-1"}, path=path)
+    assert answer.status_code == 200, answer.text
+    row = site.settled()
+    assert (json.loads(row.trace), row.session_id) == (trace, "talk-1")
+    found = shown_by(site, row)["data"]
+    assert (found["trace"], found["session_id"]) == (trace, "talk-1")
+
+
+def test_a_generation_without_a_trace_shows_none(site: Site) -> None:
+    site.publish()
+    assert site.chat(trace={}).status_code == 200
+    row = site.settled()
+    assert row.trace is None
+    assert "trace" not in shown_by(site, row)["data"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"transforms": ["middle-out"]}, "transforms"),
+        ({"debug": {"echo_upstream_body": True}}, "debug.echo_upstream_body"),
+        ({"stop_server_tools_when": [{"type": "max_cost"}]}, "stop_server_tools_when"),
+        ({"trace": {"a": "x" * 8_192}}, "trace"),
+        ({"service_tier": "priority"}, "service_tier"),
+        ({"model": "acme/falcon:online"}, "model"),
+    ],
+)
+def test_what_this_service_does_not_do_is_refused_by_name(
+    site: Site, fields: dict[str, Any], name: str
+) -> None:
+    site.publish()
+    before = snapshots.everything()
+    answer = site.chat(**fields)
+    assert answer.status_code == 400
+    assert [*answer.json()["error"]["metadata"]["fields"]] == [name]
+    assert snapshots.everything() == before
+    site.assert_nothing_happened()

@@ -1,0 +1,184 @@
+"""docs/parameters.md says for each field and route what happens to it; here each row is sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import pytest
+from django.conf import settings
+
+from catalog.dialects.base import Operation
+from config.api.errors import InvalidRequest
+from inference.faces.routes import ROUTES
+from inference.requests import parsing
+from inference.requests.operations.gateway_fields import GATEWAY_FIELDS, MAX_TRACE_BYTES
+from inference.requests.parsing import InferenceRequest
+from inference.requests.responses.request import to_chat
+
+PAGE: Final = settings.BASE_DIR / "docs/parameters.md"
+ROWS: Final = [
+    (name, json.loads(example), outcomes.split(" | "))
+    for name, example, outcomes in re.findall(
+        r"^\| `(\w+)` \| `(.+?)` \| ((?:kept|sent|rate|400)(?: \| \w+)*) \|$",
+        PAGE.read_text(),
+        re.MULTILINE,
+    )
+]
+BODIES: Final[dict[str, dict[str, Any]]] = {
+    "chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "completions": {"prompt": "Hi"},
+    "responses": {"input": "Hi"},
+    "embeddings": {"input": "Hi"},
+    "rerank": {"query": "Hi", "documents": ["Hi"]},
+    "audio/speech": {"input": "Hi"},
+    "images": {"prompt": "Hi"},
+}
+FACES: Final = {
+    "chat": ["chat/completions", "completions"],
+    "responses": ["responses"],
+    "others": ["embeddings", "rerank", "audio/speech", "images"],
+}
+NOTHINGS: Final[list[Any]] = [None, False, "", [], {}]
+
+
+def read(route: str, /, **fields: Any) -> InferenceRequest:
+    body = json.dumps({"model": "a/b", **BODIES[route], **fields}).encode()
+    if route == "responses":
+        return parsing.parse(Operation.CHAT, to_chat(body).chat, is_checked=True)
+    return parsing.parse(ROUTES[f"/api/v1/{route}"].operation, body)
+
+
+def outcome(route: str, name: str, value: Any) -> str:
+    """Returns what happens to a field, in the words of the page."""
+    try:
+        request = read(route, **{name: value})
+    except InvalidRequest as error:
+        [field] = error.metadata["fields"]
+        assert re.split(r"[.\[]", field)[0] == name, field
+        return "400"
+    tools = request.server_tools
+    if tools.demanded:
+        assert name in tools.demanded or (tools.asked_by or "").startswith(name)
+        return "rate"
+    return "sent" if name in request.fields else "kept"
+
+
+def test_the_page_has_every_field_of_the_gateway() -> None:
+    assert len(ROWS) > 40
+    assert GATEWAY_FIELDS - {name for name, _, _ in ROWS} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "outcomes"), ROWS, ids=[f"{name}-{at}" for at, (name, *_) in enumerate(ROWS)]
+)
+def test_a_field_does_what_the_page_says(name: str, value: Any, outcomes: list[str]) -> None:
+    for routes, expected in zip(FACES.values(), outcomes, strict=True):
+        for route in routes:
+            assert (route, outcome(route, name, value)) == (route, expected)
+
+
+@pytest.mark.parametrize("route", BODIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "debug", "deferred_tools", "plugins", "preset", "route", "stop_server_tools_when", "trace",
+        "transforms",
+    ],
+)  # fmt: skip
+def test_a_value_that_sets_nothing_is_never_refused(route: str, name: str) -> None:
+    for value in NOTHINGS:
+        assert name not in read(route, **{name: value}).fields
+    if name in ("debug", "deferred_tools"):
+        assert name not in read(route, **{name: {"x": False, "y": {"z": None}}}).fields
+
+
+@pytest.mark.parametrize("route", BODIES)
+def test_a_trace_is_bounded(route: str) -> None:
+    # Seven bytes are the name and the punctuation.
+    fits = {"a": "x" * (MAX_TRACE_BYTES - 8)}
+    assert read(route, trace=fits).trace == json.dumps(fits, separators=(",", ":"))
+    with pytest.raises(InvalidRequest, match=r"trace: Has 8,193 bytes as JSON; send at most 8,192"):
+        read(route, trace={"a": "x" * (MAX_TRACE_BYTES - 7)})
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ('{"a": "\\u0000"}', '{"a":"\\u0000"}'),
+        ('{"a": "é", "b": [1, {"c": null}]}', '{"a":"é","b":[1,{"c":null}]}'),
+        ('{"a": "\\ud83d\\ude00"}', '{"a":"😀"}'),
+        ('{"a": false, "b": null}', '{"a":false,"b":null}'),
+    ],
+)
+def test_a_trace_is_stored_as_compact_json(text: str, stored: str) -> None:
+    body = f'{{"model": "a/b", "prompt": "Hi", "trace": {text}}}'.encode()
+    assert parsing.parse(Operation.TEXT, body).trace == stored
+
+
+@pytest.mark.parametrize("trace", ['{"a": 1e999}', "[1]", '"t"', "7", "true"])
+def test_a_trace_that_is_no_object_is_refused(trace: str) -> None:
+    body = f'{{"model": "a/b", "input": "Hi", "trace": {trace}}}'.encode()
+    with pytest.raises(InvalidRequest) as caught:
+        parsing.parse(Operation.EMBEDDINGS, body)
+    assert [name.rstrip("[]") for name in caught.value.metadata["fields"]] == ["trace"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "user"),
+    [
+        ({"safety_identifier": "ada"}, "ada"),
+        ({"safety_identifier": "ada", "user": "bob"}, "bob"),
+        ({"safety_identifier": "", "user": ""}, None),
+    ],
+)
+@pytest.mark.parametrize("route", ["chat/completions", "responses", "embeddings"])
+def test_a_safety_identifier_names_the_end_user(
+    route: str, fields: dict[str, str], user: str | None
+) -> None:
+    request = read(route, **fields)
+    assert (request.user, "safety_identifier" in request.fields) == (user, False)
+
+
+@pytest.mark.parametrize("value", ["a" * 513, "a\nb", 5])
+def test_a_malformed_safety_identifier_is_refused(value: Any) -> None:
+    assert outcome("chat/completions", "safety_identifier", value) == "400"
+
+
+def test_top_logprobs_alone_asks_for_logprobs() -> None:
+    fields = read("responses", top_logprobs=3).fields
+    assert (bytes(fields["logprobs"]), bytes(fields["top_logprobs"])) == (b"true", b"3")
+    fields = read("responses", include=["message.output_text.logprobs"]).fields
+    assert (bytes(fields["logprobs"]), "top_logprobs" in fields) == (b"true", False)
+    assert not {"logprobs", "top_logprobs"} & read("responses", top_logprobs=0).fields.keys()
+
+
+def test_the_place_of_a_search_is_sent_in_the_words_of_openai() -> None:
+    spot = {"type": "approximate", "city": "Oslo", "country": "NO", "region": None}
+    request = read("chat/completions", plugins=[{"id": "web", "user_location": spot}])
+    assert json.loads(bytes(request.fields["web_search_options"])) == {
+        "user_location": {"type": "approximate", "approximate": {"city": "Oslo", "country": "NO"}}
+    }
+    assert (request.server_tools.most_searches, request.allowed.searches) == (10, 10)
+
+
+def test_the_own_options_of_a_search_win_over_the_plugin() -> None:
+    request = read(
+        "chat/completions",
+        model="a/b:online",
+        web_search_options={"search_context_size": "low"},
+    )
+    assert bytes(request.fields["web_search_options"]) == b'{"search_context_size": "low"}'
+
+
+def test_a_fast_tier_is_the_priority_tier() -> None:
+    assert bytes(read("chat/completions", service_tier="fast").fields["service_tier"]) == (
+        b'"priority"'
+    )
+
+
+def test_a_trace_with_half_a_character_is_refused() -> None:
+    body = rb'{"model": "a/b", "input": "Hi", "trace": {"a": "\ud800"}}'
+    with pytest.raises(InvalidRequest):
+        parsing.parse(Operation.EMBEDDINGS, body)
