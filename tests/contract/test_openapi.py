@@ -177,22 +177,29 @@ def test_every_operation_requires_a_key_and_documents_its_errors(golden: dict[st
     [
         ("/chat/completions", {"messages": [{"role": "user", "content": "one two"}]}),
         ("/completions", {"prompt": "one two"}),
+        ("/messages", {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 50}),
+        ("/responses", {"input": "one two"}),
     ],
 )
-@pytest.mark.parametrize("behaviour", ["sim-echo", "sim-extra", "sim-reset-stream", "sim-no-usage"])
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        "sim-echo", "sim-extra", "sim-reset-stream", "sim-no-usage", "sim-reasoning", "sim-tools:2",
+    ],
+)  # fmt: skip
 def test_every_event_of_a_stream_is_documented(
     server: str, tenant: Tenant, serve: Serve, path: str, question: dict[str, Any], behaviour: str
 ) -> None:
     answer = requests.post(
         f"{server}/api/v1{path}",
-        headers={"Authorization": f"Bearer {tenant.api_key}"},
+        headers={"Authorization": f"Bearer {tenant.api_key}", "X-OpenRouter-Metadata": "enabled"},
         json={"model": serve(behaviour), "stream": True, **question},
         timeout=30,
     )
     assert answer.status_code == 200, answer.text
-    events = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
-    if events[-1] == "[DONE]":
-        events.pop()
+    document.check_headers("POST", f"/api/v1{path}", 200, answer.headers)
+    lines = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+    events = [line.removeprefix("data: ") for line in lines if line != "data: [DONE]"]
     assert events
     for event in events:
         document.check_schema(document.stream_schema(path), json.loads(event))

@@ -86,8 +86,9 @@ def _name_subclasses(shape: type) -> set[str]:
 def _publish(shape: Any) -> Any:
     """Returns a schema as other programs read it.
 
-    The parser's private types get names without an underscore, patterns end as in JavaScript, and
-    arrays say that they may hold anything.
+    The parser's private types get names without an underscore, descriptions are Markdown, patterns
+    end as in JavaScript, arrays say that they may hold anything, and an enumeration of one value is
+    a constant.
     """
     if isinstance(shape, list):
         return [_publish(item) for item in shape]
@@ -97,10 +98,15 @@ def _publish(shape: Any) -> Any:
     match published:
         case {"$ref": str(target)}:
             published["$ref"] = target.replace(_PRIVATE, _PRIVATE.removesuffix("_"))
-        case {"type": "array"} if "prefixItems" not in published:
+        case {"type": "array"}:
             published.setdefault("items", {})
+        case {"enum": [only]}:
+            del published["enum"]
+            published["const"] = only
     if isinstance(pattern := published.get("pattern"), str):
         published["pattern"] = pattern.replace(r"\Z", "$")
+    if isinstance(text := published.get("description"), str):
+        published["description"] = text.replace("``", "`")
     if isinstance(title := published.get("title"), str):
         published["title"] = title.lstrip("_")
     if isinstance(kind := published.get("discriminator"), dict) and "mapping" in kind:
