@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from secrets import token_hex
 from typing import Any, Final, NoReturn
@@ -64,8 +65,8 @@ class VersionHints:
 
     def start(self) -> None:
         self._has_catalog.set()
-        runs = (self._listen(), self._follow_catalog(), self._follow_organizations())
-        self._tasks = [asyncio.create_task(run) for run in runs]
+        runs = (self._listen, self._follow_catalog, self._follow_organizations)
+        self._tasks = [asyncio.create_task(_run_always(run)) for run in runs]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -74,7 +75,7 @@ class VersionHints:
             await asyncio.wait(self._tasks)
         await self._sender.close()
 
-    async def _listen(self) -> None:
+    async def _listen(self) -> NoReturn:
         """Listens for as long as notifications arrive, and polls while they do not."""
         while True:
             try:
@@ -147,7 +148,7 @@ class VersionHints:
             logger.warning("changes of versions are not heard any more: %s", error)
         self.is_listening = False
 
-    async def _follow_catalog(self) -> None:
+    async def _follow_catalog(self) -> NoReturn:
         """Patches the copy of the catalogue after each hint; hints meanwhile count as one."""
         while True:
             await self._has_catalog.wait()
@@ -156,7 +157,7 @@ class VersionHints:
             with suppress(Unavailable, Blocked, Rejected):
                 await self._snapshots.refresh_catalog()
 
-    async def _follow_organizations(self) -> None:
+    async def _follow_organizations(self) -> NoReturn:
         """Loads the copies of changed organizations that the worker serves, one after another."""
         while True:
             await self._has_organizations.wait()
@@ -167,3 +168,13 @@ class VersionHints:
                 with suppress(Unavailable, Organization.DoesNotExist):
                     await self._snapshots.reload(organization_id)
             await asyncio.sleep(_ORGANIZATION_SECONDS)
+
+
+async def _run_always(run: Callable[[], Awaitable[NoReturn]]) -> NoReturn:
+    """Runs a task of the worker, and again after an error that it does not expect."""
+    while True:
+        try:
+            await run()
+        except Exception:
+            logger.exception("a change of versions was not followed; the next one will be")
+            await asyncio.sleep(_POLL_SECONDS)

@@ -167,3 +167,29 @@ def test_the_catalogue_is_polled_while_nothing_is_heard(
         assert not found.is_listening
 
     run(test)
+
+
+def test_an_unexpected_error_ends_no_task(
+    endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "_POLL_SECONDS", 0.01)
+    refresh, failures = Snapshots.refresh_catalog, ["first", "second"]
+
+    async def fail_twice(snapshots: Snapshots) -> None:
+        if failures:
+            raise KeyError(failures.pop())
+        await refresh(snapshots)
+
+    monkeypatch.setattr(Snapshots, "refresh_catalog", fail_twice)
+
+    async def test(found: VersionHints, snapshots: Snapshots) -> None:
+        await until(lambda: found.is_listening)
+        while failures:
+            left = len(failures)
+            await change(lambda: set_price(endpoint))
+            await until(lambda left=left: len(failures) < left)  # type: ignore[misc]
+        await change(lambda: set_price(endpoint))
+        await until(lambda: "acme/falcon" in snapshots.catalog.routes)
+
+    run(test)
+    assert caplog.text.count("a change of versions was not followed") == 2
