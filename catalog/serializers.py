@@ -339,3 +339,67 @@ class ProviderSerializer(serializers.Serializer[Provider]):
 
 
 ProviderListSerializer = envelope("ListProvidersResponse", data=ProviderSerializer(many=True))
+
+
+@extend_schema_serializer(component_name="CapabilityDescriptor")
+class _DescriptorSerializer(serializers.Serializer[Any]):
+    """The values of a parameter (`enum`), its range, or only that it is accepted (`boolean`)."""
+
+    type = serializers.ChoiceField(["enum", "range", "boolean"])
+    values = serializers.ListField(child=serializers.CharField(), required=False)
+    min = serializers.FloatField(required=False)
+    max = serializers.FloatField(required=False)
+
+
+@extend_schema_serializer(component_name="ImageModelArchitecture")
+class _ImageArchitectureSerializer(serializers.Serializer[Any]):
+    input_modalities = serializers.ListField(child=serializers.CharField())
+    output_modalities = serializers.ListField(child=serializers.CharField())
+
+
+@extend_schema_serializer(component_name="ImageModelListItem")
+class _ImageModelSerializer(serializers.Serializer[Any]):
+    """A model that makes images, with the parameters that at least one endpoint supports."""
+
+    id = serializers.CharField()
+    name = serializers.CharField()
+    description = serializers.CharField()
+    created = serializers.IntegerField()
+    architecture = _ImageArchitectureSerializer()
+    endpoints = serializers.CharField(help_text="The path of the list of its endpoints.")
+    supported_parameters = serializers.DictField(child=_DescriptorSerializer())
+    supports_streaming = serializers.BooleanField()
+
+
+ImageModelListSerializer = envelope(
+    "ImageModelsListResponse", data=_ImageModelSerializer(many=True)
+)
+
+
+@extend_schema_serializer(component_name="ImagePricingEntry")
+class _ImagePriceSerializer(serializers.Serializer[Any]):
+    billable = serializers.CharField()
+    unit = serializers.CharField()
+    variant = serializers.CharField(required=False, help_text="Size and quality of the image.")
+    cost_usd = serializers.FloatField()
+
+
+@extend_schema_serializer(component_name="ImageEndpoint")
+class _ImageEndpointSerializer(serializers.Serializer[Any]):
+    """An endpoint that makes images; rates under conditions are left out of its prices."""
+
+    provider_name = serializers.CharField()
+    provider_slug = serializers.CharField()
+    provider_tag = serializers.CharField()
+    supported_parameters = serializers.DictField(child=_DescriptorSerializer())
+    supports_streaming = serializers.BooleanField()
+    allowed_passthrough_parameters = serializers.ListField(child=serializers.CharField())
+    pricing = _ImagePriceSerializer(many=True)
+
+
+@extend_schema_serializer(component_name="ImageModelEndpointsResponse")
+class ImageEndpointsSerializer(serializers.Serializer[Any]):
+    """The public endpoints of an image model."""
+
+    id = serializers.CharField()
+    endpoints = _ImageEndpointSerializer(many=True)

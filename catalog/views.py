@@ -22,6 +22,7 @@ from accounts.models import ApiKey, policy_of
 from accounts.policy import Policy, require_ingress_region
 from catalog.lists import traffic
 from catalog.lists.filters import ModelFilters, OutputFilters, SortedFilters, criteria_of
+from catalog.lists.image_models import describe_endpoint, describe_model, find_parameters
 from catalog.lists.listing import (
     CatalogueCache,
     ListedModel,
@@ -34,6 +35,8 @@ from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.names import ModelNotFound
 from catalog.serializers import (
     EndpointListSerializer,
+    ImageEndpointsSerializer,
+    ImageModelListSerializer,
     ModelEndpointsResponseSerializer,
     ModelEndpointsSerializer,
     ModelListSerializer,
@@ -191,6 +194,43 @@ class EmbeddingsModelViewSet(_CatalogueViewSet):
         """Lists the publicly served embedding models; without paging, all of them."""
         criteria = criteria_of({"output_modalities": ["embeddings"]})
         return self.respond_with_page(self.load_public_catalogue().select(criteria))
+
+
+class ImageModelViewSet(_CatalogueViewSet):
+    """The image models of the public catalogue, as clients of `POST /images` read them."""
+
+    pagination_class = None
+    schema_tag = "images"
+
+    @extend_schema(operation_id="listImageModels", responses=ImageModelListSerializer)
+    def list(self, request: Request) -> Response:
+        """Lists the publicly served models that make images, with the parameters of a request."""
+        visible = self.load_public_catalogue()
+        found: dict[LanguageModel, set[str]] = {}
+        endpoints = _endpoints_in(self.region).filter(model__output_modalities__contains=["image"])
+        for endpoint in endpoints.order_by("-model__created", "model__slug"):
+            names = find_parameters(endpoint)
+            if names is not None and visible.find(endpoint.model_id) is not None:
+                found.setdefault(endpoint.model, set()).update(names)
+        return Response({"data": [describe_model(*each) for each in found.items()]})
+
+    @extend_schema(
+        operation_id="listImageModelEndpoints",
+        responses=ImageEndpointsSerializer,
+        extensions=errors(404),
+    )
+    def endpoints(self, request: Request, author: str, slug: str) -> Response:
+        """Lists the public endpoints that make images with a model, the cheapest first."""
+        model = find_model(author, slug)
+        found = _endpoints_in(self.region).filter(model=model).order_by("price__prompt", "pk")
+        rows = [
+            describe_endpoint(endpoint, names)
+            for endpoint in found
+            if (names := find_parameters(endpoint)) is not None
+        ]
+        if not rows:
+            raise ModelNotFound(f"No public endpoint makes images with the model {model.slug!r}.")
+        return Response({"id": model.slug, "endpoints": rows})
 
 
 class UserModelViewSet(_CatalogueViewSet):

@@ -16,6 +16,7 @@ from billing.topups import pay
 from billing.views import CoinbaseChargeViewSet, CreditsViewSet, CryptoTopUpViewSet
 from catalog.views import (
     EmbeddingsModelViewSet,
+    ImageModelViewSet,
     ModelsCountViewSet,
     ModelViewSet,
     ProviderViewSet,
@@ -63,6 +64,11 @@ api: list[URLPattern | URLResolver] = [
     path("models/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "describe"})),
     path("model/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "retrieve"})),
     path("embeddings/models", EmbeddingsModelViewSet.as_view({"get": "list"})),
+    path("images/models", ImageModelViewSet.as_view({"get": "list"})),
+    path(
+        "images/models/<str:author>/<path:slug>/endpoints",
+        ImageModelViewSet.as_view({"get": "endpoints"}),
+    ),
     path("endpoints/zdr", ZdrEndpointViewSet.as_view({"get": "list"})),
     path("providers", ProviderViewSet.as_view({"get": "list"})),
     path("routing/explain", ExplanationViewSet.as_view({"post": "create"})),

@@ -18,6 +18,7 @@ from config.egress import OutboundRequest
 
 operations: Final = openai.operations - {Operation.RERANK}
 names_deployments: Final = True
+image_parameters = openai.image_parameters
 parse_reply = openai.parse_reply
 stream_parser = openai.stream_parser
 

@@ -218,6 +218,17 @@ class Dialect(Protocol):
         ...
 
 
+class ImagesDialect(Dialect, Protocol):
+    """A wire format that has images among its operations."""
+
+    def image_parameters(self, listed: frozenset[str]) -> frozenset[str]:
+        """Returns the members of a request for images that an endpoint takes.
+
+        ``listed`` are those that it lists; empty without a list.
+        """
+        ...
+
+
 def check_answer(body: Body, choices: int) -> None:
     """Raises :class:`InvalidReply` for a large answer that would cost too much to parse.
 

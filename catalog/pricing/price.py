@@ -59,18 +59,22 @@ class Price:
         return cls(**named, discount=discount, rules=load_rules(lines))
 
     @property
+    def base(self) -> dict[tuple[Billable, str], Decimal]:
+        """The rates without conditions by kind, before the discount."""
+        rates = {
+            kind.name: amount
+            for column, kind in COLUMNS.items()
+            if (amount := getattr(self, column)) is not None
+        }
+        return rates | {rule.name: rule.price for rule in self.rules if rule.conditions is None}
+
+    @property
     def table(self) -> RateTable:
         """The rates under every combination of the conditions."""
         table = self._table
         if table is None:
-            base = {
-                kind.name: amount
-                for column, kind in COLUMNS.items()
-                if (amount := getattr(self, column)) is not None
-            }
-            base |= {rule.name: rule.price for rule in self.rules if rule.conditions is None}
             conditional = [rule for rule in self.rules if rule.conditions is not None]
-            table = RateTable(base, conditional, EXACT.subtract(ONE, self.discount))
+            table = RateTable(self.base, conditional, EXACT.subtract(ONE, self.discount))
             object.__setattr__(self, "_table", table)
         return table
 

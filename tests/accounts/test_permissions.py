@@ -37,6 +37,8 @@ PUBLIC = {"GET /api/v1/openapi.json"}
 OPEN = {
     "GET /api/v1/embeddings/models",
     "GET /api/v1/endpoints/zdr",
+    "GET /api/v1/images/models",
+    "GET /api/v1/images/models/{author}/{slug}/endpoints",
     "GET /api/v1/model/{author}/{slug}",
     "GET /api/v1/models",
     "GET /api/v1/models/count",

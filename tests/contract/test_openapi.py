@@ -79,6 +79,8 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "GET /guardrails/{id}",
         "GET /guardrails/{id}/assignments/keys",
         "GET /guardrails/{id}/assignments/members",
+        "GET /images/models",
+        "GET /images/models/{author}/{slug}/endpoints",
         "GET /key",
         "GET /keys",
         "GET /keys/{hash}",
@@ -152,7 +154,8 @@ INFERENCE = (
 )  # fmt: skip
 OPEN = {
     "getModel", "getModels", "listEmbeddingsModels", "listEndpoints", "listEndpointsZdr",
-    "listModelsCount", "listProviders", "retrieveModel",
+    "listImageModelEndpoints", "listImageModels", "listModelsCount", "listProviders",
+    "retrieveModel",
 }  # fmt: skip
 
 

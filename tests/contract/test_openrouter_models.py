@@ -9,6 +9,7 @@ from django.core.cache import cache
 from openrouter import OpenRouter, errors
 
 from tests.support import factories
+from tests.support.catalogue import publish
 from tests.support.contract.clients import MakeOpenRouter
 from tests.support.factories import Tenant
 
@@ -142,3 +143,17 @@ def test_an_unknown_key_is_refused(openrouter_client: MakeOpenRouter, catalogue:
     with pytest.raises(errors.OpenRouterError) as caught:
         openrouter_client("sk-unknown").models.list()
     assert caught.value.status_code == 401
+
+
+def test_image_models_have_descriptors_and_prices(
+    openrouter_client: MakeOpenRouter, tenant: Tenant
+) -> None:
+    publish("acme/painter", "0", "0", output_modalities=["image"])
+    images: Any = openrouter_client(tenant.api_key).images
+    [row] = images.list_models().data
+    assert (row.id, row.supports_streaming) == ("acme/painter", True)
+    assert row.supported_parameters["n"].max == 10
+    assert "webp" in row.supported_parameters["output_format"].values
+    found = images.list_model_endpoints(author="acme", slug="painter")
+    [endpoint] = found.endpoints
+    assert (found.id, endpoint.pricing, endpoint.supports_streaming) == ("acme/painter", [], True)

@@ -8,11 +8,19 @@ from urllib.parse import quote, urlsplit
 
 from catalog.dialects.base import Body, Call, Operation, Reply, StreamParser
 from catalog.dialects.gemini.chat import build_chat, chat_parser, parse_chat
-from catalog.dialects.gemini.images import build_images, images_parser, parse_images
+from catalog.dialects.gemini.images import (
+    build_images,
+    image_parameters,
+    images_parser,
+    parse_images,
+)
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
-__all__ = ["build", "host", "names_deployments", "operations", "parse_reply", "stream_parser"]
+__all__ = [
+    "build", "host", "image_parameters", "names_deployments", "operations", "parse_reply",
+    "stream_parser",
+]  # fmt: skip
 
 _BUILDERS: Final[Mapping[Operation, Callable[[Call], bytes]]] = {
     Operation.CHAT: build_chat,

@@ -59,6 +59,11 @@ _SQUARES: Final = {"512x512": "512", "1024x1024": "1K", "2048x2048": "2K", "4096
 _NAME: Final = "Gemini"
 
 
+def image_parameters(listed: frozenset[str]) -> frozenset[str]:
+    """Returns the members that every endpoint takes, whatever it lists."""
+    return _KNOWN
+
+
 class _Blob(CamelStruct):
     data: msgspec.Raw
 

@@ -24,7 +24,13 @@ from catalog.dialects.base import (
 )
 from catalog.dialects.openai.completions import parse_chat, parse_text
 from catalog.dialects.openai.embeddings import parse_embeddings
-from catalog.dialects.openai.images import EDITS, build_images, images_parser, parse_images
+from catalog.dialects.openai.images import (
+    EDITS,
+    build_images,
+    image_parameters,
+    images_parser,
+    parse_images,
+)
 from catalog.dialects.openai.members import raise_for_error
 from catalog.dialects.openai.requests import build_request as build_json
 from catalog.dialects.openai.rerank import parse_rerank, place_rerank, write_rerank
@@ -39,6 +45,7 @@ __all__ = [
     "build",
     "build_request",
     "host",
+    "image_parameters",
     "names_deployments",
     "operations",
     "parse_reply",

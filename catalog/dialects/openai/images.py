@@ -114,11 +114,16 @@ def build_images(call: Call, url: str, login: Mapping[str, str]) -> OutboundRequ
     )
 
 
+def image_parameters(listed: frozenset[str]) -> frozenset[str]:
+    """Returns the members that an endpoint takes which lists these; without a list, all."""
+    return listed | {"n", "size", *_TRANSLATED} if listed else PARAMETERS - _FOREIGN
+
+
 def _adapt_members(call: Call) -> dict[str, Any]:
     """Returns the members of the request as OpenAI's interface has them."""
     members = read_members(call.fields)
     listed = (call.supported_parameters or frozenset()) & PARAMETERS
-    known = listed | {"n", "size", *_TRANSLATED} if listed else PARAMETERS - _FOREIGN
+    known = image_parameters(listed)
     shown = {name: True for name in IMAGES if is_given(call.fields.get(name))}
     members["stream"] = call.stream
     refuse_members(shown | members, known, "this provider")
