@@ -46,6 +46,7 @@ _RECOGNITION_SECONDS: Final = 1.0
 _API: Final = "/api/v1/"
 # The headers of answers that a browser's script may read.
 _EXPOSED_HEADERS: Final = (
+    "idempotency-replayed",
     "retry-after",
     "x-generation-id",
     "x-request-id",
@@ -164,6 +165,8 @@ class Application:
                 if self._gateway is not None and self._collector is not None:
                     self._collector.stop()
                     await self._gateway.close()
+                if self._inference is not None:
+                    await self._inference.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

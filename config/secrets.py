@@ -144,18 +144,31 @@ def seal(value: Secret, *, associated: str) -> bytes:
 
     Layout: version (1), key id (8), nonce (12), wrapped data key (48), nonce (12), ciphertext.
     """
+    return seal_bytes(value.reveal().encode(), associated=associated)
+
+
+def seal_bytes(data: bytes, *, associated: str) -> bytes:
+    """Encrypts bytes as :func:`seal` encrypts a secret."""
     data_key = AESGCM.generate_key(256)
     nonce = os.urandom(_NONCE_LENGTH)
-    ciphertext = AESGCM(data_key).encrypt(nonce, value.reveal().encode(), associated.encode())
+    ciphertext = AESGCM(data_key).encrypt(nonce, data, associated.encode())
     return _wrap(data_key, associated) + nonce + ciphertext
 
 
 def unseal(blob: bytes, *, associated: str) -> Secret:
     """Decrypts a secret; raises :class:`DecryptionFailed` for every kind of failure."""
+    try:
+        return Secret(unseal_bytes(blob, associated=associated).decode())
+    except ValueError:
+        raise DecryptionFailed from None
+
+
+def unseal_bytes(blob: bytes, *, associated: str) -> bytes:
+    """Decrypts bytes; raises :class:`DecryptionFailed` for every kind of failure."""
     data_key, rest = _unwrap(bytes(blob), associated)
     nonce, ciphertext = rest[:_NONCE_LENGTH], rest[_NONCE_LENGTH:]
     try:
-        return Secret(AESGCM(data_key).decrypt(nonce, ciphertext, associated.encode()).decode())
+        return AESGCM(data_key).decrypt(nonce, ciphertext, associated.encode())
     except (InvalidTag, ValueError):
         raise DecryptionFailed from None
 

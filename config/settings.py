@@ -412,6 +412,11 @@ EGRESS_POLICY = EgressPolicy(
     max_response_bytes=MAX_UPSTREAM_BYTES,
 )
 HOLD_TIMEOUT = _integer("HOLD_TIMEOUT", 900)
+IDEMPOTENCY_TTL = _integer("IDEMPOTENCY_TTL", 600)
+KEPT_ANSWER_BYTES = _integer("KEPT_ANSWER_BYTES", 8 * 1024 * 1024)
+ORGANIZATION_KEPT_BYTES = _buffer_size(
+    "ORGANIZATION_KEPT_BYTES", 64 * 1024 * 1024, at_least=(KEPT_ANSWER_BYTES,)
+)
 DRAIN_SECONDS = _number("DRAIN_SECONDS", 5.0, minimum=0)
 # The sweeper ends a generation whose worker has written no journal for this many seconds.
 HOLD_LEASE = min(HOLD_TIMEOUT, 60)

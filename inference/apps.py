@@ -12,6 +12,8 @@ class InferenceConfig(CausewayApp):
         "generation": ModelDeclaration("bolt"),
         "feedback": ModelDeclaration("feedback"),
         "journal": INTERNAL,
+        "idempotentrequest": INTERNAL,
+        "keptanswer": INTERNAL,
         "endpointhealth": INTERNAL,
         "uptime": INTERNAL,
         "providerpace": INTERNAL,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
@@ -29,7 +29,10 @@ from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck, Gateway
 from inference.exchange.workload import Workload
 from inference.faces.connection import Connection
+from inference.faces.head import IDEMPOTENCY_KEY
 from inference.faces.routes import ROUTES
+from inference.repeats.keeper import FirstRequest
+from inference.repeats.once import Repeats
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 
@@ -44,6 +47,10 @@ class Inference:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._repeats = Repeats()
+
+    async def close(self) -> None:
+        await self._repeats.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request, and answers every error in the format of its interface."""
@@ -73,12 +80,15 @@ class Inference:
             raise HostNotServed
         if connection.method != "POST":
             raise MethodNotAllowed(headers={"Allow": "POST"})
-        # No admission follows a count, so its key is always looked up.
+        is_repeatable = connection.has_header(IDEMPOTENCY_KEY)
+        # No admission follows a count, or the repeat of a request, so the key is looked up.
         key = await self._gateway.recognizer.recognize(
-            connection.digests(), must_be_current=connection.is_count
+            connection.digests(), must_be_current=connection.is_count or is_repeatable
         )
         require_inference(is_management=key.is_management)
         connection.mark_recognized()
+        idempotency_key = connection.idempotency_key() if is_repeatable else None
+        connection.is_digested = is_repeatable
         with self._gateway.bulkheads.enter(key.organization_id, key.key_id) as occupancy:
             connection.workload = Workload(
                 occupancy, self._gateway.large_work, self._gateway.loop_time
@@ -87,44 +97,46 @@ class Inference:
             if connection.is_count:
                 count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
                 await connection.respond(200, msgspec.json.encode(count))
+                return
+            entry = _make_entry(connection, host, request, key)
+            if idempotency_key is None:
+                await self._exchange(connection, key, occupancy, entry)
             else:
-                await self._exchange(connection, host, request, key, occupancy)
+                run = partial(self._exchange, connection, key, occupancy)
+                await self._repeats.serve_once(connection, idempotency_key, entry, key, run)
 
     async def _exchange(
         self,
         connection: Connection,
-        host: str,
-        request: InferenceRequest,
         key: RecognizedKey,
         occupancy: Occupancy,
+        entry: AdmissionRequest,
+        first: FirstRequest | None = None,
     ) -> None:
-        """Admits and answers a parsed request; settles its generation in every case."""
-        exchange = await self._gateway.admit(
-            AdmissionRequest(
-                key.digest,
-                request,
-                connection.request_id,
-                region=region_of_host(host, settings.REGION_HOSTS),
-                http_referer=_clip(connection.header(b"http-referer"), 512),
-                app_title=_clip(connection.header(b"x-openrouter-title"), 255),
-                user_agent=_clip(connection.header(b"user-agent"), 255),
-                is_metadata_wanted="enabled" in map(connection.header, _METADATA_HEADERS),
-            ),
-            key,
-            occupancy,
-        )
+        """Admits and answers a parsed request; settles its generation in every case.
+
+        ``first`` is the use of its idempotency key, if it has one.
+        """
+        request = entry.request
+        exchange = await self._gateway.admit(entry, key, occupancy)
         connection.generation_id = exchange.generation_id
         connection.rate_headers = exchange.rate_headers
         if request.server_tools is not NO_TOOLS:
             connection.name_left_out = exchange.name_left_out
         token = logs.generation_id.set(exchange.generation_id)
         try:
-            connection.watch_caller()
+            keeper = None if first is None else self._repeats.keep(connection, exchange, first)
+            if keeper is None:
+                connection.watch_caller()
             if request.stream:
                 await exchange.stream(connection.deliver)
+                if keeper is not None:
+                    await keeper.keep_stream()
                 await connection.end_events()
             else:
                 reply = await exchange.reply(connection.rewrite_reply)
+                if keeper is not None:
+                    await keeper.keep_reply(reply)
                 await connection.respond_pieces(200, reply)
         except asyncio.CancelledError:
             if connection.unwatch_caller():
@@ -134,6 +146,22 @@ class Inference:
             connection.unwatch_caller()
             exchange.settle(asyncio.CancelledError())
             logs.generation_id.reset(token)
+
+
+def _make_entry(
+    connection: Connection, host: str, request: InferenceRequest, key: RecognizedKey
+) -> AdmissionRequest:
+    """Returns a parsed request with what its headers say of its caller."""
+    return AdmissionRequest(
+        key.digest,
+        request,
+        connection.request_id,
+        region=region_of_host(host, settings.REGION_HOSTS),
+        http_referer=_clip(connection.header(b"http-referer"), 512),
+        app_title=_clip(connection.header(b"x-openrouter-title"), 255),
+        user_agent=_clip(connection.header(b"user-agent"), 255),
+        is_metadata_wanted="enabled" in map(connection.header, _METADATA_HEADERS),
+    )
 
 
 @lru_cache(maxsize=64)

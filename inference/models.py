@@ -18,6 +18,14 @@ from config.ids import RandomIds
 from config.models import StampField
 from config.triggers import KeepUsed
 from endpoints.models import Attestation, PrivateEndpoint
+from inference.kept_answers import IdempotentRequest, KeptAnswer
+
+__all__ = (
+    "ApiKeyUse", "DailyUsage", "EndpointHealth", "Feedback", "FeedbackGiven", "Generation",
+    "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse", "ModelEndpointUse",
+    "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "Uptime", "UsageDay", "WorkspaceUse",
+    "new_generation_id",
+)  # fmt: skip
 
 _IDS: Final = RandomIds(10)
 
@@ -181,6 +189,16 @@ class Generation(models.Model):
     latency_ms = models.PositiveIntegerField(null=True, help_text="Time to the first event.")
     duration_ms = models.PositiveIntegerField(null=True)
     request_id = models.CharField(max_length=64, default="")
+    cached_from = models.CharField(
+        max_length=48,
+        null=True,
+        help_text="The generation whose answer was given again, from the response cache.",
+    )
+    retry_of = models.CharField(
+        max_length=48,
+        null=True,
+        help_text="The generation that the caller's SDK sent again after a lost connection.",
+    )
 
     objects = GenerationQuerySet.as_manager()
 

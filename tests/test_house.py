@@ -51,6 +51,7 @@ LONG_CLASSES: Final = {
 LONG_FUNCTIONS: Final[dict[str, str]] = {}
 LARGE_FOLDERS: Final = {
     "config": "The project package holds the settings, the routes and every room of the floor.",
+    "inference": "The application of the data plane with its store, and every room of it.",
     "inference/sql": "One file for each statement; their names say which room runs them.",
 }
 IMPORTS_IN_FUNCTIONS: Final = {

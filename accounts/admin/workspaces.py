@@ -64,6 +64,7 @@ class WorkspaceAdmin(RateLimitedAdmin, ConsoleAdmin):
     add_fieldsets = ((None, {"fields": ("organization", "name", "slug")}),)
     fieldsets = (
         (None, {"fields": ("organization", "name", "slug", "is_default")}),
+        ("Kept answers", {"fields": ("is_answer_storage_enabled",)}),
         ("Rate limits", {"fields": ("current_limits",)}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )

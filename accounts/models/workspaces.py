@@ -120,6 +120,19 @@ class Workspace(BaseModel):
     is_observability_broadcast_enabled = models.BooleanField(default=False, db_default=False)
     is_observability_io_logging_enabled = models.BooleanField(default=False, db_default=False)
     include_byok_in_budgets = models.BooleanField(default=False, db_default=False)
+    is_answer_storage_enabled = models.BooleanField(
+        "keep answers",
+        default=False,
+        db_default=False,
+        help_text="Answers are kept, encrypted and for a limited time, for requests that are sent "
+        "again with their Idempotency-Key and for the response cache.",
+    )
+    is_response_caching_enabled = models.BooleanField(
+        "cache responses",
+        default=False,
+        db_default=False,
+        help_text="Requests use the response cache unless they say otherwise. Needs kept answers.",
+    )
     deleted_at = models.DateTimeField(null=True, editable=False)
 
     objects = WorkspaceManager()

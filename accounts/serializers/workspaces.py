@@ -87,6 +87,11 @@ class _WorkspaceFields(StrictSerializer):
     is_data_discount_logging_enabled = FlagField(required=False)
     is_observability_broadcast_enabled = FlagField(required=False)
     is_observability_io_logging_enabled = FlagField(required=False)
+    is_answer_storage_enabled = FlagField(
+        required=False,
+        help_text="Keeps answers, encrypted and for a limited time, for requests that are sent "
+        "again with their `Idempotency-Key`. Answers under zero data retention are never kept.",
+    )
     rate_limits = RateLimitsSerializer(
         required=False, allow_null=True, help_text="Null removes all of them."
     )
@@ -139,6 +144,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "default_provider_sort",
             "disabled_server_tools",
             "include_byok_in_budgets",
+            "is_answer_storage_enabled",
             "io_logging_api_key_ids",
             "io_logging_sampling_rate",
             "is_data_discount_logging_enabled",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from random import getrandbits
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -13,6 +14,7 @@ from django.conf import settings
 from accounts.bearers import require_inference, require_usable
 from accounts.policy import Policy, require_ingress_region
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
+from config.api.errors import InvalidRequest
 from config.clocks.clock import clock
 from config.secrets import hash_end_user
 from inference import metrics
@@ -28,8 +30,23 @@ from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
 
 
+class Keeping(NamedTuple):
+    """Whether the answer to a request may be kept, and whether the response cache is used."""
+
+    is_allowed: bool = False
+    is_cached: bool = False
+
+
+_NO_KEEPING: Final = Keeping()
+
+
 class AdmissionRequest(msgspec.Struct, frozen=True):
-    """A request that waits for admission; ``region`` is the region of the host that received it."""
+    """A request that waits for admission; ``region`` is the region of the host that received it.
+
+    ``generation_id`` is the id that its generation must have, if it is known before.
+    ``wants_cache`` says whether the request asks for the response cache, or forbids it; ``None``
+    leaves it to the workspace.
+    """
 
     key_digest: str
     request: InferenceRequest
@@ -40,6 +57,8 @@ class AdmissionRequest(msgspec.Struct, frozen=True):
     user_agent: str | None = None
     is_metadata_wanted: bool = False
     screened: Screened | None = None
+    generation_id: str | None = None
+    wants_cache: bool | None = None
 
 
 class Admission(msgspec.Struct):
@@ -53,6 +72,7 @@ class Admission(msgspec.Struct):
     ``rates`` are the rate limits that count the request, ``limit_subjects`` those of their meters
     that are not the key's anyway, and ``rate_headers`` tell the caller what is left of them.
     ``at`` is the instant at which the generation was stored, in Unix seconds of the database.
+    ``keeping`` says whether the answer may be kept for repeats of the request.
     """
 
     generation_id: str
@@ -75,6 +95,7 @@ class Admission(msgspec.Struct):
     held_tokens: int = 0
     rate_headers: Mapping[str, str] | None = None
     at: int = 0
+    keeping: Keeping = _NO_KEEPING
 
 
 def decide(
@@ -112,7 +133,7 @@ def decide(
     # of the highest credits and the highest upstream cost.
     most_nano = max(item.credits_nano + item.upstream_nano for item in candidates)
     admission = Admission(
-        generation_id=new_generation_id(),
+        generation_id=entry.generation_id or new_generation_id(),
         key_digest=entry.key_digest,
         authority=authority,
         catalog_version=catalog.version,
@@ -126,6 +147,7 @@ def decide(
         is_metadata_wanted=entry.is_metadata_wanted,
         filters=key.filters,
         findings=findings,
+        keeping=_decide_keeping(entry, key),
     )
     _take(admission, key, owners, budgets, tokens)
     first = candidates[0].candidate
@@ -163,6 +185,30 @@ def _require_permission(
     if owners:
         budgets.require_rates(_own_rules(owners), tokens)
     budgets.require_unspent(key.budgets)
+
+
+def _decide_keeping(entry: AdmissionRequest, key: GovernedKey) -> Keeping:
+    """Returns whether the answer may be kept; raises :class:`InvalidRequest` for a refusal.
+
+    Zero data retention, whoever demands it, forbids to keep anything.
+    """
+    rules = key.rules
+    if not rules.keeps_answers:
+        if entry.wants_cache:
+            raise InvalidRequest(
+                "X-OpenRouter-Cache: the workspace keeps no answers, so there is no response "
+                "cache. Set is_answer_storage_enabled of the workspace, or leave the header out."
+            )
+        return _NO_KEEPING
+    if key.policy.zdr or entry.request.preferences.zdr:
+        if entry.wants_cache:
+            raise InvalidRequest(
+                "X-OpenRouter-Cache: the request must be served with zero data retention, which "
+                "forbids to keep its answer. Leave the header out."
+            )
+        return _NO_KEEPING
+    is_cached = rules.caches_responses if entry.wants_cache is None else entry.wants_cache
+    return Keeping(is_allowed=True, is_cached=is_cached)
 
 
 def find_rate_owners(key: GovernedKey, user: str | None) -> Sequence[OwnerRules]:

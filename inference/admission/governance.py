@@ -72,6 +72,8 @@ class WorkspaceRules:
     budgets: tuple[BudgetRule, ...] = ()
     defaults: RoutingDefaults = NO_DEFAULTS
     disabled_server_tools: frozenset[str] = frozenset()
+    keeps_answers: bool = False
+    caches_responses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +277,8 @@ def _read_workspace(workspace: Workspace) -> WorkspaceRules:
             workspace.default_image_model,
         ),
         disabled_server_tools=frozenset(workspace.disabled_server_tools or ()),
+        keeps_answers=workspace.is_answer_storage_enabled,
+        caches_responses=workspace.is_response_caching_enabled,
     )
 
 

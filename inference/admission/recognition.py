@@ -64,6 +64,8 @@ class RecognizedKey:
     """An API key that exists and was usable when PostgreSQL was asked.
 
     ``digest`` is its public hash. ``confirmed_at`` is the monotonic time of the last confirmation.
+    ``may_cache`` is ``False`` if the last admission has found that the workspace uses no response
+    cache by itself; the bodies of the key's requests are then not digested for it.
     """
 
     digest: str
@@ -71,6 +73,7 @@ class RecognizedKey:
     organization_id: UUID
     is_management: bool
     confirmed_at: float = field(default_factory=time.monotonic)
+    may_cache: bool = True
 
     def confirm(self) -> None:
         """Records that an admission has just found the key usable."""

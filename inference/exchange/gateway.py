@@ -251,6 +251,11 @@ class Exchange:
 
     def __init__(self, gateway: Gateway, admission: Admission, occupancy: Occupancy) -> None:
         self.generation_id = admission.generation_id
+        self.admission = admission
+        # How the generation ended, and what it cost; ``None`` while it runs.
+        self.outcome: Settlement | None = None
+        # The earlier generation that an SDK has sent again.
+        self.retry_of: str | None = None
         # What is left of the caller's rate limits.
         self.rate_headers = admission.rate_headers
         self.organization_id = admission.authority.organization_id
@@ -269,7 +274,6 @@ class Exchange:
         )
         self._journalled_bytes = 0
         self._is_delivering = False
-        self._is_settled = False
 
     def name_left_out(self) -> list[str]:
         """Returns the tools of the request that are not sent to the present candidate."""
@@ -366,7 +370,7 @@ class Exchange:
 
     async def _drain(self, error: BaseException) -> None:
         """Waits for the usage of a request that its caller has left; for a short time."""
-        if isinstance(error, asyncio.CancelledError | CallerStuck) and not self._is_settled:
+        if isinstance(error, asyncio.CancelledError | CallerStuck) and self.outcome is None:
             await draining.drain(self._attempts, self._tally, is_stream=self._request.stream)
 
     async def _relay(
@@ -418,11 +422,13 @@ class Exchange:
         except TimeoutError:
             raise CallerStuck from None
 
-    def settle(self, error: BaseException | None = None) -> None:
-        """Settles the generation; every call after the first does nothing."""
-        if self._is_settled:
+    def settle(self, error: BaseException | None = None, *, cached_from: str | None = None) -> None:
+        """Settles the generation; every call after the first does nothing.
+
+        ``cached_from`` is the generation whose kept answer was given, which is free.
+        """
+        if self.outcome is not None:
             return
-        self._is_settled = True
         attempts, tally = self._attempts, self._tally
         attempts.release_probe()
         tally.allow(attempts.candidate, attempts.item.max_tokens)
@@ -432,7 +438,7 @@ class Exchange:
             ending = Ending.CANCELLED
         else:
             ending = Ending.FAILED
-        charged = tally.charge(ending, is_sent=attempts.is_sent)
+        charged = None if cached_from else tally.charge(ending, is_sent=attempts.is_sent)
         usage = None if charged is None else tally.complete(charged.usage)
         cost = tally.price(usage, attempts.candidate)
         claim = None if charged is None else tally.find_claim()
@@ -440,27 +446,27 @@ class Exchange:
             tokens = usage.prompt + usage.completion
             attempts.pace_count.count_usage(attempts.candidate, tokens)
         duration_ms = attempts.elapsed_ms
-        self._gateway.settle(
-            self,
-            Settlement(
-                generation_id=self.generation_id,
-                status=ending,
-                usage=usage,
-                is_estimated=charged is not None and charged.is_estimated,
-                cost_nano=cost.credits_nano,
-                upstream_cost_nano=cost.upstream_nano,
-                reported_cost_nano=tally.reported_cost_nano,
-                finish_reason=tally.finish_reason,
-                native_finish_reason=tally.native_finish_reason,
-                upstream_id=tally.upstream_id,
-                upstream_model=tally.upstream_model,
-                error_type=error.error_type if isinstance(error, GatewayError) else None,
-                attempts=attempts.records,
-                latency_ms=attempts.latency_ms,
-                duration_ms=duration_ms,
-                claim=claim,
-            ),
+        self.outcome = Settlement(
+            generation_id=self.generation_id,
+            status=ending,
+            usage=usage,
+            is_estimated=charged is not None and charged.is_estimated,
+            cost_nano=cost.credits_nano,
+            upstream_cost_nano=cost.upstream_nano,
+            reported_cost_nano=tally.reported_cost_nano,
+            finish_reason=tally.finish_reason,
+            native_finish_reason=tally.native_finish_reason,
+            upstream_id=tally.upstream_id,
+            upstream_model=tally.upstream_model,
+            error_type=error.error_type if isinstance(error, GatewayError) else None,
+            attempts=attempts.records,
+            latency_ms=attempts.latency_ms,
+            duration_ms=duration_ms,
+            claim=claim,
+            cached_from=cached_from,
+            retry_of=self.retry_of,
         )
+        self._gateway.settle(self, self.outcome)
         metrics.count_settled(self._request.operation, ending, usage, duration_ms)
         if claim is not None:
             self._gateway.claims.report(self.generation_id, attempts.candidate.route, claim)

@@ -10,12 +10,9 @@ from typing import Any, ClassVar, Final
 import msgspec
 from django.conf import settings
 
-from accounts.bearers import bearer_digests
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
-from config.api.errors import GatewayError, Unauthenticated
-from config.secrets import KeyDigests
-from config.server import logs
+from config.api.errors import GatewayError
 from config.server.bodies import (
     Message,
     Receive,
@@ -29,6 +26,7 @@ from config.server.bulkheads import Occupancy
 from config.server.connections.cycle import Cycle
 from inference.exchange.gateway import CallerStuck
 from inference.exchange.workload import Workload
+from inference.faces.head import RequestHead
 from inference.requests import parsing
 from inference.requests.parsing import InferenceRequest
 
@@ -40,7 +38,7 @@ _PIECE_BYTES: Final = 262_144
 _STUCK_SECONDS: Final = 30.0
 
 
-class Connection:
+class Connection(RequestHead):
     """Reads one request and sends its response, both in the format of OpenAI's interface.
 
     Subclasses speak other formats.
@@ -53,18 +51,11 @@ class Connection:
     workload: Workload
 
     def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(scope)
         self.operation = operation
-        self._scope = scope
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self._raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
-        # The first header of each name.
-        self._first_headers = dict(reversed(self._raw_headers))
-        self._server = scope.get("server")
         self._receive = receive
         self._send = send
         self._cycle: Cycle = scope["causeway.cycle"]
-        self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
         self.rate_headers: Mapping[str, str] | None = None
         # What the request offered and the model was not told of.
@@ -77,21 +68,6 @@ class Connection:
         self._comment_timer: asyncio.TimerHandle | None = None
         self._comment_task: asyncio.Task[None] | None = None
 
-    def digests(self) -> KeyDigests:
-        """Returns the digests of the caller's key; raises :class:`Unauthenticated`."""
-        return bearer_digests(self.authorization())
-
-    def authorization(self) -> str | None:
-        """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
-        return self.single_header(b"authorization", "Send one Authorization header.")
-
-    def host(self) -> str:
-        """Returns the host as Django reads it; several hosts are joined, which no host matches."""
-        values = self._headers(b"host")
-        if not values and self._server:
-            return str(self._server[0])
-        return b",".join(values).decode("latin-1")
-
     def mark_recognized(self) -> None:
         """Tells the server that the caller is known."""
         mark_recognized(self._scope)
@@ -103,8 +79,14 @@ class Connection:
         caller of this method keeps the body, so that the exchange can free it.
         """
         body = await read_body(self._receive, occupancy, body_length(self._scope))
-        request = await self.workload.run(len(body), self.parse, body)
+        request = await self.workload.run(len(body), self.parse_body, body)
         self.left_out = request.left_out
+        return request
+
+    def parse_body(self, body: bytes) -> InferenceRequest:
+        """Parses the request's body, and notes by what its repeats are recognized."""
+        request = self.parse(body)
+        self.note_body(body)
         return request
 
     def parse(self, body: bytes) -> InferenceRequest:
@@ -118,6 +100,13 @@ class Connection:
     def error_body(self, error: GatewayError) -> dict[str, Any]:
         """Returns the body of an error in the format of the interface."""
         return error.body()
+
+    def divert(self, way: Callable[[Send, Callable[[], None]], Send]) -> None:
+        """Sends the response by another way.
+
+        ``way`` returns it for the present one, and for a function that closes the connection.
+        """
+        self._send = way(self._send, self._cycle.abort)
 
     def watch_caller(self) -> None:
         """Cancels the work from now on when the caller disconnects."""
@@ -140,20 +129,23 @@ class Connection:
         pieces: list[Piece],
         headers: list[tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """Sends a whole JSON response; a long one as fast as the caller reads it.
+        """Sends a whole response; a long one as fast as the caller reads it.
 
-        Raises :class:`CallerStuck` if the caller does not read for 30 seconds.
+        It is JSON unless ``headers`` name another type. Raises :class:`CallerStuck` if the caller
+        does not read for 30 seconds.
         """
         self._has_begun = True
+        fields = dict(headers or ())
+        kind = fields.pop(b"content-type", b"application/json")
         await self._send(
             {
                 "type": "http.response.start",
                 "status": status,
                 "headers": [
-                    (b"content-type", b"application/json"),
+                    (b"content-type", kind),
                     (b"content-length", str(sum(map(len, pieces))).encode()),
                     *self.common_headers(),
-                    *(headers or ()),
+                    *fields.items(),
                 ],
             }
         )
@@ -271,22 +263,6 @@ class Connection:
             names = ", ".join((*self.left_out, *unpriced))
             headers.append((b"x-left-out", names.encode("ascii", "replace")))
         return headers
-
-    def header(self, name: bytes) -> str | None:
-        """Returns the first header of this name."""
-        value = self._first_headers.get(name)
-        return None if value is None else value.decode("latin-1")
-
-    def _headers(self, name: bytes) -> list[bytes]:
-        if len(self._first_headers) == len(self._raw_headers):  # no name comes twice
-            return [self._first_headers[name]] if name in self._first_headers else []
-        return [value for other, value in self._raw_headers if other == name]
-
-    def single_header(self, name: bytes, message: str) -> str | None:
-        values = self._headers(name)
-        if len(values) > 1:
-            raise Unauthenticated(message)
-        return values[0].decode("latin-1") if values else None
 
 
 def _slice(pieces: list[Piece]) -> list[Piece]:

@@ -111,7 +111,7 @@ class EditsConnection(ImagesConnection):
         body = await read_body(self._receive, occupancy, body_length(self._scope))
         size = len(body)
         occupancy.reserve(size * 4 // 3)
-        request = await self.workload.run(size, self.parse, body)
+        request = await self.workload.run(size, self.parse_body, body)
         del body
         occupancy.release(max(occupancy.held - request.size, 0))
         return request

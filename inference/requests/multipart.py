@@ -56,7 +56,7 @@ def parse_form(content_type: str, body: bytes) -> list[Part]:
     number of boundaries is bounded before the body is parsed, and no boundary may have spaces
     behind it, because the parser takes both in steps of one byte.
     """
-    boundary = _read_boundary(content_type)
+    boundary = read_boundary(content_type)
     mark = b"--" + boundary
     if body.count(mark) > MAX_PARTS + 1:
         raise InvalidRequest(f"The form has more than {MAX_PARTS} parts. Send fewer fields.")
@@ -87,7 +87,8 @@ def parse_form(content_type: str, body: bytes) -> list[Part]:
     return reader.parts
 
 
-def _read_boundary(content_type: str) -> bytes:
+def read_boundary(content_type: str) -> bytes:
+    """Returns the boundary that a content type names; raises :class:`InvalidRequest`."""
     if not content_type.isascii():
         raise InvalidRequest(_MALFORMED)
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")

@@ -58,6 +58,8 @@ class Settlement(msgspec.Struct, frozen=True):
     latency_ms: int | None = None
     duration_ms: int | None = None
     claim: Claim | None = None
+    cached_from: str | None = None
+    retry_of: str | None = None
 
     def without_upstream_texts(self) -> Settlement:
         """Returns the same settlement without the texts that the upstream chose."""
@@ -99,6 +101,8 @@ class SettlementRow(msgspec.Struct, frozen=True):
     allowed_completion_tokens: int | None
     excess_nano: int
     upstream_excess_nano: int
+    cached_from: str | None
+    retry_of: str | None
 
 
 class SettlementStore:
@@ -207,6 +211,8 @@ def _make_row(item: Settlement) -> SettlementRow:
         allowed_completion_tokens=None if claim is None else claim.allowed_completion,
         excess_nano=0 if claim is None else claim.excess_nano,
         upstream_excess_nano=0 if claim is None else claim.upstream_excess_nano,
+        cached_from=item.cached_from,
+        retry_of=item.retry_of,
     )
 
 

@@ -26,7 +26,8 @@ WITH batch AS (
         native_finish_reason text, upstream_id text, upstream_model text, error_type text,
         attempts jsonb, latency_ms int, duration_ms int, claimed_prompt_tokens bigint,
         claimed_completion_tokens bigint, allowed_prompt_tokens bigint,
-        allowed_completion_tokens bigint, excess_nano bigint, upstream_excess_nano bigint
+        allowed_completion_tokens bigint, excess_nano bigint, upstream_excess_nano bigint,
+        cached_from text, retry_of text
     )
 ),
 
@@ -51,7 +52,9 @@ settled AS (
         error_type = b.error_type,
         attempts = b.attempts,
         latency_ms = b.latency_ms,
-        duration_ms = b.duration_ms
+        duration_ms = b.duration_ms,
+        cached_from = b.cached_from,
+        retry_of = b.retry_of
     FROM batch AS b
     WHERE g.id = b.id AND g.id = any(array(SELECT id FROM batch)) AND g.status = 'pending'
     RETURNING

@@ -16,6 +16,13 @@ PARAMETERS: Final[list[dict[str, Any]]] = [
     },
     {
         "in": "header",
+        "name": "Idempotency-Key",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+        "description": "A request that is sent again with its key is neither run nor charged "
+        "again. It gets the answer of the first one if the workspace keeps answers, else 409.",
+    },
+    {
+        "in": "header",
         "name": "X-Session-Id",
         "schema": {"type": "string", "maxLength": SESSION_LENGTH},
         "description": "The conversation of the request; `session_id` in the body precedes it.",
@@ -42,6 +49,9 @@ def _text(description: str) -> dict[str, Any]:
 REQUEST_ID: Final = {"X-Request-Id": _text("Names the request in the logs of the service.")}
 GENERATION_ID: Final = {
     "X-Generation-Id": _text("Our identifier of this generation, for `/generation`.")
+}
+REPLAYED: Final = {
+    "Idempotency-Replayed": _text("`true` for the kept answer of an earlier request.")
 }
 LEFT_OUT: Final = {
     "X-Left-Out": _text(

@@ -10,6 +10,7 @@ from inference.faces.openapi.headers import (
     LEFT_OUT,
     PARAMETERS,
     RATE_LIMITS,
+    REPLAYED,
     REQUEST_ID,
     RETRY_AFTER,
 )
@@ -26,7 +27,9 @@ _ERRORS: Final = {
     "402": "The credits or a budget do not cover the worst case.",
     "403": "The key may not do this, a budget is spent, or a content filter refused the request.",
     "404": "There is no such model, or no endpoint that may serve it.",
+    "409": "A request with this `Idempotency-Key` runs, or its answer is not kept.",
     "413": "The body is too large.",
+    "422": "The `Idempotency-Key` was used with a different request.",
     "429": "Too many requests, here or at the provider.",
     "500": "The gateway failed.",
     "502": "The provider failed.",
@@ -35,6 +38,7 @@ _ERRORS: Final = {
     "529": "The provider is overloaded.",
 }
 _RETRYABLE: Final = frozenset(("429", "503", "529"))
+_REPEATED: Final = frozenset(("409", "422"))
 _MESSAGES_TAG: Final = "anthropic-messages"
 
 
@@ -127,7 +131,7 @@ def describe(operation: Operation, request: str) -> dict[str, Any]:
     if operation.form is not None:
         bodies["multipart/form-data"] = {"schema": reference(operation.form)}
     # An operation that sends nothing upstream creates no generation and counts at no limit.
-    told = {**GENERATION_ID, **RATE_LIMITS} if operation.has_generation else {}
+    told = {**GENERATION_ID, **REPLAYED, **RATE_LIMITS} if operation.has_generation else {}
     offered = LEFT_OUT if operation.has_offers else {}
     return {
         "operationId": operation.id,
@@ -143,7 +147,11 @@ def describe(operation: Operation, request: str) -> dict[str, Any]:
                 "headers": {**REQUEST_ID, **told, **offered},
                 "content": content,
             },
-            **{status: _describe_error(operation, status) for status in _ERRORS},
+            **{
+                status: _describe_error(operation, status)
+                for status in _ERRORS
+                if operation.has_generation or status not in _REPEATED
+            },
         },
     }
 

@@ -52,6 +52,7 @@ FULL: dict[str, Any] = {
     "default_image_model": "acme/kestrel",
     "default_provider_sort": "latency",
     "disabled_server_tools": ["openrouter:web_search", "openrouter:bash"],
+    "is_answer_storage_enabled": True,
 }
 # Settings that nothing reads, as earlier releases stored them.
 STORED: dict[str, Any] = {
@@ -67,6 +68,7 @@ PLAIN: dict[str, Any] = {
     "default_image_model": None,
     "default_provider_sort": None,
     "disabled_server_tools": None,
+    "is_answer_storage_enabled": False,
     "io_logging_api_key_ids": None,
     "io_logging_sampling_rate": 1.0,
     "is_data_discount_logging_enabled": False,

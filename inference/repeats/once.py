@@ -1,0 +1,128 @@
+"""Serves requests with an ``Idempotency-Key``: one upstream call and one charge for each key.
+
+A repeat of a request joins the first one, or gets its kept answer, if the workspace keeps answers;
+otherwise it is refused with the id of the first one's generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Final
+from uuid import UUID
+
+from django.conf import settings
+from msgspec.structs import replace
+from prometheus_client import Counter
+
+from config.api.idempotency import IdempotencyKeyReused
+from config.server.bodies import ClientGone
+from inference.admission.decide import AdmissionRequest
+from inference.admission.recognition import RecognizedKey
+from inference.exchange.gateway import Exchange
+from inference.faces.connection import Connection
+from inference.models import new_generation_id
+from inference.repeats.answers import Answer, KeptAnswers
+from inference.repeats.keeper import FirstRequest, Keeper
+from inference.repeats.key_uses import KeyUse, KeyUses
+
+_REPEATS: Final = Counter(
+    "causeway_repeated_requests_total",
+    "Requests that repeat an earlier one, by what they got: replayed, refused, or told as a retry.",
+    ("answer",),
+)
+_REPLAYED: Final = (b"idempotency-replayed", b"true")
+
+Run = Callable[[AdmissionRequest, FirstRequest | None], Awaitable[None]]
+
+
+class Repeats:
+    """Recognizes what a worker's requests repeat."""
+
+    def __init__(self) -> None:
+        self._uses = KeyUses()
+        self._answers = KeptAnswers()
+
+    async def close(self) -> None:
+        await self._uses.close()
+        await self._answers.close()
+
+    async def serve_once(
+        self,
+        connection: Connection,
+        idempotency_key: str,
+        entry: AdmissionRequest,
+        key: RecognizedKey,
+        run: Run,
+    ) -> None:
+        """Runs the first request with a key, and answers or refuses any other.
+
+        Raises :class:`IdempotencyKeyReused` for another request with the key, and the refusals of
+        :meth:`KeyUse.refusal`. A request that joined one that failed for free is run itself.
+        """
+        fingerprint = _fingerprint(connection, entry)
+        while True:
+            use = await self._uses.begin(
+                key.key_id, connection.path, idempotency_key, fingerprint, new_generation_id()
+            )
+            if use.state == "begun":
+                break
+            if use.state == "different":
+                raise IdempotencyKeyReused
+            if use.state == "running" and use.is_kept:
+                await self._join(connection, use)
+                continue
+            await self._replay(connection, use, key.organization_id)
+            return
+        first = FirstRequest(self._uses, use)
+        try:
+            await run(replace(entry, generation_id=use.generation_id), first)
+        finally:
+            await first.finish()
+
+    def keep(
+        self, connection: Connection, exchange: Exchange, first: FirstRequest | None
+    ) -> Keeper | None:
+        """Returns what keeps the answer of an exchange; ``None`` if it is not kept."""
+        if first is None:
+            return None
+        first.begin(exchange)
+        if not exchange.admission.keeping.is_allowed:
+            return None
+        return Keeper(self._answers, connection, exchange)
+
+    async def _join(self, connection: Connection, use: KeyUse) -> None:
+        """Waits until the first request with a key has ended; a caller who leaves ends the wait."""
+        try:
+            connection.watch_caller()
+            async with asyncio.timeout(settings.HOLD_TIMEOUT):
+                await self._uses.wait(use.generation_id)
+        except TimeoutError:
+            raise use.refusal() from None
+        except asyncio.CancelledError:
+            if connection.unwatch_caller():
+                raise ClientGone from None
+            raise
+        finally:
+            connection.unwatch_caller()
+
+    async def _replay(self, connection: Connection, use: KeyUse, organization_id: UUID) -> None:
+        """Sends the kept answer; raises the refusal of a use without one."""
+        answer: Answer | None = None
+        if use.state == "answered":
+            answer = await self._answers.read(
+                organization_id, use.generation_id, connection.workload
+            )
+        if answer is None:
+            _REPEATS.labels("refused").inc()
+            raise use.refusal()
+        _REPEATS.labels("replayed").inc()
+        connection.generation_id, connection.left_out = use.generation_id, ()
+        await connection.respond_pieces(200, [answer.body], [*answer.headers, _REPLAYED])
+
+
+def _fingerprint(connection: Connection, entry: AdmissionRequest) -> bytes:
+    """Returns what two requests with one key must have in common, beside key and route."""
+    region = (entry.region or "").encode()
+    return hashlib.sha256(connection.digest + region).digest()

@@ -1,0 +1,482 @@
+"""Requests with an Idempotency-Key: one upstream call and one charge, whoever repeats them."""
+
+from __future__ import annotations
+
+import io
+import wave
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import requests
+from django.db.models import F
+
+from accounts.models import ApiKey, Workspace
+from billing.models import Transfer
+from inference.models import Generation, IdempotentRequest, KeptAnswer
+from inference.repeats.clearing import clear_expired
+from tests.support import factories
+from tests.support.database.snapshots import everything
+from tests.support.factories import Tenant
+from tests.support.governance import make_guardrail
+from tests.support.inference.site import CHAT, Site, content_of, events_of
+from tests.support.ledger import assert_in_order
+
+KEY = "order 17 / try 1"
+RESPONSES = "/api/v1/responses"
+MESSAGES = "/api/v1/messages"
+
+
+def keep_answers(tenant: Tenant) -> None:
+    Workspace.objects.get(pk=tenant.workspace.pk).edit(is_answer_storage_enabled=True)
+
+
+def send(
+    site: Site, body: Any = None, *, key: str = KEY, path: str = CHAT, **options: Any
+) -> requests.Response:
+    headers = {"Idempotency-Key": key, **options.pop("headers", {})}
+    return site.post(site.chat_body() if body is None else body, path=path, headers=headers,
+                     **options)  # fmt: skip
+
+
+def is_replayed(answer: requests.Response) -> bool:
+    return answer.headers.get("Idempotency-Replayed") == "true"
+
+
+def make_wav(seconds: int) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(8000)
+        sound.writeframes(bytes(16_000 * seconds))
+    return file.getvalue()
+
+
+def wait_until_kept(site: Site, count: int = 1) -> None:
+    site.eventually(lambda: KeptAnswer.objects.count() == count)
+
+
+@pytest.fixture
+def kept(site: Site) -> Site:
+    """The site of a tenant whose workspace keeps answers."""
+    site.publish()
+    keep_answers(site.tenant)
+    return site
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_repeat_gets_the_kept_answer_without_a_call_or_a_charge(kept: Site, stream: bool) -> None:
+    body = kept.chat_body("one two", stream=stream)
+    first = send(kept, body)
+    assert not is_replayed(first)
+    kept.settled()
+    wait_until_kept(kept)
+    before = everything()
+
+    again = send(kept, body)
+
+    assert (again.status_code, again.content) == (200, first.content)
+    assert is_replayed(again)
+    for name in ("Content-Type", "X-Generation-Id"):
+        assert again.headers[name] == first.headers[name]
+    assert again.headers["X-Request-Id"] != first.headers["X-Request-Id"]
+    assert len(kept.dialled()) == 1
+    assert everything() == before
+    assert_in_order()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (RESPONSES, {"input": "one two"}),
+        (MESSAGES, {"max_tokens": 50, "messages": [{"role": "user", "content": "one two"}]}),
+        ("/api/v1/completions", {"prompt": "one two"}),
+    ],
+)
+def test_each_face_replays_the_very_bytes(
+    kept: Site, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    body = {"model": kept.model.slug, "stream": stream, **body}
+    first = send(kept, body, path=path)
+    assert first.status_code == 200, first.text
+    wait_until_kept(kept)
+    again = send(kept, body, path=path)
+    assert (is_replayed(again), again.content) == (True, first.content)
+    assert len(kept.dialled()) == 1
+
+
+def test_an_embedding_is_replayed(kept: Site) -> None:
+    body = {"model": kept.model.slug, "input": ["one", "two"]}
+    first = send(kept, body, path="/api/v1/embeddings")
+    again = send(kept, body, path="/api/v1/embeddings")
+    assert (is_replayed(again), again.json()) == (True, first.json())
+
+
+def test_without_kept_answers_a_repeat_is_refused_with_the_generation(site: Site) -> None:
+    site.publish()
+    first = send(site)
+    site.settled()
+    site.eventually(lambda: IdempotentRequest.objects.get().ended_at is not None)
+    before = everything()
+
+    again = send(site)
+
+    assert again.status_code == 409
+    error = again.json()["error"]
+    assert error["metadata"] == {
+        "error_type": "idempotent_answer_not_kept",
+        "generation_id": first.json()["id"],
+    }
+    assert again.headers["X-Generation-Id"] == first.json()["id"]
+    assert again.headers["x-should-retry"] == "false"
+    assert "Retry-After" not in again.headers
+    assert everything() == before
+    assert len(site.dialled()) == 1
+    assert not KeptAnswer.objects.exists()
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_another_body_with_the_key_is_refused(site: Site, is_kept: bool) -> None:
+    site.publish()
+    if is_kept:
+        keep_answers(site.tenant)
+    send(site, site.chat_body("one two"))
+    site.settled()
+    site.eventually(lambda: IdempotentRequest.objects.get().ended_at is not None)
+    before = everything()
+
+    for body in (site.chat_body("one twp"), site.chat_body("one two", stream=True)):
+        other = send(site, body)
+        assert other.status_code == 422
+        assert other.json()["error"]["metadata"]["error_type"] == "idempotency_key_reused"
+    assert everything() == before
+    assert len(site.dialled()) == 1
+
+
+def test_a_key_belongs_to_one_api_key_and_one_route(kept: Site, neighbour: Tenant) -> None:
+    _, other = ApiKey.objects.create_key(workspace=kept.tenant.workspace, name="other")
+    answers = [
+        send(kept),
+        kept.post(kept.chat_body(), key=other.reveal(), headers={"Idempotency-Key": KEY}),
+        kept.post(kept.chat_body(), key=neighbour.api_key, headers={"Idempotency-Key": KEY}),
+        send(kept, {"model": kept.model.slug, "prompt": "one two"}, path="/api/v1/completions"),
+    ]
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert not any(map(is_replayed, answers))
+    assert len(kept.dialled()) == 4
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "x" * 256, "tab\there", "caf\u00e9", "bell\x07"],
+    ids=["0", "256", "tab", "é", "ctl"],
+)
+def test_a_malformed_key_is_refused(site: Site, key: str) -> None:
+    site.publish()
+    answer = requests.post(
+        f"{site.server}{CHAT}",
+        json=site.chat_body(),
+        headers={
+            "Authorization": f"Bearer {site.tenant.api_key}",
+            "Idempotency-Key": key.encode("latin-1"),
+        },
+        timeout=20,
+    )
+    assert answer.status_code == 400, answer.text
+    site.assert_nothing_happened()
+    assert not IdempotentRequest.objects.exists()
+
+
+@pytest.mark.parametrize("key", ["x", "x" * 255, "! ~"])
+def test_the_longest_and_the_shortest_key_are_accepted(site: Site, key: str) -> None:
+    site.publish()
+    assert send(site, key=key).status_code == 200
+
+
+def test_a_request_that_is_refused_frees_its_key(site: Site) -> None:
+    assert send(site).status_code in (402, 404)
+    assert not IdempotentRequest.objects.exists()
+    site.publish()
+    assert send(site).status_code == 200
+
+
+def test_a_malformed_request_does_not_use_its_key(site: Site) -> None:
+    site.publish()
+    assert send(site, site.chat_body(temperature="warm")).status_code == 400
+    assert send(site).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_fails_without_a_charge_frees_its_key(kept: Site, stream: bool) -> None:
+    body = kept.chat_body("one two", stream=stream)
+    kept.publish("sim-status-500", model=(other := factories.make_model("acme/broken")))
+    failed = send(kept, {**body, "model": other.slug})
+    assert failed.status_code == 502
+    assert not IdempotentRequest.objects.exists()
+    again = send(kept, {**body, "model": other.slug})
+    assert (again.status_code, is_replayed(again)) == (502, False)
+    assert send(kept, body).status_code == 200
+
+
+def test_a_second_request_joins_the_one_that_runs(
+    kept: Site, together: Callable[..., list[Any]]
+) -> None:
+    kept.publish("sim-slow:1,0.02", model=(slow := factories.make_model("acme/slow")))
+    for stream in (False, True):
+        body = {**kept.chat_body("one two three"), "model": slow.slug, "stream": stream}
+        key = f"join {stream}"
+        answers = together(*[lambda: send(kept, body, key=key)] * 6)  # noqa: B023
+        assert {answer.status_code for answer in answers} == {200}
+        assert len({answer.content for answer in answers}) == 1
+        assert sum(map(is_replayed, answers)) == 5
+    assert len(kept.dialled()) == 2
+    kept.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert Transfer.objects.filter(kind="usage").count() == 2
+    assert_in_order()
+
+
+def test_a_second_request_without_kept_answers_does_not_wait(site: Site) -> None:
+    site.publish("sim-slow:2,0.02")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(send, site)
+        site.eventually(lambda: Generation.objects.filter(status="pending").exists())
+        second = send(site)
+        assert second.status_code == 409
+        metadata = second.json()["error"]["metadata"]
+        assert metadata["error_type"] == "idempotent_request_running"
+        assert first.result().status_code == 200
+    assert metadata["generation_id"] == first.result().json()["id"]
+    assert len(site.dialled()) == 1
+
+
+def test_those_who_joined_a_request_that_fails_run_it_themselves(
+    kept: Site, together: Callable[..., list[Any]]
+) -> None:
+    kept.publish("sim-status-500", model=(broken := factories.make_model("acme/broken")))
+    body = {**kept.chat_body(), "model": broken.slug}
+    answers = together(*[lambda: send(kept, body)] * 4)
+    assert {answer.status_code for answer in answers} == {502}
+    assert not IdempotentRequest.objects.exists()
+    assert_in_order()
+
+
+def leave_early(site: Site, body: dict[str, Any]) -> str:
+    """Reads the first events of a stream and closes the connection; returns the generation."""
+    headers = {"Authorization": f"Bearer {site.tenant.api_key}", "Idempotency-Key": KEY}
+    with requests.post(
+        f"{site.server}{CHAT}", json=body, headers=headers, stream=True, timeout=20
+    ) as answer:
+        assert answer.status_code == 200
+        next(answer.iter_content(64))
+        return answer.headers["X-Generation-Id"]
+
+
+def test_a_caller_who_lost_its_connection_gets_the_whole_stream_again(kept: Site) -> None:
+    kept.publish("sim-slow:0,0.1", model=(slow := factories.make_model("acme/slow")))
+    words = " ".join(["word"] * 10)
+    body = {**kept.chat_body(words, stream=True), "model": slow.slug}
+    generation_id = leave_early(kept, body)
+
+    again = send(kept, body)
+
+    assert is_replayed(again)
+    assert again.headers["X-Generation-Id"] == generation_id
+    assert content_of(events_of(again.text)).count("word") == 10
+    row = kept.settled()
+    assert (row.status, row.pk) == ("completed", generation_id)
+    assert len(kept.dialled()) == 1
+    assert_in_order()
+
+
+def test_a_caller_who_left_is_charged_as_ever_where_nothing_is_kept(site: Site) -> None:
+    site.publish("sim-slow:0,0.1")
+    body = site.chat_body(" ".join(["word"] * 40), stream=True)
+    generation_id = leave_early(site, body)
+    row = site.settled()
+    assert (row.status, row.prompt_tokens is None) == ("cancelled", False)
+    again = send(site, body)
+    assert again.status_code == 409
+    assert again.json()["error"]["metadata"]["generation_id"] == generation_id
+
+
+def test_a_key_is_forgotten_after_its_lifetime(kept: Site) -> None:
+    send(kept)
+    kept.settled()
+    wait_until_kept(kept)
+    IdempotentRequest.objects.update(expires_at=F("expires_at") - timedelta(seconds=601))
+    KeptAnswer.objects.update(expires_at=F("expires_at") - timedelta(seconds=601))
+
+    answer = send(kept, kept.chat_body("another body"))
+
+    assert (answer.status_code, is_replayed(answer)) == (200, False)
+    assert len(kept.dialled()) == 2
+
+
+def test_the_duty_deletes_what_has_expired_and_nothing_else(kept: Site) -> None:
+    for key in ("old", "new"):
+        send(kept, key=key)
+    wait_until_kept(kept, 2)
+    kept.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    past = F("expires_at") - timedelta(seconds=601)
+    old = IdempotentRequest.objects.get(key="old")
+    IdempotentRequest.objects.filter(pk=old.pk).update(expires_at=past)
+    KeptAnswer.objects.filter(generation_id=old.generation_id).update(expires_at=past)
+    assert clear_expired() == 2
+    assert IdempotentRequest.objects.get().key == "new"
+    assert KeptAnswer.objects.get().generation_id != old.generation_id
+
+
+def test_the_key_of_a_request_that_runs_is_not_forgotten(site: Site) -> None:
+    site.publish("sim-slow:2,0.02")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(send, site)
+        site.eventually(lambda: Generation.objects.filter(status="pending").exists())
+        IdempotentRequest.objects.update(expires_at=F("expires_at") - timedelta(days=1))
+        assert clear_expired() == 0
+        assert send(site).status_code == 409
+        assert first.result().status_code == 200
+    assert len(site.dialled()) == 1
+
+
+def test_an_answer_that_cannot_be_decrypted_is_none(kept: Site) -> None:
+    first = send(kept)
+    wait_until_kept(kept)
+    row = KeptAnswer.objects.get()
+    assert b"one" not in bytes(row.sealed)
+    KeptAnswer.objects.update(sealed=bytes(row.sealed)[:-1] + b"?")
+    again = send(kept)
+    assert again.status_code == 409
+    assert again.json()["error"]["metadata"]["generation_id"] == first.json()["id"]
+    assert len(kept.dialled()) == 1
+
+
+def test_an_answer_of_another_generation_cannot_be_put_in_its_place(kept: Site) -> None:
+    send(kept, kept.chat_body("a secret"), key="one")
+    send(kept, kept.chat_body("the other"), key="two")
+    wait_until_kept(kept, 2)
+    one, two = KeptAnswer.objects.order_by("id")
+    KeptAnswer.objects.filter(pk=two.pk).update(sealed=one.sealed)
+    assert send(kept, kept.chat_body("the other"), key="two").status_code == 409
+
+
+def test_a_large_answer_is_not_kept(kept: Site, settings: Any) -> None:
+    settings.KEPT_ANSWER_BYTES = 200
+    for stream in (False, True):
+        body = kept.chat_body("one two", stream=stream)
+        key = f"large {stream}"
+        assert send(kept, body, key=key).status_code == 200
+        kept.eventually(lambda: not IdempotentRequest.objects.filter(ended_at=None).exists())
+        assert send(kept, body, key=key).status_code == 409
+    assert not KeptAnswer.objects.exists()
+    assert len(kept.dialled()) == 2
+
+
+def test_an_organization_loses_only_its_own_oldest_answers(
+    kept: Site, neighbour: Tenant, settings: Any
+) -> None:
+    keep_answers(neighbour)
+    settings.ORGANIZATION_KEPT_BYTES = 3 * 16_384
+    kept.post(kept.chat_body(), key=neighbour.api_key, headers={"Idempotency-Key": "theirs"})
+    for number in range(5):
+        send(kept, key=f"{number}")
+    kept.eventually(lambda: not IdempotentRequest.objects.filter(ended_at=None).exists())
+    states = [is_replayed(send(kept, key=f"{number}")) for number in range(5)]
+    assert states == [False, False, True, True, True]
+    theirs = kept.post(
+        kept.chat_body(), key=neighbour.api_key, headers={"Idempotency-Key": "theirs"}
+    )
+    assert is_replayed(theirs)
+
+
+@pytest.mark.parametrize("by", ["request", "workspace"])
+def test_nothing_is_kept_under_zero_data_retention(site: Site, by: str) -> None:
+    site.publish(zdr=True)
+    keep_answers(site.tenant)
+    body = site.chat_body()
+    if by == "request":
+        body["provider"] = {"zdr": True}
+    else:
+        make_guardrail(
+            site.tenant.workspace,
+            pk=site.tenant.workspace.default_guardrail_id,
+            enforce_zdr_other=True,
+        )
+    first = send(site, body)
+    assert first.status_code == 200, first.text
+    site.eventually(lambda: IdempotentRequest.objects.get().ended_at is not None)
+    assert not KeptAnswer.objects.exists()
+    again = send(site, body)
+    assert again.status_code == 409
+    assert again.json()["error"]["metadata"]["generation_id"] == first.json()["id"]
+
+
+@pytest.mark.parametrize("change", [{"disabled": True}, {"expires_at": "2020-01-01T00:00:00Z"}])
+def test_a_key_that_may_not_be_used_any_more_gets_no_answer_again(
+    kept: Site, change: dict[str, Any]
+) -> None:
+    send(kept)
+    wait_until_kept(kept)
+    ApiKey.objects.filter(name="inference", organization=kept.tenant.organization).update(**change)
+    assert send(kept).status_code == 401
+
+
+def test_a_form_with_another_boundary_is_the_same_request(kept: Site) -> None:
+    model = factories.make_model(
+        "acme/hears", input_modalities=["audio"], output_modalities=["transcription"]
+    )
+    kept.publish("sim-tokens:40,7", model=model)
+    headers = {"Authorization": f"Bearer {kept.tenant.api_key}", "Idempotency-Key": KEY}
+    sound = make_wav(1)
+    answers = [
+        requests.post(
+            f"{kept.server}/api/v1/audio/transcriptions",
+            data={"model": model.slug},
+            files={"file": ("a.wav", data, "audio/wav")},
+            headers=headers,
+            timeout=20,
+        )
+        for data in (sound, sound, sound + bytes(2))
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200, 422], answers[0].text
+    assert [is_replayed(answer) for answer in answers] == [False, True, False]
+
+
+def test_counting_tokens_is_the_same_each_time(site: Site) -> None:
+    site.publish()
+    body = {"model": site.model.slug, "messages": [{"role": "user", "content": "one two"}]}
+    path = "/api/v1/messages/count_tokens"
+    counts = [send(site, body, path=path) for _ in range(2)]
+    assert [count.status_code for count in counts] == [200, 200]
+    assert counts[0].json() == counts[1].json()
+    assert not IdempotentRequest.objects.exists()
+
+
+def test_a_request_whose_worker_died_has_its_key_until_it_is_swept(kept: Site) -> None:
+    """A generation that is swept without a charge frees the key, one that was charged does not."""
+    send(kept)
+    kept.settled()
+    wait_until_kept(kept)
+    KeptAnswer.objects.all().delete()
+    IdempotentRequest.objects.update(ended_at=None)
+    Generation.objects.update(status="failed", error_type="abandoned")
+    charged = send(kept)
+    assert charged.status_code == 409
+    assert charged.json()["error"]["metadata"]["error_type"] == "idempotent_answer_not_kept"
+    Generation.objects.update(prompt_tokens=None, completion_tokens=None, cost_nano=0)
+    assert send(kept).status_code == 200
+    assert len(kept.dialled()) == 2
+
+
+def test_a_key_whose_worker_died_before_admission_is_free_after_a_minute(site: Site) -> None:
+    site.publish()
+    send(site)
+    site.settled()
+    site.eventually(lambda: IdempotentRequest.objects.get().ended_at is not None)
+    IdempotentRequest.objects.update(generation_id="gen-0-never", ended_at=None)
+    assert send(site).status_code == 409
+    IdempotentRequest.objects.update(claimed_at=F("claimed_at") - timedelta(seconds=61))
+    assert send(site).status_code == 200
