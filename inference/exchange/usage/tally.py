@@ -173,7 +173,7 @@ class Tally:
         """
         usage = None if self.usage is None else self._believe(self.usage)
         if usage is not None and self._is_final:
-            return self._count_images(usage) or self._count_length(usage) or Count(usage, False)
+            return self._count_tokens(usage) or self._count_length(usage) or Count(usage, False)
         estimate = self.estimate()
         if usage is None:
             return Count(estimate, True)
@@ -181,18 +181,23 @@ class Tally:
             return Count(usage, False)
         return Count(replace(usage, completion=estimate.completion), True)
 
-    def _count_images(self, usage: Usage) -> Count | None:
-        """Estimates the tokens of images whose provider counts none, where only tokens are billed.
+    def _count_tokens(self, usage: Usage) -> Count | None:
+        """Estimates the tokens of a usage that counts only images or searches without a rate.
 
-        Returns ``None`` for any other usage.
+        A price that bills only tokens would make such an answer free. Returns ``None`` for any
+        other usage.
         """
-        if not usage.output_images or usage.prompt or usage.completion:
+        if self._candidate is None or usage.prompt or usage.completion:
             return None
-        if self._candidate is None or self._candidate.route.price.bills_images:
-            return None
+        price = self._candidate.route.price
         estimate = self.estimate()
-        tokens = {"completion": estimate.completion, "image_output": estimate.completion}
-        return Count(replace(usage, prompt=estimate.prompt, **tokens), True)
+        if usage.output_images and not price.bills_images:
+            tokens = {"completion": estimate.completion, "image_output": estimate.completion}
+            return Count(replace(usage, prompt=estimate.prompt, **tokens), True)
+        has_fee = price.has_rate(Billable.SEARCH) or bool(price.request)
+        if usage.searches and price.prompt and not has_fee:
+            return Count(replace(usage, prompt=estimate.prompt), True)
+        return None
 
     def _count_length(self, usage: Usage) -> Count | None:
         """Estimates the length of audio whose provider reports none, where seconds are billed.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from billing.models import Transfer
+from catalog.pricing import Price
 from config.local.simulator.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.inference.site import CHAT, Site
@@ -180,14 +181,14 @@ def answer_with(reranker: Site) -> Iterator[Callable[..., None]]:
     context.load_cert_chain(certificates.server)
     with ExitStack() as stack:
 
-        def stand_in(body: Any, slug: str = "acme") -> None:
+        def stand_in(body: Any, slug: str = "acme", price: Price | None = None) -> None:
             written = body if isinstance(body, bytes) else json.dumps(body).encode()
             server = stack.enter_context(tls.serving(tls.answering(written), context))
             base_url = f"https://127.0.0.1:{server.port}/v1"
             provider = reranker.provider if slug == "acme" else reranker.another_provider(slug)
             provider.base_url = base_url
             provider.save_fields("base_url")
-            price = factories.make_price(*PRICE)
+            price = price or factories.make_price(*PRICE)
             reranker.publish("m", provider=provider, price=price)
 
         yield stand_in
@@ -262,6 +263,32 @@ def test_an_answer_without_usage_is_estimated_by_all_pairs(
     assert answer.json()["usage"]["total_tokens"] == 100
     row = reranker.settled()
     assert (row.prompt_tokens, row.is_estimated) == (100, True)
+
+
+@pytest.mark.parametrize(
+    ("rates", "cost_nano", "is_estimated"),
+    [
+        ({"prompt": "0.001"}, 100 * 1_000_000, True),
+        ({"prompt": "0.001", "request": "0.002"}, 2_000_000, False),
+        ({"prompt": "0"}, 0, False),
+    ],
+)
+def test_units_without_a_rate_are_estimated_as_tokens(
+    reranker: Site,
+    answer_with: Callable[..., None],
+    rates: dict[str, str],
+    cost_nano: int,
+    *,
+    is_estimated: bool,
+) -> None:
+    answer_with(
+        {"results": scored(0, 1), "meta": {"billed_units": {"search_units": 1}}},
+        price=factories.make_price(**rates, completion="0"),
+    )
+    assert ask(reranker, query="q" * 100, documents=["a" * 100, "b" * 100]).status_code == 200
+    row = reranker.settled()
+    assert (row.cost_nano, row.is_estimated) == (cost_nano, is_estimated)
+    assert_in_order()
 
 
 def test_a_spent_budget_refuses_before_anything_is_sent(reranker: Site) -> None:
