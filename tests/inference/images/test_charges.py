@@ -92,6 +92,27 @@ def test_a_hold_bounds_the_dearest_image_that_may_come(site: Site) -> None:
     assert ask(site).status_code == 402
 
 
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({}, 32_768),
+        ({"size": "auto"}, 32_768),
+        ({"size": "1024x1024"}, 24_576),
+        ({"size": "1024x1025"}, 32_768),
+        ({"size": "1024x1024", "n": 3}, 73_728),
+        ({"resolution": "2K"}, 49_152),
+        ({"size": "4K"}, 139_264),
+        ({"resolution": "512"}, 24_576),
+    ],
+)
+def test_a_hold_bounds_the_tokens_by_the_size(
+    site: Site, fields: dict[str, Any], tokens: int
+) -> None:
+    site.publish(price=factories.make_price("0", "0.000001"))
+    assert ask(site, **fields).status_code == 200
+    assert site.settled().hold_nano == tokens * 1_000
+
+
 def test_fewer_images_cost_less(site: Site) -> None:
     site.publish("sim-picture-fewer", price=by_image(_="0.04"))
     assert ask(site, n=5).status_code == 200

@@ -347,7 +347,7 @@ def test_a_model_without_images_is_not_asked(site: Site, outputs: list[str]) -> 
 
 def test_an_image_that_the_balance_does_not_cover_is_refused(site: Site) -> None:
     # An image has no bound that a request could lower, so no such bound is sent either.
-    site.publish(price=factories.make_price("0.000001", "0.01"), max_completion_tokens=1_000_000)
+    site.publish(price=factories.make_price("0.000001", "0.1"))
     answer = ask(site)
     assert answer.status_code == 402
     assert answer.json()["error"]["metadata"]["affordable_max_tokens"] == 0

@@ -8,7 +8,13 @@ from typing import Final
 import msgspec
 
 from catalog.dialects.base import InvalidReply, Reply
-from catalog.dialects.shared.images.pictures import IMAGES, PARAMETERS, is_given, read_members
+from catalog.dialects.shared.images.pictures import (
+    IMAGES,
+    PARAMETERS,
+    TIERS,
+    is_given,
+    read_members,
+)
 from catalog.dialects.shared.images.replies import IMAGE_TOKENS
 from catalog.pricing import Usage
 from inference.requests.operations.images.schema import ImagesRequest, check_images
@@ -16,6 +22,11 @@ from inference.requests.rows import Fields, RequestRow, name_models
 
 # An image of common size costs about 1,024 tokens, at four bytes a token.
 _IMAGE_BYTES: Final = 4096
+_SQUARE_PIXELS: Final = 1024 * 1024
+_SQUARE_TOKENS: Final = 8_192
+_MORE_TOKENS: Final = 16_384
+# The largest image that a provider makes when the request leaves the size open.
+_LARGEST_PIXELS: Final = 2048 * 1024
 # The members that choose among the rates of a price list.
 _VARIANT: Final = ("size", "resolution", "quality")
 # What any endpoint can do, or what the gateway does itself.
@@ -34,8 +45,19 @@ def _count_images(request: ImagesRequest) -> int:
     return request.n or 1
 
 
-def _leave_bound(request: ImagesRequest) -> None:
-    """Leaves the tokens of an image to the endpoint: no member of the interface bounds them."""
+def _bound_output(request: ImagesRequest) -> int:
+    """Returns the most tokens of one image: no member of the interface bounds them, but its size.
+
+    https://platform.openai.com/docs/guides/image-generation counts 4,160 for a square of 1024
+    pixels at high quality. Twice as many are allowed, and some for text and thinking.
+    """
+    pixels = _LARGEST_PIXELS
+    if request.size is not None and "x" in request.size:
+        width, _, height = request.size.partition("x")
+        pixels = int(width) * int(height)
+    elif (tier := request.resolution or request.size) is not None:
+        pixels = TIERS.get(tier, 0) ** 2 or _LARGEST_PIXELS
+    return _MORE_TOKENS + -(-pixels // _SQUARE_PIXELS) * _SQUARE_TOKENS
 
 
 def _find_images(request: ImagesRequest) -> Iterable[dict[str, msgspec.Raw]]:
@@ -112,7 +134,7 @@ ROW: Final = RequestRow(
     check=check_images,
     answers=_count_images,
     answers_field="n",
-    output_bound=_leave_bound,
+    output_bound=_bound_output,
     parts=_find_images,
     prompt_text=_measure_text,
     implied_parameters=_imply_parameters,
