@@ -225,7 +225,8 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
 
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
-    return replies.EventParser(EventDecoder(), _Reader().read)
+    reader = _Reader()
+    return replies.EventParser(EventDecoder(), reader.read, reader.end)
 
 
 def output_limit(call: Call, chat: Chat) -> int:
@@ -416,10 +417,12 @@ def _finish(stop_reason: str) -> Finish:
 class _Reader:
     """Reads the events of one stream; it ignores events of an unknown type."""
 
-    __slots__ = ("_calls", "_id", "_is_started", "_model", "_usage")
+    __slots__ = ("_calls", "_id", "_is_started", "_is_whole", "_model", "_usage")
 
     def __init__(self) -> None:
         self._is_started = False
+        # The reason of the end and the usage have come, so that only the end mark is left.
+        self._is_whole = False
         self._id: str | None = None
         self._model: str | None = None
         self._usage = _Usage()
@@ -446,10 +449,15 @@ class _Reader:
             case "message_delta" if event.delta is not None:
                 usage = None if event.usage is None else event.usage.add_up(self._usage)
                 reason = event.delta.stop_reason
+                self._is_whole = reason is not None and usage is not None
                 if reason is not None or usage is not None:
                     yield self._chunk(None, None if reason is None else _finish(reason), usage)
             case "message_stop":
                 yield replies.build_end_mark()
+
+    def end(self) -> list[Chunk]:
+        """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
+        return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
 
     def _begin_block(self, index: int, block: _Block) -> Output:
         if block.type == "tool_use":

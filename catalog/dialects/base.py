@@ -143,6 +143,8 @@ class Reply(msgspec.Struct):
 class Chunk(msgspec.Struct):
     """One event of a stream, or its end mark (``is_done``, no fields).
 
+    The end of the body stands for a missing end mark (``is_unmarked``) if everything else came.
+
     A chunk without choices carries something else, for instance the usage. A chunk with ``repeats``
     stands for several events that equal the previous chunk except for their choices: each item is
     the JSON of the choices of one event, and ``fields`` is empty. ``data`` are bytes of an answer
@@ -156,6 +158,7 @@ class Chunk(msgspec.Struct):
     output_bytes: int = 0
     has_choices: bool = False
     is_done: bool = False
+    is_unmarked: bool = False
     upstream_id: str | None = None
     repeats: list[bytes] = []
     data: bytes = b""
@@ -180,7 +183,8 @@ class StreamParser(Protocol):
     def finish(self) -> list[Chunk]:
         """Returns the chunks that the end of the body completes; none after an end mark.
 
-        Raises :class:`InvalidStream` for a stream that is cut off.
+        A stream without its end mark is whole if each choice has a finish reason and the usage has
+        come. Raises :class:`InvalidStream` for a stream that is cut off.
         """
         ...
 

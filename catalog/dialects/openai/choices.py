@@ -88,6 +88,13 @@ def find_finish_reason(choices: list[Choice]) -> str | None:
     return None
 
 
+def find_finished(choices: list[Choice]) -> frozenset[int]:
+    """Returns the numbers of the choices that have a finish reason; the first is 0."""
+    return frozenset(
+        each.index if isinstance(each.index, int) else 0 for each in choices if each.finish_reason
+    )
+
+
 def measure_choices(choices: list[Choice]) -> int:
     total = 0
     for choice in choices:

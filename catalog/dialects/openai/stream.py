@@ -20,6 +20,7 @@ from catalog.dialects.openai.choices import (
     count_bytes,
     decode_choices,
     find_finish_reason,
+    find_finished,
     measure_choices,
     parse_choices,
 )
@@ -59,6 +60,8 @@ class ChoicesParser:
         "_before",
         "_choices",
         "_decoder",
+        "_finished",
+        "_has_usage",
         "_head",
         "_is_done",
         "_others",
@@ -73,6 +76,9 @@ class ChoicesParser:
         # The number of choices that were asked for.
         self._allowed = allowed
         self._is_done = False
+        # The choices that have a finish reason; and whether a usage has come.
+        self._finished: frozenset[int] = frozenset()
+        self._has_usage = False
         # The bytes before and after the choices, and the slice of the choices.
         self._before = self._after = b""
         self._choices = slice(0)
@@ -142,6 +148,9 @@ class ChoicesParser:
             return []
         if not self._decoder.is_complete:
             raise InvalidStream("The stream was cut off inside an event.")
+        if self._has_usage and len(self._finished) >= self._allowed:
+            self._is_done = True
+            return [Chunk(fields={}, is_done=True, is_unmarked=True)]
         raise InvalidStream("The stream ended without its end mark.")
 
     def _read_repeat(self, event: bytes) -> int | None:
@@ -231,11 +240,17 @@ class ChoicesParser:
         self._check_choices(choices)
         self._note_frame(event, fields, is_blank=not choices)
         fields["choices"] = add_reasoning(fields["choices"])
+        usage = parse_usage(fields) if "usage" in fields else None
+        finish_reason = find_finish_reason(choices)
+        if usage is not None:
+            self._has_usage = True
+        if finish_reason is not None:
+            self._finished |= find_finished(choices)
         return Chunk(
             fields=fields,
             model=read_text(fields, "model"),
-            usage=parse_usage(fields) if "usage" in fields else None,
-            finish_reason=find_finish_reason(choices),
+            usage=usage,
+            finish_reason=finish_reason,
             output_bytes=measure_choices(choices),
             has_choices=bool(choices),
             upstream_id=read_text(fields, "id"),

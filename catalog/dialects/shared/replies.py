@@ -170,9 +170,9 @@ def build_chunk(
     )
 
 
-def build_end_mark() -> Chunk:
-    """Returns the end mark of a stream."""
-    return Chunk(fields={}, is_done=True)
+def build_end_mark(*, is_unmarked: bool = False) -> Chunk:
+    """Returns the end mark of a stream, or what stands for a missing one."""
+    return Chunk(fields={}, is_done=True, is_unmarked=is_unmarked)
 
 
 def count_usage(prompt: Iterable[Any], completion: Iterable[Any], **details: Any) -> Usage | None:
@@ -256,9 +256,9 @@ class Decoder(Protocol[Event_co]):
 class EventParser(Generic[Event]):
     """Parses one stream with a decoder of its framing and a reader of its events.
 
-    ``read`` returns the chunks of an event; everything after the end mark is ignored. For a format
-    without an end mark, ``end`` returns the last chunks at the end of the body, or none when the
-    stream was cut off.
+    ``read`` returns the chunks of an event; everything after the end mark is ignored. At the end of
+    a body without an end mark, ``end`` returns the last chunks, or none when the stream was cut
+    off.
     """
 
     __slots__ = ("_decoder", "_end", "_is_done", "_read", "pending")

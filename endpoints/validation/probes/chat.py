@@ -59,7 +59,9 @@ class ChatProbe(Probe):
                     model = model or chunk.model
                     chunks += not chunk.is_done
                     is_done = is_done or chunk.is_done
-            parser.finish()
+            if any(chunk.is_unmarked for chunk in parser.finish()):
+                # Requests are served nevertheless.
+                raise InvalidStream("The stream ended without its end mark.")
             if not chunks:
                 raise InvalidStream("The stream has no events.")
         except (InvalidStream, ProviderFailure, egress.EgressError) as exc:
