@@ -256,10 +256,10 @@ def _upsert_endpoints(
         endpoint.price_id = endpoint.price.pk
     ModelEndpoint.objects.bulk_create(created, batch_size=1000)
     if updated:
+        # A row may leave members out, and so keeps what is stored.
+        columns = (name for row in catalog.endpoints for name in endpoint_values(row))
         ModelEndpoint.objects.bulk_update(
-            updated,
-            [*dict.fromkeys(("price", *endpoint_values(catalog.endpoints[0]), *_ORIGIN))],
-            batch_size=1000,
+            updated, [*dict.fromkeys(("price", *columns, *_ORIGIN))], batch_size=1000
         )
 
 

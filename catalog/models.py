@@ -22,7 +22,7 @@ from config import secrets
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import Secret
-from config.models import BaseModel, StampField, StatefulModel
+from config.models import BaseModel, StampField, StatefulModel, TimeLimitedModel
 from config.triggers import TRANSACTION_ID, AppendOnly, VersionBump
 
 # The entries that the log of changes keeps. A process with an older copy reads the whole catalogue.
@@ -399,7 +399,7 @@ class ModelEndpointQuerySet(models.QuerySet["ModelEndpoint"]):
         return self.filter(is_listed=True, model__is_listed=True, provider__is_listed=True)
 
 
-class ModelEndpoint(BaseModel):
+class ModelEndpoint(TimeLimitedModel, BaseModel):
     """A public endpoint: a model at a provider, with a list price."""
 
     model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="endpoints")
@@ -434,6 +434,7 @@ class ModelEndpoint(BaseModel):
                 fields=("model", "provider", "upstream_model_id", "region"),
                 name="model_endpoint_unique",
             ),
+            TimeLimitedModel.constrain_times("model_endpoint_times"),
         ]
         triggers = [CatalogVersionBump("model_id"), Audit()]
 

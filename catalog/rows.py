@@ -23,6 +23,8 @@ from catalog.pricing.contract import (
 )
 from config.api.text import NOT_STORABLE
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
+from config.egress.limits import MOST_SECONDS, TimeLimits
+from config.models import time_columns
 
 # The latest time, in seconds: in the year 5138. A present time in milliseconds is greater, so it is
 # refused.
@@ -41,6 +43,7 @@ _Code = Annotated[str, msgspec.Meta(min_length=1, max_length=16, pattern=_PLAIN)
 _Path = Annotated[str, msgspec.Meta(pattern=_PATH, max_length=255)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
 _Limit = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+_Seconds = Annotated[int, msgspec.Meta(ge=1, le=MOST_SECONDS)]
 _Country = Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{2}\Z")]
 _URL = Annotated[str, msgspec.Meta(pattern=_ADDRESS, max_length=2048)]
 
@@ -92,6 +95,16 @@ class ModelRow(msgspec.Struct, forbid_unknown_fields=True):
     capabilities: Capabilities | msgspec.UnsetType = msgspec.UNSET
 
 
+class Timeouts(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The limits of time of one endpoint; see :class:`TimeLimits`."""
+
+    connect: _Seconds | None = None
+    headers: _Seconds | None = None
+    first_event: _Seconds | None = None
+    idle: _Seconds | None = None
+    total: _Seconds | None = None
+
+
 class EndpointRow(msgspec.Struct, forbid_unknown_fields=True):
     model: _Text
     provider: _Text
@@ -105,6 +118,8 @@ class EndpointRow(msgspec.Struct, forbid_unknown_fields=True):
     region: _Code = "global"
     zdr: bool = False
     supported_parameters: list[_Word] = []
+    # An import without this member leaves the limits as an operator has set them.
+    timeouts: Timeouts | msgspec.UnsetType | None = msgspec.UNSET
     # An import without these members writes the file's own to the rows that change.
     source: Source | msgspec.UnsetType = msgspec.UNSET
     as_of: date | msgspec.UnsetType | None = msgspec.UNSET
@@ -191,8 +206,10 @@ def provider_values(row: ProviderRow) -> dict[str, Any]:
 
 def endpoint_values(row: EndpointRow) -> dict[str, Any]:
     origin = {"source": row.source, "as_of": row.as_of or None}
+    limits = {} if row.timeouts is msgspec.UNSET else time_columns(limits_of(row.timeouts))
     return {
         **({} if row.source is msgspec.UNSET else origin),
+        **limits,
         "context_length": row.context_length,
         "max_completion_tokens": row.max_completion_tokens,
         "quantization": row.quantization,
@@ -288,9 +305,20 @@ def endpoint_row(endpoint: ModelEndpoint) -> EndpointRow:
         region=endpoint.region,
         zdr=endpoint.zdr,
         supported_parameters=endpoint.supported_parameters,
+        timeouts=timeouts_of(endpoint.time_limits),
         source=endpoint.source or msgspec.UNSET,
         as_of=endpoint.as_of or msgspec.UNSET,
     )
+
+
+def limits_of(timeouts: Timeouts | None) -> TimeLimits:
+    """Returns the limits that a row states; none for ``None``."""
+    return TimeLimits(**({} if timeouts is None else msgspec.structs.asdict(timeouts)))
+
+
+def timeouts_of(limits: TimeLimits) -> Timeouts | msgspec.UnsetType:
+    """Returns the member of a row that states limits; left out if there are none."""
+    return Timeouts(*limits) if limits.stated() else msgspec.UNSET
 
 
 def pricing_members(price: Price) -> dict[str, Any]:

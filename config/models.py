@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from django.db import models
+from django.db.models import Q
 
 from config.api.errors import InvalidTransition
 
@@ -16,6 +17,7 @@ from config.clocks.clock import clock
 from config.clocks.leases import Lease as Lease
 from config.console.sign_in.models import SecondFactor as SecondFactor
 from config.console.sign_in.models import SignInLimit as SignInLimit
+from config.egress.limits import MOST_SECONDS, TimeLimits
 
 
 class StampField(models.DateTimeField):  # type: ignore[type-arg]
@@ -73,3 +75,63 @@ class StatefulModel(BaseModel):
                 f"The {self._meta.verbose_name} is {self.status}; this needs it to be {names}.",
                 metadata={"status": str(self.status)},
             )
+
+
+class _SecondsField(models.PositiveIntegerField):  # type: ignore[type-arg]
+    """A limit of time in seconds; empty for the operator's."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"null": True, "blank": True, **kwargs})
+
+    def formfield(self, **kwargs: Any) -> Any:
+        return super().formfield(**{"min_value": 1, "max_value": MOST_SECONDS, **kwargs})
+
+    def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.PositiveIntegerField", args, kwargs
+
+
+class TimeLimitedModel(models.Model):
+    """A row with the limits of time of calls to an upstream; see :class:`TimeLimits`."""
+
+    connect_timeout = _SecondsField(help_text="Seconds for name, connection and TLS.")
+    headers_timeout = _SecondsField(help_text="Seconds until the headers of a stream.")
+    first_event_timeout = _SecondsField(help_text="Seconds until the first event of a stream.")
+    idle_timeout = _SecondsField(help_text="Seconds of silence within a stream.")
+    total_timeout = _SecondsField(help_text="Seconds for a whole answer.")
+
+    class Meta:
+        abstract = True
+
+    @property
+    def time_limits(self) -> TimeLimits:
+        return TimeLimits(
+            self.connect_timeout,
+            self.headers_timeout,
+            self.first_event_timeout,
+            self.idle_timeout,
+            self.total_timeout,
+        )
+
+    @time_limits.setter
+    def time_limits(self, limits: TimeLimits) -> None:
+        for name, value in time_columns(limits).items():
+            setattr(self, name, value)
+
+    @staticmethod
+    def constrain_times(name: str) -> models.CheckConstraint:
+        """Returns the constraint that every limit is from a second to a day."""
+        condition = Q()
+        for column in TIME_COLUMNS:
+            condition &= Q(**{f"{column}__isnull": True}) | Q(
+                **{f"{column}__range": (1, MOST_SECONDS)}
+            )
+        return models.CheckConstraint(condition=condition, name=name)
+
+
+TIME_COLUMNS: Final = tuple(f"{name}_timeout" for name in TimeLimits._fields)
+
+
+def time_columns(limits: TimeLimits) -> dict[str, int | None]:
+    """Returns the limits by the names of their columns."""
+    return dict(zip(TIME_COLUMNS, limits, strict=True))

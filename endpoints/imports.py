@@ -25,11 +25,13 @@ from django.db import transaction
 from accounts.models import Organization
 from catalog.pricing import Price
 from catalog.pricing.contract import InvalidPricing, Line, Lines, render_lines
+from catalog.rows import Timeouts, limits_of, timeouts_of
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS
 from config.bulk.problems import ImportRefused, Problems
 from config.bulk.report import Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
+from config.egress.limits import NO_OWN_LIMITS
 from endpoints.models import Draft, PrivateEndpoint, canonical_base_url
 from endpoints.pricing import EndpointPricing, read_endpoint_price, render_endpoint_pricing
 
@@ -55,6 +57,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     declared_zdr: bool | msgspec.UnsetType | None = msgspec.UNSET
     pricing: EndpointPricing | msgspec.UnsetType = msgspec.UNSET
     lines: Lines | msgspec.UnsetType | None = msgspec.UNSET
+    timeouts: Timeouts | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def key(self) -> _Key:
@@ -133,6 +136,7 @@ def export(organization_id: uuid.UUID) -> Iterator[bytes]:
                 base_url=endpoint.base_url,
                 declared_region=endpoint.declared_region,
                 declared_zdr=endpoint.declared_zdr,
+                timeouts=timeouts_of(endpoint.time_limits),
                 **_price_members(endpoint.price.price),
             )
             yield _encode(row) + b"\n"
@@ -228,11 +232,16 @@ def _write(organization_id: uuid.UUID, matches: list[_Match], problems: Problems
 
 def _changes(row: _Row, endpoint: PrivateEndpoint) -> dict[str, Any]:
     """Returns the declarations of a row that differ from those of the endpoint."""
-    return {
+    changes = {
         name: value
         for name in ("declared_region", "declared_zdr")
         if (value := getattr(row, name)) is not msgspec.UNSET and value != getattr(endpoint, name)
     }
+    if row.timeouts is not msgspec.UNSET:
+        limits = limits_of(row.timeouts)
+        if limits != endpoint.time_limits:
+            changes["time_limits"] = limits
+    return changes
 
 
 def _new_price(row: _Row, endpoint: PrivateEndpoint) -> Price | None:
@@ -261,6 +270,7 @@ def _draft(row: _Row) -> Draft:
         declared_region=None if row.declared_region is msgspec.UNSET else row.declared_region,
         declared_zdr=None if row.declared_zdr is msgspec.UNSET else row.declared_zdr,
         price=_price(row),
+        time_limits=NO_OWN_LIMITS if row.timeouts is msgspec.UNSET else limits_of(row.timeouts),
     )
 
 

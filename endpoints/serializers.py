@@ -6,16 +6,26 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from django.conf import settings
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
+from rest_framework.fields import SkipField
 
 from accounts.models import Region
 from catalog.pricing import Price
 from catalog.pricing.contract import DECIMAL, InvalidPricing
 from catalog.serializers import LineSerializer, LinesField, OverrideSerializer
-from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
+from config.api.fields import (
+    ChoiceField,
+    FlagField,
+    IntegerField,
+    StrictSerializer,
+    StringField,
+    UUIDField,
+)
 from config.api.openapi import envelope
+from config.egress.limits import SETTING_OF, TimeLimits
 from endpoints.models import PrivateEndpoint, Proof, offered_parameters
 from endpoints.pricing import decode_endpoint_price, render_endpoint_pricing
 from endpoints.validation import Reason
@@ -135,6 +145,48 @@ def _move_lines(detail: Any) -> Any:
     return moved | {"pricing": rest} if rest else moved
 
 
+class _SecondsField(IntegerField):
+    """A number of seconds, at most the operator's limit of the same name."""
+
+    def to_internal_value(self, data: Any) -> int:
+        seconds: int = super().to_internal_value(data)
+        setting = SETTING_OF[str(self.field_name)]
+        most = getattr(settings, setting)
+        if not 1 <= seconds <= most:
+            raise ValidationError(f"Must be from 1 to {most:g}, the operator's {setting}.")
+        return seconds
+
+
+class _LimitField(_SecondsField):
+    """An optional limit of time."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(required=False, allow_null=True, help_text=text)
+
+
+@extend_schema_serializer(component_name="PrivateEndpointTimeouts")
+class TimeoutsSerializer(StrictSerializer):
+    """Limits of time in seconds; the operator's apply where one is absent or null."""
+
+    connect = _LimitField("For the name, the connection and TLS.")
+    headers = _LimitField("Until the headers of a stream.")
+    first_event = _LimitField("Until the first event of a stream.")
+    idle = _LimitField("Of silence after the first event of a stream.")
+    total = _LimitField("For a whole answer, plain or streamed.")
+
+    def get_attribute(self, instance: Any) -> TimeLimits:
+        limits: TimeLimits = instance.time_limits
+        if not limits.stated():
+            raise SkipField
+        return limits
+
+    def to_internal_value(self, data: Any) -> TimeLimits:
+        return TimeLimits(**super().to_internal_value(data))
+
+    def to_representation(self, instance: TimeLimits) -> dict[str, int]:
+        return instance.stated()
+
+
 @extend_schema_serializer(component_name="PrivateEndpointActivation")
 class ActivationSerializer(StrictSerializer):
     workspace_id = UUIDField()
@@ -156,6 +208,7 @@ class CreateSerializer(_PricedSerializer):
     declared_zdr = FlagField(required=False, allow_null=True)
     pricing = PricingSerializer(source="price", required=False)
     lines = _LinesField(required=False, allow_null=True)
+    timeouts = TimeoutsSerializer(source="time_limits", required=False, allow_null=True)
     activate = ActivationSerializer(required=False)
 
 
@@ -165,6 +218,12 @@ class UpdateSerializer(StrictSerializer):
     base_url = StringField(min_length=1, max_length=2048, required=False)
     declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
     declared_zdr = FlagField(required=False, allow_null=True)
+    timeouts = TimeoutsSerializer(source="time_limits", required=False, allow_null=True)
+
+
+@extend_schema_serializer(component_name="UpdatePrivateEndpointTimeoutsRequest")
+class UpdateTimeoutsSerializer(StrictSerializer):
+    timeouts = TimeoutsSerializer(source="time_limits", allow_null=True)
 
 
 @extend_schema_serializer(component_name="UpdatePrivateEndpointPricingRequest")
@@ -211,6 +270,7 @@ class FullSerializer(serializers.Serializer[PrivateEndpoint]):
     declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
     pricing = PricingSerializer(source="price.price")
     lines = LinesField(required=False)
+    timeouts = TimeoutsSerializer(source="time_limits", required=False)
     supported_parameters = serializers.SerializerMethodField(
         help_text="Those of the model that were not disproved, and those that were proven."
     )

@@ -19,6 +19,7 @@ from config.api.openapi import ErrorSerializer, errors
 from config.api.pagination import WholeList
 from config.api.params import FlagParameter, read_parameter
 from config.api.viewsets import OrganizationViewSet
+from config.egress.limits import NO_OWN_LIMITS
 from endpoints import validation
 from endpoints.activation import NotActivated, validate_and_activate
 from endpoints.models import EndpointNotFound, PrivateEndpoint, ValidationSlot
@@ -35,6 +36,7 @@ from endpoints.serializers import (
     SummarySerializer,
     UpdatePricingSerializer,
     UpdateSerializer,
+    UpdateTimeoutsSerializer,
     ValidationFailedSerializer,
     ValidationResponseSerializer,
     ValidationSerializer,
@@ -229,4 +231,18 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         fields = self.read_body(UpdatePricingSerializer)
         endpoint = self.get_object()
         endpoint.reprice(fields["pricing"])
+        return self.respond(endpoint)
+
+    @extend_schema(
+        operation_id="updatePrivateEndpointTimeouts",
+        request=UpdateTimeoutsSerializer,
+        responses=FullResponseSerializer,
+        extensions=errors(*_WRITE_ERRORS),
+    )
+    @action(detail=True, methods=["put"])
+    def timeouts(self, request: Request, pk: str) -> Response:
+        """Replaces the limits of time, for later requests only; null for the operator's."""
+        fields = self.read_body(UpdateTimeoutsSerializer)
+        endpoint = self.get_object()
+        endpoint.limit_time(fields["time_limits"] or NO_OWN_LIMITS)
         return self.respond(endpoint)

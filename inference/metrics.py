@@ -24,6 +24,11 @@ _CLAIMS: Final = Counter(
     "Usages beyond what their requests allowed, by the count that was too high.",
     ("reason",),
 )
+_UNMARKED: Final = Counter(
+    "causeway_unmarked_streams_total",
+    "Whole streams that ended without their end mark, by provider.",
+    ("provider",),
+)
 _PACED: Final = Counter(
     "causeway_paced_requests_total",
     "Requests that went elsewhere, or were refused, because a provider is at its limit.",
@@ -89,6 +94,11 @@ def count_paced(provider: str) -> None:
 def count_claim(reason: str) -> None:
     """Counts a usage that an upstream claimed beyond what was allowed."""
     _CLAIMS.labels(reason).inc()
+
+
+def count_missing_mark(provider: str) -> None:
+    """Counts a whole stream that ended without its end mark."""
+    _UNMARKED.labels(provider).inc()
 
 
 def count_refused(status: int) -> None:

@@ -17,12 +17,13 @@ from catalog.pricing import RATES, Price
 from config.console.formatting import dollars, per_million
 from config.console.forms import ConsoleForm, RateField
 from config.console.unfold import display
+from config.models import TIME_COLUMNS
 
 # The columns that describe an endpoint. Finance may change its rates, but not these.
 _TERMS: Final = (
     "is_listed",
     "context_length", "max_completion_tokens", "quantization", "supported_parameters",
-    "is_moderated", "zdr",
+    "is_moderated", "zdr", *TIME_COLUMNS,
 )  # fmt: skip
 
 
@@ -111,6 +112,15 @@ class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
                     "supported_parameters",
                     ("is_moderated", "zdr"),
                 )
+            },
+        ),
+        (
+            "Limits of time",
+            {
+                "classes": ["collapse"],
+                "fields": TIME_COLUMNS,
+                "description": "Empty fields, and longer times, mean the limits of the settings. A "
+                "plain answer is bounded by the first and the last one.",
             },
         ),
         (

@@ -354,11 +354,11 @@ class OutboundResponse:
         "_body",
         "_connection",
         "_deadline",
-        "_idle_timeout",
         "_keep",
         "_limit",
         "_was_sent",
         "headers",
+        "idle_timeout",
         "status",
     )
 
@@ -373,7 +373,8 @@ class OutboundResponse:
         self.status = 0
         self.headers: Mapping[str, str] = Headers({})
         self._connection: Connection | None = connection
-        self._idle_timeout = idle_timeout
+        # The longest wait for a part of the body; a reader may change it between two parts.
+        self.idle_timeout = idle_timeout
         self._deadline = deadline
         self._limit = limit
         self._keep = keep
@@ -424,7 +425,7 @@ class OutboundResponse:
         if connection is None:
             return b""
         if not connection.has_news:
-            await connection.wait_for_news(self._idle_timeout, self._deadline)
+            await connection.wait_for_news(self.idle_timeout, self._deadline)
         if data := connection.take_body():
             self._limit -= len(data)
             if self._limit >= 0:

@@ -10,14 +10,20 @@ from django.http import HttpRequest
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin, actor_of
 from endpoints import validation as live
-from endpoints.admin.forms import DisableDialog, EditDialog, ValidateDialog, may_point_secrets
+from endpoints.admin.forms import (
+    DisableDialog,
+    EditDialog,
+    TimesDialog,
+    ValidateDialog,
+    may_point_secrets,
+)
 from endpoints.models import PrivateEndpoint
 
 Status = PrivateEndpoint.Status
 _BY_STATUS: Final[dict[str, set[str]]] = {
-    Status.DRAFT: {"edit", "validate", "activate", "remove"},
-    Status.ACTIVE: {"disable", "remove"},
-    Status.DISABLED: {"enable", "remove"},
+    Status.DRAFT: {"edit", "limit_time", "validate", "activate", "remove"},
+    Status.ACTIVE: {"limit_time", "disable", "remove"},
+    Status.DISABLED: {"limit_time", "enable", "remove"},
 }
 _EDITED: Final = ("upstream_model_id", "base_url", "declared_region", "declared_zdr")
 
@@ -26,7 +32,9 @@ class PrivateEndpointActions(ConsoleAdmin):
     """Calls the model's transitions; the model refuses those not allowed in the status."""
 
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
-    actions_detail = ("edit", "validate", "activate", "disable", "enable", "remove")
+    actions_detail = (
+        "edit", "limit_time", "validate", "activate", "disable", "enable", "remove",
+    )  # fmt: skip
 
     def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("endpoints.change_privateendpoint")
@@ -57,6 +65,18 @@ class PrivateEndpointActions(ConsoleAdmin):
             del given["base_url"]
         endpoint.edit(by=actor_of(request), **given)
         return messages.SUCCESS, "The draft is saved."
+
+    @transition(
+        description="Limit time",
+        question="The limits apply to later requests. Nothing needs to be validated again.",
+        submit="Save the limits",
+        permission="operate",
+        icon="timer",
+        form=TimesDialog,
+    )
+    def limit_time(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.limit_time(form.limits)
+        return messages.SUCCESS, "The limits of time are saved."
 
     @transition(
         description="Validate",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import Any, Final
 
 from django import forms
+from django.conf import settings
 from django.http import HttpRequest
 
 from accounts.models import Region, Workspace
 from catalog.pricing import Price
 from config.console.forms import ConsoleForm, NoteField, RateField
 from config.console.unfold import Dialog, SelectWidget, TextWidget
+from config.egress.limits import SETTING_OF, TimeLimits
+from config.models import TIME_COLUMNS
 from endpoints.models import (
     InvalidBaseURL,
     PrivateEndpoint,
@@ -112,6 +116,36 @@ class EditDialog(Dialog):
         if base_url != self._endpoint.base_url and not may_point_secrets(self.request):
             raise forms.ValidationError(_FIXED_BASE_URL)
         return base_url
+
+
+class TimesDialog(Dialog):
+    """Shows the limits of time of an endpoint for editing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rows = PrivateEndpoint.objects.filter(deleted_at=None)
+        try:
+            endpoint = rows.filter(pk=uuid.UUID(self.object_id)).first()
+        except ValueError:
+            endpoint = None
+        for name, column in zip(TimeLimits._fields, TIME_COLUMNS, strict=True):
+            setting = SETTING_OF[name]
+            most = math.floor(getattr(settings, setting))
+            described: Any = PrivateEndpoint._meta.get_field(column)
+            self.fields[column] = forms.IntegerField(
+                label=described.verbose_name.capitalize(),
+                min_value=1,
+                max_value=most,
+                required=False,
+                widget=TextWidget(attrs={"inputmode": "numeric"}),
+                help_text=f"{described.help_text} Empty means {most}, which {setting} says.",
+            )
+            if endpoint is not None:
+                self.initial[column] = getattr(endpoint, column)
+
+    @property
+    def limits(self) -> TimeLimits:
+        return TimeLimits(*(self.cleaned_data[column] for column in TIME_COLUMNS))
 
 
 class DisableDialog(Dialog):

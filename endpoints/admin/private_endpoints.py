@@ -18,6 +18,7 @@ from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
 from config.console.base import BoundedPaginator, actor_of
 from config.console.uploads import Upload, UploadsAdmin
+from config.models import TIME_COLUMNS
 from endpoints import imports
 from endpoints.admin.actions import PrivateEndpointActions
 from endpoints.admin.columns import PrivateEndpointColumns
@@ -74,6 +75,14 @@ class PrivateEndpointAdmin(
                 "description": "Leave all four empty to charge the public list price.",
             },
         ),
+        (
+            "Limits of time",
+            {
+                "classes": ["collapse"],
+                "fields": TIME_COLUMNS,
+                "description": "Empty fields, and longer times, mean the limits of the settings.",
+            },
+        ),
     )  # fmt: skip
     fieldsets = (
         (
@@ -83,6 +92,7 @@ class PrivateEndpointAdmin(
         ("Upstream", {"fields": ("base_url", "upstream_model_id", "credentials")}),
         ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
         ("Price", {"fields": (("rates", "reviews"),)}),
+        ("Limits of time", {"classes": ["collapse"], "fields": TIME_COLUMNS}),
         ("Parameters", {"fields": ("proofs",)}),
         ("History", {"fields": ("history",)}),
         (
@@ -139,6 +149,7 @@ class PrivateEndpointAdmin(
             declared_region=obj.declared_region,
             declared_zdr=obj.declared_zdr,
             price=form.negotiated_price,
+            time_limits=obj.time_limits,
             by=actor_of(request),
         )
         return endpoint

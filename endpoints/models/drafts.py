@@ -18,6 +18,7 @@ from catalog.pricing import Price, decimal_text, dump_rules, scale_rate
 from config.api.errors import GatewayError, NotFound, Unprocessable
 from config.api.idempotency import fingerprint_of
 from config.egress.addresses import InvalidURL, parse_base_url
+from config.egress.limits import NO_OWN_LIMITS, TimeLimits
 
 # The further columns of a price, which few endpoints use.
 _FURTHER: Final = ("image", "request", "image_output", "discount")
@@ -52,6 +53,7 @@ class Draft:
     declared_region: str | None = None
     declared_zdr: bool | None = None
     price: Price | None = None
+    time_limits: TimeLimits = NO_OWN_LIMITS
 
     @property
     def fingerprint(self) -> str:
@@ -64,6 +66,8 @@ class Draft:
             self.declared_zdr,
             self.declared_region,
             _price_text(self.price),
+            # Requests without limits have the fingerprint that earlier releases gave them.
+            *([sorted(stated.items())] if (stated := self.time_limits.stated()) else []),
         )
 
 

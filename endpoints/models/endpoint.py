@@ -22,7 +22,8 @@ from config.api.errors import GatewayError, InvalidTransition, NotFound, Unproce
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.models import StatefulModel
+from config.egress.limits import NO_OWN_LIMITS, TimeLimits
+from config.models import TIME_COLUMNS, StatefulModel, TimeLimitedModel, time_columns
 from endpoints.models.attestation import Attestation, next_attestation
 from endpoints.models.drafts import (
     Draft,
@@ -77,6 +78,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         declared_region: str | None = None,
         declared_zdr: bool | None = None,
         price: Price | None = None,
+        time_limits: TimeLimits | None = None,
         idempotency_key: str | None = None,
         slot: ValidationSlot | None = None,
         by: str = "",
@@ -102,6 +104,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
             declared_region=declared_region,
             declared_zdr=declared_zdr,
             price=price,
+            time_limits=time_limits or NO_OWN_LIMITS,
         )
         with transaction.atomic():
             organization = Organization.objects.lock(organization_id)
@@ -185,6 +188,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 declared_zdr=draft.declared_zdr,
                 idempotency_key=idempotency_key,
                 request_fingerprint=draft.fingerprint,
+                **time_columns(draft.time_limits),
             )
             price = draft.price
             if price is None:
@@ -204,7 +208,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         return endpoints
 
 
-class PrivateEndpoint(IdempotentModel, StatefulModel):
+class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     """A deployment that an organization registered for itself.
 
     The row of a deleted endpoint stays, because an idempotency key and generations point at it.
@@ -277,6 +281,7 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
                 | Q(status__in=("active", "disabled"), activated_at__isnull=False),
                 name="private_endpoint_activation_stamp",
             ),
+            TimeLimitedModel.constrain_times("private_endpoint_times"),
         ]
         triggers = [
             # Creating and editing drafts changes no route.
@@ -381,11 +386,14 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
         """DRAFT → DRAFT. Replaces the configuration; any change clears the validation.
 
         ``changes`` may contain ``base_url``, ``declared_region`` and ``declared_zdr``. A missing
-        declaration is kept if the upstream stays the same, and cleared if the upstream changes.
+        declaration is kept if the upstream stays the same, and cleared if the upstream changes. It
+        may also contain ``time_limits``, which are no part of what is validated.
         """
         with transaction.atomic():
             self.lock_present()
             self.require_status(self.Status.DRAFT)
+            if "time_limits" in changes:
+                self.limit_time(changes["time_limits"] or NO_OWN_LIMITS)
             base_url = self.base_url
             if "base_url" in changes:
                 base_url = canonical_base_url(changes["base_url"])
@@ -411,6 +419,14 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
             version.save()
             self.price = version
             self.save_fields("price")
+
+    def limit_time(self, limits: TimeLimits) -> None:
+        """ANY → same. Sets the limits of later calls. A validation stays: it has its own."""
+        with transaction.atomic():
+            self.lock_present()
+            if limits != self.time_limits:
+                self.time_limits = limits
+                self.save_fields(*TIME_COLUMNS)
 
     def remove(self, *, draft_only: bool = False, by: str = "") -> None:
         """ANY → DELETED. Keeps the row, but nothing shows it or routes to it.

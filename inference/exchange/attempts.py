@@ -29,12 +29,13 @@ from config.api.errors import (
     ContentRefused,
     ContextTooShort,
     GatewayError,
+    TooManyRequests,
     Unavailable,
     UpstreamError,
     UpstreamRefused,
 )
-from config.clocks.clock import clock
 from config.egress.client import EgressClient, OutboundResponse
+from config.egress.limits import tighten
 from config.server.load.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.copies.organizations import record_first_use
@@ -44,10 +45,11 @@ from inference.exchange.answers import ANSWERS
 from inference.exchange.chunks import ChunkReader
 from inference.exchange.metadata import routing_metadata
 from inference.exchange.pace_count import PaceCount
+from inference.exchange.reporting import AttemptReports
 from inference.exchange.workload import Workload
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
-from inference.routing.health import HealthTable, classify_attempt
+from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, FirstUse, Route
 from inference.store import run_in_thread
 
@@ -148,15 +150,16 @@ class Attempts:
         self._admission = admission
         self._request = admission.request
         self._egress_client = egress_client
-        self._health = health
+        self.reports = AttemptReports(health, admission.probe, is_stream=self._request.stream)
         self._plan = Plan(admission, repin, replan)
         self._workload = workload
-        self._probe = admission.probe
         self.pace_count = PaceCount(health.pacer, self._request, self.item.candidate)
         self._started = time.monotonic()
         # No attempt may run longer, even if its upstream still sends bytes, because the sweeper
         # ends the generation then.
         self._deadline = self._started + settings.HOLD_TIMEOUT
+        # The end of the latest attempt.
+        self._attempt_deadline = self._deadline
 
     @property
     def elapsed_ms(self) -> int:
@@ -178,7 +181,8 @@ class Attempts:
 
     @property
     def seconds_left(self) -> float:
-        return self._deadline - time.monotonic()
+        """Returns the seconds until the latest attempt must end."""
+        return self._attempt_deadline - time.monotonic()
 
     async def first_success(
         self, attempt: Callable[[AffordableCandidate, Dialect], Awaitable[Begun]]
@@ -198,16 +202,17 @@ class Attempts:
                 self.discard()
                 error = upstream.translate(exc, self.candidate.secret)
                 self._record(started_ms, self.elapsed_ms, error)
-                self.report(error)
+                self.reports.report(self.candidate, error)
                 if isinstance(error, UpstreamRefused):
                     self._plan.note_refusal(error)
             else:
                 self.latency_ms = self.elapsed_ms
                 self._record(started_ms, self.latency_ms, None)
-                self.report(None, self.latency_ms - started_ms)
+                self.reports.report(self.candidate, None, self.latency_ms - started_ms)
                 return begun
             try:
-                has_next = error.retryable and await self._plan.pin_next()
+                has_time = time.monotonic() < self._deadline
+                has_next = error.retryable and has_time and await self._plan.pin_next()
             except GatewayError as exc:
                 error, has_next = exc, False
             if not has_next:
@@ -217,8 +222,11 @@ class Attempts:
             self._request = self._admission.request
 
     async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
-        """Sends the request and returns the whole reply."""
-        return await self._read_reply(dialect, await self._send(item, dialect, self._deadline))
+        """Sends the request and returns the whole reply.
+
+        A model may think about a plain answer as long as it likes: only the time in all ends it.
+        """
+        return await self._read_reply(dialect, await self._send(item, dialect))
 
     async def _read_reply(self, dialect: Dialect, response: OutboundResponse) -> Reply:
         body = self._answer = await self._workload.read_answer(response)
@@ -230,8 +238,12 @@ class Attempts:
 
     async def open_stream(self, item: AffordableCandidate, dialect: Dialect) -> Stream:
         """Sends the request and waits for the first chunks of its stream."""
-        async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
-            response = await self._send(item, dialect)
+        limits = item.candidate.route.time_limits
+        headers = tighten(settings.UPSTREAM_HEADERS_TIMEOUT, limits.headers)
+        async with asyncio.timeout(
+            tighten(settings.UPSTREAM_FIRST_EVENT_TIMEOUT, limits.first_event)
+        ):
+            response = await self._send(item, dialect, headers)
             if response.headers.get("Content-Type", "").startswith("application/json"):
                 reply = await self._read_reply(dialect, response)
                 reader = self._open_reader(dialect, response)
@@ -246,19 +258,25 @@ class Attempts:
                 if chunks:
                     if chunks[0].is_done:
                         break
+                    response.idle_timeout = tighten(settings.UPSTREAM_IDLE_TIMEOUT, limits.idle)
                     return Stream(reader, chunks)
             reader.parser.finish()
             raise InvalidStream("The stream has no events.")
 
-    async def receive_late_reply(self, limit: int) -> Reply:
-        """Returns the whole reply of the latest attempt, of at most ``limit`` bytes."""
+    async def receive_late_reply(self) -> Reply:
+        """Returns the whole reply of the latest attempt, within the budget of its organization.
+
+        Raises :class:`TooLarge` where the organization holds too much: the usage of an answer that
+        nobody reads is not worth a place.
+        """
         assert self.response is not None
         await upstream.accept(self.response, self.candidate)
-        # The caller may have left while a thread parsed the answer.
-        body = self._answer or await self.response.read(limit)
-        if len(body) > limit:
-            raise egress.TooLarge
-        return await self._parse_reply(_dialect_of(self.candidate), body)
+        try:
+            # The caller may have left while a thread parsed the answer.
+            body = self._answer or await self._workload.read_answer(self.response)
+            return await self._parse_reply(_dialect_of(self.candidate), body)
+        except (TooManyRequests, Unavailable):
+            raise egress.TooLarge from None
 
     async def _parse_reply(self, dialect: Dialect, body: Body) -> Reply:
         return await self._workload.run(len(body), _parse_reply, dialect, self._request, body)
@@ -295,8 +313,13 @@ class Attempts:
             self.response.close()
 
     async def _send(
-        self, item: AffordableCandidate, dialect: Dialect, deadline: float = math.inf
+        self, item: AffordableCandidate, dialect: Dialect, headers_timeout: float = math.inf
     ) -> OutboundResponse:
+        """Sends the request of an attempt and returns its response with the status 200."""
+        own_total = item.candidate.route.time_limits.total
+        self._attempt_deadline = self._deadline
+        if own_total is not None:
+            self._attempt_deadline = min(self._deadline, time.monotonic() + own_total)
         call = upstream.build_call(
             item.candidate, self._request, self._admission.user, item.max_tokens
         )
@@ -304,50 +327,22 @@ class Attempts:
             self._request.size, upstream.build_request, dialect, item.candidate, call
         )
         self.response = response = await upstream.start(
-            self._egress_client, item.candidate, outbound, deadline
+            self._egress_client, item.candidate, outbound, self._attempt_deadline
         )
-        await upstream.accept(response, item.candidate)
+        await upstream.accept(response, item.candidate, headers_timeout)
         if (pause := upstream.read_pause(response)) is not None:
-            self._health.pause(item.candidate.subject, pause, now=clock.time())
+            self.reports.report_pause(item.candidate, pause)
         if item.candidate.first_use is not None:
             await _bind_credential(item.candidate.first_use)
         return response
 
-    def report(self, error: GatewayError | None, latency_ms: int | None = None) -> None:
-        """Records in the health table that the attempt failed, or that its answer has begun."""
-        candidate, now = self.candidate, clock.time()
-        outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
-        if outcome is None:
-            self.release_probe()
-        else:
-            retry_after = None if error is None else error.headers.get("Retry-After")
-            self._health.record(
-                candidate.subject,
-                outcome,
-                now=now,
-                retry_after=None if retry_after is None else float(retry_after),
-                has_own_credential=candidate.is_byok,
-            )
-            self._probe = None
-        if latency_ms is not None and self._request.stream:
-            self._health.measure(candidate.measured_subject, latency_ms, now=now)
-
-    def report_speed(self, completion_tokens: int) -> None:
-        """Records the throughput of a stream after its first event in the health table."""
-        if self.latency_ms is None or not completion_tokens:
-            return
-        seconds = max(self.elapsed_ms - self.latency_ms, 1) / 1000
-        self._health.measure(
-            self.candidate.measured_subject,
-            tokens_per_second=completion_tokens / seconds,
-            now=clock.time(),
-        )
-
-    def release_probe(self) -> None:
-        """Gives back the probe of the first candidate, if it has had no outcome."""
-        if self._probe is not None:
-            self._health.release(self._probe)
-            self._probe = None
+    def report_end(self, completion_tokens: int, *, is_unmarked: bool) -> None:
+        """Reports the throughput of a whole stream after its first event, and a missing mark."""
+        if is_unmarked:
+            self.reports.report_missing_mark(self.candidate)
+        if self.latency_ms is not None:
+            milliseconds = self.elapsed_ms - self.latency_ms
+            self.reports.report_speed(self.candidate, completion_tokens, milliseconds)
 
     def metadata(self) -> dict[str, Any]:
         """Returns the members that describe the routing; none unless the caller asked for them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -34,6 +35,7 @@ from config.api.errors import (
 )
 from config.credentials import Secret
 from config.egress.client import EgressClient, OutboundResponse
+from config.egress.limits import tighten
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS, EFFORTS
 from inference.requests.operations.server_tools import OPERATOR_FIELDS, leave_out
@@ -41,6 +43,8 @@ from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
 _MAX_ERROR_BYTES: Final = 1_048_576
+# How long the body of an error may take: its status is enough for the next candidate.
+_ERROR_SECONDS: Final = 10.0
 _REFUSALS: Final[Mapping[Refusal, type[UpstreamRefused]]] = {
     Refusal.CONTEXT_LENGTH: ContextTooShort,
     Refusal.CONTENT: ContentRefused,
@@ -79,26 +83,33 @@ async def start(
 ) -> OutboundResponse:
     """Begins to send a request and returns its response, whose head is still to come.
 
-    No wait for the upstream lasts longer than until ``deadline``, a time of ``time.monotonic``.
-    Raises :class:`GatewayError` if the upstream cannot be reached. The caller closes the response.
+    No wait for the upstream lasts longer than until ``deadline``, a time of ``time.monotonic``;
+    nothing else bounds the waits for its answer. Raises :class:`GatewayError` if the upstream
+    cannot be reached. The caller closes the response.
     """
+    connect_timeout = settings.EGRESS_POLICY.connect_timeout
     try:
         return await client.start(
-            outbound, idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT, deadline=deadline
+            outbound,
+            connect_timeout=tighten(connect_timeout, candidate.route.time_limits.connect),
+            idle_timeout=math.inf,
+            deadline=deadline,
         )
     except egress.EgressError as exc:
         raise translate(exc, candidate.secret) from None
 
 
-async def accept(response: OutboundResponse, candidate: Candidate) -> None:
-    """Waits for the head of a response, and returns if its status is 200.
+async def accept(
+    response: OutboundResponse, candidate: Candidate, timeout: float = math.inf
+) -> None:
+    """Waits ``timeout`` seconds for the head of a response, and returns if its status is 200.
 
     Raises :class:`GatewayError` if the upstream fails or refuses the request. A call that was
     cancelled may be repeated.
     """
     try:
         if not response.status:
-            await response.receive_head(settings.UPSTREAM_FIRST_EVENT_TIMEOUT)
+            await response.receive_head(timeout)
     except egress.EgressError as exc:
         raise translate(exc, candidate.secret) from None
     if response.status != 200:
@@ -211,8 +222,9 @@ async def _read_refusal(response: OutboundResponse, candidate: Candidate) -> Exc
     """Reads an error response and returns the error for the caller."""
     status = response.status
     try:
-        body = await response.read(limit=_MAX_ERROR_BYTES)
-    except egress.EgressError:
+        async with asyncio.timeout(_ERROR_SECONDS):
+            body = await response.read(limit=_MAX_ERROR_BYTES)
+    except (egress.EgressError, TimeoutError):
         body = b""
     finally:
         response.close()

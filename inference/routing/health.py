@@ -201,6 +201,8 @@ class HealthTable:
 
     def __init__(self) -> None:
         self._records: dict[uuid.UUID, _Record] = {}
+        # The endpoints whose streams end without an end mark.
+        self._unmarked: set[uuid.UUID] = set()
         self.pacer = Pacer()
 
     def record(
@@ -269,6 +271,15 @@ class HealthTable:
             bucket.latencies.append(latency_ms)
         if tokens_per_second is not None and len(bucket.speeds) < _SAMPLES:
             bucket.speeds.append(tokens_per_second)
+
+    def note_missing_mark(self, endpoint_id: uuid.UUID) -> bool:
+        """Notes that a whole stream ended without its end mark; returns whether that is new."""
+        if endpoint_id in self._unmarked:
+            return False
+        if len(self._unmarked) >= _REMEMBERED:
+            self._unmarked.clear()
+        self._unmarked.add(endpoint_id)
+        return True
 
     def health(self, subject: uuid.UUID, now: float) -> Health:
         """Returns the health of a subject."""

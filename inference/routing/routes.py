@@ -15,6 +15,7 @@ from catalog.dialects.base import Operation
 from catalog.pricing import Billable, Price
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
+from config.egress.limits import NO_OWN_LIMITS, TimeLimits
 from inference.requests.operations.server_tools import NO_TOOLS, SEARCH_FIELDS, ServerTools
 from inference.routing.health import Health
 from inference.routing.pacing import Pace
@@ -141,6 +142,7 @@ class Route:
     context_length: int | None = None
     max_completion_tokens: int | None = None
     capabilities: Capabilities = UNDESCRIBED
+    time_limits: TimeLimits = NO_OWN_LIMITS
 
     @property
     def has_search_rate(self) -> bool:

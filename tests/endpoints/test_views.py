@@ -174,6 +174,7 @@ CALLS: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "disable": ("post", "/disable", None),
     "validate": ("post", "/validate", {"workspace_id": str(uuid4())}),
     "pricing": ("put", "/pricing", {"pricing": {"prompt": "1", "completion": "1"}}),
+    "timeouts": ("put", "/timeouts", {"timeouts": {"total": 5}}),
 }
 
 

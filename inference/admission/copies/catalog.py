@@ -26,6 +26,7 @@ from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
 from config import secrets, sql
 from config.credentials import Secret
+from config.egress.limits import TimeLimits
 from inference.requests.operations.completions import EFFORTS
 from inference.routing.pacing import Pace
 from inference.routing.routes import CatalogModel, CatalogProvider, CatalogSnapshot, Route
@@ -186,7 +187,8 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
     """
     (
         endpoint_id, _, _, upstream_model_id, region, zdr, quantization, context_length,
-        max_completion_tokens, parameters, price_id, *rates,
+        max_completion_tokens, parameters, connect, headers, first_event, idle, total, price_id,
+        *rates,
     ) = row  # fmt: skip
     try:
         price = Price.of_row(*rates)
@@ -225,6 +227,7 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
         supported_parameters=_parameters_of(parameters),
         listed_parameters=frozenset(parameters) or None,
         capabilities=model.capabilities,
+        time_limits=share_limits(connect, headers, first_event, idle, total),
     )
 
 
@@ -250,6 +253,12 @@ def share(names: Sequence[str]) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def _share(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(names)
+
+
+@lru_cache(maxsize=256)
+def share_limits(*seconds: int | None) -> TimeLimits:
+    """Returns the limits of time, one object for all endpoints that have the same."""
+    return TimeLimits(*seconds)
 
 
 def host_of_url(base_url: str | None) -> str:

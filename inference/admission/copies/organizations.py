@@ -15,6 +15,7 @@ from catalog.models import hosts_of
 from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
+from config.egress.limits import NO_OWN_LIMITS, TimeLimits
 from config.secrets import DecryptionFailed
 from endpoints.models import PrivateEndpoint, Proof, offered_parameters
 from inference.admission.copies.catalog import (
@@ -54,6 +55,7 @@ class OwnEndpoint(NamedTuple):
     price: Price
     attestation_id: int | None
     proofs: Mapping[str, str]
+    time_limits: TimeLimits = NO_OWN_LIMITS
 
 
 @dataclass(slots=True)
@@ -159,6 +161,7 @@ def _make_endpoint(endpoint: PrivateEndpoint) -> OwnEndpoint | None:
         price,
         endpoint.attestation_id,
         {} if endpoint.validation is None else endpoint.validation.parameters or {},
+        endpoint.time_limits,
     )
 
 
@@ -210,6 +213,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         offered_parameters=offered,
         disproved_parameters=share(disproved),
         capabilities=model.capabilities,
+        time_limits=endpoint.time_limits,
     )
 
 
