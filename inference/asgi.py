@@ -17,7 +17,7 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
 from accounts.bearers import require_inference
-from config.api.errors import GatewayError, HostNotServed, MethodNotAllowed
+from config.api.errors import GatewayError, HostNotServed, MethodNotAllowed, RequestTimeout
 from config.server import logs
 from config.server.bodies import ClientGone, Receive, Scope, Send
 from config.server.bulkheads import Occupancy
@@ -26,7 +26,7 @@ from inference import metrics
 from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import estimate_tokens
 from inference.admission.recognition import RecognizedKey
-from inference.exchange.gateway import CallerStuck, Gateway
+from inference.exchange.gateway import CallerStuck, Exchange, Gateway
 from inference.exchange.workload import Workload
 from inference.faces.connection import Connection
 from inference.faces.head import IDEMPOTENCY_KEY
@@ -37,6 +37,8 @@ from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 
 logger = logging.getLogger(__name__)
+
+_LATE: Final = "The time that the request itself allows is over."
 
 # Both names of the header that asks for routing metadata; the second is the older one.
 _METADATA_HEADERS: Final = (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
@@ -94,6 +96,7 @@ class Inference:
                 occupancy, self._gateway.large_work, self._gateway.loop_time
             )
             request = await connection.read_request(occupancy)
+            connection.read_patience(is_stream=request.stream)
             if connection.is_count:
                 count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
                 await connection.respond(200, msgspec.json.encode(count))
@@ -129,7 +132,8 @@ class Inference:
             if keeper is None:
                 connection.watch_caller()
             if request.stream:
-                await exchange.stream(connection.deliver)
+                connection.begin_comments()
+                await exchange.stream(connection.deliver, lambda: connection.has_begun)
                 if keeper is not None:
                     await keeper.keep_stream()
                 await connection.end_events()
@@ -139,13 +143,29 @@ class Inference:
                     await keeper.keep_reply(reply)
                 await connection.respond_pieces(200, reply)
         except asyncio.CancelledError:
-            if connection.unwatch_caller():
+            if not connection.unwatch_caller():
+                raise
+            if not connection.is_late:
                 raise ClientGone from None
-            raise
+            await self._answer_late(connection, exchange, is_stream=request.stream)
         finally:
             connection.unwatch_caller()
             exchange.settle(asyncio.CancelledError())
             logs.generation_id.reset(token)
+
+    async def _answer_late(
+        self, connection: Connection, exchange: Exchange, *, is_stream: bool
+    ) -> None:
+        """Ends the answer of a request whose own time limit is over; it is settled as cancelled.
+
+        Its caller waits no more, but something between the two may.
+        """
+        if not connection.has_begun:
+            raise RequestTimeout(_LATE, headers={"X-Should-Retry": "false"})
+        if not is_stream:
+            raise CallerStuck
+        await exchange.deliver_error(connection.deliver, RequestTimeout(_LATE))
+        await connection.end_events()
 
 
 def _make_entry(

@@ -8,11 +8,12 @@ from typing import Final
 
 from config.egress.errors import TooLarge
 from inference.exchange.attempts import FAILURES, Attempts
+from inference.exchange.rendering import read_reported_cost
 from inference.exchange.usage.tally import Tally
 
 # An upstream that works on, or sends without end, is cut off after this time.
 _SECONDS: Final = 2.0
-# Longer answers are charged by their prompt and by what was delivered.
+# Longer streams are charged by their prompt and by what was delivered.
 _BYTES: Final = 1_048_576
 
 
@@ -27,15 +28,20 @@ async def drain(attempts: Attempts, tally: Tally, *, is_stream: bool) -> None:
     An upstream that fails, or refuses the request, before anything was delivered is free, as it is
     for a caller who stays.
     """
-    if not attempts.is_sent or tally.has_last_usage:
-        return
+    if attempts.is_sent and not tally.has_last_usage:
+        await _read_rest(attempts, tally, is_stream=is_stream)
+    tally.allow(attempts.candidate, attempts.item.max_tokens)
+    tally.reported_cost_nano = read_reported_cost(tally)
+
+
+async def _read_rest(attempts: Attempts, tally: Tally, *, is_stream: bool) -> None:
     try:
         with suppress(TimeoutError, TooLarge):
             async with asyncio.timeout(_SECONDS):
                 if is_stream:
                     await _drain_stream(attempts, tally)
                 else:
-                    tally.add_unseen(await attempts.receive_late_reply(_BYTES))
+                    tally.add_unseen(await attempts.receive_late_reply())
     except FAILURES:
         _discard_failure(attempts, tally)
     if attempts.has_refusal:

@@ -47,6 +47,7 @@ from inference.settlement.settle import Settlement, open_lanes
 
 logger = logging.getLogger(__name__)
 
+Deliver = Callable[[bytes], Awaitable[None]]
 # Output of this size, about 256 tokens, is journalled without waiting for the next heartbeat.
 _JOURNALLED_BYTES: Final = 256 * BYTES_PER_TOKEN
 # A generation without output is journalled only after its first second.
@@ -277,8 +278,7 @@ class Exchange:
 
     def name_left_out(self) -> list[str]:
         """Returns the tools of the request that are not sent to the present candidate."""
-        tools = self._request.server_tools
-        return sorted(self._attempts.candidate.find_unpriced(tools))
+        return sorted(self._attempts.candidate.find_unpriced(self._request.server_tools))
 
     async def reply(self, rewrite: Callable[[list[Piece]], list[Piece]]) -> list[Piece]:
         """Returns the pieces of a whole reply and settles; raises :class:`GatewayError`.
@@ -312,18 +312,24 @@ class Exchange:
     ) -> list[Piece]:
         return rewrite(self._renderer().render_reply(reply, metadata))
 
-    async def stream(self, deliver: Callable[[bytes], Awaitable[None]]) -> None:
+    async def stream(self, deliver: Deliver, has_begun: Callable[[], bool]) -> None:
         """Hands the events of a stream to ``deliver`` as they arrive, and settles.
 
-        An error before the first event is raised. A later one becomes the last event; it is raised
-        too if the answer is bytes, which have no place for it. A cancelled
-        task and a caller who takes no events (:class:`CallerStuck`) end the call to the upstream;
-        the output so far is settled.
+        ``has_begun`` says whether the caller has the status 200. An error before is raised. A later
+        one becomes the last event; it is raised too if the answer is bytes. A cancelled task and a
+        caller who takes no events (:class:`CallerStuck`) end the call; the output is settled.
         """
         attempts = self._attempts
         error: BaseException | None = None
         try:
-            stream = await attempts.first_success(attempts.open_stream)
+            try:
+                stream = await attempts.first_success(attempts.open_stream)
+            except GatewayError as exc:
+                if not has_begun():
+                    raise
+                error = exc
+                await self.deliver_error(deliver, exc)
+                return
             self._free_request()
             renderer = self._renderer()
             try:
@@ -335,11 +341,8 @@ class Exchange:
                 if self._is_delivering and isinstance(exc, TimeoutError):
                     raise CallerStuck from None
                 error = upstream.translate(exc, attempts.candidate.secret)
-                attempts.report(error)
-                if not renderer.has_errors:
-                    raise error from None
-                event = renderer.render_error_event(error, attempts.metadata())
-                await self._deliver_last(deliver, event)
+                attempts.reports.report(attempts.candidate, error)
+                await self.deliver_error(deliver, error, renderer)
         except BaseException as exc:
             error = exc
             await self._drain(exc)
@@ -363,9 +366,7 @@ class Exchange:
         A long stream with a long prompt then takes nothing of the organization's buffers.
         """
         if self.occupancy.held > LARGE_BYTES:
-            self._tally.estimate()  # measures the prompt
-            self._request.fields.clear()
-            self._request.files.clear()
+            self._forget_request()
             self.occupancy.release_all()
 
     async def _drain(self, error: BaseException) -> None:
@@ -373,9 +374,7 @@ class Exchange:
         if isinstance(error, asyncio.CancelledError | CallerStuck) and self.outcome is None:
             await draining.drain(self._attempts, self._tally, is_stream=self._request.stream)
 
-    async def _relay(
-        self, stream: Stream, renderer: Renderer, deliver: Callable[[bytes], Awaitable[None]]
-    ) -> None:
+    async def _relay(self, stream: Stream, renderer: Renderer, deliver: Deliver) -> None:
         """Reads the upstream up to its end mark, and delivers the events of each read together.
 
         The last events, the usage and the end mark go together too: each delivery is a system call.
@@ -403,8 +402,8 @@ class Exchange:
                 chunks = read
             elif not (chunks := reader.parser.finish()):
                 raise InvalidStream("The stream ended without its end mark.")
-        if self._tally.usage is not None:
-            self._attempts.report_speed(self._tally.count().usage.completion)
+        tokens = 0 if self._tally.usage is None else self._tally.count().usage.completion
+        self._attempts.report_end(tokens, is_unmarked=chunks[-1].is_unmarked)
         self._is_delivering = True
         if last := events + renderer.render_end(self._attempts.metadata()):
             await deliver(last)
@@ -412,15 +411,20 @@ class Exchange:
         self.settle()
         reader.response.close(linger=_LINGER_SECONDS)
 
-    async def _deliver_last(
-        self, deliver: Callable[[bytes], Awaitable[None]], event: bytes
+    async def deliver_error(
+        self,
+        deliver: Deliver,
+        error: GatewayError,
+        renderer: Renderer | None = None,
     ) -> None:
-        """Delivers the error event; raises :class:`CallerStuck` after five seconds."""
-        try:
-            async with asyncio.timeout(_LAST_EVENT_SECONDS):
-                await deliver(event)
-        except TimeoutError:
-            raise CallerStuck from None
+        """Delivers an error as the last event; raises it if the answer has no place for it.
+
+        Without a ``renderer`` no event has come before.
+        """
+        renderer = renderer or self._renderer()
+        if not renderer.has_errors:
+            raise error from None
+        await _deliver_last(deliver, renderer.render_error_event(error, self._attempts.metadata()))
 
     def settle(self, error: BaseException | None = None, *, cached_from: str | None = None) -> None:
         """Settles the generation; every call after the first does nothing.
@@ -430,7 +434,7 @@ class Exchange:
         if self.outcome is not None:
             return
         attempts, tally = self._attempts, self._tally
-        attempts.release_probe()
+        attempts.reports.release_probe()
         tally.allow(attempts.candidate, attempts.item.max_tokens)
         if error is None:
             ending = Ending.COMPLETED
@@ -493,3 +497,12 @@ class Exchange:
         self._tally.allow(item.candidate, item.max_tokens)
         kind = BytesRenderer if OPERATIONS[self._request.operation].is_bytes else Renderer
         return kind(self._request, self.generation_id, item.candidate, self._tally)
+
+
+async def _deliver_last(deliver: Deliver, event: bytes) -> None:
+    """Delivers the event of a failure; raises :class:`CallerStuck` after five seconds."""
+    try:
+        async with asyncio.timeout(_LAST_EVENT_SECONDS):
+            await deliver(event)
+    except TimeoutError:
+        raise CallerStuck from None

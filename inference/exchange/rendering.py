@@ -132,7 +132,8 @@ class Renderer:
         """Returns the last event of a stream that fails after its status 200 was sent."""
         choice = {"index": 0, "finish_reason": "error", **self._answer.failed_choice}
         self._tally.finish_reason = "error"
-        return encode_event({**self._identity, **error.body(), **metadata, "choices": [choice]})
+        identity = self._identity or self._identify({})
+        return encode_event({**identity, **error.body(), **metadata, "choices": [choice]})
 
     def _encode_prefix(self) -> bytes:
         """Encodes the start of an event that repeats the last one except for its choices."""
@@ -157,9 +158,7 @@ class Renderer:
         usage = tally.count().usage
         cost = tally.price(None if tally.is_blank(usage) else usage, candidate)
         parts = tally.split_cost(usage, candidate)
-        # The members of a usage that is not believed would contradict the counts that are.
-        raw = tally.usage_body if tally.is_believed else None
-        body = _decode_usage(raw)
+        body = _read_usage_body(tally)
         tally.reported_cost_nano = _read_cost(body.get("cost"))
         return {
             **body,
@@ -201,6 +200,19 @@ def _detail_cost(tally: Tally, usage: Usage, candidate: Candidate) -> dict[str, 
     if usage.searches:
         details["server_tool_cost"] = usd(tally.split_cost(usage, candidate).searches)
     return details
+
+
+def read_reported_cost(tally: Tally) -> int | None:
+    """Returns the cost that the provider's usage reports, for an answer that is not rendered."""
+    return _read_cost(_read_usage_body(tally).get("cost"))
+
+
+def _read_usage_body(tally: Tally) -> dict[str, Any]:
+    """Returns the members of the upstream's usage; none of one that is not believed.
+
+    They would contradict the counts that are.
+    """
+    return _decode_usage(tally.usage_body if tally.is_believed else None)
 
 
 def _read_cost(cost: Any) -> int | None:

@@ -39,10 +39,13 @@ class SpeechConnection(Connection):
         self._format = _decode_text(request.fields["response_format"])
         return request
 
+    def begin_comments(self) -> None:
+        """Does nothing: audio has no place for a comment."""
+
     async def deliver(self, data: bytes) -> None:
         """Sends audio; the first call also sends the status 200."""
-        if not self._has_begun:
-            self._has_begun = True
+        if not self.has_begun:
+            self.has_begun = True
             await self._send(
                 {
                     "type": "http.response.start",
@@ -62,7 +65,7 @@ class SpeechConnection(Connection):
 
         Nothing else tells the caller that the audio is not whole.
         """
-        if self._has_begun:
+        if self.has_begun:
             await self.abort()
         else:
             await super().respond_error(error)

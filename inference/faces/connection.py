@@ -27,6 +27,7 @@ from config.server.connections.cycle import Cycle
 from inference.exchange.gateway import CallerStuck
 from inference.exchange.workload import Workload
 from inference.faces.head import RequestHead
+from inference.faces.waiting import Keepalive, Patience, read_patience
 from inference.requests import parsing
 from inference.requests.parsing import InferenceRequest
 
@@ -44,11 +45,15 @@ class Connection(RequestHead):
     Subclasses speak other formats.
     """
 
-    keepalive: ClassVar = _KEEPALIVE
+    # What is sent into quiet streams.
+    comments: ClassVar = frozenset((_KEEPALIVE,))
     # True for a route that counts the tokens of a request and sends nothing upstream.
     is_count: ClassVar = False
     # Set once the caller is recognized.
     workload: Workload
+    _patience = Patience()
+    # The caller waits no longer.
+    is_late = False
 
     def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(scope)
@@ -62,11 +67,10 @@ class Connection(RequestHead):
         self.left_out: tuple[str, ...] = ()
         # Names the tools that are not sent to the candidate that answers.
         self.name_left_out: Callable[[], list[str]] | None = None
-        self._has_begun = False
-        self._is_sending = False
-        self._last_sent = 0.0
-        self._comment_timer: asyncio.TimerHandle | None = None
-        self._comment_task: asyncio.Task[None] | None = None
+        # The status was sent; and an event, not only comments.
+        self.has_begun = self._has_events = False
+        self._late_timer: asyncio.TimerHandle | None = None
+        self._keepalive: Keepalive | None = None
 
     def mark_recognized(self) -> None:
         """Tells the server that the caller is known."""
@@ -108,13 +112,26 @@ class Connection(RequestHead):
         """
         self._send = way(self._send, self._cycle.abort)
 
+    def read_patience(self, *, is_stream: bool) -> None:
+        """Reads how long the caller waits; raises :class:`InvalidRequest`."""
+        self._patience = read_patience(self.header, is_stream=is_stream)
+
     def watch_caller(self) -> None:
-        """Cancels the work from now on when the caller disconnects."""
+        """Cancels the work from now on when the caller disconnects, or waits no longer."""
         self._cycle.watch()
+        if (seconds := self._patience.in_all) is not None:
+            self._late_timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        self.is_late = True
+        self._cycle.expire()
 
     def unwatch_caller(self) -> bool:
-        """Ends the watch; returns whether it has cancelled the work."""
-        self.stop_comments()
+        """Ends the watch and the comments; returns whether it has cancelled the work."""
+        if self._keepalive is not None:
+            self._keepalive.stop()
+        if self._late_timer is not None:
+            self._late_timer.cancel()
         return self._cycle.unwatch()
 
     async def respond(
@@ -134,7 +151,7 @@ class Connection(RequestHead):
         It is JSON unless ``headers`` name another type. Raises :class:`CallerStuck` if the caller
         does not read for 30 seconds.
         """
-        self._has_begun = True
+        self.has_begun = True
         fields = dict(headers or ())
         kind = fields.pop(b"content-type", b"application/json")
         await self._send(
@@ -173,16 +190,9 @@ class Connection(RequestHead):
         finally:
             sending.cancel()
 
-    async def _send_within(self, seconds: float, message: Message) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._send(message)
-        except TimeoutError:
-            raise CallerStuck from None
-
     async def respond_error(self, error: GatewayError) -> None:
         """Sends an error in the envelope, unless a response has begun."""
-        if self._has_begun:
+        if self.has_begun:
             return
         headers = [
             (name.lower().encode(), value.encode("latin-1"))
@@ -191,9 +201,15 @@ class Connection(RequestHead):
         await self.respond(error.status, msgspec.json.encode(self.error_body(error)), headers)
 
     async def send_events(self, data: bytes) -> None:
-        """Sends events; the first call also sends the status 200."""
-        if not self._has_begun:
-            self._has_begun = True
+        """Sends events; the first call also sends the status 200, if no comment has."""
+        self._has_events = True
+        await self._send_part(data)
+
+    async def _send_part(self, data: bytes) -> None:
+        if self._keepalive is not None:
+            self._keepalive.is_busy = True
+        if not self.has_begun:
+            self.has_begun = True
             await self._send(
                 {
                     "type": "http.response.start",
@@ -206,51 +222,41 @@ class Connection(RequestHead):
                     ],
                 }
             )
-            self._keep_alive()
-        self._last_sent = time.monotonic()
-        # No comments are sent meanwhile: they would queue behind events that a slow caller has not
-        # read.
-        self._is_sending = True
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        self._is_sending = False
+        if self._keepalive is not None:
+            self._keepalive.is_busy = False
+            self._keepalive.last_sent = time.monotonic()
 
     # An exchange renders events in the format of chat, so this class need not rewrite them.
     deliver = send_events
 
     async def end_events(self) -> None:
         """Ends a stream; raises :class:`CallerStuck` if the caller does not read its end."""
-        self.stop_comments()
+        if self._keepalive is not None:
+            self._keepalive.stop()
         end: Message = {"type": "http.response.body", "body": b""}
-        await self._send_within(settings.HOLD_TIMEOUT, end)
+        try:
+            async with asyncio.timeout(settings.HOLD_TIMEOUT):
+                await self._send(end)
+        except TimeoutError:
+            raise CallerStuck from None
 
-    def stop_comments(self) -> None:
-        if self._comment_timer is not None:
-            self._comment_timer.cancel()
-            self._comment_timer = None
+    def begin_comments(self) -> None:
+        """Keeps a stream alive from now on; the first comment also sends the status 200."""
+        self._keepalive = Keepalive(self._send_comment, self._patience.silence)
+
+    async def _send_comment(self) -> None:
+        await self._send_part(self.make_comment())
+
+    def make_comment(self) -> bytes:
+        """Returns what is sent into a quiet stream."""
+        return _KEEPALIVE
 
     async def abort(self) -> None:
         """Closes the connection in the middle of a response."""
         self._cycle.abort()
         while (await self._receive())["type"] != "http.disconnect":
             pass
-
-    def _keep_alive(self) -> None:
-        """Sends a comment when the stream has been quiet, and schedules the next check."""
-        interval = settings.STREAM_KEEPALIVE_INTERVAL
-        if not interval:
-            return
-        loop = asyncio.get_running_loop()
-        left = interval
-        if self._last_sent and not self._is_sending:
-            left = self._last_sent + interval - time.monotonic()
-            if left <= 0:
-                self._comment_task = loop.create_task(self._send_comment())
-                left = interval
-        self._comment_timer = loop.call_later(left, self._keep_alive)
-
-    async def _send_comment(self) -> None:
-        if self._comment_timer is not None:
-            await self.send_events(self.keepalive)
 
     def common_headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"x-request-id", self.request_id.encode())]

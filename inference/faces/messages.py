@@ -22,7 +22,7 @@ from inference.requests.parsing import InferenceRequest
 class MessagesConnection(Connection):
     """Speaks Anthropic's Messages: rewrites requests to chat, and replies and events back."""
 
-    keepalive = PING
+    comments = Connection.comments | {PING}
 
     def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(operation, scope, receive, send)
@@ -42,6 +42,10 @@ class MessagesConnection(Connection):
 
     def error_body(self, error: GatewayError) -> dict[str, Any]:
         return render_error(error.body(), self.request_id)
+
+    def make_comment(self) -> bytes:
+        """Returns an event, or a comment while there is no message that it could belong to."""
+        return PING if self._has_events else super().make_comment()
 
     async def deliver(self, data: bytes) -> None:
         if events := await self.workload.run(len(data), self._events.feed, data):

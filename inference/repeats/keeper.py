@@ -73,7 +73,7 @@ class Keeper:
         self._answers = answers
         self._connection = connection
         self._exchange = exchange
-        self._recorder = Recorder(exchange.occupancy, connection.keepalive)
+        self._recorder = Recorder(exchange.occupancy, connection.comments)
         if exchange.admission.request.stream:
             connection.divert(self._recorder.attach)
 

@@ -50,14 +50,14 @@ class Recorder:
     """Sends the messages of ASGI of one response, and copies them.
 
     A caller who does not read is cut off, so that the answer is whole for the next request.
-    ``keepalive`` is the comment that is not copied.
+    ``comments`` are those of a quiet stream, which are not copied.
     """
 
     _send: Send
     _abort: Callable[[], None]
 
-    def __init__(self, occupancy: Occupancy, keepalive: bytes) -> None:
-        self._keepalive = keepalive
+    def __init__(self, occupancy: Occupancy, comments: frozenset[bytes]) -> None:
+        self._comments = comments
         self._copy = Copy(occupancy)
         self._headers: list[tuple[bytes, bytes]] | None = None
         self._is_alone = False
@@ -71,7 +71,7 @@ class Recorder:
         if message["type"] == "http.response.start":
             pairs = message["headers"]
             self._headers = [pair for pair in pairs if pair[0] in KEPT_HEADERS]
-        elif (body := message.get("body")) and body != self._keepalive:
+        elif (body := message.get("body")) and body not in self._comments:
             self._copy.add(body)
         if self._is_alone:
             return

@@ -119,7 +119,11 @@ class Cycle:
             return
         self.is_disconnected = True
         self._wake()
-        if self._is_watched and self._task is not None:
+        self._cancel_watched()
+
+    def _cancel_watched(self) -> None:
+        """Cancels the application's task, once, if it is watched."""
+        if self._is_watched and not self._is_cancelled and self._task is not None:
             self._is_cancelled = self._task.cancel()
 
     async def _run(self, application: Any, scope: Any) -> None:
@@ -165,8 +169,12 @@ class Cycle:
     def watch(self) -> None:
         """Cancels the application's task when the caller leaves, or now if it has left."""
         self._is_watched = True
-        if self.is_disconnected and self._task is not None:
-            self._is_cancelled = self._task.cancel()
+        if self.is_disconnected:
+            self._cancel_watched()
+
+    def expire(self) -> None:
+        """Cancels the application's task as if the caller had left; it may still get an answer."""
+        self._cancel_watched()
 
     def unwatch(self) -> bool:
         """Ends the watch; returns whether it has cancelled the task, and takes that back once."""

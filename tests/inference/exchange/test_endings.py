@@ -57,7 +57,6 @@ def test_a_complete_answer_is_completed(site: Site) -> None:
         ("sim-reset-stream", Ending("failed", (6, 1), True, "provider_unavailable")),
         ("sim-cut-event", Ending("failed", (6, 1), True, "provider_unavailable")),
         ("sim-bad-json", Ending("failed", None, False, "provider_unavailable")),
-        ("sim-no-done", Ending("failed", (2, 4), False, "provider_unavailable")),
         ("sim-close-stream", Ending("failed", (6, 1), True, "provider_unavailable")),
         ("sim-connect-reset", Ending("failed", None, False, "provider_unavailable")),
         ("sim-error-first", Ending("failed", None, False, "provider_unavailable")),

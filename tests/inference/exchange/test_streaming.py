@@ -93,18 +93,6 @@ def test_usage_comes_once_at_the_end_with_the_upstreams_other_members(site: Site
     assert (usage["choices"], done) == ([], "[DONE]")
 
 
-def test_nothing_is_sent_before_the_first_event(priced: Site, settings: LazySettings) -> None:
-    settings.STREAM_KEEPALIVE_INTERVAL = 0.05
-    priced.publish("sim-held", provider=priced.another_provider("held"))
-    with ThreadPoolExecutor() as pool:
-        body = priced.chat_body("one two", stream=True, provider={"only": ["held"]})
-        answer = pool.submit(priced.post, body)
-        assert priced.upstream.wait_until(lambda: len(priced.dialled()) == 1)
-        time.sleep(0.2)
-        priced.upstream.release()
-        assert ": CAUSEWAY" not in answer.result().text
-
-
 def test_a_quiet_stream_is_kept_alive_with_comments(priced: Site, settings: LazySettings) -> None:
     settings.STREAM_KEEPALIVE_INTERVAL = 0.05
     answer = opened(priced)

@@ -1,0 +1,141 @@
+"""Streams that end cleanly without their end mark: whole ones are complete, others are not."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from catalog import dialects
+from catalog.dialects.base import InvalidStream, Operation, StreamParser
+from inference import metrics
+from inference.models import Generation
+from tests.support import factories
+from tests.support.inference.site import CHAT, TEXT, Site, content_of, events_of
+from tests.support.ledger import assert_in_order
+
+TEXT_EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
+END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+OTHER_END = b'data: {"choices":[{"index":1,"delta":{},"finish_reason":"stop"}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n'
+BOTH = (
+    b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n'
+)
+CALL = (
+    b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","type":"function",'
+    b'"function":{"name":"f","arguments":"{}"}}]}}]}\n\n'
+)
+START = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"type":"message",'
+    b'"id":"msg_1","model":"m",'
+    b'"usage":{"input_tokens":3,"output_tokens":1}}}\n\n'
+)
+BLOCK = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    b'"delta":{"type":"text_delta","text":"hi"}}\n\n'
+)
+STOP = (
+    b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},'
+    b'"usage":{"output_tokens":1}}\n\n'
+)
+UNCOUNTED = (
+    b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"}}\n\n'
+)
+UNREASONED = (
+    b'event: message_delta\ndata: {"type":"message_delta","delta":{},"usage":{"output_tokens":1}}'
+    b"\n\n"
+)
+
+
+def parser_of(dialect: str, choices: int) -> StreamParser:
+    found = dialects.get(dialect)
+    assert found is not None
+    return found.stream_parser(Operation.CHAT, choices)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "choices", "stream"),
+    [
+        ("openai", 1, TEXT_EVENT * 3 + END + USAGE),
+        ("openai", 1, TEXT_EVENT + BOTH),
+        ("openai", 1, USAGE + TEXT_EVENT + END),
+        ("openai", 1, CALL + END + USAGE),
+        ("openai", 2, TEXT_EVENT + END + OTHER_END + USAGE),
+        ("anthropic", 1, START + BLOCK + STOP),
+    ],
+)
+def test_a_whole_stream_has_an_end_that_is_marked_as_missing(
+    dialect: str, choices: int, stream: bytes
+) -> None:
+    for size in (1, 7, len(stream)):
+        parser = parser_of(dialect, choices)
+        for start in range(0, len(stream), size):
+            parser.feed(stream[start : start + size])
+        [end] = parser.finish()
+        assert (end.is_done, end.is_unmarked, end.fields) == (True, True, {})
+        assert parser.finish() == []
+
+
+@pytest.mark.parametrize(
+    ("dialect", "choices", "stream"),
+    [
+        ("openai", 1, b""),
+        ("openai", 1, TEXT_EVENT),
+        ("openai", 1, TEXT_EVENT + END),
+        ("openai", 1, TEXT_EVENT + USAGE),
+        ("openai", 2, TEXT_EVENT + END + USAGE),
+        ("openai", 2, TEXT_EVENT + END + END + USAGE),
+        ("openai", 1, TEXT_EVENT + END + USAGE[:-2]),
+        ("openai", 1, TEXT_EVENT + END + USAGE + b"data: {"),
+        ("anthropic", 1, START + BLOCK),
+        ("anthropic", 1, START + BLOCK + UNCOUNTED),
+        ("anthropic", 1, START + BLOCK + UNREASONED),
+        ("anthropic", 1, START + BLOCK + STOP + b"event: m"),
+    ],
+)
+def test_a_stream_that_was_cut_off_is_no_whole_one(
+    dialect: str, choices: int, stream: bytes
+) -> None:
+    parser = parser_of(dialect, choices)
+    parser.feed(stream)
+    with pytest.raises(InvalidStream):
+        parser.finish()
+
+
+def count_of(provider: str) -> float:
+    return metrics._UNMARKED.labels(provider)._value.get()
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/api/v1/messages", "/api/v1/responses"])
+def test_a_whole_stream_is_delivered_as_complete_and_noted(
+    site: Site, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    endpoint = site.publish("sim-no-done", price=factories.make_price("0.000001", "0.000002"))
+    asked: dict[str, Any] = {"model": site.model.slug, "stream": True}
+    if path == TEXT:
+        asked |= {"prompt": "one two"}
+    elif path.endswith("responses"):
+        asked |= {"input": "one two"}
+    else:
+        asked |= {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 50}
+    before = count_of("acme")
+    with caplog.at_level(logging.WARNING, logger="inference.exchange.reporting"):
+        for number in range(1, 3):
+            answer = site.post(asked, path=path)
+            assert answer.status_code == 200
+            assert "error" not in answer.text.replace('"error":null', "")
+            assert ("message_stop" if "messages" in path else "[DONE]") in answer.text
+            site.eventually(lambda number=number: count_of("acme") == before + number)
+    lines = [line for line in caplog.messages if str(endpoint.pk) in line]
+    assert len(lines) == 1
+    assert "without an end mark" in lines[0]
+    if path == CHAT:
+        assert content_of(events_of(answer.text)) == "You said: one two"
+    site.eventually(are_complete)
+    assert_in_order()
+
+
+def are_complete() -> bool:
+    return set(Generation.objects.values_list("status", "is_estimated")) == {("completed", False)}
