@@ -12,6 +12,9 @@ class CatalogConfig(CausewayApp):
         "provider": ModelDeclaration("cloud", title_columns=("name", "slug")),
         "languagemodel": ModelDeclaration("neurology", title_columns=("name", "slug")),
         "modelendpoint": ModelDeclaration("hub", permissions={Role.FINANCE: ("change",)}),
+        "modelalias": ModelDeclaration(
+            "alternate_email", permissions={Role.SUPPORT: ("add", "change", "delete")}
+        ),
         "priceversion": ModelDeclaration("sell"),
         "catalogproposal": ModelDeclaration("price_change", title_columns=("subject",)),
         "catalogversion": INTERNAL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from msgspec import Raw
@@ -11,9 +11,11 @@ from rest_framework import serializers
 
 from catalog.lists.listing import ListedModel
 from catalog.lists.traffic import UNKNOWN, Figures
-from catalog.models import LanguageModel, ModelEndpoint, Provider
+from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
+from catalog.models.aliases import MAX_TARGETS
 from catalog.pricing import Price
 from catalog.pricing.contract import render_lines, render_pricing
+from config.api.fields import StrictSerializer, StringField
 from config.api.openapi import envelope
 
 
@@ -403,3 +405,52 @@ class ImageEndpointsSerializer(serializers.Serializer[Any]):
 
     id = serializers.CharField()
     endpoints = _ImageEndpointSerializer(many=True)
+
+
+_TARGETS_HELP: Final = (
+    "Names of models, with or without a variant. The first one is tried first, the others when it "
+    "fails."
+)
+
+
+def _targets(**kwargs: Any) -> serializers.ListField:
+    return serializers.ListField(
+        child=StringField(min_length=1),
+        min_length=1,
+        max_length=MAX_TARGETS,
+        help_text=_TARGETS_HELP,
+        **kwargs,
+    )
+
+
+@extend_schema_serializer(component_name="CreateAliasRequest")
+class CreateAliasSerializer(StrictSerializer):
+    name = StringField(
+        min_length=1, help_text="The name that callers send. One `*` stands for any text."
+    )
+    targets = _targets()
+
+
+@extend_schema_serializer(component_name="UpdateAliasRequest")
+class UpdateAliasSerializer(StrictSerializer):
+    """An absent field stays unchanged, and a list replaces the old list."""
+
+    name = StringField(required=False, min_length=1)
+    targets = _targets(required=False)
+
+
+@extend_schema_serializer(component_name="Alias")
+class AliasSerializer(serializers.ModelSerializer[ModelAlias]):
+    """Another name for a model, or for several that are tried in order."""
+
+    targets = serializers.ListField(child=serializers.CharField(), help_text=_TARGETS_HELP)
+
+    class Meta:
+        model = ModelAlias
+        fields = ("id", "name", "targets", "created_at", "updated_at")
+
+
+AliasResponseSerializer = envelope("AliasResponse", data=AliasSerializer())
+AliasListSerializer = envelope(
+    "AliasListResponse", data=AliasSerializer(many=True), total_count=serializers.IntegerField()
+)

@@ -20,6 +20,8 @@ from rest_framework.viewsets import GenericViewSet
 from accounts.authentication import Anyone, ManagementKey, caller_or_none
 from accounts.models import ApiKey, policy_of
 from accounts.policy import Policy, require_ingress_region
+from catalog.aliases import changes
+from catalog.aliases.names import ModelNotFound
 from catalog.lists import traffic
 from catalog.lists.filters import ModelFilters, OutputFilters, SortedFilters, criteria_of
 from catalog.lists.image_models import describe_endpoint, describe_model, find_parameters
@@ -31,9 +33,13 @@ from catalog.lists.listing import (
     is_served,
 )
 from catalog.lists.pages import CataloguePagination, render
-from catalog.models import LanguageModel, ModelEndpoint, Provider
-from catalog.names import ModelNotFound
+from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
+from catalog.models.aliases import AliasNotFound
 from catalog.serializers import (
+    AliasListSerializer,
+    AliasResponseSerializer,
+    AliasSerializer,
+    CreateAliasSerializer,
     EndpointListSerializer,
     ImageEndpointsSerializer,
     ImageModelListSerializer,
@@ -47,10 +53,12 @@ from catalog.serializers import (
     ProviderListSerializer,
     ProviderSerializer,
     PublicEndpointSerializer,
+    UpdateAliasSerializer,
 )
-from config.api.filters import StrictFilterSet
-from config.api.openapi import errors
+from config.api.filters import StrictFilterSet, TextFilter
+from config.api.openapi import DeletedSerializer, errors
 from config.api.pagination import WholeList
+from config.api.viewsets import OrganizationViewSet
 from config.server.regions import region_of_host
 
 Models = Sequence[ListedModel]
@@ -279,6 +287,72 @@ class ProviderViewSet(ListModelMixin, GenericViewSet[Provider]):
     def list(self, request: Request) -> Response:
         """Lists all providers, by slug."""
         return super().list(request)
+
+
+class AliasFilters(StrictFilterSet):
+    name = TextFilter(help_text="Exactly this name.")
+
+
+class AliasViewSet(ListModelMixin, OrganizationViewSet):
+    """Other names for models, which the organization's own requests may send."""
+
+    permission_classes = [ManagementKey]
+    queryset = ModelAlias.objects.order_by("created_at", "id")
+    serializer_class = AliasSerializer
+    filterset_class = AliasFilters
+    not_found = AliasNotFound
+    schema_tag = "aliases"
+
+    @extend_schema(
+        operation_id="listAliases", responses=AliasListSerializer, extensions=errors(400)
+    )
+    def list(self, request: Request) -> Response:
+        """Lists the organization's aliases, oldest first; those of the operator are not listed."""
+        return super().list(request)
+
+    @extend_schema(
+        operation_id="createAlias",
+        request=CreateAliasSerializer,
+        responses={201: AliasResponseSerializer},
+        extensions=errors(404, 409, 422),
+    )
+    def create(self, request: Request) -> Response:
+        """Creates an alias, which holds from the next request on.
+
+        It wins over an alias of the operator and over every built-in name, but never over the name
+        of a model.
+        """
+        fields = self.read_body(CreateAliasSerializer)
+        alias = changes.create_alias(organization_id=self.organization_id, **fields)
+        return self.respond(alias, status=201)
+
+    @extend_schema(
+        operation_id="getAlias", responses=AliasResponseSerializer, extensions=errors(404)
+    )
+    def retrieve(self, request: Request, pk: str) -> Response:
+        """Shows an alias."""
+        return self.respond(self.get_object())
+
+    @extend_schema(
+        operation_id="updateAlias",
+        request=UpdateAliasSerializer,
+        responses=AliasResponseSerializer,
+        extensions=errors(404, 409, 422),
+    )
+    def partial_update(self, request: Request, pk: str) -> Response:
+        """Changes the fields that are sent; a list replaces the old one."""
+        fields = self.read_body(UpdateAliasSerializer)
+        alias = self.get_object()
+        changes.edit_alias(alias, **fields)
+        return self.respond(alias)
+
+    @extend_schema(
+        operation_id="deleteAlias", responses={200: DeletedSerializer}, extensions=errors(404)
+    )
+    def destroy(self, request: Request, pk: str) -> Response:
+        """Deletes an alias; the next request no longer knows the name."""
+        changes.remove_alias(self.get_object())
+        return Response({"deleted": True})
 
 
 def _endpoints_in(region: str | None) -> QuerySet[ModelEndpoint]:

@@ -15,6 +15,7 @@ from accounts.views.workspaces import WorkspaceViewSet
 from billing.topups import pay
 from billing.views import CoinbaseChargeViewSet, CreditsViewSet, CryptoTopUpViewSet
 from catalog.views import (
+    AliasViewSet,
     EmbeddingsModelViewSet,
     ImageModelViewSet,
     ModelsCountViewSet,
@@ -41,6 +42,7 @@ router.register("private-endpoints", PrivateEndpointViewSet, "private-endpoint")
 router.register("keys", KeyViewSet, "key")
 router.register("byok", ByokViewSet, "byok")
 router.register("workspaces", WorkspaceViewSet, "workspace")
+router.register("aliases", AliasViewSet, "alias")
 router.register("guardrails", GuardrailViewSet, "guardrail")
 router.register("end-users", EndUserViewSet, "end-user")
 router.register("external-users", ExternalUserViewSet, "external-user")

@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from catalog.aliases.resolution import Origin
 from config.api.openapi import envelope
 from inference.routing.health import HealthState
 
@@ -73,10 +74,26 @@ class _PolicySerializer(serializers.Serializer[Any]):
     served_in = serializers.ListField(child=serializers.CharField(), allow_null=True)
 
 
+class _ResolutionSerializer(serializers.Serializer[Any]):
+    """What a name stands for that no model has."""
+
+    origin = serializers.ChoiceField(
+        [origin.value for origin in Origin],
+        help_text="An alias of the organization or of the operator, the newest model of a family, "
+        "or another spelling.",
+    )
+    alias = serializers.CharField(allow_null=True, help_text="Null for a spelling.")
+    targets = serializers.ListField(child=serializers.CharField())
+
+
 class ExplanationSerializer(serializers.Serializer[Any]):
     """The route of a request, and the reasons why other endpoints are excluded."""
 
+    requested = serializers.CharField(help_text="The first name of the request.")
     model = serializers.CharField(help_text="The model that would be tried first.")
+    resolution = _ResolutionSerializer(
+        allow_null=True, help_text="Null if `requested` is the name of a model."
+    )
     candidates = _CandidateSerializer(many=True)
     excluded = _ExcludedSerializer(many=True)
     needs = _NeedsSerializer(help_text="What an endpoint must support to serve the request.")

@@ -1,6 +1,7 @@
-"""The console's pages for the catalogue: providers, models, endpoints, prices, proposals."""
+"""The console's pages for the catalogue: providers, models, aliases, endpoints, prices."""
 
 from catalog.admin.language_models import LanguageModelAdmin
+from catalog.admin.model_aliases import ModelAliasAdmin
 from catalog.admin.model_endpoints import ModelEndpointAdmin
 from catalog.admin.price_versions import PriceVersionAdmin
 from catalog.admin.proposals import CatalogProposalAdmin
@@ -9,6 +10,7 @@ from catalog.admin.providers import ProviderAdmin
 __all__ = [
     "CatalogProposalAdmin",
     "LanguageModelAdmin",
+    "ModelAliasAdmin",
     "ModelEndpointAdmin",
     "PriceVersionAdmin",
     "ProviderAdmin",

@@ -22,10 +22,10 @@ from django.db.models import Q
 
 from accounts.policy import Policy
 from catalog import dialects
+from catalog.aliases.names import ModelNotFound, split_variants
 from catalog.capabilities import Capabilities
 from catalog.lists import traffic
 from catalog.models import CatalogVersion, LanguageModel, ModelEndpoint
-from catalog.names import ModelNotFound, split_variants
 from catalog.operations import served_operations, served_outputs
 from catalog.pricing import RATES, Price, UnknownRule
 from catalog.pricing.contract import render_lines, render_pricing

@@ -1,7 +1,9 @@
--- Reads the ids of every model and provider of the catalogue.
+-- Reads the ids of every model, provider and alias of the catalogue.
 --
 -- Returns: one row for each.
 -- Locks: none.
 SELECT m.id FROM catalog_languagemodel AS m
 UNION ALL
 SELECT p.id FROM catalog_provider AS p
+UNION ALL
+SELECT a.id FROM catalog_modelalias AS a WHERE a.organization_id IS NULL

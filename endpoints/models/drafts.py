@@ -11,8 +11,8 @@ from typing import Any, Final
 from django.conf import settings
 
 from catalog import dialects
+from catalog.aliases.names import ModelNotFound
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
-from catalog.names import ModelNotFound
 from catalog.operations import served_operations
 from catalog.pricing import Price, decimal_text, dump_rules, scale_rate
 from config.api.errors import GatewayError, NotFound, Unprocessable

@@ -66,7 +66,9 @@ def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> di
     )
     selection = select_candidates(request, context)
     return {
+        "requested": selection.requested,
         "model": selection.model,
+        "resolution": None if selection.resolution is None else selection.resolution.describe(),
         "candidates": [
             _describe_candidate(number, candidate, request, candidate.health(health_of))
             for number, candidate in enumerate(selection.candidates, 1)

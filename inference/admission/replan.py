@@ -58,7 +58,13 @@ def replan(
     selected = require_candidates(admission.request, context)
     subjects = {candidate.subject for candidate in tried}
     endpoints = {candidate.route.endpoint_id for candidate in tried}
-    selection = Selection(selected.requested, selected.model, list(tried), is_replanned=True)
+    selection = Selection(
+        selected.requested,
+        selected.model,
+        list(tried),
+        is_replanned=True,
+        resolution=selected.resolution,
+    )
     selection.excluded += [
         each for each in selected.excluded if each.route.endpoint_id not in endpoints
     ]

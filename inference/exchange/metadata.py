@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from catalog.aliases.resolution import Origin, Resolution, quote_name
 from inference.filters.definitions import Finding
 from inference.routing.candidates import Selection
 
@@ -58,6 +59,8 @@ def routing_metadata(
         ],
     }
     pipeline = [_describe_finding(finding) for finding in findings]
+    if selection.resolution is not None:
+        pipeline.insert(0, _describe_resolution(selection.requested, selection.resolution))
     if left_out:
         pipeline.append(_describe_left_out(left_out))
     if selection.is_replanned or selection.excluded:
@@ -72,11 +75,14 @@ def routing_metadata(
 def _name_strategy(selection: Selection, model: str | None) -> str:
     """Returns how the model was chosen.
 
-    ``fallback``: the last attempt was not at the first model. ``free``: the name ended with
-    ``:free``. ``direct``: any other request.
+    ``fallback``: the last attempt was not at the first model. ``latest``: the name asked for the
+    newest model of a family. ``alias``: it was an alias or another spelling. ``free``: it ended
+    with ``:free``. ``direct``: any other request.
     """
     if model is not None and model != selection.model:
         return "fallback"
+    if selection.resolution is not None:
+        return "latest" if selection.resolution.origin is Origin.LATEST else "alias"
     is_free = selection.requested != selection.model and selection.requested.endswith(":free")
     return "free" if is_free else "direct"
 
@@ -95,6 +101,16 @@ def _describe_finding(finding: Finding) -> dict[str, Any]:
         "guardrail_id": str(finding.guardrail_id),
         "summary": f"{finding.label} in {texts}: {finding.action}.",
         "data": {"label": finding.label, "action": finding.action, "count": finding.count},
+    }
+
+
+def _describe_resolution(requested: str, resolution: Resolution) -> dict[str, Any]:
+    data = resolution.describe()
+    return {
+        "type": "routing",
+        "name": "alias",
+        "summary": f"{quote_name(requested)} stands for {', '.join(data['targets'])}.",
+        "data": data,
     }
 
 

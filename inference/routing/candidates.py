@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from accounts.policy import Policy
-from catalog.names import ModelNotFound, find_by_name
+from catalog.aliases.names import find_by_name
+from catalog.aliases.resolution import Lookup, NamedModel, Resolution
 from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
 from config.api.errors import Forbidden, InvalidRequest, TooManyRequests
@@ -96,6 +97,7 @@ class Selection:
     that the rest of the candidates was selected again. ``paced`` has the providers whose limits of
     a minute are used up, by slug, and the seconds until a request fits. ``unpriced`` are the tools
     that the request demands and for which endpoints were left out, because they have no rate.
+    ``resolution`` says what ``requested`` means if it is not the name of a model.
     """
 
     requested: str
@@ -105,6 +107,7 @@ class Selection:
     is_replanned: bool = False
     paced: dict[str, float] = field(default_factory=dict)
     unpriced: frozenset[str] = frozenset()
+    resolution: Resolution | None = None
 
 
 def never_wait(pace: Pace, prompt_bytes: int) -> float:
@@ -139,6 +142,19 @@ class RoutingContext(msgspec.Struct, frozen=True):
     health_of: Callable[[uuid.UUID], Health] = unknown_health
     wait_of: Callable[[Pace, int], float] = never_wait
     seed: int | None = None
+
+    @property
+    def lookup(self) -> Lookup:
+        """What names are resolved with that no model has."""
+        snapshot, own = self.snapshot, self.own
+        return Lookup(
+            snapshot.slugs, snapshot.names, own.aliases, snapshot.aliases, self._is_visible
+        )
+
+    def _is_visible(self, slug: str) -> bool:
+        """Returns whether the policy admits at least one endpoint of a model."""
+        routes = (*self.own.routes.get(slug, ()), *self.snapshot.routes.get(slug, ()))
+        return any(not exclusions(route.facts, self.policy) for route in routes)
 
 
 def require_candidates(request: InferenceRequest, context: RoutingContext) -> Selection:
@@ -185,22 +201,15 @@ def select_candidates(request: InferenceRequest, context: RoutingContext) -> Sel
     no model of the request exists.
     """
     _require_enabled_tools(request, context.disabled_tools)
-    requested, models = _find_models(request, context)
+    found = _find_models(request, context)
     search = _Search(request, context)
-    for position, model in enumerate(models):
+    for position, model in enumerate(found.models):
         for route in (
             *context.own.routes.get(model.slug, ()),
             *context.snapshot.routes.get(model.slug, ()),
         ):
             search.visit(route, model, position)
-    return search.select(requested, models[0].slug)
-
-
-class _RequestedModel(NamedTuple):
-    """A model that the request names: its slug, and the variants at the end of the name."""
-
-    slug: str
-    variants: frozenset[str]
+    return search.select(found)
 
 
 def _require_enabled_tools(request: InferenceRequest, disabled_tools: frozenset[str]) -> None:
@@ -211,10 +220,19 @@ def _require_enabled_tools(request: InferenceRequest, disabled_tools: frozenset[
         )
 
 
-def _find_models(
-    request: InferenceRequest, context: RoutingContext
-) -> tuple[str, list[_RequestedModel]]:
-    """Returns the first model name of the request, and those of its models that exist.
+class _FoundModels(NamedTuple):
+    """The models of a request: its first name, what that stands for, and those that exist.
+
+    ``resolution`` is ``None`` where the first name is that of a model.
+    """
+
+    requested: str
+    models: list[NamedModel]
+    resolution: Resolution | None
+
+
+def _find_models(request: InferenceRequest, context: RoutingContext) -> _FoundModels:
+    """Returns the models that a request names.
 
     Raises :class:`InvalidRequest` without a name, and :class:`ModelNotFound` if no model exists.
     """
@@ -225,15 +243,23 @@ def _find_models(
             raise missing_field("model")
         names = (default,)
     slugs = context.snapshot.slugs
-    models: list[_RequestedModel] = []
+    models: list[NamedModel] = []
+    resolutions: list[Resolution | None] = []
     for name in names:
+        resolution: Resolution | None = None
         found = find_by_name(name, slugs)
         if found is not None:
-            models.append(_RequestedModel(*found))
-            _require_search(name, found[1], request)
+            meant: Sequence[NamedModel] = (NamedModel(*found),)
+        else:
+            resolution = context.lookup.resolve(name)
+            meant = () if resolution is None else resolution.models
+        resolutions.append(resolution)
+        for model in meant:
+            models.append(model)
+            _require_search(name, model.variants, request)
     if not models:
-        raise ModelNotFound(f"There is no model {names[0]!r}.")
-    return names[0], models
+        raise context.lookup.explain_unknown(names[0], resolutions[0])
+    return _FoundModels(names[0], models, resolutions[0])
 
 
 def _require_search(name: str, variants: frozenset[str], request: InferenceRequest) -> None:
@@ -292,7 +318,7 @@ class _Search:
         self._contenders: list[Contender] = []
         self._paced: dict[str, float] = {}
 
-    def visit(self, route: Route, model: _RequestedModel, position: int) -> None:
+    def visit(self, route: Route, model: NamedModel, position: int) -> None:
         """Stores the candidates of an endpoint, or the reasons why it has none.
 
         An organization's own endpoints must be visited before public endpoints.
@@ -317,7 +343,7 @@ class _Search:
         ):
             self._closed_models.add(model.slug)
 
-    def select(self, requested: str, model: str) -> Selection:
+    def select(self, found: _FoundModels) -> Selection:
         """Ranks the endpoints and returns the selection."""
         contenders, context = self._contenders, self._context
         if len(contenders) > 1:
@@ -326,7 +352,11 @@ class _Search:
             ranking = Ranking(self._request, context.defaults, context.health_of, seed)
             contenders.sort(key=ranking.sort_key)
         selection = Selection(
-            requested, model, excluded=list(self._excluded.values()), paced=self._paced
+            found.requested,
+            found.models[0].slug,
+            excluded=list(self._excluded.values()),
+            paced=self._paced,
+            resolution=found.resolution,
         )
         if self._request.server_tools is not NO_TOOLS:
             contenders = self._keep_priced(contenders, selection)

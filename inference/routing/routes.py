@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from accounts.hosts import NO_LIMITS, HostLimits
+from catalog.aliases.resolution import NO_ALIASES, Alias, AliasTable
+from catalog.aliases.spellings import NO_NAMES, NameIndex
 from catalog.capabilities import UNDESCRIBED, Capabilities, read_capabilities
 from catalog.dialects.base import Operation
 from catalog.pricing import Billable, Price
@@ -246,6 +248,7 @@ class CatalogModel(NamedTuple):
     thinking: str
     thinks_between_tools: bool
     combines_sampling: bool
+    created: int = 0
 
     @property
     def capabilities(self) -> Capabilities:
@@ -258,9 +261,10 @@ class CatalogModel(NamedTuple):
 class CatalogSnapshot:
     """The public catalogue at one version: routes by the slug of their model.
 
-    ``slugs`` maps every name of a listed model to its slug. A patch makes a new snapshot, which
-    shares each mapping that it does not change with the old one. ``is_whole`` says that this one
-    was read as a whole.
+    ``slugs`` maps every name of a listed model to its slug, and ``names`` has their other
+    spellings. ``aliases`` are those of the operator, which ``alias_rows`` has by their id. A patch
+    makes a new snapshot, which shares each mapping that it does not change with the old one.
+    ``is_whole`` says that this one was read as a whole.
     """
 
     version: int
@@ -268,12 +272,15 @@ class CatalogSnapshot:
     slugs: Mapping[str, str]
     models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
     providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
+    names: NameIndex = NO_NAMES
+    alias_rows: Mapping[uuid.UUID, Alias] = field(default_factory=dict)
+    aliases: AliasTable = NO_ALIASES
     is_whole: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class OrganizationSnapshot:
-    """The private endpoints, by the slug of their model, and the credentials of one organization.
+    """The credentials and aliases of an organization, and its endpoints by the slug of their model.
 
     ``version`` is that of the organization.
     """
@@ -281,6 +288,7 @@ class OrganizationSnapshot:
     version: int
     routes: Mapping[str, tuple[Route, ...]]
     credentials: tuple[Credential, ...]
+    aliases: AliasTable = NO_ALIASES
 
 
 @dataclass(frozen=True, slots=True)

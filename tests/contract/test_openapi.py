@@ -51,6 +51,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         f"{method.upper()} {path}" for path, item in golden["paths"].items() for method in item
     ]
     assert sorted(operations) == [
+        "DELETE /aliases/{id}",
         "DELETE /byok/{id}",
         "DELETE /end-users/{user}",
         "DELETE /external-users/{user}",
@@ -60,6 +61,8 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "DELETE /workspaces/{workspace_ref}",
         "DELETE /workspaces/{workspace_ref}/budgets/{interval}",
         "GET /activity",
+        "GET /aliases",
+        "GET /aliases/{id}",
         "GET /analytics/meta",
         "GET /byok",
         "GET /byok/{id}",
@@ -100,6 +103,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "GET /workspaces/{workspace_ref}/budgets",
         "GET /workspaces/{workspace_ref}/budgets/{interval}",
         "GET /workspaces/{workspace_ref}/members",
+        "PATCH /aliases/{id}",
         "PATCH /byok/{id}",
         "PATCH /end-users/{user}",
         "PATCH /external-users/{user}",
@@ -108,6 +112,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "PATCH /organization/settings",
         "PATCH /private-endpoints/{id}",
         "PATCH /workspaces/{workspace_ref}",
+        "POST /aliases",
         "POST /analytics/query",
         "POST /audio/speech",
         "POST /audio/transcriptions",

@@ -13,8 +13,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
+from catalog.aliases.names import ModelNotFound
 from catalog.models import LanguageModel, PriceVersion, Provider
-from catalog.names import ModelNotFound
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report
 from config.bulk.rows import MAX_LINE, read_lines

@@ -20,6 +20,7 @@ from accounts.models import (
     Organization,
 )
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
+from catalog.models import ModelAlias
 from config.audit import context as audit
 from config.console.apps import discover_pages
 from config.console.sign_in.models import SignInLimit
@@ -58,6 +59,7 @@ STATUSES = {
             "accounts_member",
             "accounts_guardrail",
             "catalog_provider",
+            "catalog_modelalias",
             "catalog_languagemodel",
             "catalog_modelendpoint",
             "catalog_priceversion",
@@ -154,6 +156,7 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         model,
         public,
         public.price,
+        ModelAlias.objects.create(organization=tenant.organization, name="a", targets=[model.slug]),
         make_proposal(public),
         draft,
         factories.make_validation(draft, credential),

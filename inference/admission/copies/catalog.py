@@ -6,7 +6,7 @@ The whole catalogue is read as one patch of an empty copy: a patched copy and a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from itertools import groupby
@@ -18,6 +18,8 @@ from uuid import UUID
 from django.db import connection
 
 from catalog import dialects
+from catalog.aliases.resolution import Alias, make_table
+from catalog.aliases.spellings import ModelNames, patch_names
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import DialectName, associated_data
@@ -39,6 +41,7 @@ READ_SUBJECTS: Final = sql.load_statement("catalog", "read_subjects")
 READ_PROVIDERS: Final = sql.load_statement("catalog", "read_providers")
 READ_MODELS: Final = sql.load_statement("catalog", "read_models")
 READ_ENDPOINTS: Final = sql.load_statement("catalog", "read_endpoints")
+READ_ALIASES: Final = sql.load_statement("catalog", "read_aliases")
 
 NO_CATALOG: Final = CatalogSnapshot(version=-1, routes={}, slugs={})
 # The models whose endpoints are read at a time. A route takes the event loop some 30 µs, and
@@ -134,6 +137,8 @@ def _patch(
             )
             if made:
                 routes[model.slug] = made
+    rows = yield READ_ALIASES, [list(subjects)]
+    alias_rows = _patch_aliases(copy.alias_rows, subjects, rows)
     # Organizations resolve their endpoints again when one of these mappings is another one.
     has_models = any(copy.models.get(key) != models.get(key) for key in affected)
     has_providers = any(copy.providers.get(key) != providers.get(key) for key in subjects)
@@ -143,6 +148,13 @@ def _patch(
         slugs=_name_models(models.values()) if has_models else copy.slugs,
         models=models if has_models else copy.models,
         providers=providers if has_providers else copy.providers,
+        names=patch_names(
+            copy.names, {key: _collect_names(models.get(key), routes) for key in affected}
+        ),
+        alias_rows=alias_rows,
+        aliases=(
+            copy.aliases if alias_rows is copy.alias_rows else make_table(alias_rows.values())
+        ),
         is_whole=copy is NO_CATALOG,
     )
 
@@ -153,6 +165,26 @@ def _name_models(models: Iterable[CatalogModel]) -> dict[str, str]:
     slugs = {model.permaslug: model.slug for model in listed}
     slugs.update((model.slug, model.slug) for model in listed)
     return slugs
+
+
+def _collect_names(
+    model: CatalogModel | None, routes: Mapping[str, Sequence[Route]]
+) -> ModelNames | None:
+    """Returns the names of a listed model, with those that its providers give it."""
+    if model is None or not model.is_listed:
+        return None
+    upstream_ids = frozenset(route.upstream_model_id for route in routes.get(model.slug, ()))
+    return ModelNames(model.slug, model.permaslug, model.created, upstream_ids)
+
+
+def _patch_aliases(
+    aliases: Mapping[UUID, Alias], subjects: AbstractSet[UUID], rows: Sequence[Sequence[Any]]
+) -> Mapping[UUID, Alias]:
+    """Returns the operator's aliases with those that changed; the same mapping if none did."""
+    changed = {row[0]: Alias(row[1], tuple(row[2])) for row in rows}
+    if not changed and subjects.isdisjoint(aliases):
+        return aliases
+    return {key: one for key, one in aliases.items() if key not in subjects} | changed
 
 
 def make_provider(

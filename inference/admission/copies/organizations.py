@@ -1,4 +1,4 @@
-"""An organization's endpoints, credentials and rules, as a worker keeps them."""
+"""An organization's endpoints, credentials, rules and aliases, as a worker keeps them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import NamedTuple
 from django.db import connection, transaction
 
 from accounts.models import ByokCredential, CredentialNotFound, Organization
+from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
 from catalog.models import hosts_of
+from catalog.models.aliases import ModelAlias
 from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
@@ -60,7 +62,7 @@ class OwnEndpoint(NamedTuple):
 
 @dataclass(slots=True)
 class OrganizationCopy:
-    """The endpoints and credentials of an organization, and its rules, at one version.
+    """The endpoints, credentials, rules and aliases of an organization at one version.
 
     It does not depend on the catalogue: :meth:`resolve` adds what the present one says about the
     models and providers. The credentials have neither hosts nor a provider yet.
@@ -70,6 +72,7 @@ class OrganizationCopy:
     endpoints: Sequence[OwnEndpoint]
     credentials: Sequence[Credential]
     rules: OrganizationRules
+    aliases: AliasTable = NO_ALIASES
     _resolved: OrganizationSnapshot | None = None
     _models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
     _providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
@@ -88,6 +91,7 @@ class OrganizationCopy:
                 version=self.version,
                 routes=_group_by_model(self._make_routes(catalog)),
                 credentials=self._place_credentials(catalog),
+                aliases=self.aliases,
             )
             self._models, self._providers = catalog.models, catalog.providers
         return self._resolved
@@ -111,7 +115,7 @@ class OrganizationCopy:
 
 
 def load_organization(organization_id: uuid.UUID) -> OrganizationCopy:
-    """Reads an organization's endpoints, credentials and rules on this thread's connection."""
+    """Reads an organization's copy on this thread's connection."""
     # The version is read before the rows. Newer rows under an older version are loaded again at
     # the next admission; older rows under a newer version cannot happen.
     version = (
@@ -136,6 +140,7 @@ def load_organization(organization_id: uuid.UUID) -> OrganizationCopy:
         endpoints=endpoints,
         credentials=[_make_credential(row) for row in credentials],
         rules=load_rules(organization_id),
+        aliases=make_table(ModelAlias.objects.for_organization(organization_id).read()),
     )
 
 

@@ -23,7 +23,7 @@ from accounts.models import (
     Workspace,
     workspace_for,
 )
-from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
+from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, PriceVersion, Provider
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
 from inference.models import Generation
@@ -130,6 +130,12 @@ def _guardrails(tenant: Tenant, count: int) -> None:
         guardrail.assign_members([make_member(other)], by="test")
 
 
+def _aliases(tenant: Tenant, count: int) -> None:
+    for number in range(count):
+        other = Organization.objects.create_organization(name=f"Of alias {number}")
+        ModelAlias.objects.create(organization=other, name="fast", targets=["acme/falcon"])
+
+
 def _endpoints(tenant: Tenant, count: int) -> None:
     for _ in range(count):
         model, provider = factories.make_model(), factories.make_provider()
@@ -157,6 +163,7 @@ def _end_users(tenant: Tenant, count: int) -> None:
         (ByokCredential, _credentials),
         (Member, _members),
         (Guardrail, _guardrails),
+        (ModelAlias, _aliases),
         (Provider, _endpoints),
         (LanguageModel, _endpoints),
         (ModelEndpoint, _endpoints),

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from catalog.models import CatalogChange, LanguageModel, ModelEndpoint, PriceVersion, Provider
+from catalog.models import (
+    CatalogChange,
+    LanguageModel,
+    ModelAlias,
+    ModelEndpoint,
+    PriceVersion,
+    Provider,
+)
 from config.credentials import Secret
 from inference.admission.copies.catalog import (
     READ_SUBJECTS,
@@ -129,6 +136,16 @@ def delete_provider(random: Random) -> None:
         provider.delete()
 
 
+def change_aliases(random: Random) -> None:
+    for alias in ModelAlias.objects.of_operator():
+        if random.random() < 0.5:
+            alias.delete()
+        else:
+            alias.targets = [pick(random, LanguageModel).slug]
+            alias.save_fields("targets")
+    ModelAlias.objects.create(name=uuid.uuid4().hex[:4] + "*", targets=["acme/m1"])
+
+
 def swap_slugs(random: Random) -> None:
     one, other = pick(random, LanguageModel), pick(random, LanguageModel)
     slugs = one.slug, other.slug
@@ -139,6 +156,7 @@ def swap_slugs(random: Random) -> None:
 
 
 CHANGES: list[Change] = [
+    change_aliases,
     change_price,
     toggle(ModelEndpoint),
     toggle(LanguageModel),

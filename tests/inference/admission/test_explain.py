@@ -51,7 +51,9 @@ def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) ->
     bound = len('[{"role": "user", "content": "Hi"}]') + len("100")
     cost = (bound * 1000 + 100 * 2000) / 1e9
     assert explained(site, max_tokens=100, provider={"ignore": ["gamma"]}) == {
+        "requested": "acme/falcon",
         "model": "acme/falcon",
+        "resolution": None,
         "candidates": [
             {
                 "order": 1,

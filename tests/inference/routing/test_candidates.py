@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from accounts.policy import Policy
+from catalog.aliases.names import ModelNotFound
 from catalog.dialects.base import Operation
-from catalog.names import ModelNotFound
 from catalog.visibility import EndpointFacts
 from config.api.errors import Forbidden, InvalidRequest
 from inference.requests import parsing, schemas

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounts.policy import Policy
-from catalog.names import VARIANTS, ModelNotFound
+from catalog.aliases.names import VARIANTS, ModelNotFound
 from catalog.visibility import exclusions
 from inference.requests import schemas
 from inference.routing.candidates import (

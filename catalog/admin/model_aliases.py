@@ -1,0 +1,123 @@
+"""The page of aliases: those of the operator and those of organizations."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.http import HttpRequest
+
+from accounts.admin.uploads import OrganizationField
+from catalog.aliases import changes, imports
+from catalog.models import ModelAlias
+from config.bulk.report import Report, RowListener
+from config.bulk.rows import read_lines
+from config.console.actions import Message, transition
+from config.console.forms import ConsoleForm
+from config.console.unfold import display
+from config.console.uploads import ExportForm, Upload, UploadForm, UploadsAdmin
+
+
+class _OwnerField(OrganizationField):
+    """Takes an organization, or nothing for the operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.required = False
+        self.help_text = "The slug or the ID. Empty: the aliases of the operator."
+
+    def clean(self, value: Any) -> Any:
+        return super().clean(value) if value else None
+
+
+class AliasUploadForm(UploadForm):
+    organization = _OwnerField()
+    field_order = ("organization", "file")
+
+
+class AliasExportForm(ExportForm):
+    organization = _OwnerField()
+
+
+class ModelAliasForm(ConsoleForm):
+    refusal_fields = {
+        "alias_exists": "name",
+        "alias_hides_model": "name",
+        "model_not_found": "targets",
+    }
+
+
+@admin.register(ModelAlias)
+class ModelAliasAdmin(UploadsAdmin):
+    """Lists the aliases; one without an organization applies to all."""
+
+    form = ModelAliasForm
+    list_display = ("name", "owner", "models", "created_at")
+    list_select_related = ("organization",)
+    search_fields = ("name", "organization__name")
+    uuid_search_fields = ("id", "organization_id")
+    autocomplete_fields = ("organization",)
+    actions_detail = ("remove",)
+    empty_hint = "Add an alias, import a file, or create one with a management key."
+    upload_form = AliasUploadForm
+    upload_help = (
+        "A file in JSON Lines with the members name and targets. Aliases that the file does not "
+        "name stay as they are."
+    )
+    export_form = AliasExportForm
+    add_fieldsets = ((None, {"fields": ("organization", "name", "targets")}),)
+    fieldsets = (
+        (None, {"fields": ("organization", "name", "targets")}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("id", "created_at", "updated_at")
+
+    @display(description="Owner", ordering="organization__name")
+    def owner(self, alias: ModelAlias) -> str:
+        return "operator" if alias.organization is None else alias.organization.name
+
+    @display(description="Models")
+    def models(self, alias: ModelAlias) -> str:
+        return ", ".join(alias.targets)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "organization") if obj else self.readonly_fields
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> ModelAlias:
+        return changes.create_alias(
+            organization_id=obj.organization_id, name=obj.name, targets=obj.targets
+        )
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+        else:
+            named = {name: form.cleaned_data[name] for name in form.changed_data}
+            changes.edit_alias(obj, **named)
+
+    def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
+        lines = read_lines(io.BytesIO(upload.content))
+        return imports.apply(upload.organization_id, lines, dry_run=dry_run, on_row=on_row)
+
+    def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
+        organization = given["organization"]
+        return "aliases.jsonl", imports.export(None if organization is None else organization.pk)
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("catalog.delete_modelalias")
+
+    @transition(
+        description="Delete",
+        question="Requests that send this name are refused from now on, unless another alias or "
+        "a model is called so.",
+        submit="Delete the alias",
+        permission="remove",
+        icon="delete",
+        danger=True,
+    )
+    def remove(self, request: HttpRequest, alias: ModelAlias, form: Any) -> Message:
+        text = f"{alias} is deleted."
+        changes.remove_alias(alias)
+        return messages.SUCCESS, text

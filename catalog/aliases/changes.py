@@ -1,0 +1,188 @@
+"""Creates, edits and removes aliases, each checked against the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import Q
+
+from accounts.models import Organization
+from accounts.models.edits import refusal, write_fields
+from catalog.aliases.names import ModelNotFound, split_variants
+from catalog.aliases.resolution import WILDCARD, quote_name
+from catalog.models import LanguageModel
+from catalog.models.aliases import MAX_TARGETS, AliasNotFound, ModelAlias
+from config.api.errors import Conflict, GatewayError, Unprocessable
+from config.api.text import CONTROL_CHARACTERS
+
+MAX_ALIASES: Final = 1_000
+MAX_PATTERNS: Final = 100
+_MAX_LENGTH: Final = 255
+# Names that begin so are presets.
+_RESERVED: Final = "@"
+_LOCK_OPERATORS: Final = "SELECT pg_advisory_xact_lock(6024917534)"
+
+
+class AliasExists(Conflict):
+    error_type = "alias_exists"
+    message = "There is an alias of this name already."
+
+
+class AliasHidesModel(Unprocessable):
+    error_type = "alias_hides_model"
+
+
+class TooManyAliases(Unprocessable):
+    error_type = "alias_limit"
+
+
+def create_alias(*, organization_id: UUID | None, name: str, targets: Sequence[str]) -> ModelAlias:
+    """Creates an alias of an organization, or of the operator.
+
+    Raises :class:`InvalidRequest` for a malformed name or list, :class:`ModelNotFound` for a target
+    that the catalogue does not have, :class:`AliasHidesModel`, :class:`AliasExists` and
+    :class:`TooManyAliases`.
+    """
+    with transaction.atomic():
+        lock_owner(organization_id)
+        check_alias(name, targets, known=known_models((name, *targets)))
+        alias = ModelAlias(organization_id=organization_id, name=name, targets=list(targets))
+        _require_free_name(alias)
+        others = ModelAlias.objects.of_owner(organization_id)
+        require_room([*others.values_list("name", flat=True), name])
+        alias.save(force_insert=True)
+    return alias
+
+
+def edit_alias(alias: ModelAlias, **changes: Any) -> bool:
+    """Changes the name or the targets; returns whether anything changed.
+
+    Raises the errors of :func:`create_alias`, and :class:`AliasNotFound` if it is gone.
+    """
+    with transaction.atomic():
+        lock_owner(alias.organization_id)
+        try:
+            alias.refresh_from_db()
+        except ModelAlias.DoesNotExist:
+            raise AliasNotFound from None
+        name = changes.get("name", alias.name)
+        targets = changes.get("targets", alias.targets)
+        check_alias(name, targets, known=known_models((name, *targets)))
+        if name != alias.name:
+            others = ModelAlias.objects.of_owner(alias.organization_id).exclude(pk=alias.pk)
+            if others.filter(name=name).exists():
+                raise AliasExists
+            require_room([*others.values_list("name", flat=True), name])
+        return write_fields(alias, {"name": name, "targets": list(targets)})
+
+
+def remove_alias(alias: ModelAlias) -> None:
+    """Deletes an alias; the next request no longer knows the name."""
+    with transaction.atomic():
+        lock_owner(alias.organization_id)
+        deleted, _ = ModelAlias.objects.filter(pk=alias.pk).delete()
+        if not deleted:
+            raise AliasNotFound
+
+
+def lock_owner(organization_id: UUID | None) -> None:
+    """Lets changes of the aliases of one owner run one after another."""
+    if organization_id is not None:
+        Organization.objects.lock(organization_id)
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(_LOCK_OPERATORS)
+
+
+def known_models(names: Collection[str]) -> frozenset[str]:
+    """Returns the names among these that are names of listed models, their variants left out."""
+    wanted = {
+        base
+        for name in names
+        if not CONTROL_CHARACTERS.search(name)
+        for base, _ in split_variants(name)
+    }
+    rows = LanguageModel.objects.listed().filter(Q(slug__in=wanted) | Q(canonical_slug__in=wanted))
+    return frozenset(
+        name for pair in rows.values_list("slug", "canonical_slug") for name in pair
+    ) & frozenset(wanted)
+
+
+def check_alias(name: str, targets: Sequence[str], *, known: Collection[str]) -> None:
+    """Raises the error for a name or a target that an alias cannot have.
+
+    ``known`` are the names among them that models have.
+    """
+    if problem := _find_name_problem(name):
+        raise refusal("name", problem)
+    if not 1 <= len(targets) <= MAX_TARGETS:
+        raise refusal("targets", f"Must name 1 to {MAX_TARGETS} models.")
+    if len(set(targets)) != len(targets):
+        raise refusal("targets", "Must name each model once.")
+    if _is_known(name, known):
+        raise AliasHidesModel(
+            f"name: {quote_name(name)} is the name of a model, which always wins over an alias. "
+            "Choose another name."
+        )
+    for target in targets:
+        if not _is_known(target, known):
+            raise ModelNotFound(
+                f"targets: the catalogue has no model {quote_name(target)}. A target is the name "
+                "of a model, not another alias."
+            )
+        if _searches(target, known):
+            raise refusal(
+                "targets", "Must not search the web: send :online with the alias in the request."
+            )
+
+
+def find_problem(name: str, targets: Sequence[str], *, known: Collection[str]) -> str | None:
+    """Returns the message of the error that :func:`check_alias` raises."""
+    try:
+        check_alias(name, targets, known=known)
+    except GatewayError as exc:
+        return exc.message
+    return None
+
+
+def require_room(names: Collection[str]) -> None:
+    """Raises :class:`TooManyAliases` if one owner may not have aliases of all these names."""
+    if len(names) > MAX_ALIASES:
+        raise TooManyAliases(
+            f"An organization has at most {MAX_ALIASES:,} aliases. Remove one, or use a pattern."
+        )
+    if sum(WILDCARD in name for name in names) > MAX_PATTERNS:
+        raise TooManyAliases(
+            f"At most {MAX_PATTERNS} aliases of an organization have a *. Remove one."
+        )
+
+
+def _require_free_name(alias: ModelAlias) -> None:
+    if ModelAlias.objects.of_owner(alias.organization_id).filter(name=alias.name).exists():
+        raise AliasExists
+
+
+def _find_name_problem(name: str) -> str:
+    """Returns why an alias cannot have a name; empty if it can."""
+    if not 1 <= len(name) <= _MAX_LENGTH:
+        return f"Must have 1 to {_MAX_LENGTH} characters."
+    if CONTROL_CHARACTERS.search(name) or not name.isprintable() or name != name.strip():
+        return "Must not have control characters, nor begin or end with white space."
+    if name.startswith(_RESERVED):
+        return f"Must not begin with {_RESERVED}, which names presets."
+    if name.count(WILDCARD) > 1:
+        return f"Must have at most one {WILDCARD}."
+    return ""
+
+
+def _is_known(name: str, known: Collection[str]) -> bool:
+    return any(base in known for base, _ in split_variants(name))
+
+
+def _searches(target: str, known: Collection[str]) -> bool:
+    """Returns whether a target has the variant that only the request itself can ask for."""
+    variants = next((found for base, found in split_variants(target) if base in known), ())
+    return "online" in variants
