@@ -124,7 +124,11 @@ class Inference:
         exchange = await self._gateway.admit(entry, key, occupancy)
         connection.generation_id = exchange.generation_id
         connection.rate_headers = exchange.rate_headers
-        if request.server_tools is not NO_TOOLS:
+        if (
+            request.server_tools is not NO_TOOLS
+            or request.has_long_cache
+            or request.native is not None
+        ):
             connection.name_left_out = exchange.name_left_out
         token = logs.generation_id.set(exchange.generation_id)
         try:
@@ -133,7 +137,9 @@ class Inference:
                 connection.watch_caller()
             if request.stream:
                 connection.begin_comments()
-                await exchange.stream(connection.deliver, lambda: connection.has_begun)
+                await exchange.stream(
+                    connection.deliver, connection.send_events, lambda: connection.has_begun
+                )
                 if keeper is not None:
                     await keeper.keep_stream()
                 await connection.end_events()

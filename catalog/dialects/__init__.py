@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from catalog.capabilities import UNDESCRIBED, Capabilities
-from catalog.dialects.base import Dialect
+from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
+from catalog.dialects.base import Dialect, NativeBody
 from config.credentials import Secret
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     ]
 
 _NAMES: Final = frozenset(("openai", "anthropic", "gemini", "azure", "bedrock", "vertex"))
+# The dialects whose models of Anthropic are served in Anthropic's format.
+_CLAUDE_CLOUDS: Final = frozenset(("azure", "vertex"))
+# The clouds that know a part of Anthropic's format alone.
+PARTIAL: Final = frozenset(("bedrock", "vertex"))
 _CLAUDE_DIALECTS: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
 
 
@@ -51,6 +55,29 @@ def get(name: str, capabilities: Capabilities = UNDESCRIBED) -> Dialect | None:
     if name in _CLAUDE_DIALECTS and capabilities.is_anthropic:
         return _load(_CLAUDE_DIALECTS[name])
     return _load(name) if name in _NAMES else None
+
+
+def native_format(name: str, capabilities: Capabilities) -> NativeFormat | None:
+    """Returns the format, other than chat, in which requests to a dialect may pass unchanged."""
+    if name == "anthropic" or (name in _CLAUDE_CLOUDS and capabilities.is_anthropic):
+        return NativeFormat.ANTHROPIC
+    return None
+
+
+def speaks(name: str | None, capabilities: Capabilities, native: NativeBody) -> bool:
+    """Returns whether a dialect serves all of a request in its caller's own format."""
+    if name is None or native_format(name, capabilities) is not native.format:
+        return False
+    return native.is_portable or name not in PARTIAL
+
+
+def get_native(name: str, capabilities: Capabilities) -> Dialect | None:
+    """Returns the dialect that relays requests in the format of :func:`native_format`."""
+    if native_format(name, capabilities) is None:
+        return None
+    module: Any = _load(_CLAUDE_DIALECTS.get(name, name))
+    native: Dialect = module.native
+    return native
 
 
 @cache

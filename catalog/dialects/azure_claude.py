@@ -7,7 +7,7 @@ hosts do not show whether it is a Foundry resource.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -35,6 +35,20 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 
 def build(call: Call) -> OutboundRequest:
+    key = credentials.parse_azure(call.secret).api_key
+    body = anthropic.build_body(call, messages.parse_chat(call))
+    return _post(call, anthropic.build_headers(call, key), body)
+
+
+def build_native(call: Call) -> OutboundRequest:
+    """Returns the request of a call that passes the caller's own body."""
+    assert call.native is not None
+    key = credentials.parse_azure(call.secret).api_key
+    headers = anthropic.build_native_headers(call, key)
+    return _post(call, headers, anthropic.build_native_body(call, call.native))
+
+
+def _post(call: Call, headers: dict[str, str], body: dict[str, Any]) -> OutboundRequest:
     try:
         foundry_host = host(None, call.secret)
     except InvalidCredential as exc:
@@ -42,6 +56,9 @@ def build(call: Call) -> OutboundRequest:
     return OutboundRequest(
         method="POST",
         url=f"https://{foundry_host}/anthropic/v1/messages",
-        headers=anthropic.build_headers(call, credentials.parse_azure(call.secret).api_key),
-        body=_encode(anthropic.build_body(call, messages.parse_chat(call))),
+        headers=headers,
+        body=_encode(body),
     )
+
+
+native: Final = anthropic.NativeMessages(host, build_native, names_deployments=names_deployments)

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from catalog.capabilities import UNDESCRIBED, Capabilities
+from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.shared.credentials import sensitive_parts
 from catalog.dialects.shared.multipart import Part
 from catalog.pricing import Usage
@@ -92,6 +92,28 @@ class ProviderFailure(Exception):
         )
 
 
+class NativeBody(msgspec.Struct, frozen=True):
+    """A request in its caller's own format, for upstreams that speak it too.
+
+    ``fields`` are the raw members of the body in their order, without those that only the gateway
+    reads, and ``headers`` those of the format in lower case. ``problem`` is the first field that
+    chat cannot express, with its message: without an upstream that speaks the format, the request
+    is refused by it. ``is_portable`` says that a cloud serves all of it, and not only the author of
+    the format; ``beside`` names the fields that a cloud does not know and that change no answer.
+    """
+
+    format: NativeFormat
+    fields: dict[str, Any]
+    headers: tuple[tuple[str, str], ...] = ()
+    problem: tuple[str, str] | None = None
+    is_portable: bool = True
+    beside: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        """Names the request without its content, which no traceback shall show."""
+        return f"<{self.format} body of {len(self.fields)} fields>"
+
+
 class Call(msgspec.Struct, frozen=True):
     """A request to one endpoint: its URL, its credential, and the body's fields from the caller.
 
@@ -103,6 +125,8 @@ class Call(msgspec.Struct, frozen=True):
     ``capabilities`` are those of the model in the catalogue: its name decides nothing.
     ``files`` are sent beside the fields, and ``is_billed_by_token`` says that the price needs the
     tokens of the answer, for a format that reports them only when it is asked.
+    ``native`` is the request in the format of the upstream, if the caller wrote it in that.
+    ``keeps_lifetimes`` says that cached prefixes may stay as long as the caller wants.
     """
 
     operation: Operation
@@ -117,6 +141,8 @@ class Call(msgspec.Struct, frozen=True):
     capabilities: Capabilities = UNDESCRIBED
     files: Sequence[Part] = ()
     is_billed_by_token: bool = False
+    native: NativeBody | None = None
+    keeps_lifetimes: bool = True
 
     def __repr__(self) -> str:
         """Names the call without its content, which no traceback shall show."""
@@ -128,6 +154,7 @@ class Reply(msgspec.Struct):
 
     ``output_bytes`` is the size of the output, from which tokens are estimated when the usage is
     missing. ``choices`` is the number of completions or vectors, ``size`` that of bytes.
+    ``native_finish_reason`` is the provider's own word where no choice has it.
     """
 
     fields: Fields
@@ -138,6 +165,7 @@ class Reply(msgspec.Struct):
     upstream_id: str | None = None
     choices: int = 1
     size: int = 0
+    native_finish_reason: str | None = None
 
 
 class Chunk(msgspec.Struct):
@@ -147,8 +175,9 @@ class Chunk(msgspec.Struct):
 
     A chunk without choices carries something else, for instance the usage. A chunk with ``repeats``
     stands for several events that equal the previous chunk except for their choices: each item is
-    the JSON of the choices of one event, and ``fields`` is empty. ``data`` are bytes of an answer
-    that is no JSON, such as audio.
+    the JSON of the choices of one event, and ``fields`` is empty. ``data`` are bytes that pass as
+    they are: of an answer that is no JSON, such as audio, or of an event in the caller's format.
+    ``native_finish_reason`` is the provider's own word where no choice has it.
     """
 
     fields: Fields
@@ -162,6 +191,7 @@ class Chunk(msgspec.Struct):
     upstream_id: str | None = None
     repeats: list[bytes] = []
     data: bytes = b""
+    native_finish_reason: str | None = None
 
 
 class StreamParser(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -35,6 +35,24 @@ def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> Ou
         if part.url is not None:
             raise messages.unsupported_part(part, "Vertex")
     body = anthropic.build_body(call, replace(chat, cache=None))
+    return _post(call, body, clock)
+
+
+def build_native(
+    call: Call, *, clock: Callable[[], float] = database_clock.time
+) -> OutboundRequest:
+    """Returns the request of a call that passes the caller's own body.
+
+    Vertex knows no field and no header of a beta, and takes the part that it knows for an error.
+    """
+    assert call.native is not None
+    body = anthropic.build_native_body(call, call.native)
+    for name in (*call.native.beside, "cache_control"):
+        body.pop(name, None)
+    return _post(call, anthropic.drop_attribution(body), clock)
+
+
+def _post(call: Call, body: dict[str, Any], clock: Callable[[], float]) -> OutboundRequest:
     # An @ separates a model's name from its version; the path keeps it unescaped.
     model = quote(body.pop("model"), safe="@")
     method = "streamRawPredict" if call.stream else "rawPredict"
@@ -48,3 +66,6 @@ def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> Ou
         },
         body=_encode({"anthropic_version": _VERSION, **body}),
     )
+
+
+native: Final = anthropic.NativeMessages(host, build_native, names_deployments=names_deployments)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from catalog.capabilities import NativeFormat
 from catalog.dialects.base import Chunk, Operation, Reply
 from catalog.dialects.shared.images.replies import split_reply
 from catalog.pricing import Usage
+from inference.requests.messages import relay
 
 
 def _count_completion(usage: Usage) -> dict[str, int]:
@@ -75,6 +77,36 @@ class AnswerRow(NamedTuple):
     split: Callable[[Reply], list[Chunk]] | None = None
 
 
+Members = dict[str, Any]
+
+
+class NativeForm(NamedTuple):
+    """How the gateway's own members are put into answers that pass in the caller's format.
+
+    ``write_start`` returns an event that begins an answer with our identity, and the usage in it.
+    ``is_end`` tells the events that say how the answer ended, which ``write_end`` returns with the
+    usage and the end mark; it makes one if the upstream sent none. ``write_counts`` writes the
+    counts of a usage as the format names them. ``defaults`` are members that every client needs.
+    """
+
+    encode_event: Callable[[Members], bytes]
+    write_start: Callable[[Members, Members], tuple[Members, Any]]
+    is_end: Callable[[Members], bool]
+    write_end: Callable[[Members | None, Members, Members], bytes]
+    write_counts: Callable[[Usage], Members]
+    defaults: Members
+
+
+NATIVE_FORMS: Final[Mapping[NativeFormat, NativeForm]] = {
+    NativeFormat.ANTHROPIC: NativeForm(
+        relay.encode_event,
+        relay.write_start,
+        relay.is_end,
+        relay.write_end,
+        relay.write_counts,
+        relay.DEFAULTS,
+    ),
+}
 ANSWERS: Final[Mapping[Operation, AnswerRow]] = {
     Operation.CHAT: AnswerRow(
         _count_completion,

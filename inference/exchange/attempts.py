@@ -196,7 +196,7 @@ class Attempts:
             self.pace_count.count_attempt(self.candidate, self._request)
             started_ms = self.elapsed_ms
             try:
-                begun = await attempt(self.item, _dialect_of(self.candidate))
+                begun = await attempt(self.item, _dialect_of(self.candidate, self._request))
             except FAILURES as exc:
                 # A failed attempt is free, even if the caller leaves before the next one.
                 self.discard()
@@ -246,12 +246,12 @@ class Attempts:
             response = await self._send(item, dialect, headers)
             if response.headers.get("Content-Type", "").startswith("application/json"):
                 reply = await self._read_reply(dialect, response)
-                reader = self._open_reader(dialect, response)
+                reader = self._open_reader(response)
                 reader.event_bytes = reply.size  # large events are rendered in a thread
                 return Stream(reader, _split_reply(self._request, reply))
             if OPERATIONS[self._request.operation].is_bytes and not _may_be_audio(response):
                 raise InvalidStream("The answer is not audio.")
-            reader = self._open_reader(dialect, response)
+            reader = self._open_reader(response)
             while (chunks := await reader.read()) is not None:
                 # The caller has received nothing, not even chunks that precede a fault in the same
                 # bytes, so the next candidate can answer from the start.
@@ -274,7 +274,7 @@ class Attempts:
         try:
             # The caller may have left while a thread parsed the answer.
             body = self._answer or await self._workload.read_answer(self.response)
-            return await self._parse_reply(_dialect_of(self.candidate), body)
+            return await self._parse_reply(_dialect_of(self.candidate, self._request), body)
         except (TooManyRequests, Unavailable):
             raise egress.TooLarge from None
 
@@ -285,7 +285,7 @@ class Attempts:
         """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all."""
         assert self.response is not None
         await upstream.accept(self.response, self.candidate)
-        reader = self.reader or self._open_reader(_dialect_of(self.candidate), self.response)
+        reader = self.reader or self._open_reader(self.response)
         while limit > 0 and (chunks := await reader.read()) is not None:
             limit -= reader.step_bytes
             for chunk in chunks:
@@ -296,8 +296,9 @@ class Attempts:
             for chunk in reader.parser.finish():
                 yield chunk
 
-    def _open_reader(self, dialect: Dialect, response: OutboundResponse) -> ChunkReader:
+    def _open_reader(self, response: OutboundResponse) -> ChunkReader:
         request = self._request
+        dialect = _dialect_of(self.candidate, request)
         parser = dialect.stream_parser(request.operation, request.choices)
         self.reader = ChunkReader(response, parser, self._workload)
         return self.reader
@@ -355,16 +356,18 @@ class Attempts:
                 self.records,
                 region=admission.region,
                 findings=admission.findings,
-                left_out=(
-                    *admission.request.left_out,
-                    *sorted(self.candidate.find_unpriced(self._request.server_tools)),
-                ),
+                left_out=_list_left_out(self.candidate, admission.request),
                 generation_time_ms=self.elapsed_ms,
             )
         }
 
     def _record(self, started_ms: int, ended_ms: int, error: GatewayError | None) -> None:
         self.records.append(_describe_attempt(self.candidate, ended_ms - started_ms, error))
+
+
+def _list_left_out(candidate: Candidate, request: InferenceRequest) -> list[str]:
+    """Returns what the face and the candidate leave out of a request."""
+    return [*request.left_out, *candidate.name_left_out(request)]
 
 
 def may_accept(route: Route, error: UpstreamRefused, refusing: Route) -> bool:
@@ -449,9 +452,12 @@ def _may_be_audio(response: OutboundResponse) -> bool:
     return main in ("", "audio") or kind == "text/event-stream" or sub == "octet-stream"
 
 
-def _dialect_of(candidate: Candidate) -> Dialect:
+def _dialect_of(candidate: Candidate, request: InferenceRequest) -> Dialect:
+    """Returns the dialect of a candidate; that of native requests, if it gets one."""
     route = candidate.route
-    dialect = dialects.get(route.dialect or "", route.capabilities)
+    is_native = candidate.native_of(request) is not None
+    find = dialects.get_native if is_native else dialects.get
+    dialect = find(route.dialect or "", route.capabilities)
     if dialect is None:
         raise UpstreamError("This release does not speak the provider's dialect.")
     return dialect

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from billing.rate_limits import Rate, RateLimited
 from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
-from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError, Unauthenticated
 from config.egress.client import EgressClient
 from config.server.batching.suspects import Suspects
@@ -33,7 +32,7 @@ from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
 from inference.exchange import draining, upstream
 from inference.exchange.attempts import FAILURES, Attempts, Stream
-from inference.exchange.rendering import BytesRenderer, Renderer
+from inference.exchange.rendering import Renderer, open_renderer
 from inference.exchange.usage.claims import ClaimLog
 from inference.exchange.usage.tally import Ending, Tally
 from inference.exchange.workload import Workload
@@ -48,6 +47,7 @@ from inference.settlement.settle import Settlement, open_lanes
 logger = logging.getLogger(__name__)
 
 Deliver = Callable[[bytes], Awaitable[None]]
+Rewrite = Callable[[list[Piece]], list[Piece]]
 # Output of this size, about 256 tokens, is journalled without waiting for the next heartbeat.
 _JOURNALLED_BYTES: Final = 256 * BYTES_PER_TOKEN
 # A generation without output is journalled only after its first second.
@@ -146,6 +146,9 @@ class Gateway:
         if admission.request.fields is not request.request.fields:
             # Only the request that the content filters rewrote is sent.
             request.request.fields.clear()
+        native = request.request.native
+        if native is not None and admission.request.native is not native:
+            native.fields.clear()
         exchange = Exchange(self, admission, occupancy)
         self._running.add(exchange)
         return exchange
@@ -278,9 +281,9 @@ class Exchange:
 
     def name_left_out(self) -> list[str]:
         """Returns the tools of the request that are not sent to the present candidate."""
-        return sorted(self._attempts.candidate.find_unpriced(self._request.server_tools))
+        return self._attempts.candidate.name_left_out(self._request)
 
-    async def reply(self, rewrite: Callable[[list[Piece]], list[Piece]]) -> list[Piece]:
+    async def reply(self, rewrite: Rewrite) -> list[Piece]:
         """Returns the pieces of a whole reply and settles; raises :class:`GatewayError`.
 
         ``rewrite`` puts the body into the format of the caller's interface. It raises
@@ -305,16 +308,16 @@ class Exchange:
                 self._forget_request()
 
     def _render_reply(
-        self,
-        reply: Reply,
-        metadata: dict[str, Any],
-        rewrite: Callable[[list[Piece]], list[Piece]],
+        self, reply: Reply, metadata: dict[str, Any], rewrite: Rewrite
     ) -> list[Piece]:
-        return rewrite(self._renderer().render_reply(reply, metadata))
+        renderer = self._renderer()
+        pieces = renderer.render_reply(reply, metadata)
+        return pieces if renderer.is_native else rewrite(pieces)
 
-    async def stream(self, deliver: Deliver, has_begun: Callable[[], bool]) -> None:
+    async def stream(self, deliver: Deliver, relay: Deliver, has_begun: Callable[[], bool]) -> None:
         """Hands the events of a stream to ``deliver`` as they arrive, and settles.
 
+        Events that have the caller's own format are handed to ``relay`` instead.
         ``has_begun`` says whether the caller has the status 200. An error before is raised. A later
         one becomes the last event; it is raised too if the answer is bytes. A cancelled task and a
         caller who takes no events (:class:`CallerStuck`) end the call; the output is settled.
@@ -334,7 +337,7 @@ class Exchange:
             renderer = self._renderer()
             try:
                 async with asyncio.timeout(attempts.seconds_left):
-                    await self._relay(stream, renderer, deliver)
+                    await self._relay(stream, renderer, relay if renderer.is_native else deliver)
             except FAILURES as exc:
                 # ``deliver`` may raise an error of its own when its format cannot express an event.
                 # A timeout during a delivery means that the caller does not read.
@@ -357,8 +360,7 @@ class Exchange:
     def _forget_request(self) -> None:
         """Frees the body: cycles of a failed request live until the next full collection."""
         self._tally.estimate()  # measures the prompt for the last heartbeats
-        self._request.fields.clear()
-        self._request.files.clear()
+        self._request.forget()
 
     def _free_request(self) -> None:
         """Frees a large request body, which no other candidate needs once a stream has begun.
@@ -495,8 +497,7 @@ class Exchange:
     def _renderer(self) -> Renderer:
         item = self._attempts.item
         self._tally.allow(item.candidate, item.max_tokens)
-        kind = BytesRenderer if OPERATIONS[self._request.operation].is_bytes else Renderer
-        return kind(self._request, self.generation_id, item.candidate, self._tally)
+        return open_renderer(self._request, self.generation_id, item.candidate, self._tally)
 
 
 async def _deliver_last(deliver: Deliver, event: bytes) -> None:

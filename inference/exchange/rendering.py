@@ -7,14 +7,15 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from catalog.dialects.base import Chunk, Reply
+from catalog.dialects.base import Chunk, Fields, NativeBody, Reply
 from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.reasoning import hide_reasoning
+from catalog.operations import OPERATIONS
 from catalog.pricing import Usage, nano_usd, usd
 from catalog.pricing.contract import describe_charges
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
-from inference.exchange.answers import ANSWERS
+from inference.exchange.answers import ANSWERS, NATIVE_FORMS
 from inference.exchange.usage.tally import Tally
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
@@ -123,6 +124,8 @@ class Renderer:
         )
 
     has_errors: ClassVar = True
+    # Whether the answer has the format of the caller's interface already.
+    is_native: ClassVar = False
 
     def render_end(self, metadata: dict[str, Any]) -> bytes:
         """Returns the last events of a stream: the usage and the end mark."""
@@ -152,17 +155,27 @@ class Renderer:
             "provider": self._candidate.route.facts.provider_name,
         }
 
+    def _read_usage(self, raw: Any) -> dict[str, Any]:
+        """Returns the upstream's usage object; an empty one if it is malformed."""
+        body: dict[str, Any] = _without_nulls(_decode_object(raw))
+        return body
+
+    def _count(self, usage: Usage, body: dict[str, Any], *, is_exact: bool) -> dict[str, Any]:
+        """Returns the counts that replace those of the upstream's usage object."""
+        return self._answer.counts(usage)
+
     def _usage_body(self) -> dict[str, Any]:
         """Returns the usage with its cost: the upstream's usage, or an estimate without one."""
         candidate, tally = self._candidate, self._tally
-        usage = tally.count().usage
+        count = tally.count()
+        usage = count.usage
         cost = tally.price(None if tally.is_blank(usage) else usage, candidate)
         parts = tally.split_cost(usage, candidate)
-        body = _read_usage_body(tally)
+        body = self._read_usage(tally.usage_body) if tally.is_believed else {}
         tally.reported_cost_nano = _read_cost(body.get("cost"))
         return {
             **body,
-            **self._answer.counts(usage),
+            **self._count(usage, body, is_exact=not count.is_estimated),
             "cost": usd(cost.credits_nano),
             "is_byok": candidate.is_byok,
             "cost_details": {
@@ -172,6 +185,74 @@ class Renderer:
                 **_detail_cost(tally, usage, candidate),
             },
         }
+
+
+class NativeRenderer(Renderer):
+    """Relays an answer in its caller's own format, and changes its id, model and usage alone."""
+
+    __slots__ = ("_form", "_held", "_started_usage")
+    is_native: ClassVar = True
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        generation_id: str,
+        candidate: Candidate,
+        tally: Tally,
+        native: NativeBody,
+    ) -> None:
+        super().__init__(request, generation_id, candidate, tally)
+        self._form = NATIVE_FORMS[native.format]
+        # The last event that says how the answer ended; it waits for the cost.
+        self._held: Fields | None = None
+        self._started_usage: dict[str, Any] = {}
+
+    def render_reply(self, reply: Reply, metadata: dict[str, Any]) -> list[Piece]:
+        self._tally.add(reply)
+        fields = {
+            **self._form.defaults,
+            **reply.fields,
+            **self._identify({}),
+            "usage": self._usage_body(),
+            **metadata,
+        }
+        return encode_pieces(fields) if reply.size > LONG_BYTES else [_encode(fields)]
+
+    def render_chunk(self, chunk: Chunk) -> bytes:
+        self._tally.add(chunk)
+        if chunk.is_done:
+            return b""
+        if not chunk.fields:
+            return chunk.data
+        if self._form.is_end(chunk.fields):
+            held, self._held = self._held, chunk.fields
+            return b"" if held is None else self._form.encode_event(held)
+        identity = self._identify({})
+        if not self._tally.is_believed:
+            identity["usage"] = self._form.write_counts(self._tally.count().usage)
+        fields, usage = self._form.write_start(chunk.fields, identity)
+        self._started_usage = usage if isinstance(usage, dict) else _decode_object(usage)
+        return self._form.encode_event(fields)
+
+    def render_end(self, metadata: dict[str, Any]) -> bytes:
+        return self._form.write_end(self._held, self._usage_body(), metadata)
+
+    def _identify(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "id": self._generation_id,
+            "model": self._candidate.route.model_slug,
+            "provider": self._candidate.route.facts.provider_name,
+        }
+
+    def _read_usage(self, raw: Any) -> dict[str, Any]:
+        """Returns the upstream's usage: the counts of the end, over those of the beginning."""
+        latest = _decode_object(raw)
+        return self._started_usage | {
+            name: value for name, value in latest.items() if value is not None
+        }
+
+    def _count(self, usage: Usage, body: dict[str, Any], *, is_exact: bool) -> dict[str, Any]:
+        return {} if is_exact and body else self._form.write_counts(usage)
 
 
 class BytesRenderer(Renderer):
@@ -186,6 +267,16 @@ class BytesRenderer(Renderer):
 
     def render_end(self, metadata: dict[str, Any]) -> bytes:
         return b""
+
+
+def open_renderer(
+    request: InferenceRequest, generation_id: str, candidate: Candidate, tally: Tally
+) -> Renderer:
+    """Returns the renderer of what a candidate answers."""
+    if (native := candidate.native_of(request)) is not None:
+        return NativeRenderer(request, generation_id, candidate, tally, native)
+    kind = BytesRenderer if OPERATIONS[request.operation].is_bytes else Renderer
+    return kind(request, generation_id, candidate, tally)
 
 
 def _detail_cost(tally: Tally, usage: Usage, candidate: Candidate) -> dict[str, Any]:
@@ -212,7 +303,10 @@ def _read_usage_body(tally: Tally) -> dict[str, Any]:
 
     They would contradict the counts that are.
     """
-    return _decode_usage(tally.usage_body if tally.is_believed else None)
+    body: dict[str, Any] = _without_nulls(
+        _decode_object(tally.usage_body if tally.is_believed else None)
+    )
+    return body
 
 
 def _read_cost(cost: Any) -> int | None:
@@ -221,10 +315,10 @@ def _read_cost(cost: Any) -> int | None:
     return nano_usd(Decimal(str(cost))) if is_number and 0 <= cost <= _MOST_USD else None
 
 
-def _decode_usage(raw: Any) -> dict[str, Any]:
-    """Decodes the upstream's usage object; returns an empty one if it is malformed."""
+def _decode_object(raw: Any) -> dict[str, Any]:
+    """Decodes an object of the upstream; returns an empty one if it is malformed."""
     try:
-        body = {} if raw is None else _without_nulls(msgspec.json.decode(raw))
+        body = {} if raw is None else msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}

@@ -153,6 +153,8 @@ def build_call(
             fields.pop(name, None)
         fields[_bound_name(names, route.supported_parameters)] = max_tokens
     return Call(
+        native=candidate.native_of(request),
+        keeps_lifetimes=not candidate.shortens_caches(request),
         operation=request.operation,
         base_url=route.base_url,
         model=route.upstream_model_id,

@@ -12,10 +12,9 @@ from config.secrets import KeyDigests
 from config.server.bodies import Receive, Scope, Send
 from inference.faces.connection import Connection
 from inference.faces.conversion import convert_reply
-from inference.requests import parsing
 from inference.requests.messages.events import PING, Events
+from inference.requests.messages.native import parse_message
 from inference.requests.messages.reply import render_error, render_reply
-from inference.requests.messages.request import to_chat
 from inference.requests.parsing import InferenceRequest
 
 
@@ -33,9 +32,20 @@ class MessagesConnection(Connection):
         return key_digests(self.authorization(), api_key)
 
     def parse(self, body: bytes) -> InferenceRequest:
-        chat = to_chat(body, is_count=self.is_count)
-        session_id = self.header(b"x-session-id")
-        return parsing.parse(self.operation, chat, session_id=session_id, is_checked=True)
+        return parse_message(
+            body,
+            is_count=self.is_count,
+            session_id=self.header(b"x-session-id") or self.header(b"x-claude-code-session-id"),
+            headers=self.native_headers(),
+        )
+
+    def native_headers(self) -> list[tuple[str, str]]:
+        """Returns the headers of Anthropic's format, each name once."""
+        names = {name for name, _ in self._raw_headers if name.startswith(b"anthropic-")}
+        return [
+            (name.decode("latin-1"), b", ".join(self._headers(name)).decode("latin-1"))
+            for name in sorted(names)
+        ]
 
     def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
         return convert_reply(reply, render_reply)

@@ -58,21 +58,21 @@ class Place:
 TEXT: Final = Place()
 DATA: Final = Place(is_data=True)
 FIXED: Final = Place(redaction=Redaction.REFUSE)
-_ID: Final = Place(redaction=Redaction.PSEUDONYM)
-_PARAMETER: Final = Place(redaction=Redaction.REFUSE, is_parameter=True)
-_ENCODED: Final = Place(redaction=Redaction.REFUSE, is_encoded=True)
+ID: Final = Place(redaction=Redaction.PSEUDONYM)
+PARAMETER: Final = Place(redaction=Redaction.REFUSE, is_parameter=True)
+ENCODED: Final = Place(redaction=Redaction.REFUSE, is_encoded=True)
 
 
-def _one_of(values: str, **members: Place) -> Place:
+def one_of(values: str, **members: Place) -> Place:
     """Returns the place of an enumeration, which may also be an object with these members."""
     return Place(members=members, values=frozenset(values.split()), redaction=Redaction.REFUSE)
 
 
-_CACHE_CONTROL: Final = Place({"type": _one_of("ephemeral"), "ttl": _one_of("5m 1h")})
+CACHE_CONTROL: Final = Place({"type": one_of("ephemeral"), "ttl": one_of("5m 1h")})
 
 # JSON Schema: its numbers bound values, and its names are those of a tool's arguments.
 _SCHEMA_MEMBERS: Final[dict[str, Place]] = {}
-_SCHEMA: Final = Place(_SCHEMA_MEMBERS, others=FIXED, redaction=Redaction.REFUSE)
+SCHEMA: Final = Place(_SCHEMA_MEMBERS, others=FIXED, redaction=Redaction.REFUSE)
 _SCHEMA_MEMBERS.update(
     dict.fromkeys(("title", "description", "$comment"), TEXT)
     | dict.fromkeys(
@@ -81,7 +81,7 @@ _SCHEMA_MEMBERS.update(
             "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
             "minContains", "maxContains",
         ),
-        _PARAMETER,
+        PARAMETER,
     )
     | dict.fromkeys(
         (
@@ -89,11 +89,11 @@ _SCHEMA_MEMBERS.update(
             "propertyNames", "unevaluatedItems", "unevaluatedProperties", "anyOf", "oneOf",
             "allOf", "not", "if", "then", "else",
         ),
-        _SCHEMA,
+        SCHEMA,
     )
     | dict.fromkeys(
         ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"),
-        Place(others=_SCHEMA, redaction=Redaction.REFUSE),
+        Place(others=SCHEMA, redaction=Redaction.REFUSE),
     )
     | dict.fromkeys(
         (
@@ -104,8 +104,8 @@ _SCHEMA_MEMBERS.update(
         FIXED,
     )
     | {
-        "type": _one_of("array boolean integer null number object string"),
-        "format": _one_of(
+        "type": one_of("array boolean integer null number object string"),
+        "format": one_of(
             "date date-time duration email hostname ipv4 ipv6 time uri uri-reference uuid"
             " int32 int64 float double binary byte"
         ),
@@ -113,13 +113,13 @@ _SCHEMA_MEMBERS.update(
 )  # fmt: skip
 
 _FUNCTION: Final = Place(
-    {"name": FIXED, "description": TEXT, "parameters": _SCHEMA, "strict": FIXED}
+    {"name": FIXED, "description": TEXT, "parameters": SCHEMA, "strict": FIXED}
 )
 _CALLED: Final = Place({"name": FIXED, "arguments": TEXT})
 _TOOL_TYPES: Final = "function custom openrouter:web_search web_search web_search_preview"
 _PART: Final = Place(
     {
-        "type": _one_of(
+        "type": one_of(
             "text image_url video_url input_audio input_video input_file file refusal image"
             " document thinking redacted_thinking reasoning tool_use tool_result input_text"
             " input_image output_text"
@@ -128,69 +128,69 @@ _PART: Final = Place(
         "refusal": TEXT,
         "thinking": TEXT,
         "image_url": Place(
-            {"url": _ENCODED, "detail": _one_of("auto low high original")},
+            {"url": ENCODED, "detail": one_of("auto low high original")},
             redaction=Redaction.REFUSE,
             is_encoded=True,
         ),
-        "video_url": Place({"url": _ENCODED}, redaction=Redaction.REFUSE, is_encoded=True),
+        "video_url": Place({"url": ENCODED}, redaction=Redaction.REFUSE, is_encoded=True),
         "input_audio": Place(
             {
-                "data": _ENCODED,
-                "format": _one_of("wav mp3 flac opus pcm16 pcm24 aac ogg m4a aiff webm"),
+                "data": ENCODED,
+                "format": one_of("wav mp3 flac opus pcm16 pcm24 aac ogg m4a aiff webm"),
             }
         ),
-        "input_video": Place({"data": _ENCODED}),
-        "file": Place({"file_data": _ENCODED, "file_id": FIXED, "filename": TEXT}),
+        "input_video": Place({"data": ENCODED}),
+        "file": Place({"file_data": ENCODED, "file_id": FIXED, "filename": TEXT}),
         "source": Place(
             {
-                "type": _one_of("base64 url text"),
-                "data": _ENCODED,
-                "url": _ENCODED,
+                "type": one_of("base64 url text"),
+                "data": ENCODED,
+                "url": ENCODED,
                 "media_type": FIXED,
             }
         ),
-        "signature": _ENCODED,
-        "cache_control": _CACHE_CONTROL,
+        "signature": ENCODED,
+        "cache_control": CACHE_CONTROL,
     }
 )
 _REASONING_DETAIL: Final = Place(
     {
-        "type": _one_of("reasoning.text reasoning.summary reasoning.encrypted"),
-        "format": _one_of(
+        "type": one_of("reasoning.text reasoning.summary reasoning.encrypted"),
+        "format": one_of(
             f"{ANTHROPIC_FORMAT} {GEMINI_FORMAT} openai-responses-v1 azure-openai-responses-v1"
             " xai-responses-v1 unknown"
         ),
         "text": TEXT,
         "summary": TEXT,
-        "signature": _ENCODED,
-        "data": _ENCODED,
-        "encrypted_content": _ENCODED,
-        "id": _ID,
-        "index": _PARAMETER,
+        "signature": ENCODED,
+        "data": ENCODED,
+        "encrypted_content": ENCODED,
+        "id": ID,
+        "index": PARAMETER,
     }
 )
 MESSAGE: Final = Place(
     {
-        "role": _one_of("system developer user assistant tool"),
+        "role": one_of("system developer user assistant tool"),
         "content": _PART,
         "name": TEXT,
         "refusal": TEXT,
         "reasoning": TEXT,
         "reasoning_content": TEXT,
         "reasoning_details": _REASONING_DETAIL,
-        "tool_call_id": _ID,
+        "tool_call_id": ID,
         "tool_calls": Place(
             {
-                "id": _ID,
-                "type": _one_of("function custom"),
-                "index": _PARAMETER,
+                "id": ID,
+                "type": one_of("function custom"),
+                "index": PARAMETER,
                 "function": _CALLED,
-                "extra_content": Place({"google": Place({"thought_signature": _ENCODED})}),
+                "extra_content": Place({"google": Place({"thought_signature": ENCODED})}),
             }
         ),
         "function_call": _CALLED,
         "audio": Place({"id": FIXED}),
-        "cache_control": _CACHE_CONTROL,
+        "cache_control": CACHE_CONTROL,
     }
 )
 
@@ -203,49 +203,49 @@ _COMMON: Final[dict[str, Place]] = {
             "top_logprobs", "logit_bias", "stream", "stream_options", "dimensions",
             "parallel_tool_calls", "include_reasoning", "echo", "store",
         ),
-        _PARAMETER,
+        PARAMETER,
     ),
     "stop": FIXED,
     "metadata": TEXT,
     "tools": Place(
-        {"type": _one_of(_TOOL_TYPES), "function": _FUNCTION, "cache_control": _CACHE_CONTROL}
+        {"type": one_of(_TOOL_TYPES), "function": _FUNCTION, "cache_control": CACHE_CONTROL}
     ),
     "functions": _FUNCTION,
-    "function_call": _one_of("auto none", name=FIXED),
-    "tool_choice": _one_of(
-        "auto none required any", type=_one_of(_TOOL_TYPES), function=Place({"name": FIXED})
+    "function_call": one_of("auto none", name=FIXED),
+    "tool_choice": one_of(
+        "auto none required any", type=one_of(_TOOL_TYPES), function=Place({"name": FIXED})
     ),
     "response_format": Place(
         {
-            "type": _one_of("text json_object json_schema grammar python"),
+            "type": one_of("text json_object json_schema grammar python"),
             "json_schema": Place(
-                {"name": FIXED, "description": TEXT, "schema": _SCHEMA, "strict": FIXED},
+                {"name": FIXED, "description": TEXT, "schema": SCHEMA, "strict": FIXED},
                 redaction=Redaction.REFUSE,
             ),
         },
         redaction=Redaction.REFUSE,
     ),
-    "prediction": Place({"type": _one_of("content"), "content": _PART}),
+    "prediction": Place({"type": one_of("content"), "content": _PART}),
     "reasoning": Place(
         {
-            "effort": _one_of("none minimal low medium high xhigh max"),
-            "summary": _one_of("auto concise detailed"),
-            "max_tokens": _PARAMETER,
+            "effort": one_of("none minimal low medium high xhigh max"),
+            "summary": one_of("auto concise detailed"),
+            "max_tokens": PARAMETER,
         },
         redaction=Redaction.REFUSE,
     ),
-    "reasoning_effort": _one_of("none minimal low medium high xhigh max"),
-    "verbosity": _one_of("low medium high xhigh max"),
-    "modalities": _one_of("text image audio video"),
-    "service_tier": _one_of("auto default flex priority scale"),
-    "encoding_format": _one_of("float base64"),
+    "reasoning_effort": one_of("none minimal low medium high xhigh max"),
+    "verbosity": one_of("low medium high xhigh max"),
+    "modalities": one_of("text image audio video"),
+    "service_tier": one_of("auto default flex priority scale"),
+    "encoding_format": one_of("float base64"),
     "input_type": FIXED,
-    "audio": Place({"voice": FIXED, "format": _one_of("wav mp3 flac opus pcm16 aac")}),
-    "cache_control": _CACHE_CONTROL,
+    "audio": Place({"voice": FIXED, "format": one_of("wav mp3 flac opus pcm16 aac")}),
+    "cache_control": CACHE_CONTROL,
     "web_search_options": Place(
         {
-            "search_context_size": _one_of("low medium high"),
-            "user_location": Place({"type": _one_of("approximate")}),
+            "search_context_size": one_of("low medium high"),
+            "user_location": Place({"type": one_of("approximate")}),
         }
     ),
 }  # fmt: skip
@@ -259,40 +259,40 @@ PROMPTS: Final[Mapping[Operation, Mapping[str, Place]]] = {
         "instructions": TEXT,
     },
     Operation.TRANSCRIPTION: {"prompt": TEXT, "keyterms": TEXT},
-    Operation.RERANK: {"query": TEXT, "documents": Place({"text": TEXT, "image": _ENCODED})},
+    Operation.RERANK: {"query": TEXT, "documents": Place({"text": TEXT, "image": ENCODED})},
     Operation.IMAGES: {"prompt": TEXT},
 }
 _IMAGES: Final[Mapping[str, Place]] = {
     **dict.fromkeys(("input_references", "mask", "markup"), _PART),
     **dict.fromkeys(
-        ("output_compression", "partial_images", "frame_count", "frame_duration_ms"), _PARAMETER
+        ("output_compression", "partial_images", "frame_count", "frame_duration_ms"), PARAMETER
     ),
     **dict.fromkeys(("size", "resolution", "aspect_ratio", "svg"), FIXED),
-    "quality": _one_of("auto low medium high xhigh max standard hd"),
-    "output_format": _one_of("png jpeg webp svg gif"),
-    "background": _one_of("auto transparent opaque"),
-    "input_fidelity": _one_of("high low"),
-    "moderation": _one_of("low auto"),
-    "style": _one_of("vivid natural"),
-    "complexity": _one_of("low medium high"),
-    "response_format": _one_of("url b64_json"),
+    "quality": one_of("auto low medium high xhigh max standard hd"),
+    "output_format": one_of("png jpeg webp svg gif"),
+    "background": one_of("auto transparent opaque"),
+    "input_fidelity": one_of("high low"),
+    "moderation": one_of("low auto"),
+    "style": one_of("vivid natural"),
+    "complexity": one_of("low medium high"),
+    "response_format": one_of("url b64_json"),
 }
 # Fields that other operations do not have, or use for something else.
 _OWN: Final[Mapping[Operation, Mapping[str, Place]]] = {
     Operation.IMAGES: _IMAGES,
     Operation.SPEECH: {
         "voice": Place({"id": FIXED}, redaction=Redaction.REFUSE),
-        "response_format": _one_of("mp3 opus aac flac wav pcm"),
-        "speed": _PARAMETER,
+        "response_format": one_of("mp3 opus aac flac wav pcm"),
+        "speed": PARAMETER,
     },
     Operation.TRANSCRIPTION: {
         "language": FIXED,
         "languages": FIXED,
-        "response_format": _one_of("json verbose_json diarized_json"),
-        "timestamp_granularities": _one_of("segment word"),
-        "include": _one_of("logprobs"),
-        "chunking_strategy": _one_of("auto", type=_one_of("server_vad")),
-        "known_speaker_references": _ENCODED,
+        "response_format": one_of("json verbose_json diarized_json"),
+        "timestamp_granularities": one_of("segment word"),
+        "include": one_of("logprobs"),
+        "chunking_strategy": one_of("auto", type=one_of("server_vad")),
+        "known_speaker_references": ENCODED,
     },
 }
 BODIES: Final[Mapping[Operation, Mapping[str, Place]]] = {

@@ -10,10 +10,11 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from catalog.dialects.base import Operation
+from catalog.dialects.base import NativeBody, Operation
 from config.api.errors import InvalidRequest
 from inference.filters.definitions import Filters, Finding, work_of
-from inference.filters.places import BODIES, MESSAGE, PROMPTS, TEXT
+from inference.filters.native_places import NATIVE_BODIES, REPLACED
+from inference.filters.places import BODIES, FIXED, MESSAGE, PROMPTS, TEXT, Place
 from inference.filters.problems import ContentBlocked, TooSlow, Unscreened
 from inference.filters.reading import Reader, first_byte
 from inference.requests.operations import ROWS
@@ -36,6 +37,12 @@ class _Role(msgspec.Struct):
     role: str
 
 
+class _Type(msgspec.Struct):
+    type: Any = None
+
+
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_type = msgspec.json.Decoder(_Type).decode
 _decode_role = msgspec.json.Decoder(_Role).decode
 
 
@@ -83,11 +90,19 @@ def screen(filters: Filters, request: InferenceRequest, *, seconds: float = _SEC
         if not each.recognisers:
             text = "A content filter of a guardrail cannot run any more; change its pattern."
             raise ContentBlocked(each.report(), text)
-    reader = Reader(filters, time.monotonic() + seconds)
+    deadline = time.monotonic() + seconds
+    reader = Reader(filters, deadline)
     given = request
+    native = request.native
     try:
-        request = _screen_fields(reader, filters, request)
-        request = _screen_options(reader, request)
+        if native is not None and native.problem is not None:
+            # Its chat form is sent to nobody.
+            request = _with_native(request, _screen_native(reader, native))
+        else:
+            request = _screen_fields(reader, filters, request)
+            request = _screen_options(reader, request)
+            if native is not None:
+                request = _with_native(request, _screen_twin(filters, native, deadline))
         if request.files:
             reader.where = "a file"
             reader.meet_unreadable()
@@ -104,9 +119,86 @@ def screen(filters: Filters, request: InferenceRequest, *, seconds: float = _SEC
     return Screened(filters, request, reader.findings())
 
 
+def _with_native(request: InferenceRequest, native: NativeBody | None) -> InferenceRequest:
+    return request if native is request.native else replace(request, native=native)
+
+
+def _screen_twin(filters: Filters, native: NativeBody, deadline: float) -> NativeBody | None:
+    """Screens the native form of a request that has a screened chat form too.
+
+    Returns ``None`` when it has a match that cannot be replaced in it: the chat form does without.
+    The findings of the chat form count.
+    """
+    try:
+        return _screen_native(Reader(filters, deadline), native)
+    except ContentBlocked:
+        return None
+
+
+def _screen_native(reader: Reader, native: NativeBody) -> NativeBody:
+    """Returns the native form of a request with redacted texts replaced."""
+    places = NATIVE_BODIES[native.format]
+    changed: dict[str, Any] = {}
+    for name, raw in native.fields.items():
+        if name in REPLACED:
+            continue
+        if name not in places:
+            reader.where = "a field of the request"
+            reader.read_name(name, TEXT)
+        reader.where = f"`{name}`"
+        if name == "messages":
+            value = _screen_turns(reader, raw, places[name])
+        else:
+            value = reader.read_value(raw, places.get(name, TEXT))
+        if value is not None:
+            changed[name] = msgspec.Raw(value)
+    for name, text in native.headers:
+        reader.where = f"the header {name}"
+        reader.read_value(_encode(text), FIXED)
+    return replace(native, fields={**native.fields, **changed}) if changed else native
+
+
+def _screen_turns(reader: Reader, raw: msgspec.Raw, place: Place) -> bytes | None:
+    """Screens the turns of a message; the result of a tool is not the user's text."""
+    turns: list[Any] = _decode_list(raw)
+    is_changed = False
+    for index, turn in enumerate(turns):
+        members: dict[str, Any] = _decode_members(turn)
+        is_of_user = _decode_role(turn).role not in _OTHER_ROLES
+        reader.is_of_user = is_of_user
+        content = members.get("content")
+        if is_of_user and first_byte(content or b"") == b"[":
+            blocks: list[Any] = _decode_list(members.pop("content"))
+            has_new_block = False
+            for position, block in enumerate(blocks):
+                reader.is_of_user = not _is_result(block)
+                value = reader.read_value(block, place.inner("content"), depth=2)
+                if value is not None:
+                    blocks[position] = msgspec.Raw(value)
+                    has_new_block = True
+            reader.is_of_user = is_of_user
+            rest = reader.read_value(_encode(members), place, depth=1)
+            if has_new_block or rest is not None:
+                kept = members if rest is None else _decode_members(rest)
+                turns[index] = {**kept, "content": blocks}
+                is_changed = True
+        elif (value := reader.read_value(turn, place, depth=1)) is not None:
+            turns[index] = msgspec.Raw(value)
+            is_changed = True
+    reader.is_of_user = True
+    return _encode(turns) if is_changed else None
+
+
+def _is_result(block: msgspec.Raw) -> bool:
+    kind = _decode_type(block).type if first_byte(block) == b"{" else None
+    return isinstance(kind, str) and kind.endswith("tool_result")
+
+
 def _sent(request: InferenceRequest) -> Iterator[Mapping[str, Any]]:
     """Yields all fields that may be sent: the body's, and the options of each provider."""
     yield request.fields
+    if request.native is not None:
+        yield request.native.fields
     yield from (request.preferences.options or {}).values()
 
 

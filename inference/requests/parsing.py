@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from catalog.dialects.base import Operation
+from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.multipart import Part
 from catalog.operations import OPERATIONS
 from catalog.pricing import Usage
@@ -45,6 +46,8 @@ _DECODERS: Final = {
 # The allowance of a request that only uses tokens.
 NO_PIECES: Final = Usage(0, 0)
 _NULL: Final = msgspec.Raw(b"null")
+# A mark of a cached prefix; the name cannot stand inside of a text, where quotes are escaped.
+_LONG_CACHE: Final = re.compile(rb'"ttl"\s*:\s*"1h"')
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NO_PREFERENCES: Final = ProviderPreferences()
 
@@ -69,7 +72,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     ``inputs`` are the modalities of its media, without text, and ``outputs`` those that the answer
     must have. ``tools`` names the tools that a server runs, and ``left_out`` the tools and items
     that the face could not pass on. ``is_reasoning_hidden`` asks for an answer without the model's
-    reasoning.
+    reasoning. ``native`` is the body in its caller's own format, for upstreams that speak it too.
+    ``has_long_cache`` says that cached prefixes should stay for an hour.
     """
 
     operation: Operation
@@ -95,12 +99,21 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     is_reasoning_hidden: bool = False
     size: int = 0
     left_out: tuple[str, ...] = ()
+    native: NativeBody | None = None
+    has_long_cache: bool = False
     text_bytes: int | None = None
     text_tokens: int | None = None
 
     def __repr__(self) -> str:
         """Names the request without its content, which no traceback shall show."""
         return f"<{self.operation} of {len(self.fields)} fields for {', '.join(self.models)}>"
+
+    def forget(self) -> None:
+        """Frees the content of the request, which nobody sends any more."""
+        self.fields.clear()
+        self.files.clear()
+        if self.native is not None:
+            self.native.fields.clear()
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -184,6 +197,7 @@ def parse(
         server_tools=server_tools,
         is_reasoning_hidden=row.is_reasoning_hidden(request),
         size=len(body),
+        has_long_cache=has_long_cache(body),
         # Measured here, in a thread: the event loop needs them for every heartbeat and endpoint.
         text_bytes=row.prompt_text(fields) if is_measured else None,
         text_tokens=row.least_tokens(fields) if is_measured else None,
@@ -204,6 +218,11 @@ def _decode(operation: Operation, body: bytes) -> tuple[Any, dict[str, Any]]:
         raise explain_decode_error(str(exc)) from None
     except (msgspec.DecodeError, RecursionError):
         raise InvalidRequest("The body is not valid JSON.") from None
+
+
+def has_long_cache(body: bytes) -> bool:
+    """Returns whether a mark of the body asks to keep a cached prefix for an hour."""
+    return b'"ttl"' in body and _LONG_CACHE.search(body) is not None
 
 
 def _allow_pieces(

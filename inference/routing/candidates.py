@@ -63,6 +63,7 @@ class Unusable(StrEnum):
     RATE_LIMIT = "rate_limit"
     PROVIDER_LIMIT = "provider_limit"
     NO_RATE = "no_rate"
+    NATIVE = "native_format"
 
 
 class ProvidersBusy(TooManyRequests):
@@ -186,6 +187,13 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
             "out, or use a credential of your own.",
             metadata={**metadata, "fields": {names: "No endpoint can do it at a known price."}},
         )
+    native = request.native
+    if native is not None and native.problem is not None:
+        field, text = native.problem
+        if any(excluded.reasons == [Unusable.NATIVE] for excluded in selection.excluded):
+            refusal = field_error(field, text)
+            refusal.metadata |= metadata
+            raise refusal
     reasons = [(excluded.route, excluded.reasons) for excluded in selection.excluded]
     raise explain_no_candidate(request, selection.requested, reasons, metadata)
 
@@ -507,6 +515,9 @@ def _unmet_requirements(
         reasons.append(Unusable.DIALECT)
     elif request.operation not in route.operations:
         reasons.append(Unusable.OPERATION)
+    native = request.native
+    if native is not None and native.problem is not None and not route.speaks(native):
+        reasons.append(Unusable.NATIVE)
     reasons += find_shortfalls(route, request)
     return reasons
 

@@ -10,18 +10,22 @@ from typing import Final, NamedTuple
 import msgspec
 
 from accounts.hosts import NO_LIMITS, HostLimits
+from catalog import dialects
 from catalog.aliases.resolution import NO_ALIASES, Alias, AliasTable
 from catalog.aliases.spellings import NO_NAMES, NameIndex
 from catalog.capabilities import UNDESCRIBED, Capabilities, read_capabilities
-from catalog.dialects.base import Operation
+from catalog.dialects.base import NativeBody, Operation
 from catalog.pricing import Billable, Price
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from config.egress.limits import NO_OWN_LIMITS, TimeLimits
 from inference.requests.operations.server_tools import NO_TOOLS, SEARCH_FIELDS, ServerTools
+from inference.requests.parsing import InferenceRequest
 from inference.routing.health import Health
 from inference.routing.pacing import Pace
 
+# The name of the lifetime of a cached prefix that the provider is not told of.
+LIFETIME: Final = "cache_control.ttl"
 # Regions that name no place. The region that a credential declares replaces them.
 _UNPLACED_REGIONS: Final = (None, "global")
 _PLACED_REGIONS: Final = ("europe", "us")
@@ -156,6 +160,20 @@ class Route:
         return self.price.has_rate(Billable.SEARCH) or (lists_search and bool(self.price.request))
 
     @property
+    def has_long_cache_rate(self) -> bool:
+        """Whether a token has a rate of its own that is written to a cache for an hour."""
+        return self.price.has_rate(Billable.CACHED, "write_1h")
+
+    @property
+    def knows_betas(self) -> bool:
+        """Whether the endpoint knows the fields and headers of its author's betas."""
+        return self.dialect not in dialects.PARTIAL
+
+    def speaks(self, native: NativeBody) -> bool:
+        """Returns whether the endpoint serves a request in its caller's own format."""
+        return dialects.speaks(self.dialect, self.capabilities, native)
+
+    @property
     def provider_names(self) -> tuple[str, str]:
         """The provider's slug and display name in lower case: a request may use either."""
         return self.facts.provider_slug.lower(), self.facts.provider_name.lower()
@@ -191,6 +209,27 @@ class Candidate:
             return unlisted
         rated = self.route.has_search_rate
         return unlisted | tools.unpriced(has_search_rate=rated, listed=listed)
+
+    def shortens_caches(self, request: InferenceRequest) -> bool:
+        """Returns whether cached prefixes stay for minutes, because an hour has no rate."""
+        if not request.has_long_cache or self.is_byok:
+            return False
+        return not self.route.has_long_cache_rate
+
+    def native_of(self, request: InferenceRequest) -> NativeBody | None:
+        """Returns the request in its caller's own format, if the endpoint speaks that."""
+        native = request.native
+        return native if native is not None and self.route.speaks(native) else None
+
+    def name_left_out(self, request: InferenceRequest) -> list[str]:
+        """Returns what the request offers or prefers, and the provider is not told of."""
+        names = self.find_unpriced(request.server_tools)
+        if request.has_long_cache and self.shortens_caches(request):
+            names |= {LIFETIME}
+        native = self.native_of(request)
+        if native is not None and not self.route.knows_betas:
+            names |= native.beside
+        return sorted(names)
 
     @property
     def pace(self) -> Pace | None:

@@ -321,7 +321,7 @@ def parse_chat(call: Call) -> Chat:
     for name in _LOST & call.fields.keys():
         if not is_null(call.fields[name]) and call.fields[name] not in _NOTHINGS[name]:
             raise Untranslatable(f"{name}: This provider's format has no such field.")
-    if not call.is_byok:
+    if not call.keeps_lifetimes:
         _drop_lifetimes(request)
     response_format = request.response_format
     schema = None if response_format is None else response_format.json_schema

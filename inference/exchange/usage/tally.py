@@ -85,8 +85,9 @@ class Tally:
             part.fields["choices"] = choices
             self.finish_reason = reason or self.finish_reason
             self.native_finish_reason = native or self.native_finish_reason
-        else:
-            self.finish_reason = part.finish_reason or self.finish_reason
+        elif part.finish_reason is not None:
+            self.finish_reason = part.finish_reason
+            self.native_finish_reason = part.native_finish_reason or self.native_finish_reason
         self.upstream_id = self.upstream_id or part.upstream_id
         self.upstream_model = self.upstream_model or part.model
         if part.output_bytes:

@@ -16,7 +16,7 @@ import msgspec
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT
 from inference.requests.chat_replies import ReasoningDetail
 
-_MARK: Final = "causeway:"
+MARK: Final = "causeway:"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ReasoningDetail).decode
 
@@ -29,7 +29,7 @@ def encode_opaque(detail: ReasoningDetail) -> str:
     kept = ReasoningDetail(
         signature=detail.signature, data=detail.data, id=detail.id, format=detail.format
     )
-    return _MARK + base64.urlsafe_b64encode(_encode(kept)).decode()
+    return MARK + base64.urlsafe_b64encode(_encode(kept)).decode()
 
 
 def decode_opaque(opaque: str, *, is_encrypted: bool, **members: Any) -> ReasoningDetail:
@@ -49,9 +49,9 @@ def decode_opaque(opaque: str, *, is_encrypted: bool, **members: Any) -> Reasoni
 
 
 def _decode_marked(opaque: str) -> ReasoningDetail | None:
-    if not opaque.startswith(_MARK):
+    if not opaque.startswith(MARK):
         return None
     try:
-        return _decode(base64.urlsafe_b64decode(opaque.removeprefix(_MARK)))
+        return _decode(base64.urlsafe_b64decode(opaque.removeprefix(MARK)))
     except (binascii.Error, msgspec.DecodeError, ValueError):
         return None

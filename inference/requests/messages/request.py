@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from catalog.dialects.anthropic.wire import ATTRIBUTION
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.chat_replies import ReasoningDetail
@@ -171,8 +172,24 @@ class UserMetadata(_Shape):
 _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
-class _CommonRequest(_Shape):
+class CommonFields(_Shape, kw_only=True):
+    """The fields that decide about price, limits and routing, in whatever form the rest is."""
+
     model: _Slug
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    stream: bool | None = None
+    metadata: UserMetadata | None = None
+    models: Annotated[list[_Slug], msgspec.Meta(max_length=32)] | None = None
+    provider: ProviderPreferences | None = None
+    route: str | None = None
+    session_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    trace: _Raws | None = None
+    user: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+
+
+class _CommonRequest(CommonFields, kw_only=True):
     messages: Annotated[
         list[UserTurn | AssistantTurn | SystemTurn],
         msgspec.Meta(min_length=1, max_length=MAX_MESSAGES),
@@ -183,20 +200,9 @@ class _CommonRequest(_Shape):
     thinking: ThinkingOn | ThinkingAdaptive | ThinkingOff | None = None
     output_config: OutputConfig | None = None
     stop_sequences: Annotated[list[str], msgspec.Meta(max_length=4)] | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    stream: bool | None = None
-    metadata: UserMetadata | None = None
     cache_control: _Raws | None = None
     context_management: _Raws | None = None
     service_tier: Literal["auto"] | None = None
-    models: Annotated[list[_Slug], msgspec.Meta(max_length=32)] | None = None
-    provider: ProviderPreferences | None = None
-    route: str | None = None
-    session_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
-    trace: _Raws | None = None
-    user: Annotated[str, msgspec.Meta(max_length=512)] | None = None
 
 
 _Bound = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
@@ -247,7 +253,7 @@ def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
         "top_p": request.top_p,
         "top_k": request.top_k,
         "stream": request.stream,
-        "user": _user(request),
+        "user": find_user(request),
         "cache_control": request.cache_control,
         "models": request.models,
         "provider": request.provider,
@@ -264,8 +270,8 @@ def _drop_none(**members: Any) -> dict[str, Any]:
 
 def _convert_messages(request: _Request) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
-    if request.system:
-        messages.append({"role": "system", "content": _convert_content(request.system)})
+    if system := _without_attribution(request.system):
+        messages.append({"role": "system", "content": _convert_content(system)})
     for turn in request.messages:
         match turn:
             case UserTurn():
@@ -275,6 +281,15 @@ def _convert_messages(request: _Request) -> list[dict[str, Any]]:
             case SystemTurn():
                 messages.append({"role": "system", "content": _convert_content(turn.content)})
     return messages
+
+
+def _without_attribution(
+    system: str | list[TextBlock] | None,
+) -> str | list[TextBlock] | None:
+    """Leaves out Claude Code's line for Anthropic, which every other model reads as a prompt."""
+    if isinstance(system, list) and system and system[0].text.startswith(ATTRIBUTION):
+        return system[1:]
+    return system
 
 
 def _convert_user_turn(
@@ -436,7 +451,8 @@ def _response_format(request: _Request) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": schema}
 
 
-def _user(request: _Request) -> str | None:
+def find_user(request: CommonFields) -> str | None:
+    """Returns the end user of a request; raises :class:`InvalidRequest` for control characters."""
     user_id = None if request.metadata is None else request.metadata.user_id
     if user_id is not None and CONTROL_CHARACTERS.search(user_id):
         raise field_error("metadata.user_id", "Must not contain control characters.")

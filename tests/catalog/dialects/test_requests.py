@@ -218,10 +218,10 @@ def test_build_keeps_a_cache_ttl_of_one_hour_only_for_own_credentials() -> None:
         "cache_control": mark,
     }
     for is_byok, kept in ((True, mark), (False, {"type": "ephemeral"})):
-        made = body("anthropic", is_byok=is_byok, **given)
+        made = body("anthropic", keeps_lifetimes=is_byok, **given)
         assert made["messages"][0]["content"][0]["cache_control"] == kept
         assert made["tools"][0]["cache_control"] == made["cache_control"] == kept
-        made = body("bedrock", is_byok=is_byok, **given)
+        made = body("bedrock", keeps_lifetimes=is_byok, **given)
         point = {"cachePoint": {**kept, "type": "default"}}
         assert made["messages"][0]["content"][1] == made["toolConfig"]["tools"][1] == point
 

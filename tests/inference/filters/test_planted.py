@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog import dialects
+from catalog.capabilities import UNDESCRIBED
 from catalog.dialects.base import Call, Operation, Untranslatable
 from config.api.errors import GatewayError
 from config.credentials import Secret
@@ -22,6 +23,7 @@ from inference.filters.definitions import Filters, build_filters
 from inference.filters.problems import ContentBlocked
 from inference.filters.screening import screen
 from inference.requests import parsing
+from inference.requests.messages.native import parse_message
 from inference.requests.messages.request import to_chat
 
 NUMBER = "4111111111111111"
@@ -159,12 +161,75 @@ MESSAGES = {
     "metadata": {"user_id": "u"},
     "provider": {"options": {"acme": OPTIONS}},
 }
+# What chat cannot express, and only an upstream that speaks Anthropic's format gets.
+_WORDS = {"type": "text", "text": "said"}
+_CITED = {
+    "type": "web_search_result_location",
+    "cited_text": "c",
+    "url": "https://pages.example/1",
+    "title": "t",
+    "encrypted_index": MEDIA,
+}
+NATIVE = {
+    **{name: value for name, value in MESSAGES.items() if name != "provider"},
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "search_result",
+                    "source": "https://pages.example/2",
+                    "title": "t",
+                    "content": [_WORDS],
+                    "citations": {"enabled": True},
+                },
+                {
+                    "type": "document",
+                    "title": "t",
+                    "context": "c",
+                    "source": {"type": "content", "content": [_WORDS]},
+                    "citations": {"enabled": True},
+                },
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "server_tool_use", "id": "s-1", "name": "web_search", "input": {"q": "x"}},
+                {
+                    "type": "web_search_tool_result",
+                    "tool_use_id": "s-1",
+                    "content": [
+                        {
+                            "type": "web_search_result",
+                            "url": "https://pages.example/1",
+                            "title": "t",
+                            "encrypted_content": MEDIA,
+                            "page_age": "1 day",
+                        }
+                    ],
+                },
+                {**_WORDS, "citations": [_CITED]},
+            ],
+        },
+        *MESSAGES["messages"],
+    ],
+    "tools": [
+        *MESSAGES["tools"],
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "web_fetch_20260209", "name": "web_fetch", "max_uses": 2},
+    ],
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "container": {"id": "container-1", "skills": [{"type": "custom", "skill_id": "s"}]},
+    "mcp_servers": [{"type": "url", "url": "https://tools.example", "name": "n"}],
+}
 ROUTES = {
     "chat": (Operation.CHAT, CHAT),
     "completions": (Operation.TEXT, TEXT),
     "embeddings": (Operation.EMBEDDINGS, EMBEDDINGS),
     "rerank": (Operation.RERANK, RERANK),
     "messages": (Operation.CHAT, MESSAGES),
+    "native": (Operation.CHAT, NATIVE),
 }
 
 
@@ -227,8 +292,14 @@ def readable(value: Any) -> Iterator[str]:
 def outbound(request: parsing.InferenceRequest, dialect: str) -> bytes | None:
     """Returns the body that an upstream receives; ``None`` when its format cannot express it."""
     options = (request.preferences.options or {}).get("acme", {})
-    module = dialects.get(dialect)
+    native = request.native
+    if native is not None and dialect == "anthropic":
+        module = dialects.get_native(dialect, UNDESCRIBED)
+    else:
+        module = dialects.get(dialect)
     assert module is not None
+    if native is not None and native.problem is not None and dialect != "anthropic":
+        return None  # no candidate
     if request.operation not in module.operations:
         return None
     call = Call(
@@ -239,6 +310,7 @@ def outbound(request: parsing.InferenceRequest, dialect: str) -> bytes | None:
         fields={**request.fields, **options},
         max_completion_tokens=16,
         is_byok=True,
+        native=native,
     )
     try:
         return module.build(call).body
@@ -253,14 +325,22 @@ def encode(body: Any, *, is_escaped: bool) -> bytes:
     return text.encode()
 
 
+def parsed(route: str, operation: Operation, raw: bytes) -> parsing.InferenceRequest:
+    match route:
+        case "messages":
+            return parsing.parse(operation, to_chat(raw))
+        case "native":
+            return parse_message(raw, headers=[("anthropic-beta", "web-fetch-2025-09-10")])
+    return parsing.parse(operation, raw)
+
+
 def screened(
     route: str, raw: bytes, filters: Filters
 ) -> tuple[GatewayError | None, parsing.InferenceRequest | None]:
     """Returns the error that refuses a body, or the request that may be sent."""
     operation, _ = ROUTES[route]
     try:
-        request = parsing.parse(operation, to_chat(raw) if route == "messages" else raw)
-        return None, screen(filters, request).request
+        return None, screen(filters, parsed(route, operation, raw)).request
     except GatewayError as exc:
         return exc, None
 
@@ -270,7 +350,7 @@ def screened(
 @given(data=st.data())
 def test_a_planted_number_never_reaches_an_upstream(route: str, data: st.DataObject) -> None:
     _, body = ROUTES[route]
-    if route != "messages":
+    if route not in ("messages", "native"):
         body = {**data.draw(objects), **body, "unknown": data.draw(values)}
     path, kind = data.draw(st.sampled_from(sorted(slots(body), key=str)))
     inside = data.draw(st.sampled_from(["", "x ", "https://h.example/?n="]))
@@ -309,12 +389,12 @@ def test_a_planted_number_never_reaches_an_upstream(route: str, data: st.DataObj
 def test_the_planted_bodies_are_valid_and_pass_unchanged(route: str) -> None:
     operation, body = ROUTES[route]
     raw = encode(body, is_escaped=False)
-    request = parsing.parse(operation, to_chat(raw) if route == "messages" else raw)
+    request = parsed(route, operation, raw)
     filters = build_filters(
         uuid.UUID(int=7), None, [{"pattern": NUMBER, "action": "block", "label": "N"}]
     )
     assert screen(filters, request).request is request
-    assert outbound(request, "openai") is not None
+    assert outbound(request, "anthropic" if route == "native" else "openai") is not None
 
 
 FORMS = [

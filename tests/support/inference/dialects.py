@@ -58,6 +58,7 @@ def body(
     most: int | None = None,
     is_byok: bool = False,
     capabilities: Capabilities | None = None,
+    keeps_lifetimes: bool = True,
     **fields: Any,
 ) -> Any:
     """Returns the provider's request body; ``most`` is the endpoint's token limit.
@@ -75,6 +76,7 @@ def body(
         fields={"messages": ASK, **fields},
         max_completion_tokens=most,
         is_byok=is_byok,
+        keeps_lifetimes=keeps_lifetimes,
         capabilities=capabilities_of(model) if capabilities is None else capabilities,
     )
     return json.loads(dialect.build(call).body)

@@ -9,6 +9,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from catalog.dialects.anthropic.wire import (
+    Block,
+    Delta,
+    MessageUsage,
+    decode_event,
+    decode_message,
+)
 from catalog.dialects.base import (
     Body,
     Call,
@@ -32,7 +39,7 @@ from config.egress import OutboundRequest
 operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = False
 
-_VERSION: Final = "2023-06-01"
+VERSION: Final = "2023-06-01"
 # The format requires a limit. This one applies when neither the caller nor the endpoint has one; a
 # reply of common length fits.
 _MAX_TOKENS: Final = 4096
@@ -55,108 +62,6 @@ _FINISHES: Final = {
 _encode = msgspec.json.Encoder().encode
 
 
-class _OutputDetails(msgspec.Struct):
-    thinking_tokens: Any = 0
-
-
-class _CacheCreation(msgspec.Struct):
-    """Tokens written to the cache by the time for which they stay."""
-
-    ephemeral_1h_input_tokens: Any = None
-
-
-class _ServerToolUse(msgspec.Struct):
-    web_search_requests: Any = None
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: Any = None
-    output_tokens: Any = None
-    cache_read_input_tokens: Any = None
-    cache_creation_input_tokens: Any = None
-    output_tokens_details: _OutputDetails | None = None
-    cache_creation: _CacheCreation | None = None
-    server_tool_use: _ServerToolUse | None = None
-
-    @property
-    def prompt_usage(self) -> Usage | None:
-        """Returns the usage of the prompt, which is known when a stream begins.
-
-        Some streams begin with zeros and report the counts at the end; then the result is ``None``.
-        """
-        total = msgspec.structs.replace(self, output_tokens=0).add_up(_Usage())
-        return total if total is not None and total.prompt else None
-
-    def add_up(self, earlier: _Usage) -> Usage | None:
-        """Returns the usage; a count that this event lacks comes from an earlier event."""
-
-        def latest(name: str) -> Any:
-            value = getattr(self, name)
-            return getattr(earlier, name) if value is None else value
-
-        read, written = latest("cache_read_input_tokens"), latest("cache_creation_input_tokens")
-        if self.output_tokens is None or latest("input_tokens") is None:
-            return None
-        details = self.output_tokens_details or _OutputDetails()
-        creation = latest("cache_creation") or _CacheCreation()
-        for_an_hour = creation.ephemeral_1h_input_tokens
-        tools = latest("server_tool_use") or _ServerToolUse()
-        counted = replies.count_usage(
-            (latest("input_tokens"), read, written),
-            (self.output_tokens,),
-            cached=read,
-            cache_write=written,
-            reasoning=details.thinking_tokens,
-            cache_write_1h=for_an_hour,
-            searches=tools.web_search_requests,
-        )
-        if counted is None or not counted.cache_write_1h:
-            return counted
-        # Anthropic's count of written tokens includes those that stay for an hour.
-        hour = min(counted.cache_write_1h, counted.cache_write)
-        return msgspec.structs.replace(
-            counted, cache_write=counted.cache_write - hour, cache_write_1h=hour
-        )
-
-
-class _Block(msgspec.Struct):
-    type: str
-    text: str = ""
-    thinking: str = ""
-    signature: str | None = None
-    data: str = ""
-    id: str = ""
-    name: str = ""
-    input: dict[str, msgspec.Raw] = {}
-
-
-class _Message(msgspec.Struct):
-    type: str
-    content: list[_Block] = []
-    id: str | None = None
-    model: str | None = None
-    stop_reason: str | None = None
-    usage: _Usage | None = None
-
-
-class _Delta(msgspec.Struct):
-    type: str = ""
-    text: str = ""
-    partial_json: str = ""
-    thinking: str = ""
-    signature: str = ""
-    stop_reason: str | None = None
-
-
-class _Event(msgspec.Struct):
-    type: str
-    index: int = 0
-    message: _Message | None = None
-    content_block: _Block | None = None
-    delta: _Delta | None = None
-    usage: _Usage | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """The sampling parameters of a request; ``None`` leaves a parameter to the model."""
@@ -164,10 +69,6 @@ class Sampling:
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
-
-
-_decode_message = msgspec.json.Decoder(_Message).decode
-_decode_event = msgspec.json.Decoder(_Event).decode
 
 
 def host(base_url: str | None, secret: Secret) -> str:
@@ -186,7 +87,7 @@ def build(call: Call) -> OutboundRequest:
 def build_headers(call: Call, key: Secret) -> dict[str, str]:
     return {
         "x-api-key": key.reveal(),
-        "anthropic-version": _VERSION,
+        "anthropic-version": VERSION,
         "Content-Type": "application/json",
         "Accept": "text/event-stream" if call.stream else "application/json",
     }
@@ -194,7 +95,7 @@ def build_headers(call: Call, key: Secret) -> dict[str, str]:
 
 def parse_reply(operation: Operation, body: Body) -> Reply:
     try:
-        reply = _decode_message(body.decode())
+        reply = decode_message(body.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidReply("The answer is not a message.") from None
     if reply.type == "error":
@@ -215,9 +116,9 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
             if block.type == "tool_use"
         ],
     )
-    usage = None if reply.usage is None else reply.usage.add_up(_Usage())
+    usage = None if reply.usage is None else reply.usage.add_up(MessageUsage())
     return replies.build_reply(
-        [(output, _finish(reply.stop_reason or "end_turn"))],
+        [(output, name_finish(reply.stop_reason or "end_turn"))],
         usage=usage,
         model=reply.model,
         upstream_id=reply.id,
@@ -398,7 +299,7 @@ def _build_media(part: Media) -> dict[str, Any]:
     return messages.omit_none(type=kind, source=source, title=part.name, cache_control=part.cache)
 
 
-def _build_details(block: _Block, index: int) -> list[dict[str, Any]]:
+def _build_details(block: Block, index: int) -> list[dict[str, Any]]:
     if block.type == "thinking":
         return [
             replies.build_reasoning_detail(
@@ -410,7 +311,7 @@ def _build_details(block: _Block, index: int) -> list[dict[str, Any]]:
     return []
 
 
-def _finish(stop_reason: str) -> Finish:
+def name_finish(stop_reason: str) -> Finish:
     return Finish(_FINISHES.get(stop_reason, "stop"), stop_reason)
 
 
@@ -425,12 +326,12 @@ class _Reader:
         self._is_whole = False
         self._id: str | None = None
         self._model: str | None = None
-        self._usage = _Usage()
+        self._usage = MessageUsage()
         self._calls = replies.ToolCallBlocks()
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         try:
-            event = _decode_event(data.decode())
+            event = decode_event(data.decode())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise InvalidStream("An event of the stream is malformed.") from None
         match event.type:
@@ -451,7 +352,7 @@ class _Reader:
                 reason = event.delta.stop_reason
                 self._is_whole = reason is not None and usage is not None
                 if reason is not None or usage is not None:
-                    yield self._chunk(None, None if reason is None else _finish(reason), usage)
+                    yield self._chunk(None, None if reason is None else name_finish(reason), usage)
             case "message_stop":
                 yield replies.build_end_mark()
 
@@ -459,7 +360,7 @@ class _Reader:
         """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
         return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
 
-    def _begin_block(self, index: int, block: _Block) -> Output:
+    def _begin_block(self, index: int, block: Block) -> Output:
         if block.type == "tool_use":
             arguments = _encode(block.input).decode() if block.input else ""
             return self._calls.begin(index, block.id, block.name, arguments)
@@ -467,7 +368,7 @@ class _Reader:
             return Output()
         return Output(block.text, block.thinking, _build_details(block, index))
 
-    def _continue_block(self, index: int, delta: _Delta) -> Output:
+    def _continue_block(self, index: int, delta: Delta) -> Output:
         match delta.type:
             case "text_delta":
                 return Output(delta.text)

@@ -1,0 +1,286 @@
+"""Relays requests, replies and events of Anthropic's Messages in the caller's own words.
+
+What the gateway must know of an answer is read from it: usage, finish reason, model and size. The
+rest passes, with members that no release of this gateway has heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.anthropic.chat import build_headers, name_finish, operations
+from catalog.dialects.anthropic.wire import (
+    ATTRIBUTION,
+    Block,
+    Delta,
+    Event,
+    MessageUsage,
+    decode_event,
+    decode_message,
+)
+from catalog.dialects.base import (
+    Body,
+    Call,
+    Chunk,
+    InvalidReply,
+    InvalidStream,
+    NativeBody,
+    Operation,
+    Reply,
+    StreamParser,
+    decode_object,
+    parse_error,
+)
+from catalog.dialects.shared import replies
+from catalog.dialects.shared.sse import EventDecoder
+from config.credentials import Secret
+from config.egress import OutboundRequest
+
+# The result of a server tool comes in one event: a fetched document has many megabytes.
+EVENT_BYTES: Final = 16_777_216
+# The headers that choose the format. Others choose an account of the owner of the credential.
+_FORMAT_HEADERS: Final = frozenset(("anthropic-version", "anthropic-beta"))
+_CACHED_FIELDS: Final = ("system", "messages", "tools", "cache_control")
+_encode = msgspec.json.Encoder().encode
+_decode_count = msgspec.json.Decoder(int).decode
+
+
+@dataclass(frozen=True, slots=True)
+class NativeMessages:
+    """The dialect of an upstream to which requests of Messages pass, and from which answers do."""
+
+    host: Callable[[str | None, Secret], str]
+    build: Callable[[Call], OutboundRequest]
+    read_frames: Callable[[], replies.Decoder[bytes]] = lambda: EventDecoder(limit=EVENT_BYTES)
+    names_deployments: bool = False
+
+    @property
+    def operations(self) -> frozenset[Operation]:
+        return operations
+
+    def parse_reply(self, operation: Operation, body: Body) -> Reply:
+        return parse_native_reply(body)
+
+    def stream_parser(self, operation: Operation, choices: int = 1) -> StreamParser:
+        reader = NativeReader()
+        return replies.EventParser(self.read_frames(), reader.read, reader.end)
+
+
+def build_native_request(call: Call) -> OutboundRequest:
+    assert call.native is not None
+    return OutboundRequest(
+        method="POST",
+        url=f"{call.base_url}/messages",
+        headers=build_native_headers(call, call.secret),
+        body=_encode(build_native_body(call, call.native)),
+    )
+
+
+def build_native_headers(call: Call, key: Secret) -> dict[str, str]:
+    """Returns the headers of a call with those of the caller that belong to the format."""
+    assert call.native is not None
+    return build_headers(call, key) | {
+        name: value
+        for name, value in call.native.headers
+        if call.is_byok or name in _FORMAT_HEADERS
+    }
+
+
+def build_native_body(call: Call, native: NativeBody) -> dict[str, Any]:
+    """Returns the caller's body with our model, our pseudonym of the user and our bound."""
+    body = {**native.fields, "model": call.model}
+    user = call.fields.get("user")
+    if user is not None:
+        body["metadata"] = {"user_id": user}
+    else:
+        body.pop("metadata", None)
+    bound = _read_bound(call.fields)
+    if bound is not None and bound < _decode_count(body.get("max_tokens", b"100000000")):
+        body["max_tokens"] = bound
+    if not call.keeps_lifetimes:
+        for name in _CACHED_FIELDS:
+            if isinstance(raw := body.get(name), msgspec.Raw) and b'"ttl"' in bytes(raw):
+                body[name] = _without_lifetimes(msgspec.json.decode(raw))
+    return body
+
+
+def _read_bound(fields: Mapping[str, Any]) -> int | None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        value = fields.get(name)
+        if isinstance(value, msgspec.Raw):
+            value = msgspec.json.decode(value)
+        if isinstance(value, int):
+            return value
+    return None
+
+
+def drop_attribution(body: dict[str, Any]) -> dict[str, Any]:
+    """Returns a body without Claude Code's line for Anthropic, which others read as a prompt."""
+    raw = body.get("system")
+    if not isinstance(raw, msgspec.Raw) or ATTRIBUTION.encode() not in bytes(raw)[:256]:
+        return body
+    system = msgspec.json.decode(raw)
+    if isinstance(system, list) and system and is_attribution(system[0]):
+        return {**body, "system": system[1:]}
+    return body
+
+
+def is_attribution(block: Any) -> bool:
+    text = block.get("text") if isinstance(block, dict) else None
+    return isinstance(text, str) and text.startswith(ATTRIBUTION)
+
+
+def _without_lifetimes(value: Any) -> Any:
+    """Returns a value whose marks of cached prefixes name no lifetime."""
+    if isinstance(value, list):
+        return [_without_lifetimes(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    mark = value.get("type") == "ephemeral"
+    return {
+        name: _without_lifetimes(item)
+        for name, item in value.items()
+        if not (mark and name == "ttl")
+    }
+
+
+def parse_native_reply(body: Body) -> Reply:
+    """Parses a whole message; its fields stay raw and pass to the caller."""
+    fields = decode_object(body)
+    try:
+        message = decode_message(body)
+    except (msgspec.DecodeError, RecursionError):
+        message = None
+    if fields is None or message is None:
+        raise InvalidReply("The answer is not a message.")
+    if message.type == "error":
+        raise parse_error(body)
+    if message.type != "message":
+        raise InvalidReply("The answer is not a message.")
+    stop = message.stop_reason or "end_turn"
+    return Reply(
+        fields=fields,
+        model=message.model,
+        usage=None if message.usage is None else message.usage.add_up(MessageUsage()),
+        finish_reason=name_finish(stop).reason,
+        native_finish_reason=stop,
+        output_bytes=sum(map(_measure_block, message.content)),
+        upstream_id=message.id,
+    )
+
+
+def _measure_block(block: Block) -> int:
+    arguments = len(_encode(block.input)) if block.input else 0
+    return len(block.text.encode()) + len(block.thinking.encode()) + arguments
+
+
+def _measure_delta(delta: Delta) -> int:
+    return sum(len(text.encode()) for text in (delta.text, delta.thinking, delta.partial_json))
+
+
+class NativeReader:
+    """Reads the events of one stream, and passes them.
+
+    The events that begin and end a message have ``fields``, because the gateway changes them; the
+    others are ``data``.
+    """
+
+    __slots__ = ("_blocks", "_has_begun", "_id", "_is_whole", "_model", "_usage")
+
+    def __init__(self) -> None:
+        self._has_begun = False
+        # The reason of the end and the usage have come, so that only the end mark is left.
+        self._is_whole = False
+        self._id: str | None = None
+        self._model: str | None = None
+        self._usage = MessageUsage()
+        # The content blocks that have begun.
+        self._blocks = 0
+
+    def read(self, data: bytes) -> Iterator[Chunk]:
+        try:
+            event = decode_event(data.decode())
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise InvalidStream("An event of the stream is malformed.") from None
+        match event.type:
+            case "error":
+                raise parse_error(data)
+            case "message_start":
+                yield self._begin(event, data)
+            case _ if not self._has_begun:
+                if event.type != "ping":
+                    raise InvalidStream("The stream does not begin with a message.")
+            case "content_block_start" if event.content_block is not None:
+                if event.index != self._blocks:
+                    raise InvalidStream("A content block has a wrong index.")
+                self._blocks += 1
+                yield self._pass(event, data, _measure_block(event.content_block))
+            case "content_block_delta" | "content_block_stop":
+                if not 0 <= event.index < self._blocks:
+                    raise InvalidStream("An event names a content block that has not begun.")
+                size = 0 if event.delta is None else _measure_delta(event.delta)
+                yield self._pass(event, data, size)
+            case "message_delta" if event.delta is not None:
+                yield self._end(event, data)
+            case "message_stop":
+                yield replies.build_end_mark()
+            case _:
+                yield self._pass(event, data, 0)
+
+    def end(self) -> list[Chunk]:
+        """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
+        return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
+
+    def _begin(self, event: Event, data: bytes) -> Chunk:
+        if event.message is None or self._has_begun:
+            raise InvalidStream("The stream does not begin with one message.")
+        self._has_begun = True
+        self._id, self._model = event.message.id, event.message.model
+        self._usage = event.message.usage or self._usage
+        return Chunk(
+            fields=decode_object(data) or {},
+            model=self._model,
+            usage=self._usage.prompt_usage,
+            has_choices=True,
+            upstream_id=self._id,
+        )
+
+    def _end(self, event: Event, data: bytes) -> Chunk:
+        assert event.delta is not None
+        stop = event.delta.stop_reason
+        usage = None if event.usage is None else event.usage.add_up(self._usage)
+        self._is_whole = stop is not None and usage is not None
+        return Chunk(
+            fields=decode_object(data) or {},
+            model=self._model,
+            usage=usage,
+            finish_reason=None if stop is None else name_finish(stop).reason,
+            native_finish_reason=stop,
+            has_choices=True,
+            upstream_id=self._id,
+        )
+
+    def _pass(self, event: Event, data: bytes, size: int) -> Chunk:
+        return Chunk(
+            fields={},
+            model=self._model,
+            output_bytes=size,
+            has_choices=True,
+            upstream_id=self._id,
+            data=encode_native_event(event.type, data),
+        )
+
+
+def encode_native_event(name: str, data: bytes) -> bytes:
+    """Returns an event of Anthropic's format, whose name is the ``type`` of its data.
+
+    JSON allows line ends between its values, and control characters nowhere: as spaces they end no
+    event, and change nothing.
+    """
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\n", b" ").replace(b"\r", b" ")
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)

@@ -1,0 +1,120 @@
+"""The members of Anthropic's replies and events from which the gateway learns something."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.shared import replies
+from catalog.pricing import Usage
+
+# The first words of the line with which Claude Code tells Anthropic about itself.
+ATTRIBUTION: Final = "x-anthropic-billing-header:"
+
+
+class _OutputDetails(msgspec.Struct):
+    thinking_tokens: Any = 0
+
+
+class _CacheCreation(msgspec.Struct):
+    """Tokens written to the cache by the time for which they stay."""
+
+    ephemeral_1h_input_tokens: Any = None
+
+
+class _ServerToolUse(msgspec.Struct):
+    web_search_requests: Any = None
+
+
+class MessageUsage(msgspec.Struct):
+    input_tokens: Any = None
+    output_tokens: Any = None
+    cache_read_input_tokens: Any = None
+    cache_creation_input_tokens: Any = None
+    output_tokens_details: _OutputDetails | None = None
+    cache_creation: _CacheCreation | None = None
+    server_tool_use: _ServerToolUse | None = None
+
+    @property
+    def prompt_usage(self) -> Usage | None:
+        """Returns the usage of the prompt, which is known when a stream begins.
+
+        Some streams begin with zeros and report the counts at the end; then the result is ``None``.
+        """
+        prompt = msgspec.structs.replace(self, output_tokens=0, output_tokens_details=None)
+        total = prompt.add_up(MessageUsage())
+        return total if total is not None and total.prompt else None
+
+    def add_up(self, earlier: MessageUsage) -> Usage | None:
+        """Returns the usage; a count that this event lacks comes from an earlier event."""
+
+        def latest(name: str) -> Any:
+            value = getattr(self, name)
+            return getattr(earlier, name) if value is None else value
+
+        read, written = latest("cache_read_input_tokens"), latest("cache_creation_input_tokens")
+        if self.output_tokens is None or latest("input_tokens") is None:
+            return None
+        details = self.output_tokens_details or _OutputDetails()
+        creation = latest("cache_creation") or _CacheCreation()
+        for_an_hour = creation.ephemeral_1h_input_tokens
+        tools = latest("server_tool_use") or _ServerToolUse()
+        counted = replies.count_usage(
+            (latest("input_tokens"), read, written),
+            (self.output_tokens,),
+            cached=read,
+            cache_write=written,
+            reasoning=details.thinking_tokens,
+            cache_write_1h=for_an_hour,
+            searches=tools.web_search_requests,
+        )
+        if counted is None or not counted.cache_write_1h:
+            return counted
+        # Anthropic's count of written tokens includes those that stay for an hour.
+        hour = min(counted.cache_write_1h, counted.cache_write)
+        return msgspec.structs.replace(
+            counted, cache_write=counted.cache_write - hour, cache_write_1h=hour
+        )
+
+
+class Block(msgspec.Struct):
+    type: str
+    text: str = ""
+    thinking: str = ""
+    signature: str | None = None
+    data: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, msgspec.Raw] = {}
+
+
+class Message(msgspec.Struct):
+    type: str
+    content: list[Block] = []
+    id: str | None = None
+    model: str | None = None
+    stop_reason: str | None = None
+    usage: MessageUsage | None = None
+
+
+class Delta(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+    partial_json: str = ""
+    thinking: str = ""
+    signature: str = ""
+    stop_reason: str | None = None
+
+
+class Event(msgspec.Struct):
+    type: str
+    index: int = 0
+    message: Message | None = None
+    content_block: Block | None = None
+    delta: Delta | None = None
+    usage: MessageUsage | None = None
+
+
+decode_message = msgspec.json.Decoder(Message).decode
+decode_event = msgspec.json.Decoder(Event).decode

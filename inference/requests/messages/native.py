@@ -1,0 +1,350 @@
+"""Reads Messages in their own words, for upstreams that speak Anthropic's format too.
+
+A request that chat can express has both forms. Any other has the native one alone: its chat form
+holds what decides about price, limits and routing, and is sent to nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from catalog.capabilities import NativeFormat
+from catalog.dialects.base import NativeBody, Operation
+from catalog.dialects.shared.raw import first_byte
+from config.api.errors import InvalidRequest
+from inference.requests import parsing
+from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, check_body
+from inference.requests.messages.reasoning import MARK
+from inference.requests.messages.request import CommonFields, find_user, to_chat
+from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
+from inference.requests.operations.server_tools import DEFAULT_SEARCHES, NO_TOOLS, ServerTools
+from inference.requests.parsing import WEB_SEARCH, InferenceRequest
+from inference.requests.problems import field_error
+
+# What a search and a fetched document may add to the prompt, if the caller sets no bound.
+_SEARCH_TOKENS: Final = 16_384
+_DOCUMENT_TOKENS: Final = 131_072
+_MOST_USES: Final = 1_000
+_MOST_TOKENS: Final = 10_000_000
+# Tools that the caller runs, by the start of their type; the rest of it is a date.
+_CALLERS: Final = ("custom", "bash_", "text_editor_", "computer_", "memory_", "browser_")
+# Tools that cost their tokens and nothing else.
+_FREE: Final = ("tool_search_tool_", "web_fetch_")
+# What the clouds know of it: the other tools need a beta, which they refuse.
+_PORTABLE_TOOLS: Final = ("custom", "bash_", "text_editor_", "web_search_", "tool_search_tool_")
+_PORTABLE_FIELDS: Final = frozenset(
+    (
+        "model", "max_tokens", "messages", "system", "stop_sequences", "stream", "tools",
+        "tool_choice", "thinking", "output_config", "metadata", "cache_control", "temperature",
+        "top_p", "top_k",
+    )
+)  # fmt: skip
+# Fields of betas that an answer does not depend on.
+_BESIDE: Final = frozenset(("context_management", "diagnostics"))
+# Fields for which Anthropic bills what no price list of ours has a rate for, or that reach into the
+# account of whoever pays.
+_UNPRICED: Final = frozenset(
+    (
+        "mcp_servers", "container", "fallbacks", "fallback_credit_token", "billing_policy",
+        "thread",
+    )
+)  # fmt: skip
+# Fields that cost nothing extra with these values.
+_USUAL: Final = {
+    "speed": frozenset(("standard",)),
+    "inference_geo": frozenset(("global",)),
+    "service_tier": frozenset(("auto", "standard_only")),
+}
+# The names of the tools that a workspace may disable.
+_NAMES: Final = (("web_search_", WEB_SEARCH), ("web_fetch_", "openrouter:web_fetch"))
+_REQUIRED: Final = frozenset(("model", "messages", "max_tokens"))
+# Members that are no part of the prompt.
+_SETTINGS: Final = frozenset(
+    (
+        "model", "messages", "max_tokens", "stream", "metadata", "temperature", "top_p", "top_k",
+        "cache_control",
+    )
+)  # fmt: skip
+# Providers add text to the prompt that explains the tools to the model.
+_TOOLS_TOKENS: Final = 1_024
+# How a signature begins that has the reasoning of another provider.
+_MARK: Final = b'"' + MARK.encode()
+_EMPTY: Final = frozenset((b"null", b"false", b"[]", b"{}", b'""'))
+_FILE: Final = re.compile(rb'"file_id"\s*:\s*"')
+_TEXT_SOURCE: Final = re.compile(rb'"type"\s*:\s*"(?:text|content)"')
+_HEADER: Final = re.compile(r"[\x20-\x7e]*")
+_Blocks = Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(max_length=MAX_PARTS)]
+
+_Bound = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
+
+
+class _Turn(msgspec.Struct):
+    role: str
+    content: str | _Blocks
+
+
+class _Tool(msgspec.Struct):
+    type: str | None = None
+    max_uses: Any = None
+    max_content_tokens: Any = None
+
+
+class _NativeRequest(CommonFields, forbid_unknown_fields=False, kw_only=True):
+    """The members of a body that decide about price, limits and routing; others are not read."""
+
+    max_tokens: _Bound | None
+    messages: Annotated[list[_Turn], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)]
+    system: str | _Blocks | None = None
+    tools: Annotated[list[_Tool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
+
+
+class _NativeCount(_NativeRequest, kw_only=True):
+    max_tokens: _Bound | None = None
+
+
+_decode = msgspec.json.Decoder(_NativeRequest).decode
+_decode_count = msgspec.json.Decoder(_NativeCount).decode
+_KNOWN: Final = frozenset(each.name for each in msgspec.structs.fields(_NativeRequest))
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_tools = msgspec.json.Decoder(list[_Tool] | None).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def parse_message(
+    body: bytes,
+    *,
+    is_count: bool = False,
+    session_id: str | None = None,
+    headers: Sequence[tuple[str, str]] = (),
+) -> InferenceRequest:
+    """Parses a request of Messages; ``headers`` are the caller's headers of Anthropic.
+
+    Raises :class:`InvalidRequest` with the name of the wrong field. A field that chat cannot
+    express is no error here: routing refuses it if no upstream speaks the format.
+    """
+    check_body(body)
+    for name, value in headers:
+        if not _HEADER.fullmatch(value):
+            raise field_error(name, "Send printable ASCII alone in this header.")
+    problem: InvalidRequest | None = None
+    try:
+        chat = to_chat(body, is_count=is_count)
+    except InvalidRequest as exc:
+        if "fields" not in exc.metadata:
+            raise
+        problem = exc
+    if problem is None:
+        request = parsing.parse(Operation.CHAT, chat, session_id=session_id, is_checked=True)
+        has_wishes = request.preferences.options or request.server_tools is not NO_TOOLS
+        if is_count or has_wishes or _MARK in body:
+            # Options, a search for the gateway, or reasoning of another provider: only the chat
+            # form has them.
+            return request
+        return replace(request, native=_read_native(_decode_fields(body), headers))
+    return _parse_native(body, problem, is_count=is_count, session_id=session_id, headers=headers)
+
+
+def _parse_native(
+    body: bytes,
+    problem: InvalidRequest,
+    *,
+    is_count: bool,
+    session_id: str | None,
+    headers: Sequence[tuple[str, str]],
+) -> InferenceRequest:
+    """Returns the request of a body that chat cannot express.
+
+    Raises ``problem`` for a wrong one.
+    """
+    try:
+        fields = _decode_fields(body)
+    except msgspec.DecodeError:
+        raise problem from None
+    kept = {
+        name: raw for name, raw in fields.items() if name in _REQUIRED or bytes(raw) not in _EMPTY
+    }
+    if len(kept) < len(fields):
+        # What is empty asks for nothing.
+        return parse_message(
+            _encode(kept), is_count=is_count, session_id=session_id, headers=headers
+        )
+    try:
+        request: _NativeRequest = (_decode_count if is_count else _decode)(body)
+    except (msgspec.DecodeError, RecursionError):
+        raise problem from None
+    if request.max_tokens is None and not is_count:
+        raise problem
+    has_options = request.provider is not None and bool(request.provider.options)
+    if has_options or _MARK in body or not (GATEWAY_FIELDS - _KNOWN).isdisjoint(fields):
+        raise problem
+    parsed = parsing.parse(
+        Operation.CHAT, _write_chat(request, fields), session_id=session_id, is_checked=True
+    )
+    if is_count:
+        return parsed
+    if parsed.server_tools is not NO_TOOLS:
+        raise problem
+    tools = request.tools or []
+    extras = _read_extras(fields, body, tools)
+    [(name, text)] = problem.metadata["fields"].items()
+    return replace(
+        parsed,
+        native=replace(_read_native(fields, headers), problem=(name, text)),
+        server_tools=extras,
+        tools=frozenset(_name_tools(tools)),
+        allowed=replace(parsed.allowed, searches=extras.most_searches)
+        if extras.most_searches
+        else parsed.allowed,
+        prompt_bound=parsed.prompt_bound + sum(map(_bound_results, tools)),
+        size=len(body),
+        has_long_cache=parsing.has_long_cache(body),
+    )
+
+
+def _read_native(
+    fields: Mapping[str, msgspec.Raw], headers: Sequence[tuple[str, str]]
+) -> NativeBody:
+    own = {
+        name: raw for name, raw in fields.items() if name == "model" or name not in GATEWAY_FIELDS
+    }
+    asked = {name for name, raw in own.items() if bytes(memoryview(raw)[:5]) not in _EMPTY}
+    tools = _decode_tools(own["tools"]) if "tools" in own else None
+    return NativeBody(
+        NativeFormat.ANTHROPIC,
+        own,
+        tuple(headers),
+        is_portable=asked <= _PORTABLE_FIELDS | _BESIDE
+        and all(_type_of(tool).startswith(_PORTABLE_TOOLS) for tool in tools or ()),
+        beside=_BESIDE.intersection(own),
+    )
+
+
+def _read_extras(
+    fields: Mapping[str, msgspec.Raw], body: bytes, tools: Sequence[_Tool]
+) -> ServerTools:
+    """Returns what a request wants that costs more than its tokens; all of it is demanded."""
+    types = {_type_of(tool) for tool in tools}
+    searches = {name for name in types if name.startswith("web_search_")}
+    others = {name for name in types - searches if not name.startswith(_CALLERS + _FREE)}
+    others |= _UNPRICED.intersection(fields)
+    for name, usual in _USUAL.items():
+        value = msgspec.json.decode(fields[name]) if name in fields else None
+        if value is not None and not (isinstance(value, str) and value in usual):
+            others.add(name)
+    if _FILE.search(body):
+        # Files belong to an account of the provider, which all tenants of the operator share.
+        others.add("file_id")
+    if not searches and not others:
+        return NO_TOOLS
+    most = sum(_count_uses(tool) for tool in tools if _type_of(tool) in searches)
+    return ServerTools(
+        searches=frozenset(searches),
+        others=frozenset(others),
+        demanded=frozenset(searches | others),
+        most_searches=most,
+    )
+
+
+def _type_of(tool: _Tool) -> str:
+    return tool.type or "custom"
+
+
+def _name_tools(tools: Sequence[_Tool]) -> Iterator[str]:
+    """Yields the names of the tools that a server runs, as a workspace may disable them."""
+    for tool in tools:
+        kind = _type_of(tool)
+        if not kind.startswith(_CALLERS):
+            yield kind
+        yield from (name for start, name in _NAMES if kind.startswith(start))
+
+
+def _count_uses(tool: _Tool) -> int:
+    return _read_count(tool.max_uses, _MOST_USES) or DEFAULT_SEARCHES
+
+
+def _bound_results(tool: _Tool) -> int:
+    """Returns the most tokens that the results of a server's tool add to the prompt."""
+    kind = _type_of(tool)
+    if kind.startswith("web_search_"):
+        return _count_uses(tool) * _SEARCH_TOKENS
+    if kind.startswith("web_fetch_"):
+        most = _read_count(tool.max_content_tokens, _MOST_TOKENS) or _DOCUMENT_TOKENS
+        return _count_uses(tool) * most
+    return 0
+
+
+def _read_count(value: Any, most: int) -> int | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
+    return value if is_count else None
+
+
+def _write_chat(request: _NativeRequest, fields: Mapping[str, msgspec.Raw]) -> bytes:
+    """Returns a chat request that is measured like the body, and never sent.
+
+    Texts and what is not known stand in it as JSON, so it is no shorter than the prompt. Media
+    count by bounds of their own.
+    """
+    rest = {
+        name: raw
+        for name, raw in fields.items()
+        if name not in _SETTINGS and name not in GATEWAY_FIELDS
+    }
+    added = " " * _TOOLS_TOKENS if request.tools else ""
+    messages: list[dict[str, Any]] = []
+    if rest:
+        messages.append({"role": "system", "content": _encode(rest).decode() + added})
+    for turn in request.messages:
+        role = turn.role if turn.role in ("assistant", "system") else "user"
+        content = turn.content
+        parts = content if isinstance(content, str) else list(_write_parts(content))
+        messages.append({"role": role, "content": parts})
+    bound = request.max_tokens
+    members = {
+        "model": request.model,
+        "models": request.models,
+        "provider": request.provider,
+        "route": request.route,
+        "trace": request.trace,
+        "session_id": request.session_id,
+        "stream": request.stream,
+        "user": find_user(request),
+        "max_tokens": None if bound is None else max(bound, 1),
+        "messages": messages,
+    }
+    return _encode({name: value for name, value in members.items() if value is not None})
+
+
+def _write_parts(blocks: list[dict[str, msgspec.Raw]]) -> Iterator[dict[str, Any]]:
+    for block in blocks:
+        inner, kind = None, bytes(block.get("type", b""))
+        rest = {name: raw for name, raw in block.items() if name != "source"}
+        if kind == b'"image"':
+            yield {"type": "image_url", "image_url": {"url": ""}}
+        elif kind == b'"document"' and not _is_text(block.get("source")):
+            yield {"type": "file", "file": {"filename": "document"}}
+        elif kind == b'"tool_result"' and first_byte(block.get("content")) == b"[":
+            inner = _read_blocks(rest.pop("content"))
+        else:
+            rest = block
+        yield {"type": "text", "text": _encode(rest).decode()}
+        if inner is not None:
+            yield from _write_parts(inner)
+
+
+def _read_blocks(content: msgspec.Raw) -> list[dict[str, msgspec.Raw]]:
+    """Returns the blocks of a result; what is no block counts as one."""
+    return [
+        _decode_fields(raw) if first_byte(raw) == b"{" else {"": raw}
+        for raw in _decode_list(content)
+    ]
+
+
+def _is_text(source: msgspec.Raw | None) -> bool:
+    """Returns whether the source of a document is text, or blocks of text and images."""
+    return source is not None and _TEXT_SOURCE.search(bytes(source)[:512]) is not None

@@ -1,0 +1,58 @@
+"""Puts the gateway's members into answers of Anthropic's Messages that pass unchanged otherwise."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from catalog.pricing import Usage
+
+Members = dict[str, Any]
+
+_ENDED: Final = {
+    "type": "message_delta",
+    "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+}
+# Some compatible servers leave them out.
+DEFAULTS: Final = {"stop_reason": None, "stop_sequence": None}
+_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_encode = msgspec.json.Encoder().encode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_type = msgspec.json.Decoder(str).decode
+
+
+def encode_event(fields: Members) -> bytes:
+    """Encodes an event; line ends between raw values become spaces, because they would end it."""
+    data = _encode(fields)
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\n", b" ").replace(b"\r", b" ")
+    return b"event: %b\ndata: %b\n\n" % (_type_of(fields).encode(), data)
+
+
+def _type_of(fields: Members) -> str:
+    kind: Any = fields.get("type")
+    return _decode_type(kind) if isinstance(kind, msgspec.Raw) else kind
+
+
+def is_end(fields: Members) -> bool:
+    return _type_of(fields) == "message_delta"
+
+
+def write_start(fields: Members, identity: Members) -> tuple[Members, Any]:
+    message: Members = {**DEFAULTS, **_decode_members(fields["message"]), **identity}
+    return {**fields, "message": message}, message.get("usage")
+
+
+def write_end(fields: Members | None, usage: Members, metadata: Members) -> bytes:
+    return encode_event({**(fields or _ENDED), "usage": usage, **metadata}) + _STOP
+
+
+def write_counts(usage: Usage) -> Members:
+    written = usage.cache_write + usage.cache_write_1h
+    return {
+        "input_tokens": max(usage.prompt - usage.cached - written, 0),
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.completion,
+    }

@@ -1,0 +1,471 @@
+"""Messages that pass to an upstream of Anthropic's format, and its answers, unchanged."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+import requests
+
+from accounts.models import Guardrail
+from catalog.pricing import Price
+from config.credentials import Secret
+from inference.models import Generation
+from tests.support import factories
+from tests.support.database.snapshots import everything
+from tests.support.inference.messages import asked, events_of
+from tests.support.inference.prices import read_pricing
+from tests.support.inference.site import OPERATOR_SECRET, Site
+from tests.support.upstreams.recorded import (
+    AGENT,
+    BETAS,
+    BLOCKS,
+    ENDED,
+    EVENTS,
+    MESSAGE,
+    STARTED,
+    USAGE,
+)
+from tests.support.upstreams.speaking import Upstream
+
+PATH: Final = "/api/v1/messages"
+SEARCH: Final = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
+RATES: Final = {
+    "prompt": "0.000003",
+    "completion": "0.000015",
+    "input_cache_read": "0.0000003",
+    "input_cache_write": "0.00000375",
+    "input_cache_write_1h": "0.000006",
+    "web_search": "0.01",
+}
+# 50 tokens at the full rate, 20 read, 10 written for minutes and 20 for an hour, 40 of output, and
+# two searches.
+COST: Final = (
+    0.000003 * 100 + 0.0000003 * 20 + 0.00000375 * 10 + 0.000006 * 20 + 0.000015 * 40 + 0.02
+)
+
+
+def publish(site: Site, maker: Upstream, price: Price | None = None, **fields: Any) -> None:
+    """Publishes the model at the maker with the operator's credential."""
+    provider = factories.make_provider(
+        "maker", name="Maker", dialect="anthropic", base_url=maker.base_url
+    )
+    provider.set_credential(Secret(OPERATOR_SECRET))
+    price = read_pricing(RATES) if price is None else price
+    site.publish("claude-opus-5", provider=provider, price=price, **fields)
+
+
+def send(
+    site: Site, body: dict[str, Any], *, key: str | None = None, **headers: str
+) -> requests.Response:
+    sent = {name.replace("_", "-"): text for name, text in headers.items()}
+    return site.post(body, path=PATH, key=key, headers=sent)
+
+
+def raw_members(body: bytes) -> dict[str, str]:
+    """Returns the members of a JSON object as they are written."""
+    decoder, text, found = json.JSONDecoder(), body.decode(), {}
+    position = 1
+    while text[position - 1] != "}":
+        name, position = decoder.raw_decode(text, position)
+        position = text.index(":", position) + 1
+        while text[position] == " ":
+            position += 1
+        _, end = decoder.raw_decode(text, position)
+        found[name] = text[position:end]
+        position = end
+        while text[position] in ", ":
+            position += 1
+        position += text[position] == "}"
+    return found
+
+
+def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, maker: Upstream) -> None:
+    publish(site, maker)
+    raw = json.dumps(AGENT, ensure_ascii=False, separators=(", ", " : ")).encode()
+    answer = requests.post(
+        f"{site.server}{PATH}?beta=true",
+        data=raw,
+        headers={
+            "Authorization": f"Bearer {site.tenant.api_key}",
+            "Content-Type": "application/json",
+            "anthropic-version": "2026-10-21",
+            "anthropic-beta": BETAS,
+            "anthropic-workspace-id": "wrkspc_1",
+        },
+        timeout=20,
+    )
+    assert answer.status_code == 200, answer.text
+    assert maker.server is not None
+    [(head, body)] = maker.server.requests
+    given, arrived = raw_members(raw), raw_members(body)
+    assert list(arrived) == list(given)
+    changed = {name for name in given if given[name] != arrived[name]}
+    assert changed == {"model", "metadata"}
+    assert arrived["model"] == '"claude-opus-5"'
+    path, headers = maker.requested(head)
+    assert path == "/v1/messages"
+    assert (headers["anthropic-version"], headers["anthropic-beta"]) == ("2026-10-21", BETAS)
+    # The account of whoever pays is not the caller's to choose.
+    assert "anthropic-workspace-id" not in headers
+    assert headers["x-api-key"] == OPERATOR_SECRET
+    user = json.loads(arrived["metadata"])["user_id"]
+    assert user
+    assert "device_id" not in user
+
+
+def test_two_tenants_have_two_users_and_one_body(site: Site, maker: Upstream) -> None:
+    publish(site, maker)
+    other = factories.make_tenant("Other")
+    for key in (site.tenant.api_key, other.api_key):
+        assert send(site, AGENT, key=key).status_code == 200
+    (_, _, first), (_, _, second) = maker.seen()
+    assert first.pop("metadata") != second.pop("metadata")
+    assert first == second
+
+
+def test_the_answer_passes_with_our_id_model_and_cost(site: Site, maker: Upstream) -> None:
+    publish(site, maker)
+    answer = send(site, asked(tools=[SEARCH]))
+    assert answer.status_code == 200, answer.text
+    row = site.settled()
+    body = answer.json()
+    usage = body["usage"]
+    assert body == {
+        **MESSAGE,
+        "id": row.id,
+        "model": site.model.slug,
+        "provider": "Maker",
+        "usage": {
+            **USAGE,
+            "cost": usage["cost"],
+            "is_byok": False,
+            "cost_details": usage["cost_details"],
+        },
+    }
+    assert usage["cost"] == pytest.approx(COST, abs=1e-12)
+    assert row.cost_nano == round(COST * 10**9)
+    assert (row.prompt_tokens, row.completion_tokens, row.cached_tokens) == (150, 40, 20)
+    assert (row.finish_reason, row.native_finish_reason) == ("stop", "pause_turn")
+    assert (row.upstream_id, row.upstream_model) == ("msg_1", "claude-opus-5")
+    assert maker.seen()[0][2]["tools"] == [SEARCH]
+
+
+def test_the_events_pass_with_our_id_model_and_cost(site: Site, maker: Upstream) -> None:
+    publish(site, maker)
+    answer = send(site, asked(tools=[SEARCH], stream=True))
+    assert answer.status_code == 200, answer.text
+    row = site.settled()
+    events = events_of(answer.content)
+    started, ended = events[0], events[-2]
+    assert started["message"] == {
+        **STARTED["message"],
+        "id": row.id,
+        "model": site.model.slug,
+        "provider": "Maker",
+    }
+    assert events[1:-2] == EVENTS[1:-2]
+    assert {**ended, "usage": None} == {**ENDED[0], "usage": None}
+    assert ended["usage"]["cost"] == pytest.approx(COST, abs=1e-12)
+    assert ended["usage"]["server_tool_use"] == USAGE["server_tool_use"]
+    assert events[-1] == {"type": "message_stop"}
+    assert row.cost_nano == round(COST * 10**9)
+    assert (row.finish_reason, row.native_finish_reason) == ("stop", "pause_turn")
+    assert row.is_estimated is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"tools": [{"type": "code_execution_20260120", "name": "c"}]}, "code_execution_20260120"),
+        ({"tools": [{"type": "advisor_20260301", "name": "a"}]}, "advisor_20260301"),
+        ({"tools": [{"type": "strange_2027", "name": "a"}]}, "strange_2027"),
+        (
+            {"mcp_servers": [{"type": "url", "url": "https://a.example", "name": "a"}]},
+            "mcp_servers",
+        ),
+        ({"container": {"skills": [{"type": "custom", "skill_id": "s"}]}}, "container"),
+        ({"container": "container_1"}, "container"),
+        ({"fallbacks": [{"model": "claude-haiku-4-5"}]}, "fallbacks"),
+        ({"speed": "fast"}, "speed"),
+        ({"inference_geo": "us"}, "inference_geo"),
+        ({"service_tier": "priority"}, "service_tier"),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
+                        ],
+                    }
+                ]
+            },
+            "file_id",
+        ),
+    ],
+)
+def test_what_has_no_rate_is_refused_by_name_where_credits_pay(
+    site: Site, maker: Upstream, fields: dict[str, Any], name: str
+) -> None:
+    publish(site, maker)
+    before = everything()
+    refused = send(site, asked(**fields))
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["message"] == (
+        f"{name}: no endpoint of 'acme/falcon' can do it at a known price. Leave it out, or use a "
+        "credential of your own."
+    )
+    assert everything() == before
+    assert maker.seen() == []
+    # Whoever pays the provider decides.
+    provider = site.model.endpoints.get().provider
+    factories.make_credential(site.tenant, provider)
+    assert send(site, asked(**fields)).status_code == 200
+    [(_, _, body)] = maker.seen()
+    assert {member: body[member] for member in fields} == fields
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"speed": "standard", "inference_geo": "global", "service_tier": "standard_only"},
+        {"mcp_servers": [], "container": None, "fallbacks": []},
+        {"diagnostics": {"previous_message_id": "msg_0"}, "output_config": {"task_budget": 5}},
+        {"thinking": {"type": "enabled", "budget_tokens": 1024, "display": "updates"}},
+        {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+        {"tools": [{"type": "text_editor_20250728", "name": "e", "max_characters": 9}]},
+        {"tools": [{"type": "memory_20250818", "name": "memory"}]},
+        {"tools": [{"type": "computer_20251124", "name": "c", "display_width_px": 9}]},
+        {"tools": [{"type": "web_fetch_20260209", "name": "web_fetch", "max_uses": 1}]},
+        {"max_tokens": 0},
+        {"stop_sequences": list("abcde")},
+        {"betas_of_next_year": {"a": [1.50]}},
+    ],
+    ids=str,
+)
+def test_what_costs_its_tokens_alone_passes(
+    site: Site, maker: Upstream, fields: dict[str, Any]
+) -> None:
+    publish(site, maker)
+    assert (answer := send(site, asked(**fields))).status_code == 200, answer.text
+    [(_, _, body)] = maker.seen()
+    asked_for = {name: value for name, value in fields.items() if value not in (None, [])}
+    assert {name: body[name] for name in asked_for} == asked_for
+
+
+def test_a_search_without_a_rate_is_refused(site: Site, maker: Upstream) -> None:
+    publish(site, maker, read_pricing({}))
+    refused = send(site, asked(tools=[SEARCH]))
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith("web_search_20250305: no endpoint")
+
+
+def test_a_lifetime_of_an_hour_needs_a_rate_of_its_own(site: Site, maker: Upstream) -> None:
+    rates = {name: rate for name, rate in RATES.items() if name != "input_cache_write_1h"}
+    publish(site, maker, read_pricing(rates))
+    answer = send(site, AGENT)
+    assert answer.headers["X-Left-Out"] == "cache_control.ttl"
+    assert maker.seen()[0][2]["system"][1]["cache_control"] == {"type": "ephemeral"}
+
+
+def test_a_lifetime_of_an_hour_passes_with_a_rate(site: Site, maker: Upstream) -> None:
+    publish(site, maker)
+    answer = send(site, AGENT)
+    assert "X-Left-Out" not in answer.headers
+    assert maker.seen()[0][2]["system"] == AGENT["system"]
+
+
+def test_an_upstream_of_another_format_is_not_asked_for_what_chat_lacks(
+    site: Site, maker: Upstream
+) -> None:
+    site.publish()
+    before = everything()
+    refused = send(site, asked(tools=[SEARCH]))
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["message"] == "tools[0].type: Only tools that the caller runs, of type 'custom'."
+    assert error["details"]["excluded"][0]["excluded_by"] == ["native_format"]
+    assert (everything(), site.dialled()) == (before, [])
+    publish(site, maker)
+    answer = send(site, asked(tools=[SEARCH]))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["provider"] == "Maker"
+    assert site.dialled() == []
+
+
+def test_another_format_answers_after_a_failure_what_chat_can_say(
+    site: Site, maker: Upstream
+) -> None:
+    publish(site, maker)
+    site.publish(price=factories.make_price("0.1", "0.1"))
+    maker.status = "503 Busy"
+    answer = send(
+        site, {**AGENT, "tools": [], "stream": False, "max_tokens": 50}, anthropic_beta=BETAS
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["content"][0]["text"].endswith(" Hi")
+    [request] = site.dialled()
+    # Other models would read Claude Code's line for Anthropic as a prompt.
+    assert [part["text"] for part in request.body["messages"][0]["content"]] == [
+        "You are Claude Code."
+    ]
+    assert "anthropic-beta" not in request.headers
+
+
+def test_an_error_of_the_upstream_keeps_its_words(site: Site, maker: Upstream) -> None:
+    publish(site, maker)
+    words = (
+        "messages.1.content.0: Invalid `signature` in `thinking` block: adaptive thinking is not "
+        f"supported on this model (key {OPERATOR_SECRET})"
+    )
+    maker.status = "400 Bad Request"
+    maker.answer = {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": words},
+        "request_id": "req_1",
+    }
+    refused = send(site, AGENT)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["message"] == words.replace(OPERATOR_SECRET, "********")
+
+
+def test_a_header_of_another_script_is_refused(site: Site, maker: Upstream) -> None:
+    publish(site, maker)
+    refused = requests.post(
+        f"{site.server}{PATH}",
+        json=asked(),
+        headers={b"x-api-key": site.tenant.api_key.encode(), b"anthropic-beta": b"a\xe9"},
+        timeout=20,
+    )
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith("anthropic-beta: ")
+    assert maker.seen() == []
+
+
+def lie(site: Site, maker: Upstream, *events: dict[str, Any]) -> tuple[list[Any], Generation]:
+    publish(site, maker)
+    # The answer has begun when the caller gets the first piece of what is read.
+    first, *rest = events
+    maker.events = [first, {"type": "ping", "padding": "x" * 20_000}, *rest]
+    answer = send(site, asked(stream=True))
+    assert answer.status_code == 200, answer.text
+    return events_of(answer.content), site.settled()
+
+
+WRONG_INDEX: Final = {
+    "type": "content_block_delta",
+    "index": 7,
+    "delta": {"type": "text_delta", "text": "x"},
+}
+LATE: Final = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ((STARTED, *BLOCKS, WRONG_INDEX, *ENDED), "has not begun"),
+        ((STARTED, BLOCKS[0], BLOCKS[0]), "wrong index"),
+        ((STARTED, STARTED), "one message"),
+        ((STARTED, *BLOCKS, LATE, *ENDED), "Overloaded"),
+        ((STARTED, *BLOCKS[:9]), "end mark"),
+        ((STARTED, {**BLOCKS[0], "content_block": 5}), "malformed"),
+        ((STARTED, {"type": "ping", "padding": "x" * 17_000_000}), "too large"),
+    ],
+    ids=["index", "twice", "again", "error", "cut", "type", "huge"],
+)
+def test_a_stream_that_breaks_its_format_ends_in_an_error(
+    site: Site, maker: Upstream, events: tuple[dict[str, Any], ...], message: str
+) -> None:
+    found, row = lie(site, maker, *events)
+    assert found[-1]["type"] == "error"
+    assert message in found[-1]["error"]["message"]
+    assert "message_stop" not in [event["type"] for event in found]
+    assert row.status == Generation.Status.FAILED
+
+
+def test_a_whole_stream_without_its_end_mark_gets_one(site: Site, maker: Upstream) -> None:
+    found, row = lie(site, maker, STARTED, *BLOCKS, ENDED[0])
+    assert [event["type"] for event in found[-2:]] == ["message_delta", "message_stop"]
+    assert row.status == Generation.Status.COMPLETED
+
+
+def test_a_usage_that_shrinks_costs_what_was_used(site: Site, maker: Upstream) -> None:
+    shrunk = {**ENDED[0], "usage": {"input_tokens": 1, "output_tokens": 1}}
+    found, row = lie(site, maker, STARTED, *BLOCKS, ENDED[0], shrunk, ENDED[1])
+    assert [event["type"] for event in found].count("message_delta") == 2
+    # The counts of the last event are those of the answer, for the caller and for the ledger.
+    assert found[-2]["usage"]["cost"] == row.cost_nano / 10**9
+
+
+def test_a_claim_beyond_what_was_allowed_is_not_told_as_a_count(
+    site: Site, maker: Upstream
+) -> None:
+    claim = {"input_tokens": 10**9, "output_tokens": 10**9}
+    started = {**STARTED, "message": {**STARTED["message"], "usage": claim}}
+    found, row = lie(site, maker, started, *BLOCKS, {**ENDED[0], "usage": claim}, ENDED[1])
+    usage = found[-2]["usage"]
+    assert usage["output_tokens"] == row.completion_tokens == 50
+    assert usage["input_tokens"] == row.prompt_tokens < 10**6
+    assert found[0]["message"]["usage"]["input_tokens"] < 10**6
+
+
+def test_a_stream_without_its_last_usage_still_ends(site: Site, maker: Upstream) -> None:
+    found, row = lie(site, maker, STARTED, *BLOCKS, ENDED[1])
+    assert [event["type"] for event in found[-2:]] == ["message_delta", "message_stop"]
+    assert found[-2]["usage"]["output_tokens"] == row.completion_tokens
+    assert row.is_estimated is True
+
+
+def test_what_a_filter_redacts_is_redacted_in_the_native_body(site: Site, maker: Upstream) -> None:
+    publish(site, maker)
+    guard(site, "redact")
+    block = {
+        "type": "search_result",
+        "source": "https://pages.example",
+        "title": "about SECRET",
+        "content": [{"type": "text", "text": "the SECRET"}],
+        "citations": {"enabled": True},
+    }
+    answer = send(site, asked([block], system="keep SECRET"))
+    assert answer.status_code == 200, answer.text
+    [(_, _, body)] = maker.seen()
+    [sent] = body["messages"][0]["content"]
+    assert sent == {**block, "title": "about [S]", "content": [{"type": "text", "text": "the [S]"}]}
+    assert body["system"] == "keep [S]"
+    assert body["max_tokens"] == 50
+
+
+def test_what_a_filter_blocks_reaches_no_upstream(site: Site, maker: Upstream) -> None:
+    publish(site, maker)
+    guard(site, "block")
+    cited = {"type": "text", "text": "a", "citations": [{"cited_text": "SECRET"}], "x": 1}
+    refused = send(site, asked([cited]))
+    assert refused.status_code == 403, refused.text
+    refused = send(site, asked(), anthropic_beta="SECRET")
+    assert refused.status_code == 200, refused.text
+    assert [head.get("anthropic-beta") for _, head, _ in maker.seen()] == [None]
+
+
+def test_a_match_that_only_the_native_body_has_is_left_out_with_it(
+    site: Site, maker: Upstream
+) -> None:
+    publish(site, maker)
+    guard(site, "block")
+    earlier = {"type": "text", "text": "a", "citations": [{"cited_text": "SECRET"}]}
+    turns = [{"role": "assistant", "content": [earlier]}, {"role": "user", "content": "b"}]
+    assert send(site, asked(messages=turns)).status_code == 200
+    [(_, _, body)] = maker.seen()
+    assert "SECRET" not in json.dumps(body)
+
+
+def guard(site: Site, action: str) -> None:
+    Guardrail.objects.edit_workspace_default(
+        site.tenant.workspace,
+        content_filters=[{"pattern": "SECRET", "action": action, "label": "[S]"}],
+    )
