@@ -31,6 +31,12 @@ class AccountsConfig(CausewayApp):
             "policy", permissions={Role.SUPPORT: ("add", "change", "delete")}
         ),
         "keyassignment": ModelDeclaration(),
+        "preset": ModelDeclaration(
+            "tune",
+            permissions={Role.SUPPORT: ("add", "change", "delete")},
+            title_columns=("name", "slug"),
+        ),
+        "presetversion": ModelDeclaration(title_columns=("version",)),
         "ratelimit": INTERNAL,
         "memberassignment": ModelDeclaration(),
     }

@@ -371,6 +371,7 @@ SPECTACULAR_SETTINGS = {
         "PrivateEndpointStatus": "endpoints.models.PrivateEndpoint.Status",
         "DeclaredRegion": "accounts.models.Region",
         "LimitResetEnum": "accounts.models.LimitReset",
+        "PresetStatus": "accounts.models.Preset.Status",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",

@@ -11,6 +11,7 @@ from accounts.views.credentials import ByokViewSet
 from accounts.views.guardrails import GuardrailViewSet
 from accounts.views.keys import CurrentKeyViewSet, KeyViewSet
 from accounts.views.organizations import MemberViewSet, SettingsViewSet
+from accounts.views.presets import PresetViewSet
 from accounts.views.workspaces import WorkspaceViewSet
 from billing.topups import pay
 from billing.views import CoinbaseChargeViewSet, CreditsViewSet, CryptoTopUpViewSet
@@ -44,6 +45,7 @@ router.register("byok", ByokViewSet, "byok")
 router.register("workspaces", WorkspaceViewSet, "workspace")
 router.register("aliases", AliasViewSet, "alias")
 router.register("guardrails", GuardrailViewSet, "guardrail")
+router.register("presets", PresetViewSet, "preset")
 router.register("end-users", EndUserViewSet, "end-user")
 router.register("external-users", ExternalUserViewSet, "external-user")
 

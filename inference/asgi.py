@@ -91,6 +91,8 @@ class Inference:
         connection.mark_recognized()
         idempotency_key = connection.idempotency_key() if is_repeatable else None
         connection.is_digested = is_repeatable
+        connection.caller = key
+        connection.presets = self._gateway.presets
         with self._gateway.bulkheads.enter(key.organization_id, key.key_id) as occupancy:
             connection.workload = Workload(
                 occupancy, self._gateway.large_work, self._gateway.loop_time

@@ -93,6 +93,7 @@ class Generation(models.Model):
     )
     end_user = models.CharField(max_length=512, null=True, db_collation="C")
     session_id = models.CharField(max_length=256, null=True)
+    preset_id = models.UUIDField(null=True, help_text="The preset that the request named.")
     trace = models.TextField(
         null=True, editable=False, help_text="The caller's own trace of the request, as JSON."
     )

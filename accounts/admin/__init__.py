@@ -6,6 +6,7 @@ from accounts.admin.keys import ApiKeyAdmin
 from accounts.admin.members import MemberAdmin
 from accounts.admin.operators import OperatorAdmin, OperatorGroupAdmin
 from accounts.admin.organizations import OrganizationAdmin
+from accounts.admin.presets import PresetAdmin
 from accounts.admin.workspaces import WorkspaceAdmin
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "OperatorAdmin",
     "OperatorGroupAdmin",
     "OrganizationAdmin",
+    "PresetAdmin",
     "WorkspaceAdmin",
 ]

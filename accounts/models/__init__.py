@@ -18,6 +18,7 @@ from accounts.models.guardrails import (
 from accounts.models.keys import ApiKey, ApiKeyNotFound, KeyDigest
 from accounts.models.members import Member, MemberNotFound
 from accounts.models.organizations import Organization
+from accounts.models.presets import Preset, PresetNotFound, PresetVersion
 from accounts.models.rate_limits import (
     LIMIT_NAMES,
     MOST_RATE,
@@ -58,6 +59,9 @@ __all__ = [
     "MemberAssignment",
     "MemberNotFound",
     "Organization",
+    "Preset",
+    "PresetNotFound",
+    "PresetVersion",
     "RateLimit",
     "Region",
     "SecretRequired",

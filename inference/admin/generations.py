@@ -60,6 +60,7 @@ class GenerationForm(ConsoleForm):
             "request_id": "Request ID",
             "api_key": "API key",
             "session_id": "Session ID",
+            "preset_id": "Preset ID",
             "http_referer": "HTTP referer",
             "provider_name": "Provider",
             "is_byok": "BYOK",
@@ -113,7 +114,7 @@ class GenerationAdmin(GenerationColumns, ReadOnlyAdmin):
                     ("end_user", "session_id"),
                     ("region", "http_referer"),
                     ("app_title", "user_agent"),
-                    "trace",
+                    ("preset_id", "trace"),
                 )
             },
         ),

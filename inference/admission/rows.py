@@ -21,6 +21,7 @@ class GenerationRow(msgspec.Struct, frozen=True):
     end_user: str | None
     session_id: str | None
     trace: str | None
+    preset_id: UUID | None
     region: str
     http_referer: str | None
     app_title: str | None
@@ -60,6 +61,7 @@ def make_row(entry: AdmissionRequest, admission: Admission) -> GenerationRow:
         end_user=entry.request.user,
         session_id=entry.request.session_id,
         trace=entry.request.trace,
+        preset_id=entry.request.preset_id,
         region=entry.region or "global",
         http_referer=entry.http_referer,
         app_title=entry.app_title,

@@ -27,6 +27,7 @@ from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime
 from inference import metrics
 from inference.admission.admit import AdmissionLanes
+from inference.admission.copies.presets import PresetReader
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
@@ -76,6 +77,7 @@ class Gateway:
         self.health = HealthTable()
         self.bulkheads = Bulkheads()
         self.recognizer = Recognizer(self.bulkheads.refuse)
+        self.presets = PresetReader()
         self.claims = ClaimLog()
         suspects = Suspects()
         self._admissions = AdmissionLanes(self.health, suspects)
@@ -116,6 +118,7 @@ class Gateway:
         self._screening.close()
         await self._heartbeat.close()
         await self.recognizer.close()
+        await self.presets.close()
         await self._admissions.close()
         await self._settlements.close()
         await self.egress_client.__aexit__(None, None, None)

@@ -24,11 +24,22 @@ from config.server.bodies import (
 )
 from config.server.bulkheads import Occupancy
 from config.server.connections.cycle import Cycle
+from inference.admission.copies.presets import PresetReader
+from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck
 from inference.exchange.workload import Workload
 from inference.faces.head import RequestHead
 from inference.faces.waiting import Keepalive, Patience, read_patience
 from inference.requests import parsing
+from inference.requests.limits import is_large
+from inference.requests.operations.presets import OPERATIONS as PRESET_OPERATIONS
+from inference.requests.operations.presets import (
+    Preset,
+    find_preset_name,
+    may_name_preset,
+    name_models,
+    require_usable,
+)
 from inference.requests.parsing import InferenceRequest
 
 # The comment that a quiet stream sends, so that proxies do not close it.
@@ -54,6 +65,8 @@ class Connection(RequestHead):
     _patience = Patience()
     # The caller waits no longer.
     is_late = False
+    caller: RecognizedKey
+    presets: PresetReader
 
     def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(scope)
@@ -63,6 +76,7 @@ class Connection(RequestHead):
         self._cycle: Cycle = scope["causeway.cycle"]
         self.generation_id = ""
         self.rate_headers: Mapping[str, str] | None = None
+        self.preset: Preset | None = None
         # What the request offered and the model was not told of.
         self.left_out: tuple[str, ...] = ()
         # Names the tools that are not sent to the candidate that answers.
@@ -83,19 +97,35 @@ class Connection(RequestHead):
         caller of this method keeps the body, so that the exchange can free it.
         """
         body = await read_body(self._receive, occupancy, body_length(self._scope))
-        request = await self.workload.run(len(body), self.parse_body, body)
+        rest = body
+        if self.operation in PRESET_OPERATIONS and (is_large(body) or may_name_preset(body)):
+            rest = await self._take_preset(body)
+        # Repeats are recognized by what the caller sent, whatever its preset says.
+        request = await self.workload.run(len(body), self.parse_body, body, rest)
         self.left_out = request.left_out
         return request
 
-    def parse_body(self, body: bytes) -> InferenceRequest:
-        """Parses the request's body, and notes by what its repeats are recognized."""
-        request = self.parse(body)
+    def parse_body(self, body: bytes, rest: bytes | None = None) -> InferenceRequest:
+        """Parses the request's body, and notes by what its repeats are recognized.
+
+        ``rest`` is the body without the name of a preset.
+        """
+        request = self.parse(body if rest is None else rest)
         self.note_body(body)
         return request
 
     def parse(self, body: bytes) -> InferenceRequest:
         """Parses the request's body; raises :class:`InvalidRequest`."""
-        return parsing.parse(self.operation, body, session_id=self.header(b"x-session-id"))
+        session_id = self.header(b"x-session-id")
+        return parsing.parse(self.operation, body, session_id=session_id, preset=self.preset)
+
+    async def _take_preset(self, body: bytes) -> bytes:
+        """Finds the preset that a body names, and returns the body without the name."""
+        named = await self.workload.run(len(body), find_preset_name, body)
+        if named is None:
+            return body
+        self.preset = require_usable(named, await self.presets.find(self.caller.key_id, named.slug))
+        return name_models(named, self.preset)
 
     def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
         """Returns the pieces of a whole reply in the format of the interface."""

@@ -37,6 +37,7 @@ class MessagesConnection(Connection):
             is_count=self.is_count,
             session_id=self.header(b"x-session-id") or self.header(b"x-claude-code-session-id"),
             headers=self.native_headers(),
+            preset=self.preset,
         )
 
     def native_headers(self) -> list[tuple[str, str]]:

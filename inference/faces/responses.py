@@ -28,7 +28,9 @@ class ResponsesConnection(Connection):
 
     def parse(self, body: bytes) -> InferenceRequest:
         translated = to_chat(body, session_id=self.header(b"x-session-id"))
-        request = parsing.parse(self.operation, translated.chat, is_checked=True)
+        request = parsing.parse(
+            self.operation, translated.chat, is_checked=True, preset=self.preset
+        )
         self._echo, self._tools = translated.echo, translated.tools
         self._events = Events(translated.echo, translated.tools)
         return replace(request, left_out=translated.left_out)

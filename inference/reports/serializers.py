@@ -176,7 +176,7 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     num_media_prompt = serializers.SerializerMethodField()
     num_search_results = _AbsentInteger()
     origin = serializers.SerializerMethodField(help_text="The origin of the referer, or empty.")
-    preset_id = _AbsentText()
+    preset_id = serializers.CharField(allow_null=True)
     provider_name = serializers.CharField(allow_null=True)
     provider_responses = serializers.SerializerMethodField()
     router = _AbsentText()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from config.api.text import CONTROL_CHARACTERS
 from inference.requests.limits import MAX_ALL_CHOICES, check_body, is_large
 from inference.requests.operations import ROWS
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS, drop_unset, take_wishes
+from inference.requests.operations.presets import Preset, merge_preset
 from inference.requests.operations.server_tools import (
     NO_TOOLS,
     OPERATOR_FIELDS,
@@ -56,7 +58,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     """A parsed request, and the raw fields that are sent upstream.
 
     ``models`` is empty if the caller names none. ``files`` are sent beside the fields. ``trace`` is
-    the caller's own trace as JSON. ``size`` is the size of the body in bytes.
+    the caller's own trace as JSON, and ``preset_id`` the preset that joined the request. ``size``
+    is the size of the body in bytes.
 
     ``max_tokens`` is the most that one choice may produce, ``None`` if the caller leaves it to the
     endpoint. ``choices`` is the number of completions, or of vectors. ``prompt_bound`` is an upper
@@ -84,6 +87,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
     session_id: str | None = None
     trace: str | None = None
+    preset_id: UUID | None = None
     max_tokens: int | None = None
     choices: int = 1
     prompt_bound: int = 0
@@ -150,16 +154,23 @@ class InferenceRequest(msgspec.Struct, frozen=True):
 
 
 def parse(
-    operation: Operation, body: bytes, *, session_id: str | None = None, is_checked: bool = False
+    operation: Operation,
+    body: bytes,
+    *,
+    session_id: str | None = None,
+    is_checked: bool = False,
+    preset: Preset | None = None,
 ) -> InferenceRequest:
     """Parses a request body; raises :class:`InvalidRequest` with the name of the wrong field.
 
     ``session_id`` comes from a header of the request; one in the body takes precedence. A body
     above ``LARGE_BYTES`` is parsed in a thread. ``is_checked`` says that the body was made from one
-    that passed :func:`check_body`.
+    that passed :func:`check_body`. The fields of a ``preset`` join those of the body.
     """
     if not is_checked:
         check_body(body)
+    if preset is not None:
+        body = merge_preset(operation, body, preset)
     request, fields = _decode(operation, body)
     session_id = request.session_id or session_id
     row = ROWS[operation]
@@ -168,11 +179,7 @@ def parse(
     row.check(request, fields)
     models = row.models(request)
     wishes = take_wishes(operation, fields, models)
-    for name in row.left_out:
-        fields.pop(name, None)
-    for name, default in row.defaults.items():
-        if fields.get(name, _NULL) == _NULL:
-            fields[name] = default
+    _complete(row, fields)
     prompt = bound_prompt(row, request, fields)
     server_tools = read_server_tools(fields, row.tools(request), wishes.search)
     is_measured = is_large(body)
@@ -185,6 +192,7 @@ def parse(
         fields=fields,
         session_id=session_id or None,
         trace=wishes.trace,
+        preset_id=None if preset is None else preset.preset_id,
         max_tokens=row.output_bound(request),
         choices=answers,
         prompt_bound=prompt.bound,
@@ -223,6 +231,15 @@ def _decode(operation: Operation, body: bytes) -> tuple[Any, dict[str, Any]]:
 def has_long_cache(body: bytes) -> bool:
     """Returns whether a mark of the body asks to keep a cached prefix for an hour."""
     return b'"ttl"' in body and _LONG_CACHE.search(body) is not None
+
+
+def _complete(row: RequestRow[Any], fields: dict[str, Any]) -> None:
+    """Removes the fields of an operation that are not sent, and adds its defaults."""
+    for name in row.left_out:
+        fields.pop(name, None)
+    for name, default in row.defaults.items():
+        if fields.get(name, _NULL) == _NULL:
+            fields[name] = default
 
 
 def _allow_pieces(

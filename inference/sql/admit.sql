@@ -40,7 +40,7 @@ WITH batch AS (
         id text, organization_id uuid, workspace_id uuid, api_key_id uuid, member_id uuid,
         end_user text, session_id text, trace text, region text, http_referer text,
         app_title text, user_agent text, operation text, streamed bool, model text,
-        private_endpoint_id uuid,
+        private_endpoint_id uuid, preset_id uuid,
         model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
         attestation_id bigint, request_id text, hold_nano bigint, upstream_hold_nano bigint,
         held_tokens bigint, limit_subjects uuid[], images int, credits_id bigint,
@@ -198,7 +198,7 @@ stored AS (
     INSERT INTO inference_generation (
         id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, trace,
         region, http_referer, app_title, user_agent, operation, streamed, model,
-        private_endpoint_id,
+        private_endpoint_id, preset_id,
         model_endpoint_id, provider_name, price_id, is_byok, attestation_id, created_at,
         request_id, hold_nano, upstream_hold_nano, held_tokens, limit_subjects, status,
         is_estimated, cost_nano, upstream_cost_nano, attempts
@@ -206,7 +206,7 @@ stored AS (
     SELECT
         id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, trace,
         region, http_referer, app_title, user_agent, operation, streamed, model,
-        private_endpoint_id,
+        private_endpoint_id, preset_id,
         model_endpoint_id, provider_name, price_id, is_byok, attestation_id, now(),
         request_id, hold_nano, upstream_hold_nano, held_tokens, limit_subjects, 'pending',
         FALSE, 0, 0, '[]'::jsonb

@@ -28,6 +28,10 @@ OPERATIONS = {
         "list_member_assignments",
     ],
     "organization": ["list_members", "get_settings", "update_settings"],
+    "presets": [
+        "list", "get", "create_presets_chat_completions", "create_presets_messages",
+        "create_presets_responses", "list_versions", "get_version",
+    ],
 }  # fmt: skip
 
 
@@ -103,6 +107,42 @@ def test_a_setting_that_nothing_reads_is_refused_by_name(manager: OpenRouter) ->
     assert caught.value.data.error.metadata["fields"] == {
         "is_observability_broadcast_enabled": "This service does not do this yet. Leave it out."
     }
+
+
+def test_a_preset_is_made_from_a_request_and_shown(
+    manager: OpenRouter, tenant: Tenant, actor: str
+) -> None:
+    presets = manager.presets
+    first = presets.create_presets_chat_completions(
+        slug="support",
+        model="acme/falcon",
+        temperature=0.25,
+        messages=[{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
+    ).data
+    made = first.designated_version
+    assert made is not None
+    assert (first.slug, first.status, first.workspace_id) == (
+        "support", "active", str(tenant.workspace.pk),
+    )  # fmt: skip
+    assert (made.version, made.system_prompt, made.creator_id) == (1, "Be kind.", actor)
+    assert made.config == {"model": "acme/falcon", "temperature": 0.25}
+    second = presets.create_presets_responses(
+        slug="support", input="Hi", instructions="Be brief.", top_p=0.5
+    ).data
+    assert second.designated_version is not None
+    assert second.designated_version.config == {"top_p": 0.5}
+    assert presets.get(slug="support").data == second
+    page = presets.list()
+    assert page is not None
+    assert [(row.slug, row.designated_version_id) for row in page.result.data] == [
+        ("support", second.designated_version_id)
+    ]
+    versions = presets.list_versions(slug="support")
+    assert versions is not None
+    assert versions.result.data == [second.designated_version, made]
+    assert presets.get_version(slug="support", version="1").data == made
+    with pytest.raises(errors.NotFoundResponseError):
+        presets.get(slug="nobody")
 
 
 def test_the_default_workspace_is_deleted_on_confirmation(manager: OpenRouter) -> None:

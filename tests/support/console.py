@@ -31,7 +31,7 @@ from tests.support import factories
 from tests.support.catalogue import make_proposal
 from tests.support.database.snapshots import MEASUREMENTS
 from tests.support.factories import Tenant
-from tests.support.governance import make_guardrail, make_member
+from tests.support.governance import make_guardrail, make_member, make_preset
 
 # The routes register the pages; modules of tests read the registry before any route is loaded.
 discover_pages()
@@ -58,6 +58,7 @@ STATUSES = {
             "accounts_byokcredential",
             "accounts_member",
             "accounts_guardrail",
+            "accounts_preset",
             "catalog_provider",
             "catalog_modelalias",
             "catalog_languagemodel",
@@ -152,6 +153,7 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         credential,
         make_member(tenant.organization),
         make_guardrail(tenant.workspace),
+        make_preset(tenant.workspace),
         provider,
         model,
         public,

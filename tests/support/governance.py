@@ -9,7 +9,7 @@ from typing import Any
 
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey, Guardrail, Member, Organization, Workspace
+from accounts.models import ApiKey, Guardrail, Member, Organization, Preset, Workspace
 from tests.support.factories import Tenant
 
 _numbers = itertools.count(1)
@@ -29,6 +29,16 @@ def make_workspace(organization: Organization, **fields: Any) -> Workspace:
 
 def make_guardrail(workspace: Workspace, **fields: Any) -> Guardrail:
     return Guardrail.objects.create_guardrail(workspace=workspace, **{"name": "Strict", **fields})
+
+
+def make_preset(
+    workspace: Workspace, slug: str = "support", system: str | None = None, **config: Any
+) -> Preset:
+    """Stores a version of a preset with the fields ``config``, which applies at once."""
+    preset: Preset = Preset.objects.store_version(
+        workspace, slug, config=json.dumps(config), system_prompt=system, by="test"
+    )
+    return preset
 
 
 def make_key(tenant: Tenant, name: str = "key", **fields: Any) -> ApiKey:

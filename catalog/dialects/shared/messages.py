@@ -17,7 +17,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from catalog.dialects.base import Call, Untranslatable, decode_object
-from catalog.dialects.shared.raw import is_null
 
 Raw = msgspec.Raw
 Kind = Literal["image", "file", "audio", "video"]
@@ -31,13 +30,8 @@ _JSON_ONLY: Final = (
     "Answer with one JSON object and nothing else: no text around it, no code fence."
 )
 _CHOICES: Final = frozenset(("auto", "none", "required"))
-# Fields that change the answer and that no other format has, with the values that ask for nothing.
-_NOTHINGS: Final = {
-    "functions": (b"[]", b"false"),
-    "image_config": (b"{}", b"false"),
-    "web_search_options": (b"false",),
-}
-_LOST: Final = _NOTHINGS.keys()
+# Fields that change the answer and that no other format has. Empty options ask for a search too.
+_LOST: Final = frozenset(("functions", "image_config", "web_search_options"))
 
 
 class _URL(msgspec.Struct):
@@ -319,7 +313,8 @@ def parse_chat(call: Call) -> Chat:
         # The message of msgspec names a type and a path, and repeats no value.
         raise Untranslatable(f"The request has an unexpected shape: {exc}") from None
     for name in _LOST & call.fields.keys():
-        if not is_null(call.fields[name]) and call.fields[name] not in _NOTHINGS[name]:
+        value = msgspec.json.decode(_encode(call.fields[name]))
+        if value or (value == {} and name == "web_search_options"):
             raise Untranslatable(f"{name}: This provider's format has no such field.")
     if not call.keeps_lifetimes:
         _drop_lifetimes(request)

@@ -22,6 +22,7 @@ from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, check_
 from inference.requests.messages.reasoning import MARK
 from inference.requests.messages.request import CommonFields, find_user, to_chat
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
+from inference.requests.operations.presets import Preset
 from inference.requests.operations.server_tools import DEFAULT_SEARCHES, NO_TOOLS, ServerTools
 from inference.requests.parsing import WEB_SEARCH, InferenceRequest
 from inference.requests.problems import field_error
@@ -122,11 +123,13 @@ def parse_message(
     is_count: bool = False,
     session_id: str | None = None,
     headers: Sequence[tuple[str, str]] = (),
+    preset: Preset | None = None,
 ) -> InferenceRequest:
     """Parses a request of Messages; ``headers`` are the caller's headers of Anthropic.
 
-    Raises :class:`InvalidRequest` with the name of the wrong field. A field that chat cannot
-    express is no error here: routing refuses it if no upstream speaks the format.
+    The fields of a ``preset`` are those of chat, so a request with one has its chat form alone.
+    Raises :class:`InvalidRequest` with the name of the wrong field. Any other field that chat
+    cannot express is no error here: routing refuses it if no upstream speaks the format.
     """
     check_body(body)
     for name, value in headers:
@@ -136,13 +139,15 @@ def parse_message(
     try:
         chat = to_chat(body, is_count=is_count)
     except InvalidRequest as exc:
-        if "fields" not in exc.metadata:
+        if "fields" not in exc.metadata or preset is not None:
             raise
         problem = exc
     if problem is None:
-        request = parsing.parse(Operation.CHAT, chat, session_id=session_id, is_checked=True)
+        request = parsing.parse(
+            Operation.CHAT, chat, session_id=session_id, is_checked=True, preset=preset
+        )
         has_wishes = request.preferences.options or request.server_tools is not NO_TOOLS
-        if is_count or has_wishes or _MARK in body:
+        if is_count or has_wishes or preset is not None or _MARK in body:
             # Options, a search for the gateway, or reasoning of another provider: only the chat
             # form has them.
             return request

@@ -34,7 +34,7 @@ _REFUSED: Final = {
     "debug": "This service does not show what it sends to a provider.",
     "deferred_tools": "This service does not search tools. Send them in 'tools'.",
     "stop_server_tools_when": "This service runs no tools itself, so it cannot end their runs.",
-    "preset": "This service has no presets.",
+    "preset": "Only chat and text completions take a preset.",
 }
 _CHECKED: Final = frozenset((*_REFUSED, "plugins", "route", "trace", "safety_identifier"))
 _decode = msgspec.json.decode

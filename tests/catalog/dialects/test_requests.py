@@ -41,6 +41,9 @@ def content(part: dict[str, Any]) -> list[dict[str, Any]]:
             ]
         },
         {"tools": [{"type": "web_search"}]},
+        {"web_search_options": {}},
+        {"image_config": {"aspect_ratio": "1:1"}},
+        {"functions": [{"name": "f"}]},
         {"tools": [TOOL], "tool_choice": "some"},
         {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}},
     ],
@@ -51,6 +54,18 @@ def test_build_refuses_fields_that_a_format_cannot_express(
 ) -> None:
     with pytest.raises(Untranslatable):
         body(kind, **fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"web_search_options": None}, {"web_search_options": False}, {"image_config": {}},
+        {"functions": []}, {"functions": None},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", KINDS)
+def test_build_accepts_fields_that_ask_for_nothing(kind: str, fields: dict[str, Any]) -> None:
+    assert fields.keys().isdisjoint(body(kind, **fields))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from accounts.models import (
     Guardrail,
     Member,
     Organization,
+    Preset,
     Workspace,
     workspace_for,
 )
@@ -30,7 +31,7 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.console import SECRET, expected_status, fingerprint, listing, page, urls
 from tests.support.factories import Tenant
-from tests.support.governance import make_guardrail, make_member
+from tests.support.governance import make_guardrail, make_member, make_preset
 
 
 def test_get_of_every_page_answers_and_changes_no_row(
@@ -136,6 +137,12 @@ def _aliases(tenant: Tenant, count: int) -> None:
         ModelAlias.objects.create(organization=other, name="fast", targets=["acme/falcon"])
 
 
+def _presets(tenant: Tenant, count: int) -> None:
+    for number in range(count):
+        other = Organization.objects.create_organization(name=f"Of preset {number}")
+        make_preset(workspace_for(other.pk, None))
+
+
 def _endpoints(tenant: Tenant, count: int) -> None:
     for _ in range(count):
         model, provider = factories.make_model(), factories.make_provider()
@@ -164,6 +171,7 @@ def _end_users(tenant: Tenant, count: int) -> None:
         (Member, _members),
         (Guardrail, _guardrails),
         (ModelAlias, _aliases),
+        (Preset, _presets),
         (Provider, _endpoints),
         (LanguageModel, _endpoints),
         (ModelEndpoint, _endpoints),

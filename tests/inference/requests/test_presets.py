@@ -1,0 +1,254 @@
+"""Presets: a request takes over their fields, in every format, from its own workspace only."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from accounts.models import ApiKey
+from catalog.dialects.base import Operation
+from config.api.errors import InvalidRequest
+from config.secrets import digest_api_key
+from inference.requests import parsing
+from inference.requests.operations import presets
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.governance import make_preset, make_workspace
+from tests.support.inference.site import CHAT, Site
+
+MESSAGES = [{"role": "user", "content": "one two"}]
+
+
+def merged(
+    own: dict[str, Any], config: dict[str, Any], system: str | None = None
+) -> dict[str, Any]:
+    preset = presets.Preset(uuid4(), "active", json.dumps(config), system)
+    found: dict[str, Any] = json.loads(
+        presets.merge_preset(Operation.CHAT, json.dumps(own).encode(), preset)
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("own", "config", "expected"),
+    [
+        ({}, {"temperature": 0.5}, {"temperature": 0.5}),
+        ({"temperature": 0}, {"temperature": 0.5}, {"temperature": 0}),
+        ({"temperature": None}, {"temperature": 0.5}, {"temperature": 0.5}),
+        ({"model": "a/b"}, {"model": "c/d", "models": ["e/f"]}, {"model": "a/b"}),
+        ({"models": ["a/b"]}, {"model": "c/d"}, {"models": ["a/b"]}),
+        ({"max_completion_tokens": 5}, {"max_tokens": 9}, {"max_completion_tokens": 5}),
+        ({"reasoning_effort": "low"}, {"reasoning": {"effort": "high"}},
+         {"reasoning_effort": "low"}),
+        ({"tools": []}, {"tools": [{"type": "x"}], "tool_choice": "required"}, {"tools": []}),
+        ({"provider": {"sort": "price"}}, {"provider": {"sort": "latency", "zdr": True}},
+         {"provider": {"sort": "price", "zdr": True}}),
+        ({"provider": "x"}, {"provider": {"zdr": True}}, {"provider": "x"}),
+    ],
+)  # fmt: skip
+def test_the_fields_of_the_request_win(
+    own: dict[str, Any], config: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert merged({"messages": MESSAGES, **own}, config) == {"messages": MESSAGES, **expected}
+
+
+def test_the_system_prompt_goes_before_the_messages() -> None:
+    own = [{"role": "system", "content": "own"}, *MESSAGES]
+    assert merged({"messages": own}, {}, "of the preset")["messages"] == [
+        {"role": "system", "content": "of the preset"}, *own,
+    ]  # fmt: skip
+    # The parser refuses these.
+    assert merged({"messages": []}, {}, "x")["messages"] == []
+    assert merged({}, {}, "x")["messages"] is None
+
+
+def test_a_preset_with_a_system_prompt_is_for_chat() -> None:
+    preset = presets.Preset(uuid4(), "active", "{}", "Be kind.")
+    with pytest.raises(InvalidRequest, match="preset: Has a system prompt"):
+        parsing.parse(Operation.TEXT, b'{"model": "a/b", "prompt": "x"}', preset=preset)
+
+
+@pytest.mark.parametrize(
+    ("fields", "slug", "rest"),
+    [
+        ({"model": "@preset/support"}, "support", {}),
+        ({"model": "a/b@preset/support"}, "support", {"model": "a/b"}),
+        ({"preset": "support"}, "support", {}),
+        ({"preset": "@preset/support", "model": "a/b"}, "support", {"model": "a/b"}),
+        ({"preset": "support", "model": "@preset/support"}, "support", {}),
+    ],
+)
+def test_a_preset_is_named_in_three_ways(
+    fields: dict[str, Any], slug: str, rest: dict[str, Any]
+) -> None:
+    named = presets.find_preset_name(json.dumps({"messages": MESSAGES, **fields}).encode())
+    assert named is not None
+    assert named.slug == slug
+    found = {name: json.loads(bytes(raw)) for name, raw in named.fields.items()}
+    assert found == {"messages": MESSAGES, **rest}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {}, {"preset": None}, {"preset": ""}, {"preset": False}, {"preset": []},
+        {"messages": [{"role": "user", "content": "@preset/support"}]},
+        {"metadata": {"preset": "support"}},
+    ],
+)  # fmt: skip
+def test_other_requests_name_none(fields: dict[str, Any]) -> None:
+    assert presets.find_preset_name(json.dumps({"model": "a/b", **fields}).encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"preset": 5}, "preset"),
+        ({"preset": {"slug": "x"}}, "preset"),
+        ({"preset": "a", "model": "@preset/b"}, "preset"),
+        ({"models": ["a/b", "@preset/b"]}, "models"),
+    ],
+)
+def test_a_name_in_the_wrong_place_is_refused(fields: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        presets.find_preset_name(json.dumps(fields).encode())
+    assert [*caught.value.metadata["fields"]] == [name]
+
+
+def test_a_preset_named_twice_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="names this key twice"):
+        presets.find_preset_name(b'{"preset": "a", "preset": "b"}')
+
+
+@pytest.mark.parametrize("operation", [Operation.EMBEDDINGS, Operation.RERANK, Operation.IMAGES])
+def test_other_routes_take_no_preset(operation: Operation) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        body = {"model": "a/b", "input": "x", "query": "x", "documents": ["x"], "prompt": "x"}
+        parsing.parse(operation, json.dumps({**body, "preset": "support"}).encode())
+    assert [*caught.value.metadata["fields"]] == ["preset"]
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": MESSAGES},
+    "/api/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
+    "/api/v1/responses": {"input": "one two"},
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("way", ["model", "both", "field"])
+def test_every_face_takes_a_preset_over(site: Site, path: str, way: str) -> None:
+    site.publish()
+    preset = make_preset(
+        site.tenant.workspace, model=site.model.slug, temperature=0.25, system="Be kind."
+    )
+    names: dict[str, Any] = {
+        "model": {"model": "@preset/support"},
+        "both": {"model": f"{site.model.slug}@preset/support"},
+        "field": {"preset": "support"},
+    }[way]
+    answer = site.post({**BODIES[path], **names}, path=path)
+    assert answer.status_code == 200, answer.text
+    [request] = site.dialled()
+    assert request.body["temperature"] == 0.25
+    assert [message["role"] for message in request.body["messages"]] == ["system", "user"]
+    assert request.body["messages"][0]["content"] == "Be kind."
+    assert "preset" not in request.body
+    row = site.settled()
+    assert (row.preset_id, row.model) == (preset.pk, site.model.slug)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_applies_to_the_next_request(site: Site) -> None:
+    site.publish()
+    workspace = site.tenant.workspace
+    preset = make_preset(workspace, temperature=0.25)
+    for step, expected in (
+        (lambda: None, 0.25),
+        (lambda: make_preset(workspace, temperature=0.5), 0.5),
+        (lambda: preset.designate(1), 0.25),
+        (lambda: preset.designate(2), 0.5),
+    ):
+        step()
+        assert site.chat(preset="support").status_code == 200
+        assert site.dialled()[-1].body["temperature"] == expected
+    for move in (preset.disable, preset.archive):
+        assert move() is True
+        answer = site.chat(preset="support")
+        assert answer.status_code == 400
+        assert answer.json()["error"]["metadata"]["fields"] == {
+            "preset": f"The preset 'support' is {preset.status}."
+        }
+    assert preset.activate() is True
+    assert site.chat(preset="support").status_code == 200
+    preset.remove()
+    assert site.chat(model="@preset/support").status_code == 404
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_unknown_preset_is_404_by_name(site: Site) -> None:
+    site.publish()
+    before = snapshots.everything()
+    for fields, name in (
+        ({"preset": "nobody"}, "preset"),
+        ({"model": "@preset/nobody"}, "model"),
+        ({"model": "@preset/"}, "model"),
+        ({"preset": "x" * 65}, "preset"),
+        ({"preset": "é"}, "preset"),
+        ({"preset": "a\0b"}, "preset"),
+    ):
+        answer = site.chat(**fields)
+        assert answer.status_code == 404, answer.text
+        error = answer.json()["error"]["metadata"]
+        assert (error["error_type"], [*error["fields"]]) == ("preset_not_found", [name])
+    assert snapshots.everything() == before
+    site.assert_nothing_happened()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_preset_of_another_workspace_or_tenant_is_not_found(site: Site) -> None:
+    site.publish()
+    make_preset(make_workspace(site.tenant.organization), "elsewhere", temperature=1)
+    make_preset(factories.make_tenant().workspace, "foreign", temperature=1)
+    for slug in ("elsewhere", "foreign"):
+        assert site.chat(preset=slug).status_code == 404
+    site.assert_nothing_happened()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_key_that_moves_finds_the_presets_of_its_new_workspace(site: Site) -> None:
+    site.publish()
+    other = make_workspace(site.tenant.organization)
+    make_preset(site.tenant.workspace, temperature=0.25)
+    make_preset(other, temperature=0.75)
+    assert site.chat(preset="support").status_code == 200
+    ApiKey.objects.filter(digest=digest_api_key(site.tenant.api_key)).update(workspace=other)
+    assert site.chat(preset="support").status_code == 200
+    assert [request.body["temperature"] for request in site.dialled()] == [0.25, 0.75]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_merged_body_is_checked_held_and_priced(site: Site) -> None:
+    site.publish()
+    make_preset(site.tenant.workspace, service_tier="priority")
+    before = snapshots.everything()
+    answer = site.chat(preset="support")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("service_tier: ")
+    assert snapshots.everything() == before
+    site.assert_nothing_happened()
+    make_preset(site.tenant.workspace, max_tokens=7)
+    assert site.chat(preset="support").status_code == 200
+    assert site.dialled()[-1].body["max_tokens"] == 7
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_large_body_takes_a_preset_over(site: Site) -> None:
+    site.publish()
+    make_preset(site.tenant.workspace, temperature=0.25)
+    assert site.chat("word " * 40_000, preset="support").status_code == 200
+    assert site.dialled()[-1].body["temperature"] == 0.25
