@@ -19,4 +19,5 @@ class CatalogConfig(CausewayApp):
         "catalogproposal": ModelDeclaration("price_change", title_columns=("subject",)),
         "catalogversion": INTERNAL,
         "catalogchange": INTERNAL,
+        "credentialrefusal": INTERNAL,
     }

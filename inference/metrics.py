@@ -34,6 +34,16 @@ _PACED: Final = Counter(
     "Requests that went elsewhere, or were refused, because a provider is at its limit.",
     ("provider",),
 )
+_FAILED_ATTEMPTS: Final = Counter(
+    "causeway_failed_attempts_total",
+    "Attempts at providers that failed, by the kind of failure.",
+    ("provider", "kind"),
+)
+_REFUSED_CREDENTIALS: Final = Counter(
+    "causeway_refused_credentials_total",
+    "Refusals of the operator's own credential or account.",
+    ("provider",),
+)
 _TOKENS: Final = Counter("causeway_tokens_total", "Tokens used.", ("kind",))
 _SECONDS: Final = Histogram(
     "causeway_generation_seconds",
@@ -89,6 +99,16 @@ def count_cancelled(is_estimated: bool | None) -> None:
 def count_paced(provider: str) -> None:
     """Counts a request that a provider did not get, because it is at the operator's limit."""
     _PACED.labels(provider).inc()
+
+
+def count_failed_attempt(provider: str, kind: str) -> None:
+    """Counts an attempt that failed."""
+    _FAILED_ATTEMPTS.labels(provider, kind).inc()
+
+
+def count_refused_credential(provider: str) -> None:
+    """Counts a refusal of the operator's credential at a provider."""
+    _REFUSED_CREDENTIALS.labels(provider).inc()
 
 
 def count_claim(reason: str) -> None:

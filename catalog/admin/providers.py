@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
 from django.contrib import admin
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 from django.http import HttpRequest
 
 from catalog import dialects
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.dialects.shared.credentials import InvalidCredential
-from catalog.models import DialectName, Provider
+from catalog.models import CredentialRefusal, DialectName, Provider
 from config.clocks.clock import clock
 from config.console.forms import ConsoleForm, SecretField
 from config.console.unfold import display
@@ -64,6 +65,27 @@ class ProviderForm(ConsoleForm):
         return cleaned
 
 
+class RefusalFilter(admin.SimpleListFilter):
+    """Filters by whether the provider refuses the operator's credential."""
+
+    title = "credential"
+    parameter_name = "credential"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("refused", "Refused by the provider")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(refusal__isnull=False) if self.value() else queryset
+
+
+def _find_refusal(provider: Provider) -> CredentialRefusal | None:
+    return getattr(provider, "refusal", None)
+
+
+def _format(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 @admin.register(Provider)
 class ProviderAdmin(CatalogueAdmin):
     """Lists the providers; an import of the catalogue writes the same rows."""
@@ -72,11 +94,12 @@ class ProviderAdmin(CatalogueAdmin):
     list_display = (
         "name", "slug", "dialect_name", "base_url", "credential", "prompts", "listing",
     )  # fmt: skip
-    list_filter = ("is_listed", "dialect", "trains_on_prompts", "retains_prompts")
+    list_select_related = ("refusal",)
+    list_filter = ("is_listed", RefusalFilter, "dialect", "trains_on_prompts", "retains_prompts")
     search_fields = ("name", "slug")
     fieldsets = (
         (None, {"fields": (("name", "slug"), "dialect", "base_url", "is_listed")}),
-        ("Credential", {"fields": ("credential", "secret")}),
+        ("Credential", {"fields": ("credential", "refusal_text", "secret")}),
         (
             "Limits of the operator's account",
             {"fields": (("requests_per_minute", "tokens_per_minute"), "pace")},
@@ -95,7 +118,7 @@ class ProviderAdmin(CatalogueAdmin):
         ),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
-    readonly_fields = ("credential", "pace", "id", "created_at", "updated_at")
+    readonly_fields = ("credential", "refusal_text", "pace", "id", "created_at", "updated_at")
 
     @display(description="Dialect", ordering="dialect", label=True)
     def dialect_name(self, provider: Provider) -> str:
@@ -106,9 +129,22 @@ class ProviderAdmin(CatalogueAdmin):
         uses = {"trained on": provider.trains_on_prompts, "retained": provider.retains_prompts}
         return [use for use, holds in uses.items() if holds]
 
-    @display(description="Credential", label={"none": "warning"})
+    @display(description="Credential", label={"none": "warning", "refused": "danger"})
     def credential(self, provider: Provider) -> str:
-        return provider.credential_label if provider.has_credential else "none"
+        if not provider.has_credential:
+            return "none"
+        return "refused" if _find_refusal(provider) else provider.credential_label
+
+    @display(description="Refused by the provider")
+    def refusal_text(self, provider: Provider) -> str:
+        refusal = _find_refusal(provider)
+        if refusal is None:
+            return "no"
+        return (
+            f"{provider.credential_label} since {_format(refusal.since)}, last at "
+            f"{_format(refusal.seen_at)} ({refusal.reason}). Replace the credential, or settle the "
+            "account: the mark goes when the provider accepts a request again."
+        )
 
     @display(description="Sent in the last minute")
     def pace(self, provider: Provider) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
@@ -25,6 +25,10 @@ Fields = dict[str, Any]
 # The largest count that is taken over; sums of such counts stay in the range of the database.
 _MAX_TOKENS: Final = 10**15
 _MAX_MESSAGE: Final = 512
+_MAX_NAME: Final = 64
+# The entries of Google's ``details`` that are looked at.
+_MAX_DETAILS: Final = 16
+_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s")
 # Controls, line and paragraph separators, marks that turn the direction of text, lone surrogates.
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
@@ -73,22 +77,40 @@ class InvalidStream(Exception):
     """A stream that breaks its format; the message is ours and safe to show."""
 
 
+class UnusableReply(InvalidReply):
+    """A valid answer in a form that this request cannot use; the message is ours."""
+
+
 class ProviderFailure(Exception):
     """An error that the provider reported, with status 200 or as the body of an error status.
 
-    Its texts come from outside: only the texts of :meth:`clean` are safe to show.
+    Its texts come from outside: only the texts of :meth:`clean` are safe to show. ``names`` are all
+    the names that the provider gives to the error, in lower case: its code, type, status and
+    reason. ``retry_after`` is the wait in seconds that the body asks for.
     """
 
-    def __init__(self, message: str | None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None,
+        code: str | None = None,
+        *,
+        names: Iterable[str] = (),
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message or "The provider reported an error.")
         self.message = message
         self.code = code
+        given = names if code is None else (code, *names)
+        self.names = frozenset(name[:_MAX_NAME].lower() for name in given)
+        self.retry_after = retry_after
 
     def clean(self, secret: Secret) -> ProviderFailure:
         """Returns the failure without the secret and short enough to show."""
         return ProviderFailure(
             None if self.message is None else clean_message(self.message, secret),
-            None if self.code is None else clean_message(self.code, secret)[:64],
+            None if self.code is None else clean_message(self.code, secret)[:_MAX_NAME],
+            names=self.names,
+            retry_after=self.retry_after,
         )
 
 
@@ -345,12 +367,15 @@ def parse_error(body: Body) -> ProviderFailure:
     """Parses an error body of any known dialect; only a JSON error's message is ever shown.
 
     Accepts ``{"error": {"message", "code", "type"}}``, ``{"error": "…"}`` and ``{"message": "…"}``.
-    Google repeats the HTTP status in ``code`` and names the error in ``status``.
+    Google repeats the HTTP status in ``code`` and names the error in ``status``; its ``details``
+    have a reason and a wait, and some of its servers put the error into a list.
     """
     try:
         decoded = json.loads(body)
     except (ValueError, RecursionError):
         return ProviderFailure(None)
+    if isinstance(decoded, list) and decoded:
+        decoded = decoded[0]
     error = decoded.get("error", decoded) if isinstance(decoded, dict) else None
     if isinstance(error, str):
         error = {"message": error}
@@ -361,7 +386,17 @@ def parse_error(body: Body) -> ProviderFailure:
         code = error["status"]
     if code is None:
         code = error.get("type")
+    names = [error.get("code"), error.get("type"), error.get("status")]
+    retry_after = None
+    details = error.get("details")
+    for detail in details[:_MAX_DETAILS] if isinstance(details, list) else ():
+        if isinstance(detail, dict):
+            names.append(detail.get("reason"))
+            found = _DURATION.fullmatch(str(detail.get("retryDelay", "")))
+            retry_after = float(found[1]) if found else retry_after
     return ProviderFailure(
         message if isinstance(message, str) else None,
         str(code) if isinstance(code, str | int) else None,
+        names=[str(name) for name in names if isinstance(name, str | int)],
+        retry_after=retry_after,
     )

@@ -130,10 +130,12 @@ class Provider(BaseModel):
         return associated_data(self.pk)
 
     def set_credential(self, secret: Secret) -> None:
-        """Replaces the operator's secret for this provider."""
+        """Replaces the operator's secret for this provider, and forgets that one was refused."""
         self.sealed_credential = secrets.seal(secret, associated=self._associated)
         self.credential_label = secret.label
-        self.save_fields("sealed_credential", "credential_label")
+        with transaction.atomic():
+            self.save_fields("sealed_credential", "credential_label")
+            CredentialRefusal.objects.filter(provider=self).delete()
 
     def rewrap_credential(self) -> bool:
         """Encrypts the secret with the first credential key; returns whether the row changed.
@@ -152,6 +154,24 @@ class Provider(BaseModel):
     def reveal_credential(self) -> Secret:
         """Decrypts the operator's secret; raises :class:`config.secrets.DecryptionFailed`."""
         return secrets.unseal(bytes(self.sealed_credential or b""), associated=self._associated)
+
+
+class CredentialRefusal(models.Model):
+    """The mark of a provider that refuses the operator's credential, until it accepts one again.
+
+    Workers write it beside the requests. It is no column of the provider, because each change of a
+    provider is a new version of the catalogue.
+    """
+
+    provider = models.OneToOneField(
+        Provider, on_delete=models.CASCADE, primary_key=True, related_name="refusal"
+    )
+    reason = models.TextField(help_text="The provider's code and message, without secrets.")
+    since = models.DateTimeField()
+    seen_at = models.DateTimeField(help_text="When the provider refused it last.")
+
+    def __str__(self) -> str:
+        return f"{self.provider}: {self.reason}"
 
 
 class LanguageModelQuerySet(models.QuerySet["LanguageModel"]):

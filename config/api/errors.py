@@ -7,8 +7,12 @@ stream the same exception becomes one error chunk.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+# Some clients wait for as long as ``Retry-After`` says, so no error says more.
+LONGEST_RETRY_AFTER: Final = 60
 
 
 def error_body(
@@ -31,12 +35,15 @@ def error_body(
 class GatewayError(Exception):
     """The root of the tree: an error with a status, a symbolic type and a message for the caller.
 
-    ``retryable`` tells the router to try the next candidate.
+    ``retryable`` tells the router to try the next candidate. ``is_final`` tells the caller, in the
+    header ``x-should-retry``, that a repetition cannot succeed: the SDKs of OpenAI and Anthropic
+    repeat a conflict otherwise.
     """
 
     status: int = 500
     error_type: ClassVar[str] = "server"
     retryable: ClassVar[bool] = False
+    is_final: ClassVar[bool] = False
     message: str = "Internal server error."
 
     def __init__(
@@ -50,6 +57,8 @@ class GatewayError(Exception):
             self.message = message
         self.metadata = dict(metadata or {})
         self.headers = dict(headers or {})
+        if self.is_final:
+            self.headers.setdefault("x-should-retry", "false")
         # Members of the body beside ``error``.
         self.details: dict[str, Any] = {}
         super().__init__(self.message)
@@ -88,6 +97,7 @@ class PaymentRequired(GatewayError):
 
     status = 402
     error_type = "payment_required"
+    is_final = True
     message = "There are not enough credits for this request."
 
 
@@ -120,6 +130,7 @@ class RequestTimeout(GatewayError):
 class Conflict(GatewayError):
     status = 409
     error_type = "conflict"
+    is_final = True
     message = "The request conflicts with the present state."
 
 
@@ -185,12 +196,18 @@ class Unavailable(GatewayError):
 class UpstreamError(GatewayError):
     """An upstream endpoint failed before it produced output; another candidate may succeed.
 
-    ``upstream_status`` is the endpoint's HTTP status, ``None`` without a response.
+    ``upstream_status`` is the endpoint's HTTP status, ``None`` without a response. ``retry_after``
+    is the wait in seconds that the endpoint asks for. ``is_health_neutral`` says that the failure
+    tells nothing about the health of the endpoint.
+
+    ``kind`` and ``limit`` name the failure and the time limit exactly, for the operator; what the
+    caller may know of them is in ``metadata``.
     """
 
     status = 502
     error_type = "provider_unavailable"
     retryable = True
+    is_health_neutral: ClassVar[bool] = False
     message = "The upstream provider failed."
 
     def __init__(
@@ -198,11 +215,24 @@ class UpstreamError(GatewayError):
         message: str | None = None,
         *,
         upstream_status: int | None = None,
+        retry_after: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        if retry_after is not None:
+            seconds = max(1, math.ceil(min(retry_after, LONGEST_RETRY_AFTER)))
+            headers = {**(headers or {}), "Retry-After": str(seconds)}
         super().__init__(message, metadata=metadata, headers=headers)
         self.upstream_status = upstream_status
+        self.retry_after = retry_after
+        self.kind: str | None = self.metadata.get("kind")
+        self.limit: str | None = self.metadata.get("limit")
+
+
+class UnusableAnswer(UpstreamError):
+    """The answer is valid in a form that this request cannot use, such as URLs instead of data."""
+
+    is_health_neutral = True
 
 
 class UpstreamTimeout(UpstreamError):

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 import httptools
 
-from config.egress.errors import BadResponse, ConnectFailed, EgressError, TimedOut
+from config.egress.errors import BadResponse, ConnectionLost, EgressError, EndedEarly, TimedOut
 
 # The bytes of a body that may wait for the reader; beyond them, reading from the upstream pauses.
 _WAITING_BYTES: Final = 64 * 1024
@@ -156,7 +156,7 @@ class Connection(asyncio.Protocol):
         self._reset()
         if not self.is_open:
             # The connection was lost before this exchange began.
-            self.problem = ConnectFailed("closed before the answer")
+            self.problem = ConnectionLost("closed before the answer")
             return
         self._is_begun = True
         self.transport.write(head + body[:_PIECE_BYTES])
@@ -285,9 +285,9 @@ class Connection(asyncio.Protocol):
             if self._has_head and not has_length and exc is None:
                 self.is_complete = True
             elif self._has_head or self._bytes_without_body:
-                self.fail(BadResponse("ended early"))
+                self.fail(EndedEarly("ended early"))
             else:
-                self.fail(ConnectFailed("closed before the answer"))
+                self.fail(ConnectionLost("closed before the answer"))
         self._waits.stop()
         self._waits.wake()
         self._on_lost(self)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class EgressError(Exception):
     """An exchange failed. `str()` is the text for our logs, `public` the text for callers.
 
     Neither contains text from a library or from the other side. Problems with name, address, port
     and TLS share one public text: different texts would let a caller map an internal network.
+    `kind` names the failure. Where `is_unreachable` is true, whoever typed the URL must not learn
+    it, for the same reason.
     """
 
+    kind: ClassVar[str] = "protocol"
+    is_unreachable = False
     text = "the exchange failed"
     public = "The upstream could not be reached."
 
@@ -24,30 +30,52 @@ class EgressError(Exception):
 class AddressRefused(EgressError):
     """The policy refuses the URL, an address of its name, or the port; nothing was connected."""
 
+    kind = "policy"
+    is_unreachable = True
     text = "refused by the egress policy"
 
 
 class ConnectFailed(EgressError):
     """No response began: unknown name, refused, unreachable, or closed before the headers."""
 
+    kind = "refused"
+    is_unreachable = True
     text = "could not connect"
+
+
+class NameUnknown(ConnectFailed):
+    """The name has no address, or no name server told one in time."""
+
+    kind = "dns"
+
+
+class ConnectionLost(ConnectFailed):
+    """The upstream closed the connection before its answer began."""
+
+    kind = "reset"
+    is_unreachable = False
 
 
 class TLSFailed(EgressError):
     """The certificate or the handshake is wrong; no request header was sent."""
 
+    kind = "tls"
+    is_unreachable = True
     text = "TLS failed"
 
 
 class TimedOut(EgressError):
     """A time limit passed; `phase` is "connect", "first byte", "idle" or "total"."""
 
+    kind = "timeout"
     text = "timed out"
 
     def __init__(self, phase: str) -> None:
         super().__init__(phase)
         self.phase = phase
-        if phase != "connect":
+        if phase == "connect":
+            self.is_unreachable = True
+        else:
             self.public = "The upstream did not answer in time."
 
 
@@ -72,8 +100,15 @@ class BadResponse(EgressError):
     public = "The upstream's answer is invalid."
 
 
+class EndedEarly(BadResponse):
+    """The connection ended inside the answer."""
+
+    kind = "reset"
+
+
 class UnsendableRequest(EgressError):
     """A header contains a control character or is not ASCII; nothing was sent."""
 
+    kind = "untranslatable"
     text = "the request cannot be sent"
     public = "The request cannot be sent to the upstream."

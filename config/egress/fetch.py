@@ -21,7 +21,10 @@ from config.egress.addresses import BaseURL, EgressPolicy, is_address
 from config.egress.errors import (
     BadResponse,
     ConnectFailed,
+    ConnectionLost,
     EgressError,
+    EndedEarly,
+    NameUnknown,
     TimedOut,
     TLSFailed,
     TooLarge,
@@ -89,7 +92,7 @@ class _Connector:
         try:
             return future.result(min(self._policy.connect_timeout, self.remaining()))
         except (OSError, UnicodeError):
-            raise ConnectFailed("no such name") from None
+            raise NameUnknown("no such name") from None
 
     def connect(self) -> socket.socket:
         """Returns a connection to the first allowed address that accepts one."""
@@ -247,7 +250,7 @@ def _map_error(exc: Exception) -> EgressError:
     if isinstance(exc, requests.Timeout | urllib3.exceptions.TimeoutError):
         return TimedOut("total")
     if isinstance(exc, urllib3.exceptions.HTTPError):
-        return BadResponse("ended early")
+        return EndedEarly("ended early")
     if isinstance(exc, requests.exceptions.InvalidHeader):
         return UnsendableRequest()
     if isinstance(exc, requests.ConnectionError):
@@ -255,5 +258,5 @@ def _map_error(exc: Exception) -> EgressError:
         is_malformed = any(isinstance(part, http.client.HTTPException) for part in inner)
         if is_malformed and not any(isinstance(part, ConnectionError) for part in inner):
             return BadResponse()
-        return ConnectFailed("closed before the answer")
+        return ConnectionLost("closed before the answer")
     return BadResponse()

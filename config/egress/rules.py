@@ -16,8 +16,8 @@ from config.egress.addresses import BaseURL, EgressPolicy, InvalidURL, find_refu
 from config.egress.errors import (
     AddressRefused,
     BadResponse,
-    ConnectFailed,
     EgressError,
+    NameUnknown,
     RedirectRefused,
 )
 
@@ -49,7 +49,7 @@ def check_addresses(
 ) -> Sequence[str]:
     """Returns the addresses when all of them are allowed; one refused address refuses all."""
     if not addresses:
-        raise ConnectFailed("no such name")
+        raise NameUnknown("no such name")
     for address in addresses:
         if reason := find_refusal(address, policy, port, plain=plain):
             raise AddressRefused(reason)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 from django.utils.html import format_html
 
@@ -71,7 +72,7 @@ class GenerationColumns:
                 attempt["provider"],
                 "BYOK" if attempt["is_byok"] else "credits",
                 attempt["status"],
-                attempt.get("error_type", "served"),
+                _name_result(attempt),
                 f"{attempt['latency_ms']} ms",
             )
             for number, attempt in enumerate(generation.attempts, 1)
@@ -137,6 +138,16 @@ class GenerationColumns:
             own,
             render_table(headers, rows, empty="No credits moved."),
         )
+
+
+def _name_result(attempt: Mapping[str, Any]) -> str:
+    """Returns the result of an attempt, such as "provider_unavailable: timeout (connect)"."""
+    parts = [attempt.get("error_type", "served")]
+    if kind := attempt.get("kind"):
+        # An answer that began may fail later.
+        limit = attempt.get("limit")
+        parts.append(f"{kind} ({limit})" if limit else kind)
+    return ": ".join(parts)
 
 
 def _name_kind(charge: Charge) -> str:

@@ -396,6 +396,11 @@ class AdmissionLanes:
             "repin", _open_repin, suspects, side=2, limit=_REPINS, patience=_PATIENCE_SECONDS
         )
 
+    @property
+    def catalog(self) -> CatalogSnapshot:
+        """The worker's copy of the catalogue, which may be older than the present one."""
+        return self._authority.snapshots.catalog
+
     def start(self) -> None:
         """Begins to follow versions, and to probe admissions while no request does so."""
         self._hints.start()

@@ -45,6 +45,8 @@ _NAMES: Final = {
 class LimitSpent(Forbidden):
     """A budget is spent, until it is reset or raised."""
 
+    is_final = True
+
 
 class StaleReading(Exception):
     """A remembered reading would bound a request, so the balance and meters must be read again."""

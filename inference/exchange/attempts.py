@@ -40,12 +40,14 @@ from config.server.load.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.copies.organizations import record_first_use
 from inference.admission.decide import Admission
-from inference.exchange import upstream
 from inference.exchange.answers import ANSWERS
 from inference.exchange.chunks import ChunkReader
 from inference.exchange.metadata import routing_metadata
 from inference.exchange.pace_count import PaceCount
 from inference.exchange.reporting import AttemptReports
+from inference.exchange.upstream import calls, failures
+from inference.exchange.upstream.alerts import CredentialAlerts
+from inference.exchange.upstream.waits import read_pause
 from inference.exchange.workload import Workload
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
@@ -102,6 +104,12 @@ class Plan:
         """Keeps a refusal of the latest candidate, which some of the others share."""
         self._refusals.append((error, self._tried[-1].route))
 
+    def number(self, error: GatewayError) -> None:
+        """Adds the number of the latest attempt, and of the candidates, to a provider's failure."""
+        if "provider_name" in error.metadata and "attempt" not in error.metadata:
+            number = len(self._tried)
+            error.metadata |= {"attempt": number, "candidates": number + len(self._left)}
+
     async def pin_next(self) -> bool:
         """Moves the generation to the next candidate; returns whether there is one.
 
@@ -139,6 +147,7 @@ class Attempts:
         repin: Repin,
         replan: Replan,
         workload: Workload,
+        alerts: CredentialAlerts,
     ) -> None:
         self.item = admission.candidates[0]
         self.response: OutboundResponse | None = None
@@ -150,7 +159,9 @@ class Attempts:
         self._admission = admission
         self._request = admission.request
         self._egress_client = egress_client
-        self.reports = AttemptReports(health, admission.probe, is_stream=self._request.stream)
+        self.reports = AttemptReports(
+            health, alerts, admission.probe, is_stream=self._request.stream
+        )
         self._plan = Plan(admission, repin, replan)
         self._workload = workload
         self.pace_count = PaceCount(health.pacer, self._request, self.item.candidate)
@@ -200,7 +211,7 @@ class Attempts:
             except FAILURES as exc:
                 # A failed attempt is free, even if the caller leaves before the next one.
                 self.discard()
-                error = upstream.translate(exc, self.candidate.secret)
+                error = self.explain(exc)
                 self._record(started_ms, self.elapsed_ms, error)
                 self.reports.report(self.candidate, error)
                 if isinstance(error, UpstreamRefused):
@@ -220,6 +231,19 @@ class Attempts:
                 raise error from None
             # Changed content filters may have changed the request.
             self._request = self._admission.request
+
+    def explain(self, exc: Exception, *, limit: str = "first_event") -> GatewayError:
+        """Returns the error for a failure of the latest attempt; see :func:`failures.translate`."""
+        error = failures.translate(exc, self.candidate, limit=limit)
+        self._plan.number(error)
+        return error
+
+    def break_off(self, exc: Exception) -> GatewayError:
+        """Returns the error for an answer that fails after it began, and records the failure."""
+        error = self.explain(exc, limit="total")
+        self.records[-1] |= _name_kind(error)
+        self.reports.report(self.candidate, error)
+        return error
 
     async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
         """Sends the request and returns the whole reply.
@@ -270,7 +294,7 @@ class Attempts:
         nobody reads is not worth a place.
         """
         assert self.response is not None
-        await upstream.accept(self.response, self.candidate)
+        await calls.accept(self.response, self.candidate)
         try:
             # The caller may have left while a thread parsed the answer.
             body = self._answer or await self._workload.read_answer(self.response)
@@ -284,7 +308,7 @@ class Attempts:
     async def receive_late_chunks(self, limit: int) -> AsyncGenerator[Chunk]:
         """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all."""
         assert self.response is not None
-        await upstream.accept(self.response, self.candidate)
+        await calls.accept(self.response, self.candidate)
         reader = self.reader or self._open_reader(self.response)
         while limit > 0 and (chunks := await reader.read()) is not None:
             limit -= reader.step_bytes
@@ -321,17 +345,17 @@ class Attempts:
         self._attempt_deadline = self._deadline
         if own_total is not None:
             self._attempt_deadline = min(self._deadline, time.monotonic() + own_total)
-        call = upstream.build_call(
+        call = calls.build_call(
             item.candidate, self._request, self._admission.user, item.max_tokens
         )
         outbound = await self._workload.run(
-            self._request.size, upstream.build_request, dialect, item.candidate, call
+            self._request.size, calls.build_request, dialect, item.candidate, call
         )
-        self.response = response = await upstream.start(
+        self.response = response = await calls.start(
             self._egress_client, item.candidate, outbound, self._attempt_deadline
         )
-        await upstream.accept(response, item.candidate, headers_timeout)
-        if (pause := upstream.read_pause(response)) is not None:
+        await calls.accept(response, item.candidate, headers_timeout)
+        if (pause := read_pause(response.headers)) is not None:
             self.reports.report_pause(item.candidate, pause)
         if item.candidate.first_use is not None:
             await _bind_credential(item.candidate.first_use)
@@ -347,19 +371,10 @@ class Attempts:
 
     def metadata(self) -> dict[str, Any]:
         """Returns the members that describe the routing; none unless the caller asked for them."""
-        admission = self._admission
-        if not admission.is_metadata_wanted:
+        if not self._admission.is_metadata_wanted:
             return {}
-        return {
-            "openrouter_metadata": routing_metadata(
-                admission.selection,
-                self.records,
-                region=admission.region,
-                findings=admission.findings,
-                left_out=_list_left_out(self.candidate, admission.request),
-                generation_time_ms=self.elapsed_ms,
-            )
-        }
+        left_out = _list_left_out(self.candidate, self._admission.request)
+        return _describe_routing(self._admission, self.records, left_out, self.elapsed_ms)
 
     def _record(self, started_ms: int, ended_ms: int, error: GatewayError | None) -> None:
         self.records.append(_describe_attempt(self.candidate, ended_ms - started_ms, error))
@@ -403,7 +418,32 @@ def _describe_attempt(
     if error is not None:
         record["status"] = getattr(error, "upstream_status", None) or error.status
         record["error_type"] = error.error_type
+        record |= _name_kind(error)
     return record
+
+
+def _describe_routing(
+    admission: Admission, records: list[dict[str, Any]], left_out: list[str], elapsed_ms: int
+) -> dict[str, Any]:
+    """Returns the members that describe the routing."""
+    return {
+        "openrouter_metadata": routing_metadata(
+            admission.selection,
+            records,
+            region=admission.region,
+            findings=admission.findings,
+            left_out=left_out,
+            generation_time_ms=elapsed_ms,
+        )
+    }
+
+
+def _name_kind(error: GatewayError) -> dict[str, str]:
+    """Returns the exact kind of a failure, for the operator; the caller's may be less exact."""
+    if not isinstance(error, UpstreamError):
+        return {}
+    named = {"kind": error.kind, "limit": error.limit}
+    return {name: text for name, text in named.items() if text is not None}
 
 
 def _parse_reply(dialect: Dialect, request: InferenceRequest, body: Body) -> Reply:
@@ -459,5 +499,8 @@ def _dialect_of(candidate: Candidate, request: InferenceRequest) -> Dialect:
     find = dialects.get_native if is_native else dialects.get
     dialect = find(route.dialect or "", route.capabilities)
     if dialect is None:
-        raise UpstreamError("This release does not speak the provider's dialect.")
+        raise UpstreamError(
+            "This release does not speak the provider's dialect.",
+            metadata={"kind": "untranslatable"},
+        )
     return dialect

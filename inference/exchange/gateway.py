@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from billing.rate_limits import Rate, RateLimited
 from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
-from config.api.errors import GatewayError, Unauthenticated
+from config.api.errors import GatewayError, Unauthenticated, UpstreamError
 from config.egress.client import EgressClient
 from config.server.batching.suspects import Suspects
 from config.server.batching.waits import Blocked
@@ -31,9 +31,10 @@ from inference.admission.copies.presets import PresetReader
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
-from inference.exchange import draining, upstream
+from inference.exchange import draining
 from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.rendering import Renderer, open_renderer
+from inference.exchange.upstream.alerts import CredentialAlerts
 from inference.exchange.usage.claims import ClaimLog
 from inference.exchange.usage.tally import Ending, Tally
 from inference.exchange.workload import Workload
@@ -81,6 +82,7 @@ class Gateway:
         self.claims = ClaimLog()
         suspects = Suspects()
         self._admissions = AdmissionLanes(self.health, suspects)
+        self.alerts = CredentialAlerts(self.health, lambda: self._admissions.catalog)
         self._settlements = open_lanes(suspects)
         self._heartbeat = Heartbeat(self._collect_progress, self.health)
         self._running: set[Exchange] = set()
@@ -278,6 +280,7 @@ class Exchange:
             repin=gateway.repin,
             replan=gateway.replan,
             workload=self._workload,
+            alerts=gateway.alerts,
         )
         self._journalled_bytes = 0
         self._is_delivering = False
@@ -296,10 +299,18 @@ class Exchange:
         try:
             reply = await self._attempts.first_success(self._attempts.fetch_reply)
             return await self._workload.run(
-                reply.size, self._render_reply, reply, self._attempts.metadata(), rewrite
+                reply.size,
+                _render_reply,
+                self._renderer(),
+                reply,
+                self._attempts.metadata(),
+                rewrite,
             )
         except BaseException as exc:
             error = exc
+            if isinstance(exc, UpstreamError):
+                # The caller's interface may be unable to express the answer.
+                self._attempts.explain(exc)
             await self._drain(exc)
             raise
         finally:
@@ -309,13 +320,6 @@ class Exchange:
                 # The error's traceback refers to this frame: a cycle, which would keep the request.
                 error = None
                 self._forget_request()
-
-    def _render_reply(
-        self, reply: Reply, metadata: dict[str, Any], rewrite: Rewrite
-    ) -> list[Piece]:
-        renderer = self._renderer()
-        pieces = renderer.render_reply(reply, metadata)
-        return pieces if renderer.is_native else rewrite(pieces)
 
     async def stream(self, deliver: Deliver, relay: Deliver, has_begun: Callable[[], bool]) -> None:
         """Hands the events of a stream to ``deliver`` as they arrive, and settles.
@@ -346,8 +350,7 @@ class Exchange:
                 # A timeout during a delivery means that the caller does not read.
                 if self._is_delivering and isinstance(exc, TimeoutError):
                     raise CallerStuck from None
-                error = upstream.translate(exc, attempts.candidate.secret)
-                attempts.reports.report(attempts.candidate, error)
+                error = attempts.break_off(exc)
                 await self.deliver_error(deliver, error, renderer)
         except BaseException as exc:
             error = exc
@@ -501,6 +504,13 @@ class Exchange:
         item = self._attempts.item
         self._tally.allow(item.candidate, item.max_tokens)
         return open_renderer(self._request, self.generation_id, item.candidate, self._tally)
+
+
+def _render_reply(
+    renderer: Renderer, reply: Reply, metadata: dict[str, Any], rewrite: Rewrite
+) -> list[Piece]:
+    pieces = renderer.render_reply(reply, metadata)
+    return pieces if renderer.is_native else rewrite(pieces)
 
 
 async def _deliver_last(deliver: Deliver, event: bytes) -> None:

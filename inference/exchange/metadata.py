@@ -53,7 +53,7 @@ def routing_metadata(
             {
                 "provider": attempt["provider"],
                 "model": routes[attempt["endpoint_id"]].model_slug,
-                "status": attempt["status"],
+                "status": shown_status(attempt),
             }
             for attempt in attempts
         ],
@@ -70,6 +70,15 @@ def routing_metadata(
     if generation_time_ms is not None:
         body["generation_time"] = generation_time_ms
     return body
+
+
+def shown_status(attempt: Mapping[str, Any]) -> int:
+    """Returns the status of an attempt as its caller may know it.
+
+    The provider's own status would tell of the operator's account there.
+    """
+    status: int = 502 if attempt.get("kind") == "credential" else attempt["status"]
+    return status
 
 
 def _name_strategy(selection: Selection, model: str | None) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import uuid
 
-from config.api.errors import GatewayError
+from config.api.errors import GatewayError, UpstreamError
 from config.clocks.clock import clock
 from inference import metrics
+from inference.exchange.upstream.alerts import CredentialAlerts
 from inference.routing.health import HealthTable, classify_attempt
 from inference.routing.routes import Candidate
 
@@ -17,10 +18,18 @@ logger = logging.getLogger(__name__)
 class AttemptReports:
     """The reports of one generation; ``probe`` is the subject that its first attempt probes."""
 
-    __slots__ = ("_health", "_is_stream", "_probe")
+    __slots__ = ("_alerts", "_health", "_is_stream", "_probe")
 
-    def __init__(self, health: HealthTable, probe: uuid.UUID | None, *, is_stream: bool) -> None:
+    def __init__(
+        self,
+        health: HealthTable,
+        alerts: CredentialAlerts,
+        probe: uuid.UUID | None,
+        *,
+        is_stream: bool,
+    ) -> None:
         self._health = health
+        self._alerts = alerts
         self._probe = probe
         self._is_stream = is_stream
 
@@ -29,16 +38,16 @@ class AttemptReports:
     ) -> None:
         """Records that an attempt failed, or that its answer has begun."""
         now = clock.time()
+        self._alerts.report(candidate, error)
         outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
         if outcome is None:
             self.release_probe()
         else:
-            retry_after = None if error is None else error.headers.get("Retry-After")
             self._health.record(
                 candidate.subject,
                 outcome,
                 now=now,
-                retry_after=None if retry_after is None else float(retry_after),
+                retry_after=error.retry_after if isinstance(error, UpstreamError) else None,
                 has_own_credential=candidate.is_byok,
             )
             self._probe = None

@@ -23,6 +23,7 @@ from django.urls import reverse
 
 from accounts.models import Organization
 from billing.models import Account, Deposit, Excess
+from catalog.models import CredentialRefusal
 from catalog.pricing import NANO
 from config.clocks.clock import clock
 from config.console import charts
@@ -166,6 +167,8 @@ def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, 
         dashboard["tops"] = traffic["tops"]
     if request.user.has_perm("endpoints.view_privateendpoint"):
         dashboard["cards"] += _endpoint_cards(clock.now() - chosen.hours * HOUR)
+    if request.user.has_perm("catalog.view_provider"):
+        dashboard["cards"].append(_credential_card())
     dashboard["cards"] += _review_cards(request)
     if request.user.has_perm("billing.view_account"):
         dashboard["alerts"] = _find_low_balances()
@@ -206,6 +209,18 @@ def _endpoint_cards(since: datetime) -> Iterable[Card]:
         _url(name, drifted_at__isnull="False"),
         "troubleshoot",
         is_alarming=drifted > 0,
+    )
+
+
+def _credential_card() -> Card:
+    refused = CredentialRefusal.objects.count()
+    return Card(
+        "Refused credentials",
+        f"{refused:,}",
+        _url("catalog_provider", credential="refused"),
+        "key_off",
+        "of the operator, at providers",
+        is_alarming=refused > 0,
     )
 
 

@@ -29,6 +29,7 @@ from config.api.fields import (
 from config.api.openapi import envelope
 from config.api.params import MAX_LIST
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
+from inference.exchange.metadata import shown_status
 from inference.models import Feedback, Generation
 from inference.reports.analytics import (
     DEFAULT_LIMIT,
@@ -240,7 +241,7 @@ class GenerationSerializer(serializers.Serializer[Generation]):
 
     def _attempt(self, attempt: dict[str, Any]) -> dict[str, Any]:
         shown = {
-            "status": attempt["status"],
+            "status": shown_status(attempt),
             "endpoint_id": attempt["endpoint_id"],
             "is_byok": attempt["is_byok"],
             "latency": attempt["latency_ms"],

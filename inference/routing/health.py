@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from config.api.errors import GatewayError, UpstreamError, UpstreamRateLimited, UpstreamRefused
 from inference.routing.pacing import Pacer
+from inference.routing.refused import RefusedCredentials
 
 # The window is a ring of 12 slots of five seconds. Slot ``n % _SLOTS`` holds bucket ``n``.
 BUCKET_SECONDS: Final = 5
@@ -108,7 +109,8 @@ def classify_attempt(
 ) -> AttemptOutcome | None:
     """Returns the outcome of an attempt; ``None`` if it does not count for its subject.
 
-    A refused request is the caller's mistake, and a refused own credential is its owner's.
+    A refused request is the caller's mistake, and a refused own credential is its owner's. Some
+    failures say themselves that they tell nothing.
     """
     match error:
         case None:
@@ -116,6 +118,8 @@ def classify_attempt(
         case UpstreamRateLimited():
             return AttemptOutcome.RATE_LIMITED
         case UpstreamRefused():
+            return None
+        case UpstreamError() if error.is_health_neutral:
             return None
         case UpstreamError():
             is_unauthorized = has_own_credential and error.upstream_status in _UNAUTHORIZED
@@ -204,6 +208,7 @@ class HealthTable:
         # The endpoints whose streams end without an end mark.
         self._unmarked: set[uuid.UUID] = set()
         self.pacer = Pacer()
+        self.refused = RefusedCredentials()
 
     def record(
         self,
@@ -216,7 +221,8 @@ class HealthTable:
     ) -> None:
         """Counts the outcome of an attempt; a success counts when its reply begins.
 
-        ``retry_after`` is the wait in seconds that a rate limit asked for. The number of own
+        ``retry_after`` is the wait in seconds that a rate limit or an overload asked for; it ends
+        after a minute at the latest. The number of own
         credentials is not bounded, so at most 10,000 of them are remembered while they succeed, and
         other workers learn of one only when it fails.
         """
@@ -236,11 +242,12 @@ class HealthTable:
         else:
             record.computed_at = -math.inf
             if outcome is AttemptOutcome.RATE_LIMITED:
-                # The bucket stores the wait, so it cannot last longer than the window.
                 wait = _RATE_LIMIT_SECONDS if retry_after is None else retry_after
-                bucket.retry_at = max(bucket.retry_at, now + min(wait, WINDOW_SECONDS))
+                bucket.retry_at = max(bucket.retry_at, now + _bound_pause(wait))
             else:
                 bucket.failures += 1
+                if retry_after is not None:
+                    bucket.retry_at = max(bucket.retry_at, now + _bound_pause(retry_after))
                 if record.opened_at is not None and now >= record.opened_at + record.backoff:
                     record.opened_at = now
                     record.backoff = min(record.backoff * 2, _LONGEST_BACKOFF)
@@ -254,7 +261,7 @@ class HealthTable:
         record, bucket = self._place(subject, now)
         record.is_shared = True
         record.computed_at = -math.inf
-        bucket.retry_at = max(bucket.retry_at, now + min(seconds, WINDOW_SECONDS))
+        bucket.retry_at = max(bucket.retry_at, now + _bound_pause(seconds))
 
     def measure(
         self,
@@ -393,6 +400,11 @@ def _compute(record: _Record, now: float) -> None:
     speeds.sort(reverse=True)
     record.health = Health(state, share, _percentiles(latencies), _percentiles(speeds))
     record.computed_at = now
+
+
+def _bound_pause(seconds: float) -> float:
+    """Returns a pause that the upstream asks for, within the window: the bucket stores it."""
+    return min(max(seconds, 0.0), WINDOW_SECONDS) if math.isfinite(seconds) else WINDOW_SECONDS
 
 
 def _bucket(now: float) -> int:

@@ -32,6 +32,9 @@ BEAT: Final = load_statement("inference", "beat")
 EXCHANGE_PACE: Final = load_statement("inference", "exchange_pace")
 EXCHANGE_HEALTH: Final = load_statement("inference", "exchange_health")
 READ_HEALTH: Final = load_statement("inference", "read_health")
+MARK_REFUSED: Final = load_statement("inference", "mark_refused")
+CLEAR_REFUSED: Final = load_statement("inference", "clear_refused")
+READ_REFUSED: Final = load_statement("inference", "read_refused")
 
 # Output since the last heartbeat stays unbilled if the process dies. A heartbeat therefore runs
 # once a second, and earlier when a stream has delivered much. The pause bounds the number of
@@ -102,6 +105,7 @@ class Heartbeat:
                     await self._beat()
                     await self._exchange_health()
                     await self._exchange_pace()
+                    await self._exchange_refused()
                     readiness.is_database_available = True
             except Blocked:
                 # Reported already. The database is there, and the next heartbeat tries again.
@@ -138,3 +142,12 @@ class Heartbeat:
         rows = _encode(pacer.outgoing()).decode()
         oldest = oldest_pace(clock.time())
         pacer.merge(await self._connection.execute(EXCHANGE_PACE, [rows, oldest]))
+
+    async def _exchange_refused(self) -> None:
+        refused = self._health.refused
+        marks, cleared = sent = refused.outgoing()
+        if marks:
+            await self._connection.execute(MARK_REFUSED, [_encode(marks).decode()])
+        if cleared:
+            await self._connection.execute(CLEAR_REFUSED, [cleared])
+        refused.merge(sent, await self._connection.execute(READ_REFUSED, []))

@@ -1,4 +1,4 @@
-"""Recognizes why a provider refused a request, by the code or the words of its error; pure.
+"""Recognizes why a provider refused a request, by the names or the words of its error; pure.
 
 Providers have no common code for a prompt that is too long, or for content that a moderation
 refuses. Most of them, and the servers that people run themselves, answer 400 with a sentence.
@@ -7,6 +7,7 @@ refuses. Most of them, and the servers that people run themselves, answer 400 wi
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -60,6 +61,62 @@ _CONTENT: Final = re.compile(
 )
 
 
+# The names of errors that an answer of status 200 can have, and the statuses that they stand for.
+# OpenAI names a server that is overloaded and one that failed alike.
+_STATUSES_OF_NAMES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(
+        (
+            "rate_limit_exceeded", "rate_limit_error", "rate_limit", "rate_limited",
+            "rate_limit_reached_error", "too_many_requests", "resource_exhausted",
+            "throttlingexception", "throttling", "servicequotaexceededexception",
+        ),
+        429,
+    ),
+    **dict.fromkeys(
+        (
+            "overloaded_error", "overloaded", "server_is_overloaded", "slow_down",
+            "engine_overloaded", "engine_overloaded_error",
+        ),
+        529,
+    ),
+    **dict.fromkeys(
+        (
+            "server_error", "service_unavailable", "service_unavailable_error", "unavailable",
+            "serviceunavailableexception", "modelnotreadyexception",
+        ),
+        503,
+    ),
+    **dict.fromkeys(("deadline_exceeded", "timeout_error", "modeltimeoutexception"), 504),
+}  # fmt: skip
+_RANK: Final = (401, 402, 403, 429, 529, 503, 504)
+# The statuses with which a provider refuses a credential or an account by name.
+_NAMED_STATUSES: Final = frozenset((200, 400, 403, 429))
+_ACCOUNT_NAMES: Final = frozenset(
+    (
+        "insufficient_quota", "insufficient_balance", "insufficient_credits", "insufficient_funds",
+        "billing_error", "billing_hard_limit_reached", "billing_not_active", "payment_required",
+        "exceeded_current_quota_error", "arrearage", "accountoverdueerror", "account_deactivated",
+        "account_suspended", "access_terminated",
+        "invalid_api_key", "incorrect_api_key", "api_key_invalid", "api_key_expired",
+        "api_key_service_blocked", "authentication_error", "invalid_authentication_error",
+        "unauthenticated", "unrecognizedclientexception", "invalidsignatureexception",
+        "expiredtokenexception", "missingauthenticationtokenexception", "incompletesignature",
+    )
+)  # fmt: skip
+# What a provider names when a credential is known and may not use this model.
+_PERMISSION_NAMES: Final = frozenset(
+    (
+        "permission_error", "permission_denied", "model_not_allowed", "accessdeniedexception",
+        "unsupported_country_region_territory",
+    )
+)  # fmt: skip
+# Only the beginning counts: what the error repeats of the request must not look like a refusal.
+_ACCOUNT_TEXTS: Final = (
+    "your credit balance is too low", "your account is not active", "insufficient balance",
+    "insufficient credits",
+)  # fmt: skip
+
+
 def classify_refusal(status: int, failure: ProviderFailure) -> Refusal | None:
     """Returns why a provider refused a request; ``None`` for any other reason.
 
@@ -77,3 +134,34 @@ def classify_refusal(status: int, failure: ProviderFailure) -> Refusal | None:
     if _CONTEXT.search(text):
         return Refusal.CONTEXT_LENGTH
     return Refusal.CONTENT if _CONTENT.search(text) else None
+
+
+def infer_status(failure: ProviderFailure) -> int | None:
+    """Returns the HTTP status that an error inside an answer stands for; ``None`` if unknown.
+
+    Some providers put the status itself into ``code``.
+    """
+    if not failure.names.isdisjoint(_ACCOUNT_NAMES):
+        return 401
+    found = {_STATUSES_OF_NAMES[name] for name in failure.names & _STATUSES_OF_NAMES.keys()}
+    numbers = {int(name) for name in failure.names if re.fullmatch("[45][0-9]{2}", name, re.ASCII)}
+    return next((status for status in _RANK if status in found | numbers), None)
+
+
+def is_account_refused(status: int, failure: ProviderFailure) -> bool:
+    """Returns whether a provider refuses the credential or its account, whatever the request.
+
+    ``status`` is 200 for an error inside an answer.
+    """
+    if status in (401, 402):
+        return True
+    if status not in _NAMED_STATUSES:
+        return False
+    return not failure.names.isdisjoint(_ACCOUNT_NAMES) or (
+        (failure.message or "").lower().startswith(_ACCOUNT_TEXTS)
+    )
+
+
+def is_permission_refused(status: int, failure: ProviderFailure) -> bool:
+    """Returns whether a provider knows the credential, and does not let it use the model."""
+    return status == 403 and not failure.names.isdisjoint(_PERMISSION_NAMES)

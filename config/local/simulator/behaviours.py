@@ -43,6 +43,7 @@ from config.local.simulator.protocol import (
     response_head,
     to_sse,
 )
+from config.local.simulator.refusals import REFUSALS
 
 MAX_ECHOED_WORDS = 256
 _HELLO = "Hello from the simulated upstream. Ask me something and I will repeat it."
@@ -492,21 +493,11 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-redirect": ("redirects with :STATUS (302); also sim-redirect-307", lambda q: (
         http_response(int(q.numbers(302)[0]), b"", more="location: /v1/elsewhere\r\n"),)),
     "sim-echo-key": ("error :STATUS (401) that repeats the Authorization header", _echo_key),
-    "sim-huge-error": ("400 with a message of 1 MB and control characters", lambda q: (
-        error_reply(400, message="\x00\x1b[31m\r\n\u202e\x7f" + "A" * 1_000_000),)),
-    "sim-error-number": ("429 whose code is a number", lambda q: (error_reply(429, code=429),)),
-    "sim-error-code": ("400 whose code is a string", lambda q: (
-        error_reply(400, code="context_length_exceeded"),)),
     "sim-too-long": ("400: the prompt exceeds the context", lambda q: (
         error_reply(400, message=abilities.TOO_LONG),)),
     "sim-flagged": ("error :STATUS (403) of a moderation", lambda q: (error_reply(
         int(q.numbers(403)[0]), code=None, message="Your input was flagged by our moderation."),)),
-    "sim-error-string": ("500 whose error is a string", lambda q: (
-        http_response(500, b'{"error":"the model crashed"}'),)),
-    "sim-error-text": ("500 in plain text", lambda q: (
-        http_response(500, b"Internal Server Error", "text/plain"),)),
-    "sim-error-200": ("error object with status 200", lambda q: (
-        http_response(200, encode_json(error_object(500))),)),
+    **REFUSALS,
     # Bodies.
     "sim-wrong-model": ("reports `another-model`", _reply(model=lambda r, q: "another-model")),
     "sim-wrong-shape": ("valid JSON that is no completion", lambda q: (

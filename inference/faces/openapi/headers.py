@@ -64,6 +64,12 @@ RETRY_AFTER: Final = {
         "schema": {"type": "integer"},
     }
 }
+SHOULD_RETRY: Final = {
+    "X-Should-Retry": {
+        "description": "`false` if no repetition can succeed.",
+        "schema": {"type": "string", "enum": ["false"]},
+    }
+}
 RATE_LIMITS: Final = {
     f"X-RateLimit-{figure}-{unit.capitalize()}": {
         "description": text.format(unit=unit),

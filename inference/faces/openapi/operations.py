@@ -13,6 +13,7 @@ from inference.faces.openapi.headers import (
     REPLAYED,
     REQUEST_ID,
     RETRY_AFTER,
+    SHOULD_RETRY,
 )
 from inference.faces.openapi.shapes import reference
 
@@ -39,6 +40,8 @@ _ERRORS: Final = {
 }
 _RETRYABLE: Final = frozenset(("429", "503", "529"))
 _REPEATED: Final = frozenset(("409", "422"))
+# Errors that no repetition cures may have these.
+_FINAL: Final = ("402", "403", "409", "429")
 _MESSAGES_TAG: Final = "anthropic-messages"
 
 
@@ -161,6 +164,8 @@ def _describe_error(operation: Operation, status: str) -> dict[str, Any]:
     headers = {**REQUEST_ID, **(GENERATION_ID if operation.has_generation else {})}
     if status in _RETRYABLE:
         headers |= RETRY_AFTER
+    if status in _FINAL:
+        headers |= SHOULD_RETRY
     if status == "429" and operation.has_generation:
         headers |= RATE_LIMITS
     return {

@@ -83,7 +83,7 @@ def test_each_kind_of_broken_answer_has_its_own_error(
 ) -> None:
     with serving(sending(answer), context) as server, pytest.raises(EgressError) as caught:
         client(post(upstream(server)), policy)
-    assert type(caught.value) is error
+    assert isinstance(caught.value, error)
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"

@@ -205,7 +205,13 @@ def test_a_request_that_no_dialect_can_express_is_a_bad_request(
     assert answer.json()["error"] == {
         "code": 400,
         "message": "This provider does not accept a part of a message.",
-        "metadata": {"error_type": "invalid_request", "provider_name": "Maker"},
+        "metadata": {
+            "error_type": "invalid_request",
+            "provider_name": "Maker",
+            "kind": "untranslatable",
+            "attempt": 1,
+            "candidates": 1,
+        },
     }
     assert upstream.seen() == []
     settled = site.settled()
@@ -216,7 +222,7 @@ def test_a_request_that_no_dialect_can_express_is_a_bad_request(
     ("status", "ours", "error_type"),
     [
         ("400 Bad Request", 400, "invalid_request"),
-        ("401 Unauthorized", 502, "provider_unavailable"),
+        ("404 Not Found", 502, "provider_unavailable"),
         ("429 Too Many Requests", 429, "rate_limit_exceeded"),
         ("503 Service Unavailable", 503, "provider_overloaded"),
         ("529 Overloaded", 529, "provider_overloaded"),
@@ -244,6 +250,9 @@ def test_an_error_is_reported_without_the_credential(
         "metadata": {
             "error_type": error_type,
             "provider_name": "Maker",
+            "kind": "status",
+            "attempt": 1,
+            "candidates": 1,
             "upstream_status": code,
             "provider_code": "SOME_ERROR" if upstream.kind == "gemini" else "some_error",
         },
@@ -253,14 +262,15 @@ def test_an_error_is_reported_without_the_credential(
 
 def test_a_stream_that_breaks_off_ends_in_an_error(site: Site, upstream: Upstream) -> None:
     publish(site, upstream)
-    upstream.events = EVENTS[upstream.kind][:-1]
+    # A finish reason and a usage would make the stream whole without its end mark.
+    upstream.events = EVENTS[upstream.kind][: -2 if upstream.kind == "anthropic" else -1]
     events = events_of(site.chat(stream=True).text)
     assert events[-1]["error"]["message"] == (
         "The upstream provider's answer is not valid: The stream ended without its end mark."
     )
     settled = site.settled()
     assert settled.status == Generation.Status.FAILED
-    assert settled.is_estimated is False
+    assert settled.is_estimated is (upstream.kind == "anthropic")
 
 
 def test_a_stream_that_breaks_off_is_charged_by_its_counted_prompt_tokens(
@@ -325,5 +335,5 @@ def test_an_error_before_the_first_relayed_event_falls_back(site: Site, upstream
     assert content_of(events) == "You said: one two"
     assert events[-1] == "[DONE]"
     settled = site.settled()
-    assert [attempt["status"] for attempt in settled.attempts] == [502, 200]
+    assert [attempt["status"] for attempt in settled.attempts] == [529, 200]
     assert settled.status == Generation.Status.COMPLETED

@@ -53,13 +53,13 @@ def test_a_complete_answer_is_completed(site: Site) -> None:
     ("behaviour", "ending"),
     [
         # Estimated at 4 bytes per token: "one two" with its role, and the delivered text.
-        ("sim-error-stream", Ending("failed", None, False, "provider_unavailable")),
+        ("sim-error-stream", Ending("failed", None, False, "provider_overloaded")),
         ("sim-reset-stream", Ending("failed", (6, 1), True, "provider_unavailable")),
         ("sim-cut-event", Ending("failed", (6, 1), True, "provider_unavailable")),
         ("sim-bad-json", Ending("failed", None, False, "provider_unavailable")),
         ("sim-close-stream", Ending("failed", (6, 1), True, "provider_unavailable")),
         ("sim-connect-reset", Ending("failed", None, False, "provider_unavailable")),
-        ("sim-error-first", Ending("failed", None, False, "provider_unavailable")),
+        ("sim-error-first", Ending("failed", None, False, "rate_limit_exceeded")),
         ("sim-status:500", Ending("failed", None, False, "provider_unavailable")),
     ],
 )
@@ -69,7 +69,8 @@ def test_an_upstream_that_breaks_off_fails_the_generation(
     publish(site, behaviour)
     answer = site.post(wanted(site))
     if ending.usage is None:
-        assert answer.status_code == 502
+        statuses = {"provider_overloaded": 503, "rate_limit_exceeded": 429}
+        assert answer.status_code == statuses.get(str(ending.error_type), 502)
     else:
         last = events_of(answer.text)[-1]
         assert last["choices"][0]["finish_reason"] == "error"

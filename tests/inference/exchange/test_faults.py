@@ -1,4 +1,8 @@
-"""Faults of upstreams: the answer to the caller and the stored generation."""
+"""Faults of upstreams: the answer to the caller, the other provider, and the stored generations.
+
+One table has the faults. Each is met by the three faces of chat, plain and streamed: first where
+another provider is healthy, then where all providers have the fault.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from django.conf import LazySettings
 
 from billing.models import Excess
@@ -16,6 +21,7 @@ from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from inference.models import Generation
 from tests.support import factories
+from tests.support.inference.faces import FACES, Face, Told
 from tests.support.inference.site import OPERATOR_SECRET, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 
@@ -32,6 +38,12 @@ class Failed:
     status: int
     error_type: str
     message: str
+    kind: str = "status"
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether another provider of the same model is tried."""
+        return self.status not in (400, 413)
 
 
 @dataclass(frozen=True)
@@ -52,18 +64,24 @@ class Broken:
     content: str
     usage: tuple[int, int] | None
     is_estimated: bool = True
+    kind: str = "protocol"
 
 
-def failed(message: str, status: int = 502, error_type: str = "provider_unavailable") -> Failed:
-    return Failed(status, error_type, message)
+def failed(message: str, kind: str = "protocol") -> Failed:
+    return Failed(502, "provider_unavailable", message, kind)
 
 
 def invalid(text: str) -> Failed:
     return failed(NOT_VALID + text)
 
 
-def broken(message: str, content: str = "You", usage: tuple[int, int] | None = (6, 1)) -> Broken:
-    return Broken(502, "provider_unavailable", message, content, usage)
+def broken(
+    message: str,
+    content: str = "You",
+    usage: tuple[int, int] | None = (6, 1),
+    kind: str = "protocol",
+) -> Broken:
+    return Broken(502, "provider_unavailable", message, content, usage, kind=kind)
 
 
 SERVER_ERROR = "The server had an error."
@@ -72,23 +90,36 @@ BAD_EVENT = "An event of the stream is not a JSON object."
 NO_EVENTS = "The stream ended without its end mark."
 CUT = "The stream was cut off inside an event."
 OK, ESTIMATED = Served(), Served(usage=None)
-TIMED_OUT = failed(NO_ANSWER, 504, "timeout")
+TIMED_OUT = Failed(504, "timeout", NO_ANSWER, "timeout")
+NO_ACCESS = failed(
+    "The provider refused the gateway's own credential, which only its operator can change. Try "
+    "again later, or let the request fall back to other providers.",
+    "credential",
+)
 
 
 def refused(status: int, message: str = SERVER_ERROR) -> Failed:
     match status:
         case 408 | 504 | 524:
-            return failed(message, 504, "timeout")
+            return Failed(504, "timeout", message)
         case 413:
-            return failed(message, 413, "payload_too_large")
+            return Failed(413, "payload_too_large", message)
         case 429:
-            return failed(message, 429, "rate_limit_exceeded")
+            return Failed(429, "rate_limit_exceeded", message)
         case 503 | 529:
-            return failed(message, status, "provider_overloaded")
-        case 401 | 402 | 403 | 404:
-            return failed(message)
+            return Failed(status, "provider_overloaded", message)
+        case 401 | 402 | 403:
+            return NO_ACCESS
+        case 404:
+            return failed(message, "status")
         case _:
-            return failed(message, 400, "invalid_request") if status < 500 else failed(message)
+            if status >= 500:
+                return failed(message, "status")
+            return Failed(400, "invalid_request", message)
+
+
+def reported(status: int, error_type: str, message: str = "The provider's own words.") -> Failed:
+    return Failed(status, error_type, message, "reported")
 
 
 # Events in the same read as a fault are not relayed, so such a stream is an error answer.
@@ -125,18 +156,22 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ("sim-error-number", *[refused(429, "Rate limit reached, try again later.")] * 2),
     (
         "sim-error-code",
-        *[failed("The request is not valid.", 400, "context_length_exceeded")] * 2,
+        *[Failed(400, "context_length_exceeded", "The request is not valid.")] * 2,
     ),
-    ("sim-error-string", *[failed("the model crashed")] * 2),
-    ("sim-error-text", *[failed("The upstream provider failed.")] * 2),
-    ("sim-error-200", failed(SERVER_ERROR), failed(SERVER_ERROR)),
+    ("sim-error-string", *[failed("the model crashed", "status")] * 2),
+    ("sim-error-text", *[failed("The upstream provider failed.", "status")] * 2),
+    ("sim-error-200", *[reported(503, "provider_overloaded", SERVER_ERROR)] * 2),
     ("sim-wrong-model", OK, OK),
     ("sim-wrong-shape", *[invalid("The answer has no choices.")] * 2),
     ("sim-html", invalid(NO_OBJECT), invalid(CUT)),
     ("sim-truncated", invalid(NO_OBJECT), broken(NOT_VALID + CUT, "You said:", (6, 3))),
     ("sim-gzip", *[failed(BROKEN_OFF)] * 2),
-    ("sim-short-body", failed(BROKEN_OFF), OK),
-    ("sim-reset-body", failed(BROKEN_OFF), broken(BROKEN_OFF, "You said:", (6, 3))),
+    ("sim-short-body", failed(BROKEN_OFF, "reset"), OK),
+    (
+        "sim-reset-body",
+        failed(BROKEN_OFF, "reset"),
+        broken(BROKEN_OFF, "You said:", (6, 3), "reset"),
+    ),
     ("sim-no-usage", ESTIMATED, ESTIMATED),
     ("sim-null-usage", ESTIMATED, ESTIMATED),
     *(
@@ -145,8 +180,8 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ),
     ("sim-usage-zero", *[Served((0, 0))] * 2),
     ("sim-content-filter", *[Served(finish_reason="content_filter")] * 2),
-    ("sim-connect-reset", *[failed(UNREACHABLE)] * 2),
-    ("sim-connect-close", *[failed(UNREACHABLE)] * 2),
+    ("sim-connect-reset", *[failed(UNREACHABLE, "reset")] * 2),
+    ("sim-connect-close", *[failed(UNREACHABLE, "reset")] * 2),
     ("sim-stall", TIMED_OUT, TIMED_OUT),
     ("sim-drip-headers:0.01", TIMED_OUT, TIMED_OUT),
     ("sim-no-done", OK, OK),
@@ -165,10 +200,29 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ("sim-usage-with-choices", OK, OK),
     ("sim-null-content", OK, OK),
     ("sim-after-done", OK, OK),
-    ("sim-error-stream", OK, failed(SERVER_ERROR)),
-    ("sim-error-first", OK, failed("Rate limit reached, try again later.")),
-    ("sim-reset-stream", OK, broken(BROKEN_OFF)),
-    ("sim-stall-stream", OK, Broken(504, "timeout", NO_ANSWER, "", None)),
+    ("sim-error-stream", OK, reported(503, "provider_overloaded", SERVER_ERROR)),
+    (
+        "sim-error-first",
+        OK,
+        reported(429, "rate_limit_exceeded", "Rate limit reached, try again later."),
+    ),
+    *(
+        (f"sim-reported:{name}", *[reported(status, error_type)] * 2)
+        for name, status, error_type in (
+            ("overloaded_error", 529, "provider_overloaded"),
+            ("rate_limit_error", 429, "rate_limit_exceeded"),
+            ("RESOURCE_EXHAUSTED", 429, "rate_limit_exceeded"),
+            ("throttlingException", 429, "rate_limit_exceeded"),
+            ("UNAVAILABLE", 503, "provider_overloaded"),
+            ("DEADLINE_EXCEEDED", 504, "timeout"),
+            ("api_error", 502, "provider_unavailable"),
+        )
+    ),
+    ("sim-reported:insufficient_quota", *[NO_ACCESS] * 2),
+    ("sim-named:429,insufficient_quota", *[NO_ACCESS] * 2),
+    ("sim-named:400,API_KEY_INVALID", *[NO_ACCESS] * 2),
+    ("sim-reset-stream", OK, broken(BROKEN_OFF, kind="reset")),
+    ("sim-stall-stream", OK, Broken(504, "timeout", NO_ANSWER, "", None, kind="timeout")),
 ]
 
 
@@ -230,66 +284,134 @@ def test_a_usage_beyond_what_was_allowed_is_believed_up_to_the_hold(
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
 @pytest.mark.parametrize(("behaviour", "plain", "streamed"), FAULTS)
 def test_a_fault_determines_answer_stored_row_and_charge(
     priced: Site,
     behaviour: str,
     plain: Failed | Served,
     streamed: Failed | Served | Broken,
+    face: Face,
     stream: bool,
 ) -> None:
-    publish(priced, behaviour)
-    answer = priced.chat("one two", stream=stream)
-    assert OPERATOR_SECRET not in answer.text + str(answer.headers)
-    match streamed if stream else plain:
-        case Failed(status, error_type, message):
-            error = answer.json()["error"]
-            found = (answer.status_code, error["code"], error["metadata"]["error_type"])
-            assert found == (status, status, error_type)
-            assert error["message"] == message
-            assert_stored(priced, None, is_estimated=False, status="failed", error_type=error_type)
-        case Served(usage, finish_reason):
-            assert answer.status_code == 200
-            if stream:
-                *chunks, last, done = events_of(answer.text)
-                assert content_of(chunks) == "You said: one two"
-                assert (done, last["choices"]) == ("[DONE]", [])
-                assert not any("usage" in chunk for chunk in chunks)
-                shown = last["usage"]
-            else:
-                body = answer.json()
-                assert body["choices"][0]["message"]["content"] == "You said: one two"
-                shown = body["usage"]
-            # 40 bytes of messages and 17 bytes of answer, at 4 bytes per token.
-            counts = usage or (6, 5)
-            assert (shown["prompt_tokens"], shown["completion_tokens"]) == counts
-            assert shown["total_tokens"] == sum(counts)
-            assert_stored(
-                priced,
-                counts,
-                is_estimated=usage is None,
-                status="completed",
-                error_type=None,
-                finish_reason=finish_reason,
-            )
-        case Broken(code, error_type, message, content, usage, is_estimated):
-            *chunks, last = events_of(answer.text)
-            assert answer.status_code == 200
-            assert content_of(chunks) == content
-            assert (last["error"]["code"], last["error"]["message"]) == (code, message)
-            assert last["error"]["metadata"]["error_type"] == error_type
-            assert last["choices"] == [
-                {"index": 0, "finish_reason": "error", "delta": {"content": ""}}
-            ]
-            assert last["id"] == answer.headers["X-Generation-Id"]
-            assert_stored(
-                priced,
-                usage,
-                is_estimated=is_estimated and usage is not None,
-                status="failed",
-                error_type=error_type,
-                finish_reason="error",
-            )
+    expected = streamed if stream else plain
+    price = factories.make_price("0.000001", "0.000002")
+    backup = priced.another_provider("backup", name="Backup")
+    faulty = factories.make_model("acme/eagle")
+    for model, second in ((priced.model, "sim-echo"), (faulty, behaviour)):
+        priced.publish(behaviour, model=model, price=price)
+        priced.publish(second, model=model, provider=backup, price=price)
+    order = {"provider": {"order": ["acme", "backup"]}}
+    for model in (priced.model, faulty):
+        answer = face.ask(priced, "one two", stream=stream, model=model.slug, **order)
+        assert OPERATOR_SECRET not in answer.text + str(answer.headers)
+        row = settled(priced, answer)
+        told = face.read(answer, stream=stream)
+        falls_back = isinstance(expected, Failed) and expected.falls_back
+        assert len(row.attempts) == (2 if falls_back else 1)
+        if falls_back and model is priced.model:
+            assert row.attempts[0]["kind"] == expected.kind
+            assert_served(row, answer, told, Served())
+            assert row.provider_name == "Backup"
+        elif isinstance(expected, Failed):
+            assert_failed(row, answer, told, expected)
+        elif isinstance(expected, Served):
+            assert_served(row, answer, told, expected, is_chat=face.name == "chat")
+        else:
+            assert_broken(row, answer, told, expected, is_chat=face.name == "chat")
+    assert_in_order()
+
+
+def settled(site: Site, answer: requests.Response) -> Generation:
+    generations = Generation.objects.filter(pk=answer.headers["X-Generation-Id"])
+    site.eventually(lambda: not generations.filter(status="pending").exists())
+    return generations.get()
+
+
+def assert_row(row: Generation, usage: tuple[int, int] | None, **expected: Any) -> None:
+    """Asserts the stored row; its cost is that of its usage."""
+    if usage is None:
+        cost, expected = 0, {**expected, "prompt_tokens": None, "completion_tokens": None}
+    else:
+        prompt, completion = row.prompt_tokens or 0, row.completion_tokens or 0
+        cost = prompt * 1000 + completion * 2000
+    expected |= {"cost_nano": cost, "upstream_cost_nano": cost}
+    assert {name: getattr(row, name) for name in expected} == expected
+
+
+def assert_failed(row: Generation, answer: requests.Response, told: Told, expected: Failed) -> None:
+    assert answer.status_code == expected.status
+    assert told.error is not None
+    found = {name: told.error[name] for name in ("error_type", "message", "kind")}
+    assert found == {
+        "error_type": expected.error_type, "message": expected.message, "kind": expected.kind,
+    }  # fmt: skip
+    number = len(row.attempts)
+    assert told.error["provider_name"] == ("Acme AI", "Backup")[number - 1]
+    assert (told.error["attempt"], told.error["candidates"]) == (number, 2)
+    assert ("upstream_status" in told.error) is (expected.kind == "status")
+    assert "provider_code" not in told.error or expected.kind != "credential"
+    if expected.falls_back:
+        assert [one["kind"] for one in row.attempts] == [expected.kind] * 2
+    assert_row(row, None, is_estimated=False, status="failed", error_type=expected.error_type)
+
+
+def assert_served(
+    row: Generation,
+    answer: requests.Response,
+    told: Told,
+    expected: Served,
+    *,
+    is_chat: bool = False,
+) -> None:
+    assert (answer.status_code, told.error) == (200, None)
+    assert told.text == "You said: one two"
+    assert told.usage == {"prompt": row.prompt_tokens, "completion": row.completion_tokens}
+    # 40 bytes of messages and 17 bytes of answer, at 4 bytes per token.
+    usage = expected.usage or ((6, 5) if is_chat else None)
+    if usage is not None:
+        assert (row.prompt_tokens, row.completion_tokens) == usage
+    assert_row(
+        row,
+        (0, 0),
+        is_estimated=expected.usage is None,
+        status="completed",
+        error_type=None,
+        finish_reason=expected.finish_reason,
+    )
+
+
+def assert_broken(
+    row: Generation,
+    answer: requests.Response,
+    told: Told,
+    expected: Broken,
+    *,
+    is_chat: bool,
+) -> None:
+    assert (answer.status_code, told.text) == (200, expected.content)
+    assert told.error is not None
+    found = {name: told.error[name] for name in ("error_type", "message", "kind")}
+    assert found == {
+        "error_type": expected.error_type, "message": expected.message, "kind": expected.kind,
+    }  # fmt: skip
+    assert (told.error["provider_name"], told.error["attempt"]) == ("Acme AI", 1)
+    assert row.attempts[0]["kind"] == expected.kind
+    if is_chat:
+        last = events_of(answer.text)[-1]
+        assert last["error"]["code"] == expected.code
+        assert last["choices"] == [{"index": 0, "finish_reason": "error", "delta": {"content": ""}}]
+        assert last["id"] == row.pk
+        if expected.usage is not None:
+            assert (row.prompt_tokens, row.completion_tokens) == expected.usage
+    assert_row(
+        row,
+        expected.usage,
+        is_estimated=expected.is_estimated and expected.usage is not None,
+        status="failed",
+        error_type=expected.error_type,
+        finish_reason="error",
+    )
 
 
 def test_a_stream_that_closes_early_is_an_error(priced: Site) -> None:
@@ -367,7 +489,7 @@ def test_an_unreachable_or_forbidden_address_is_a_bad_gateway(site: Site, base_u
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("status", [400, 401, 429, 500])
+@pytest.mark.parametrize("status", [400, 429, 500])
 def test_an_error_that_echoes_the_credential_is_masked(
     site: Site, status: int, stream: bool
 ) -> None:
@@ -380,7 +502,7 @@ def test_an_error_that_echoes_the_credential_is_masked(
 def test_an_error_inside_a_200_that_echoes_the_credential_is_masked(site: Site) -> None:
     site.publish("sim-echo-key:200")
     answer = site.chat()
-    assert answer.status_code == 502
+    assert answer.status_code == 503
     assert answer.json()["error"]["message"] == "Incorrect API key provided: Bearer ********."
     assert OPERATOR_SECRET not in answer.text
 

@@ -12,6 +12,7 @@ from billing.models import Transfer
 from config.local.simulator.pictures import make_png
 from tests.support import factories
 from tests.support.database.snapshots import everything
+from tests.support.inference.health import failures_of
 from tests.support.inference.pictures import DATA_URL, PNG, reference
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
@@ -281,6 +282,16 @@ def test_a_bad_answer_is_free_and_the_next_candidate_answers(
     assert answer.status_code == 200
     assert answer.json()["provider"] == "Acme AI"
     assert_in_order()
+
+
+def test_urls_instead_of_data_say_nothing_about_the_health_of_an_endpoint(site: Site) -> None:
+    refused = site.publish("sim-picture-url")
+    assert ask(site, ROUTER).status_code == 502
+    other = site.publish("sim-picture-none", provider=site.another_provider("other"))
+    assert ask(site, ROUTER, provider={"order": ["other"]}).status_code == 502
+    # Workers share what they know once a second, the earlier outcome first.
+    site.eventually(lambda: failures_of(other.pk) == 1)
+    assert not failures_of(refused.pk)
 
 
 def test_urls_pass_only_where_openais_interface_has_them(site: Site) -> None:

@@ -110,7 +110,7 @@ def test_a_failure_after_a_partial_image_is_the_last_event(site: Site, path: str
     assert failed["type"] == "error"
     assert failed["error"]["message"]
     # Clients of OpenRouter read a code that is text.
-    assert failed["error"]["code"] == "502"
+    assert failed["error"]["code"] == "503"
     assert site.settled().status == "failed"
     assert_in_order()
 

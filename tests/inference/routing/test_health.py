@@ -18,6 +18,7 @@ from config.api.errors import (
     GatewayError,
     InvalidRequest,
     PayloadTooLarge,
+    UnusableAnswer,
     UpstreamError,
     UpstreamOverloaded,
     UpstreamRateLimited,
@@ -25,7 +26,7 @@ from config.api.errors import (
     UpstreamTimeout,
 )
 from inference.admission.explain import READ_HEALTH
-from inference.exchange.upstream import RequestUntranslatable
+from inference.exchange.upstream.failures import RequestUntranslatable
 from inference.models import EndpointHealth
 from inference.routing import health
 from inference.routing.health import (
@@ -217,6 +218,7 @@ def test_a_table_keeps_at_most_12_unsent_buckets() -> None:
         (UpstreamError(upstream_status=404), True, AttemptOutcome.FAILURE),
         (UpstreamError(upstream_status=401), False, AttemptOutcome.FAILURE),
         (UpstreamTimeout(), False, AttemptOutcome.FAILURE),
+        (UnusableAnswer(), False, None),
         (UpstreamOverloaded(upstream_status=529), False, AttemptOutcome.FAILURE),
         (UpstreamRefused(upstream_status=400), False, None),
         (RequestUntranslatable(), False, None),

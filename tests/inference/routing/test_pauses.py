@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from config.egress.client import Headers, OutboundResponse
-from inference.exchange.upstream import read_pause
+from config.egress.client import Headers
+from inference.exchange.upstream.waits import read_pause
 from tests.support import factories
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
@@ -16,7 +15,7 @@ from tests.support.ledger import assert_in_order
 
 def pause_of(**fields: str) -> float | None:
     headers = {f"x-ratelimit-{name.replace('_', '-')}": text for name, text in fields.items()}
-    return read_pause(cast(OutboundResponse, SimpleNamespace(headers=Headers(headers))))
+    return read_pause(Headers(headers))
 
 
 @pytest.mark.parametrize(

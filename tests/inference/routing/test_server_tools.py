@@ -13,7 +13,7 @@ from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from config.api.errors import InvalidRequest
 from inference.admission.estimate import worst_case_nano
-from inference.exchange.upstream import build_call
+from inference.exchange.upstream.calls import build_call
 from inference.requests import parsing
 from inference.routing.candidates import RoutingContext, Selection, require_candidates
 from inference.routing.routes import (

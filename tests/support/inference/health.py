@@ -9,6 +9,7 @@ import msgspec
 from django.db import connection
 
 from config import sql
+from inference.models import EndpointHealth
 from inference.routing.health import (
     HealthTable,
 )
@@ -17,6 +18,17 @@ from inference.settlement.journal import EXCHANGE_HEALTH
 
 ONE = uuid.UUID(int=1)
 TWO = uuid.UUID(int=2)
+
+
+def is_paused(endpoint_id: uuid.UUID) -> bool:
+    """Whether all workers know that an upstream asked to wait; they share it once a second."""
+    return EndpointHealth.objects.filter(endpoint_id=endpoint_id, retry_at__gt=0).exists()
+
+
+def failures_of(endpoint_id: uuid.UUID) -> int | None:
+    """The failures that all workers know; ``None`` while they know nothing of the endpoint."""
+    found = EndpointHealth.objects.filter(endpoint_id=endpoint_id)
+    return sum(each.failures for each in found) if found else None
 
 
 def exchange(table: HealthTable, now: float) -> list[tuple[Any, ...]]:

@@ -78,6 +78,10 @@ class Site:
             f"{self.server}{path}", json=body, headers=headers, timeout=20, **options
         )
 
+    def get(self, path: str) -> requests.Response:
+        headers = {"Authorization": f"Bearer {self.tenant.api_key}"}
+        return requests.get(f"{self.server}{path}", headers=headers, timeout=20)
+
     def chat(self, content: Any = "one two", **fields: Any) -> requests.Response:
         return self.post(self.chat_body(content, **fields))
 

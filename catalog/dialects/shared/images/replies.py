@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from catalog.dialects.base import Chunk, InvalidReply, InvalidStream, Reply
+from catalog.dialects.base import Chunk, InvalidReply, InvalidStream, Reply, UnusableReply
 from catalog.dialects.shared.images.pictures import is_base64, sniff
 from catalog.dialects.shared.raw import first_byte, is_null
 from catalog.pricing import Usage
@@ -87,7 +87,7 @@ def build_reply(
 def split_reply(reply: Reply) -> list[Chunk]:
     """Returns the chunks of a whole answer: a completed image each, and the end mark.
 
-    Raises :class:`InvalidReply` for URLs, which no event can have.
+    Raises :class:`UnusableReply` for URLs, which no event can have.
     """
     images = reply.fields["data"]
     others = _on_one_line(
@@ -107,7 +107,7 @@ def split_reply(reply: Reply) -> list[Chunk]:
         if "b64_json" in image
     ]
     if len(chunks) < len(images):
-        raise InvalidReply("It has URLs instead of images.")
+        raise UnusableReply("It has URLs instead of images.")
     return [*chunks, Chunk(fields={}, is_done=True)]
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from catalog.dialects.base import InvalidReply, Reply
+from catalog.dialects.base import Reply, UnusableReply
 from catalog.dialects.shared.images.pictures import (
     IMAGES,
     PARAMETERS,
@@ -113,7 +113,7 @@ def _estimate(prompt: int, completion: int) -> Usage:
 
 
 def _complete(fields: Fields, reply: Reply) -> None:
-    """Raises :class:`InvalidReply` for URLs in the answer to a caller who asked for data.
+    """Raises :class:`UnusableReply` for URLs in the answer to a caller who asked for data.
 
     Nobody fetches them: a URL is the upstream's word.
     """
@@ -121,7 +121,7 @@ def _complete(fields: Fields, reply: Reply) -> None:
     if wanted is None or bytes(wanted) != b'"b64_json"':
         return
     if any("url" in image for image in reply.fields["data"]):
-        raise InvalidReply(
+        raise UnusableReply(
             "It has URLs instead of images. An endpoint whose provider can send data must list "
             "response_format among its parameters."
         )

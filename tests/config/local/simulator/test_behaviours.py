@@ -254,6 +254,11 @@ PLAIN: dict[str, Check] = {
     "sim-huge-error": lambda a: a.json["error"]["message"] == (
         "\x00\x1b[31m\r\n\u202e\x7f" + "A" * 1_000_000),
     "sim-error-number": error_is(429, code=429),
+    "sim-firewall": lambda a: a.status == 403,
+    "sim-named:418,teapot": error_is(418, code="teapot"),
+    "sim-reported": error_is(200, type="overloaded_error"),
+    "sim-wait:503,retry-after-ms=1500": lambda a: (
+        (a.status, a.headers["retry-after-ms"]) == (503, "1500")),
     "sim-error-code": error_is(400, code="context_length_exceeded"),
     "sim-able": ok(lambda a: a.text == "say it"),
     "sim-strict": ok(lambda a: a.text == "say it"),

@@ -1,0 +1,238 @@
+"""Translates the failures of a candidate to the errors that callers get.
+
+Each error says in its metadata which provider failed and of what ``kind`` the failure is:
+
+===============  ===================================================================================
+kind             meaning
+===============  ===================================================================================
+status           the provider answered with an error status, ``upstream_status``
+reported         the provider reported an error inside an answer of status 200
+credential       the provider refused the operator's own credential or account
+dns              the name of the provider has no address
+refused          no server accepts connections at the address
+tls              the certificate or the handshake is wrong
+policy           the operator's rules of outbound addresses refuse the URL
+unreachable      one of the last four, or a timeout of the connection, at a private endpoint: who
+                 types URLs must not learn which names and ports an internal network has
+timeout          the time limit ``limit`` passed
+reset            the provider closed the connection before the answer was complete
+protocol         the answer breaks HTTP or the provider's wire format, or is too large
+untranslatable   the provider's wire format cannot express the request
+===============  ===================================================================================
+
+A provider that refuses the operator's own credential is no problem of the caller: the error has a
+fixed text, and neither the provider's message nor its code or status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Final
+
+from catalog.dialects.base import (
+    InvalidReply,
+    InvalidStream,
+    ProviderFailure,
+    UnusableReply,
+    parse_error,
+)
+from catalog.dialects.shared.refusals import (
+    Refusal,
+    classify_refusal,
+    infer_status,
+    is_account_refused,
+    is_permission_refused,
+)
+from config import egress
+from config.api.errors import (
+    ContentRefused,
+    ContextTooShort,
+    GatewayError,
+    PayloadTooLarge,
+    UnusableAnswer,
+    UpstreamError,
+    UpstreamOverloaded,
+    UpstreamRateLimited,
+    UpstreamRefused,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from config.clocks.clock import clock
+from config.egress.client import OutboundResponse
+from inference.exchange.upstream.waits import read_wait
+from inference.routing.routes import Candidate
+
+_MAX_ERROR_BYTES: Final = 1_048_576
+# How long the body of an error may take: its status is enough for the next candidate.
+_ERROR_SECONDS: Final = 10.0
+# The names of limits whose names at a connection differ.
+_LIMITS: Final[Mapping[str, str]] = {"first byte": "headers"}
+_REFUSALS: Final[Mapping[Refusal, type[UpstreamRefused]]] = {
+    Refusal.CONTEXT_LENGTH: ContextTooShort,
+    Refusal.CONTENT: ContentRefused,
+}
+_ERRORS: Final[Mapping[int, type[UpstreamError]]] = {
+    408: UpstreamTimeout,
+    429: UpstreamRateLimited,
+    503: UpstreamUnavailable,
+    504: UpstreamTimeout,
+    524: UpstreamTimeout,
+    529: UpstreamOverloaded,
+}
+# With these and all from 500 on, the error concerns the candidate's credential or model, so the
+# next candidate may succeed.
+_RETRYABLE: Final = frozenset((401, 402, 403, 404, 424))
+# The statuses by which a provider refuses the operator's credential, if it says nothing better.
+_UNAUTHORIZED: Final = frozenset((401, 402, 403))
+
+
+class RequestUntranslatable(UpstreamRefused):
+    """The provider's wire format cannot express the request; that of another candidate may."""
+
+    retryable = True
+
+
+class Scope(Enum):
+    """What a provider refuses to the operator's credential."""
+
+    ACCOUNT = "everything"
+    MODEL = "this model"
+
+
+class CredentialRefused(UpstreamError):
+    """A provider refused the operator's own credential or account, which only the operator mends.
+
+    ``reason`` is the provider's code and message, for the operator. A refusal without a ``scope``
+    may be a firewall's, which any caller can provoke, so it alarms nobody.
+    """
+
+    message = (
+        "The provider refused the gateway's own credential, which only its operator can change. "
+        "Try again later, or let the request fall back to other providers."
+    )
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        failure: ProviderFailure,
+        status: int | None,
+        scope: Scope | None = None,
+    ) -> None:
+        super().__init__(upstream_status=status, metadata=describe(candidate, "credential"))
+        self.scope = scope
+        named = [text for text in (failure.code, failure.message) if text]
+        self.reason = ": ".join(named) or "without a reason"
+
+
+def describe(candidate: Candidate, kind: str, **members: Any) -> dict[str, Any]:
+    """Returns the metadata of a failure of a candidate."""
+    return {"provider_name": candidate.route.facts.provider_name, "kind": kind, **members}
+
+
+def translate(exc: Exception, candidate: Candidate, *, limit: str = "first_event") -> GatewayError:
+    """Maps an error of the egress client or of a dialect to our tree of errors.
+
+    ``limit`` names the time limit of a :class:`TimeoutError`.
+    """
+    match exc:
+        case UpstreamError():
+            for name, value in describe(candidate, "protocol").items():
+                exc.metadata.setdefault(name, value)
+            exc.kind = exc.kind or exc.metadata["kind"]
+            return exc
+        case GatewayError():
+            return exc
+        case egress.EgressError():
+            return _translate_egress(exc, candidate)
+        case TimeoutError():
+            return UpstreamTimeout(metadata=describe(candidate, "timeout", limit=limit))
+        case UnusableReply():
+            return UnusableAnswer(
+                f"The upstream provider's answer cannot be used: {exc}",
+                metadata=describe(candidate, "protocol"),
+            )
+        case InvalidReply() | InvalidStream():
+            return UpstreamError(
+                f"The upstream provider's answer is not valid: {exc}",
+                metadata=describe(candidate, "protocol"),
+            )
+        case ProviderFailure():
+            return _translate_reported(exc.clean(candidate.secret), candidate)
+        case _:
+            raise exc
+
+
+def _translate_egress(exc: egress.EgressError, candidate: Candidate) -> UpstreamError:
+    limit = _LIMITS.get(exc.phase, exc.phase) if isinstance(exc, egress.TimedOut) else None
+    error: UpstreamError
+    if limit is not None and not exc.is_unreachable:
+        error = UpstreamTimeout(metadata=describe(candidate, exc.kind, limit=limit))
+    elif exc.is_unreachable and candidate.route.is_private:
+        # The organization of the caller typed the URL.
+        error = UpstreamError(exc.public, metadata=describe(candidate, "unreachable"))
+    else:
+        members = {} if limit is None else {"limit": limit}
+        error = UpstreamError(exc.public, metadata=describe(candidate, exc.kind, **members))
+    error.kind, error.limit = exc.kind, limit
+    return error
+
+
+def _translate_reported(failure: ProviderFailure, candidate: Candidate) -> GatewayError:
+    """Returns the error for one that a provider reports inside an answer of status 200."""
+    if not candidate.is_byok and is_account_refused(200, failure):
+        return CredentialRefused(candidate, failure, None, Scope.ACCOUNT)
+    metadata = _describe_reported(candidate, "reported", failure)
+    if (refusal := classify_refusal(200, failure)) is not None:
+        return _REFUSALS[refusal](failure.message, metadata=metadata)
+    status = infer_status(failure)
+    if not candidate.is_byok and status in _UNAUTHORIZED:
+        return CredentialRefused(candidate, failure, None)
+    kind = UpstreamError if status is None else _ERRORS.get(status, UpstreamError)
+    return kind(
+        failure.message or "The upstream provider reported an error.",
+        retry_after=failure.retry_after if kind.status in (429, 503, 529) else None,
+        metadata=metadata,
+    )
+
+
+async def read_refusal(response: OutboundResponse, candidate: Candidate) -> GatewayError:
+    """Reads an error response and returns the error for the caller."""
+    status = response.status
+    try:
+        async with asyncio.timeout(_ERROR_SECONDS):
+            body = await response.read(limit=_MAX_ERROR_BYTES)
+    except (egress.EgressError, TimeoutError):
+        body = b""
+    finally:
+        response.close()
+    failure = parse_error(body).clean(candidate.secret)
+    if not candidate.is_byok and is_account_refused(status, failure):
+        return CredentialRefused(candidate, failure, status, Scope.ACCOUNT)
+    metadata = _describe_reported(candidate, "status", failure)
+    if 400 <= status <= 599:
+        metadata["upstream_status"] = status
+    message = failure.message
+    if (refusal := classify_refusal(status, failure)) is not None:
+        return _REFUSALS[refusal](message, upstream_status=status, metadata=metadata)
+    if not candidate.is_byok and status in _UNAUTHORIZED:
+        scope = Scope.MODEL if is_permission_refused(status, failure) else None
+        return CredentialRefused(candidate, failure, status, scope)
+    if status == 413:
+        return PayloadTooLarge(message, metadata=metadata)
+    if (kind := _ERRORS.get(status)) is not None:
+        wait = None
+        if kind is not UpstreamTimeout:
+            wait = read_wait(response.headers, failure.retry_after, clock.time())
+        return kind(message, upstream_status=status, retry_after=wait, metadata=metadata)
+    if status in _RETRYABLE or status >= 500 or status < 400:
+        return UpstreamError(message, upstream_status=status, metadata=metadata)
+    return UpstreamRefused(message, upstream_status=status, metadata=metadata)
+
+
+def _describe_reported(candidate: Candidate, kind: str, failure: ProviderFailure) -> dict[str, Any]:
+    metadata = describe(candidate, kind)
+    if failure.code is not None:
+        metadata["provider_code"] = failure.code
+    return metadata

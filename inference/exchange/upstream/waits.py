@@ -1,0 +1,82 @@
+"""Reads how long an upstream asks to wait; pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+# A duration of hours, minutes, seconds and milliseconds, or a plain number of seconds.
+_DURATION: Final = re.compile(
+    r"(?:([0-9]{1,4})h)?(?:([0-9]{1,6})m(?!s))?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s)?(?:([0-9]{1,9})ms)?"
+    r"([0-9]{1,9}(?:\.[0-9]{1,9})?)?",
+    re.ASCII,
+)
+_NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
+# "Sun, 06 Nov 1994 08:49:37 GMT", and the two older forms of HTTP.
+_DATE: Final = re.compile(r"[A-Za-z]{3,9},? [A-Za-z0-9 :-]{16,32}", re.ASCII)
+# How long nothing is sent when the upstream does not say.
+_UNKNOWN_PAUSE: Final = 5.0
+
+
+def read_wait(headers: Mapping[str, str], asked: float | None, now: float) -> float | None:
+    """Returns the seconds after which the upstream takes another request, if it says so.
+
+    ``retry-after-ms`` is the most exact, then ``Retry-After`` (seconds or a date), then ``asked``,
+    which is the wait in the body, then the headers of a limit of which nothing is left. ``now`` is
+    Unix time; the upstream's own ``Date`` replaces it, because a date is one of its clock. What is
+    neither a number nor a date, or lies in the past, says nothing. The result may be of any length.
+    """
+    milliseconds = _read_number(headers.get("Retry-After-Ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    text = headers.get("Retry-After", "").strip()
+    seconds = _read_number(text)
+    if seconds is None and (until := _read_date(text)) is not None:
+        sent = _read_date(headers.get("Date", "").strip())
+        left = until - (now if sent is None else sent)
+        seconds = left if left > 0 else None
+    if seconds is None:
+        seconds = asked
+    return read_pause(headers) if seconds is None else seconds
+
+
+def read_pause(headers: Mapping[str, str]) -> float | None:
+    """Returns the seconds until the upstream takes another request, if it says that none is left.
+
+    These are the headers of OpenAI, which most providers send; others name no such limit.
+    """
+    pause: float | None = None
+    for kind in ("requests", "tokens"):
+        if headers.get(f"X-RateLimit-Remaining-{kind}") == "0":
+            reset = _parse_duration(headers.get(f"X-RateLimit-Reset-{kind}", ""))
+            pause = max(pause or 0.0, reset)
+    return pause
+
+
+def _parse_duration(text: str) -> float:
+    """Returns the seconds of a duration such as ``6m0s``, ``20ms`` or ``12.5``; 5 otherwise."""
+    found = _DURATION.fullmatch(text)
+    if found is None or not text:
+        return _UNKNOWN_PAUSE
+    hours, minutes, seconds, milliseconds, plain = (float(part or 0) for part in found.groups())
+    return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000 + plain
+
+
+def _read_number(text: str) -> float | None:
+    return float(text) if _NUMBER.fullmatch(text.strip()) else None
+
+
+def _read_date(text: str) -> float | None:
+    """Returns the Unix time of an HTTP date; ``None`` for anything else."""
+    if not _DATE.fullmatch(text):
+        return None
+    try:
+        date = parsedate_to_datetime(text)
+        moment = (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+    return moment if math.isfinite(moment) else None
