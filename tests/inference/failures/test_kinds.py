@@ -105,7 +105,7 @@ def test_a_connection_that_takes_too_long_is_a_failure_to_connect(is_private: bo
     assert error.metadata == {"provider_name": "X Inc", **shown}
 
 
-@pytest.mark.parametrize(("phase", "limit"), [("idle", "idle"), ("first byte", "first_byte")])
+@pytest.mark.parametrize(("phase", "limit"), [("idle", "idle"), ("first byte", "headers")])
 @pytest.mark.parametrize("is_private", [False, True])
 def test_a_later_timeout_names_its_limit(phase: str, limit: str, is_private: bool) -> None:
     error = translate(egress.TimedOut(phase), candidate_of(private=is_private))
