@@ -23,6 +23,13 @@ PARAMETERS: Final[list[dict[str, Any]]] = [
     },
     {
         "in": "header",
+        "name": "X-Request-Timeout",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,9}([.][0-9]{1,9})?$"},
+        "description": "The seconds that you wait in all, above 0. Then the call ends with 408, or "
+        "an error event, and is settled as if you had left.",
+    },
+    {
+        "in": "header",
         "name": "X-Session-Id",
         "schema": {"type": "string", "maxLength": SESSION_LENGTH},
         "description": "The conversation of the request; `session_id` in the body precedes it.",

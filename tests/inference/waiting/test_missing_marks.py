@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from catalog import dialects
 from catalog.dialects.base import InvalidStream, Operation, StreamParser
+from config.credentials import Secret
+from config.local.simulator.certificates import ensure_certificates
 from inference import metrics
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import CHAT, TEXT, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
+from tests.support.upstreams.recorded import EVENTS as RECORDED
+from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.tls import sending, serving
 
 TEXT_EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
@@ -139,3 +146,71 @@ def test_a_whole_stream_is_delivered_as_complete_and_noted(
 
 def are_complete() -> bool:
     return set(Generation.objects.values_list("status", "is_estimated")) == {("completed", False)}
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+WHOLE = TEXT_EVENT + END + USAGE
+
+
+def chunked(data: bytes) -> bytes:
+    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(data), data)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "is_whole"),
+    [
+        (HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(WHOLE), WHOLE), True),
+        (chunked(WHOLE) + b"0\r\n\r\n", True),
+        (HEAD + b"\r\n" + WHOLE, True),
+        # The length, or the last chunk, says that more was to come.
+        (HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(WHOLE) + 1, WHOLE), False),
+        (chunked(WHOLE), False),
+        (chunked(TEXT_EVENT + END) + b"0\r\n\r\n", False),
+        (chunked(TEXT_EVENT + USAGE) + b"0\r\n\r\n", False),
+    ],
+)
+def test_only_a_connection_that_ended_cleanly_makes_a_stream_whole(
+    site: Site, pieces: bytes, is_whole: bool
+) -> None:
+    site.publish("any", price=factories.make_price("0.000001", "0.000002"))
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with serving(sending(pieces), certificates.server_context()) as server:
+        site.provider.base_url = f"https://localhost:{server.port}/v1"
+        site.provider.save_fields("base_url")
+        answer = site.chat("one two", stream=True)
+    events = events_of(answer.text)
+    assert content_of(events) == "hi"
+    row = site.settled()
+    if is_whole:
+        assert events[-1] == "[DONE]"
+        assert (row.status, row.error_type, row.attempts[0]["status"]) == ("completed", None, 200)
+    else:
+        assert events[-1]["error"]["code"] == 502
+        assert (row.status, row.error_type) == ("failed", "provider_unavailable")
+    assert_in_order()
+
+
+@pytest.mark.parametrize("path", [CHAT, "/api/v1/messages", "/api/v1/responses"])
+@pytest.mark.parametrize("missing", ["message_stop", "message_delta"])
+def test_messages_of_a_provider_need_their_end_but_not_its_mark(
+    site: Site, path: str, missing: str
+) -> None:
+    events = [event for event in RECORDED if event["type"] not in ("message_stop", missing)]
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    made = Upstream("anthropic", events=events)
+    with serving(made, certificates.server_context()) as made.server:
+        maker = factories.make_provider("maker", dialect="anthropic", base_url=made.base_url)
+        maker.set_credential(Secret("operator-credential-0123456789"))
+        site.publish("claude-sonnet-4-5", provider=maker, price=factories.make_price())
+        asked: dict[str, Any] = {"model": site.model.slug, "stream": True}
+        if path.endswith("responses"):
+            asked |= {"input": "one two"}
+        else:
+            asked |= {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 50}
+        answer = site.post(asked, path=path)
+    row = site.settled()
+    assert row.status == ("completed" if missing == "message_stop" else "failed")
+    assert ("end mark" in answer.text) == (missing == "message_delta")
+    if path == "/api/v1/messages":
+        assert ("message_stop" in answer.text) == (missing == "message_stop")
+    assert_in_order()
