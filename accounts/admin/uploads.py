@@ -16,16 +16,19 @@ from config.console.uploads import ExportForm, UploadForm
 class OrganizationField(forms.CharField):
     """Takes an organization by its slug or its id."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, required: bool = True, help_text: str = "The slug or the ID.") -> None:
         super().__init__(
+            required=required,
             max_length=64,
             label="Organization",
-            help_text="The slug or the ID.",
+            help_text=help_text,
             widget=TextWidget(attrs={"spellcheck": "false", "autocapitalize": "none"}),
         )
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
+        if not text:
+            return None
         wanted = parse_uuid(text)
         rows = (
             Organization.objects.filter(slug=text)

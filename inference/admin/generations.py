@@ -18,6 +18,7 @@ from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm, NoteField
 from config.console.unfold import Dialog
 from inference.admin.columns import GenerationColumns
+from inference.admin.invoices import InvoiceAdmin
 from inference.admin.search import find_generations
 from inference.models import Generation, Journal
 from inference.reports.hours import first_id
@@ -80,7 +81,7 @@ class GenerationStatusFilter(StatusFilter):
 
 
 @admin.register(Generation)
-class GenerationAdmin(GenerationColumns, ReadOnlyAdmin):
+class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
     """Lists the generations, newest first by the time in their IDs."""
 
     form = GenerationForm

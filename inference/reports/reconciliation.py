@@ -230,11 +230,12 @@ def usd_text(amount: Decimal) -> str:
 def describe_rows(result: Reconciliation) -> Iterator[str]:
     """Yields a line for each named row that does not agree."""
     for row in result.rows:
-        sides = (f"{side}: {_text_of(row[side])}" for side in ("here", "there"))
+        sides = (f"{side}: {describe_side(row[side])}" for side in ("here", "there"))
         yield f"{row['finding'].replace('_', ' ')}: {row['row']}: {'; '.join(sides)}"
 
 
-def _text_of(side: dict[str, Any] | None) -> str:
+def describe_side(side: dict[str, Any] | None) -> str:
+    """Returns one side of a row as a person reads it."""
     if side is None:
         return "nothing"
     return ", ".join(

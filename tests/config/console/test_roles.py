@@ -100,6 +100,7 @@ WRITES = {
         name: {Role.FINANCE, Role.ADMINISTRATOR}
         for name in (
             "accounts_organization_grant",
+            "inference_generation_reconcile_invoice",
             "inference_generation_refund",
             "billing_excess_charge",
             "billing_excess_write_off",

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.management import CommandError, call_command
+from django.test import Client
 
 from catalog.models import ModelEndpoint
 from inference.reports.invoices import HEADER, read_invoice
@@ -17,6 +20,7 @@ from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
+PAGE = "/admin/inference/generation/reconcile-invoice/"
 NOON = datetime(2026, 11, 12, 12, tzinfo=UTC)
 
 
@@ -336,3 +340,60 @@ def test_a_line_has_what_its_export_says() -> None:
         "gen-1", "2026-11-13", 7, None,
     )  # fmt: skip
     assert format(line.cost or 0, "f") == "0.0000000001"
+
+
+@pytest.fixture
+def page(db: None) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("finance"))
+    return client
+
+
+def compare(page: Client, data: str, **fields: Any) -> str:
+    export = SimpleUploadedFile("export.csv", data.encode())
+    answer = page.post(PAGE, {"provider": "openai", "file": export, **fields})
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def test_the_console_compares_an_export_and_changes_nothing(
+    page: Client, tenant: Tenant, endpoint: ModelEndpoint
+) -> None:
+    for name in ("one", "unbilled"):
+        generate(tenant, endpoint, f"chatcmpl-{name}")
+    lines = [
+        HEADER,
+        "chatcmpl-one,2026-11-12,gpt-4o,1,100,10,0.0004",
+        "chatcmpl-<b>lost</b>,2026-11-12,gpt-4o,1,5,5,0.1",
+    ]
+    assert "Compare" in page.get(PAGE).content.decode()
+    before = snapshots.everything()
+    text = compare(page, "\n".join(lines))
+    assert "the export and our generations differ." in text
+    for shown in ("Only in the export", "Only in our generations", "Different", "$0.1004"):
+        assert shown in text
+    assert "chatcmpl-&lt;b&gt;lost&lt;/b&gt;" in text
+    text = compare(page, "\n".join(lines[:2]), tolerance="0.00005")
+    assert "2026-11-12 gpt-4o chatcmpl-one" not in text
+    assert snapshots.everything() == before
+
+
+def test_the_console_compares_the_bill_of_an_organizations_own_account(
+    page: Client, tenant: Tenant, endpoint: ModelEndpoint
+) -> None:
+    generate(tenant, endpoint, "chatcmpl-own", is_byok=True, cost_nano=0)
+    data = f"{HEADER}\nchatcmpl-own,2026-11-12,gpt-4o,1,100,10,0.00035"
+    assert "everything agrees." in compare(page, data, organization=tenant.organization.slug)
+    assert "our generations differ." in compare(page, data)
+    assert "No organization has this slug or ID." in compare(page, data, organization="nobody")
+
+
+@pytest.mark.parametrize(
+    ("data", "refusal"), [("a,b\n1,2", "no header of a known export"), ("\x00", "header")]
+)
+def test_the_console_names_the_problems_of_an_export(
+    page: Client, endpoint: ModelEndpoint, data: str, refusal: str
+) -> None:
+    text = compare(page, data)
+    assert "The export cannot be read." in text
+    assert refusal in text
