@@ -134,8 +134,9 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
 
         page.goto(reverse("admin:endusers_enduser_changelist"))
         page.get_by_role("link", name="Import file").click()
-        page.fill("#id_organization", "globex")
         page.set_input_files("#id_file", users)
+        assert page.input_value("#id_organization") == ""
+        page.fill("#id_organization", "globex")
         press(page, "Preview the import")
         assert page.locator("form.cw-panel p, form.cw-panel li").all_inner_texts() == [
             "Import customers.csv? Nothing has been changed yet.",
