@@ -43,7 +43,7 @@ _NAMES: Final = frozenset(("openai", "anthropic", "gemini", "azure", "bedrock", 
 # The dialects whose models of Anthropic are served in Anthropic's format.
 _CLAUDE_CLOUDS: Final = frozenset(("azure", "vertex"))
 # The clouds that know a part of Anthropic's format alone.
-PARTIAL: Final = frozenset(("bedrock", "vertex"))
+PARTIAL: Final = frozenset(("vertex",))
 _CLAUDE_DIALECTS: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
 
 

@@ -79,6 +79,16 @@ class ChatMessage(msgspec.Struct):
         return [text for text in (self.text, self.refusal) if isinstance(text, str) and text]
 
     @property
+    def citations(self) -> list[dict[str, Any]]:
+        """The sources of the text, with the members of chat's ``url_citation``."""
+        found = []
+        for each in self.annotations if isinstance(self.annotations, list) else ():
+            source = each.get("url_citation") if isinstance(each, dict) else None
+            if isinstance(source, dict) and isinstance(source.get("url"), str):
+                found.append(source)
+        return found
+
+    @property
     def details(self) -> list[ReasoningDetail]:
         """The reasoning in parts; a server's single text becomes one part."""
         given = self.reasoning_details

@@ -103,6 +103,7 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
     if reply.type != "message":
         raise InvalidReply("The answer is not a message.")
     output = Output(
+        annotations=list(_read_citations(reply.content)),
         text="".join(block.text for block in reply.content),
         reasoning="".join(block.thinking for block in reply.content),
         details=[
@@ -122,7 +123,28 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
         usage=usage,
         model=reply.model,
         upstream_id=reply.id,
+        counts_reasoning=reply.usage is not None and reply.usage.counts_reasoning,
     )
+
+
+def _read_citations(content: list[Block]) -> Iterator[dict[str, Any]]:
+    """Yields the sources of each text; its place is that in all the texts together."""
+    start = 0
+    for block in content:
+        end = start + len(block.text)
+        yield from _build_citations(block.citations, start, end)
+        start = end
+
+
+def _build_citations(given: Any, start: int, end: int) -> Iterator[dict[str, Any]]:
+    """Yields the citations that name a page; chat has no form for those of a document."""
+    for each in given if isinstance(given, list) else ():
+        members = each if isinstance(each, dict) else {}
+        for url in (members.get("url"), members.get("source")):
+            if isinstance(url, str) and url.startswith(("http://", "https://")):
+                quote = members.get("cited_text")
+                yield replies.build_citation(url, members.get("title"), start, end, quote)
+                break
 
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
@@ -318,7 +340,10 @@ def name_finish(stop_reason: str) -> Finish:
 class _Reader:
     """Reads the events of one stream; it ignores events of an unknown type."""
 
-    __slots__ = ("_calls", "_id", "_is_started", "_is_whole", "_model", "_usage")
+    __slots__ = (
+        "_calls", "_citations", "_counts_reasoning", "_id", "_is_started", "_is_whole", "_length",
+        "_model", "_start", "_usage",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._is_started = False
@@ -328,6 +353,10 @@ class _Reader:
         self._model: str | None = None
         self._usage = MessageUsage()
         self._calls = replies.ToolCallBlocks()
+        # The characters of text so far, those before the present block, and its sources.
+        self._length = self._start = 0
+        self._citations: list[Any] = []
+        self._counts_reasoning = False
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         try:
@@ -347,9 +376,11 @@ class _Reader:
                 yield from self._chunks(self._continue_block(event.index, event.delta))
             case "content_block_stop":
                 yield from self._chunks(self._calls.end(event.index))
+                yield from self._chunks(self._cite())
             case "message_delta" if event.delta is not None:
                 usage = None if event.usage is None else event.usage.add_up(self._usage)
                 reason = event.delta.stop_reason
+                self._counts_reasoning = event.usage is not None and event.usage.counts_reasoning
                 self._is_whole = reason is not None and usage is not None
                 if reason is not None or usage is not None:
                     yield self._chunk(None, None if reason is None else name_finish(reason), usage)
@@ -360,7 +391,18 @@ class _Reader:
         """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
         return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
 
+    def _cite(self) -> Output:
+        """Returns the sources of the block that ends, whose place is known now."""
+        found = _build_citations(self._citations, self._start, self._length)
+        output = Output(annotations=list(found))
+        self._citations, self._start = [], self._length
+        return output
+
     def _begin_block(self, index: int, block: Block) -> Output:
+        self._start = self._length
+        self._length += len(block.text)
+        if isinstance(block.citations, list):
+            self._citations += block.citations
         if block.type == "tool_use":
             arguments = _encode(block.input).decode() if block.input else ""
             return self._calls.begin(index, block.id, block.name, arguments)
@@ -371,7 +413,10 @@ class _Reader:
     def _continue_block(self, index: int, delta: Delta) -> Output:
         match delta.type:
             case "text_delta":
+                self._length += len(delta.text)
                 return Output(delta.text)
+            case "citations_delta":
+                self._citations.append(delta.citation)
             case "thinking_delta" if delta.thinking:
                 details = [
                     replies.build_reasoning_detail(ANTHROPIC_FORMAT, index, text=delta.thinking)
@@ -403,4 +448,5 @@ class _Reader:
             usage=usage,
             model=self._model,
             upstream_id=self._id,
+            counts_reasoning=self._counts_reasoning,
         )

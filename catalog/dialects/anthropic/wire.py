@@ -14,7 +14,7 @@ ATTRIBUTION: Final = "x-anthropic-billing-header:"
 
 
 class _OutputDetails(msgspec.Struct):
-    thinking_tokens: Any = 0
+    thinking_tokens: Any = None
 
 
 class _CacheCreation(msgspec.Struct):
@@ -35,6 +35,11 @@ class MessageUsage(msgspec.Struct):
     output_tokens_details: _OutputDetails | None = None
     cache_creation: _CacheCreation | None = None
     server_tool_use: _ServerToolUse | None = None
+
+    @property
+    def counts_reasoning(self) -> bool:
+        details = self.output_tokens_details
+        return details is not None and details.thinking_tokens is not None
 
     @property
     def prompt_usage(self) -> Usage | None:
@@ -87,6 +92,7 @@ class Block(msgspec.Struct):
     id: str = ""
     name: str = ""
     input: dict[str, msgspec.Raw] = {}
+    citations: Any = None
 
 
 class Message(msgspec.Struct):
@@ -105,6 +111,7 @@ class Delta(msgspec.Struct):
     thinking: str = ""
     signature: str = ""
     stop_reason: str | None = None
+    citation: Any = None
 
 
 class Event(msgspec.Struct):

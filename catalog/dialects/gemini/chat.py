@@ -18,6 +18,7 @@ from catalog.dialects.base import (
     decode_object,
     parse_error,
 )
+from catalog.dialects.gemini.grounding import read_grounding
 from catalog.dialects.shared import messages, replies
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.replies import GEMINI_FORMAT, Finish, Output
@@ -83,6 +84,7 @@ class _Content(CamelStruct):
 
 class _Candidate(CamelStruct):
     content: _Content | None = None
+    grounding_metadata: Any = None
     finish_reason: str | None = None
     index: int = 0
 
@@ -110,6 +112,10 @@ class Counts(CamelStruct):
     candidates_tokens_details: list[_Tokens] = []
     prompt_tokens_details: list[_Tokens] = []
     cache_tokens_details: list[_Tokens] = []
+
+    @property
+    def counts_reasoning(self) -> bool:
+        return self.thoughts_token_count is not None
 
     @property
     def total(self) -> Usage | None:
@@ -173,6 +179,7 @@ def parse_chat(body: Body) -> Reply:
         usage=None if reply.usage_metadata is None else reply.usage_metadata.total,
         model=reply.model_version,
         upstream_id=reply.response_id,
+        counts_reasoning=reply.usage_metadata is not None and reply.usage_metadata.counts_reasoning,
     )
 
 
@@ -310,11 +317,14 @@ class _CandidateReader:
     Identifiers of tool calls are optional in the format; the arguments always arrive whole.
     """
 
-    __slots__ = ("_count", "_prefix")
+    __slots__ = ("_count", "_grounding", "_prefix", "_texts")
 
     def __init__(self, response_id: str | None, index: int) -> None:
         self._prefix = f"call_{response_id or ''}_{index}"
         self._count = 0
+        # The text so far, in which the places of the sources are counted in bytes.
+        self._texts: list[str] = []
+        self._grounding: Any = None
 
     def read_output(self, candidate: _Candidate, *, is_stream: bool) -> Output:
         parts = [] if candidate.content is None else candidate.content.parts
@@ -334,6 +344,12 @@ class _CandidateReader:
             output.details.insert(
                 0, replies.build_reasoning_detail(GEMINI_FORMAT, 0, text=output.reasoning)
             )
+        self._texts.append(output.text)
+        self._grounding = candidate.grounding_metadata or self._grounding
+        if candidate.finish_reason is not None and self._grounding is not None:
+            # Once, at the end: every event may repeat them.
+            output.annotations += read_grounding(self._grounding, self._texts)
+            self._grounding = None
         return output
 
     def finish(self, reason: str) -> Finish:
@@ -363,13 +379,14 @@ class _Reader:
     reason, or at the end of the body when fewer candidates came and all of them have one.
     """
 
-    __slots__ = ("_calls", "_choices", "_finished", "_usage")
+    __slots__ = ("_calls", "_choices", "_counts_reasoning", "_finished", "_usage")
 
     def __init__(self, choices: int) -> None:
         self._choices = choices
         self._calls: dict[int, _CandidateReader] = {}
         self._finished: set[int] = set()
         self._usage: Usage | None = None
+        self._counts_reasoning = False
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         try:
@@ -390,11 +407,15 @@ class _Reader:
         # Before the end, a usage without candidate tokens does not count the output yet.
         if usage is not None and (is_whole or usage.candidates_token_count is not None):
             self._usage = usage.total or self._usage
+            self._counts_reasoning = usage.counts_reasoning
             # The first usage after a finish reason counts as the final one.
             if self._usage is not None and not self._finished:
-                yield replies.build_chunk(usage=self._usage)
+                yield self._usage_chunk(self._usage)
         if is_whole and (reply.block_reason is not None or len(self._finished) >= self._choices):
             yield from self.end()
+
+    def _usage_chunk(self, usage: Usage) -> Chunk:
+        return replies.build_chunk(usage=usage, counts_reasoning=self._counts_reasoning)
 
     @property
     def _is_whole(self) -> bool:
@@ -405,7 +426,7 @@ class _Reader:
         """Returns the usage and the end mark, or nothing when a candidate is cut off."""
         if not self._is_whole:
             return []
-        usage = [] if self._usage is None else [replies.build_chunk(usage=self._usage)]
+        usage = [] if self._usage is None else [self._usage_chunk(self._usage)]
         return [*usage, replies.build_end_mark()]
 
     def _read_candidate(self, reply: _Response, candidate: _Candidate) -> Iterator[Chunk]:

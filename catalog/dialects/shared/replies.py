@@ -32,10 +32,14 @@ class Output:
     details: list[dict[str, Any]] = field(default_factory=list)
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     images: list[dict[str, Any]] = field(default_factory=list)
+    annotations: list[dict[str, Any]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Returns whether the output has anything to relay."""
-        return bool(self.text or self.reasoning or self.details or self.tool_calls or self.images)
+        return bool(
+            self.text or self.reasoning or self.details or self.tool_calls or self.images
+            or self.annotations
+        )  # fmt: skip
 
     @property
     def size(self) -> int:
@@ -62,6 +66,7 @@ class Output:
             "reasoning_details": self.details,
             "tool_calls": self.tool_calls,
             "images": self.images,
+            "annotations": self.annotations,
         }
         return {name: value for name, value in members.items() if value}
 
@@ -106,12 +111,26 @@ def build_image(media_type: str, data: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
 
 
+def build_citation(url: str, title: Any, start: int, end: int, quote: Any) -> dict[str, Any]:
+    """Returns an item of ``annotations``: the source of a part of the text, in characters."""
+    citation: dict[str, Any] = {
+        "url": url,
+        "title": title if isinstance(title, str) else "",
+        "start_index": start,
+        "end_index": end,
+    }
+    if isinstance(quote, str) and quote:
+        citation["content"] = quote
+    return {"type": "url_citation", "url_citation": citation}
+
+
 def build_reply(
     choices: list[tuple[Output, Finish]],
     *,
     usage: Usage | None,
     model: str | None = None,
     upstream_id: str | None = None,
+    counts_reasoning: bool = False,
 ) -> Reply:
     """Returns a whole completion."""
     fields: dict[str, Any] = {
@@ -126,7 +145,7 @@ def build_reply(
         ]
     }
     if usage is not None:
-        fields["usage"] = _usage_members(usage)
+        fields["usage"] = _usage_members(usage, counts_reasoning=counts_reasoning)
     return Reply(
         fields=fields,
         model=model,
@@ -147,8 +166,12 @@ def build_chunk(
     usage: Usage | None = None,
     model: str | None = None,
     upstream_id: str | None = None,
+    counts_reasoning: bool = False,
 ) -> Chunk:
-    """Returns one event of a stream. An event with only a usage carries no choice."""
+    """Returns one event of a stream. An event with only a usage carries no choice.
+
+    ``counts_reasoning`` says that the provider counted the tokens of reasoning, if only to 0.
+    """
     fields: dict[str, Any] = {"choices": []}
     has_choices = output is not None or finish is not None
     if has_choices:
@@ -158,7 +181,7 @@ def build_chunk(
         members = {"finish_reason": None} if finish is None else _finish_members(finish)
         fields["choices"].append({"index": index, "delta": delta, **members})
     if usage is not None:
-        fields["usage"] = _usage_members(usage)
+        fields["usage"] = _usage_members(usage, counts_reasoning=counts_reasoning)
     return Chunk(
         fields=fields,
         model=model,
@@ -195,21 +218,19 @@ def _finish_members(finish: Finish) -> dict[str, Any]:
     return {"finish_reason": finish.reason, "native_finish_reason": finish.native}
 
 
-def _usage_members(usage: Usage) -> msgspec.Raw:
-    return msgspec.Raw(
-        _encode(
-            {
-                "prompt_tokens": usage.prompt,
-                "completion_tokens": usage.completion,
-                "total_tokens": usage.prompt + usage.completion,
-                "prompt_tokens_details": {
-                    "cached_tokens": usage.cached,
-                    "cache_write_tokens": usage.cache_write,
-                },
-                "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
-            }
-        )
-    )
+def _usage_members(usage: Usage, *, counts_reasoning: bool) -> msgspec.Raw:
+    members: dict[str, Any] = {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached,
+            "cache_write_tokens": usage.cache_write,
+        },
+    }
+    if counts_reasoning or usage.reasoning:
+        members["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning}
+    return msgspec.Raw(_encode(members))
 
 
 class ToolCallBlocks:

@@ -85,6 +85,11 @@ class Blocks:
         block = self._open_block(key) or self._begin(key, {"type": "text", "text": ""})
         self._add(block, {"type": "text_delta", "text": text})
 
+    def add_citation(self, citation: dict[str, Any]) -> None:
+        key = ("text", None)
+        block = self._open_block(key) or self._begin(key, {"type": "text", "text": ""})
+        self._add(block, {"type": "citations_delta", "citation": citation})
+
     def add_call(self, call: ToolCall, number: int) -> None:
         """Adds a part of a tool call; the first part of each call begins a block."""
         block = self._calls.get(number)

@@ -22,6 +22,7 @@ from inference.requests.messages.blocks import Blocks, encode_message_event
 from inference.requests.messages.reply import (
     find_stop_reason,
     render_chat_error,
+    render_citation,
     render_message,
     render_usage,
 )
@@ -98,6 +99,8 @@ class Events:
             self._blocks.add_reasoning(detail)
         for text in delta.texts:
             self._blocks.add_text(text)
+        for source in delta.citations:
+            self._blocks.add_citation(render_citation(source))
         for number, call in enumerate(delta.tool_calls or ()):
             self._has_calls = True
             self._blocks.add_call(call, number if call.index is None else call.index)

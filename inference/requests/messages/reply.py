@@ -25,7 +25,7 @@ from inference.requests.chat_replies import (
     read_count,
     signature_detail,
 )
-from inference.requests.messages.reasoning import encode_opaque
+from inference.requests.messages.reasoning import MARK, encode_opaque
 
 _STOPS: Final = {
     "stop": "end_turn",
@@ -65,7 +65,7 @@ def render_reply(body: bytes) -> bytes:
     chat_message = choice.message or ChatMessage()
     content = [
         *_render_reasoning(chat_message),
-        *({"type": "text", "text": text} for text in chat_message.texts),
+        *_render_texts(chat_message),
     ]
     for number, call in enumerate(chat_message.tool_calls or ()):
         tool_use = start_tool_use(call, number)
@@ -150,6 +150,29 @@ def render_usage(usage: ChatUsage) -> dict[str, Any]:
     return {
         **body,
         **drop_empty(cost=usage.cost, is_byok=usage.is_byok, cost_details=usage.cost_details),
+    }
+
+
+def _render_texts(chat_message: ChatMessage) -> Iterator[dict[str, Any]]:
+    """Yields the text with its sources, and the refusal."""
+    citations = [render_citation(source) for source in chat_message.citations]
+    for text in chat_message.texts:
+        yield {"type": "text", "text": text, **({"citations": citations} if citations else {})}
+        citations = []
+
+
+def render_citation(source: dict[str, Any]) -> dict[str, Any]:
+    """Renders a source as a citation, whose opaque member shows that no search of Claude's gave it.
+
+    A body that brings it back has no native form, because Anthropic would refuse the member.
+    """
+    quote, title = source.get("content"), source.get("title")
+    return {
+        "type": "web_search_result_location",
+        "cited_text": quote if isinstance(quote, str) else "",
+        "url": source["url"],
+        "title": title if isinstance(title, str) else None,
+        "encrypted_index": MARK,
     }
 
 

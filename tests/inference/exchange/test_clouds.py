@@ -108,6 +108,53 @@ def test_claude_is_served_by_the_cloud(
     assert (settled.prompt_tokens, settled.completion_tokens) == (2, 4)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", CLAUDES)
+def test_messages_pass_to_the_claude_of_a_cloud(
+    site: Site, clouds: Simulator, name: str, stream: bool
+) -> None:
+    dialect, members, upstream = CLAUDES[name]
+    provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
+    factories.make_credential(site.tenant, provider, json.dumps(members))
+    serve_claude(site)
+    site.own(upstream, provider=provider, base_url=None, upstream_model_id=upstream)
+    clouds.clear()
+    cited = {
+        "type": "search_result",
+        "source": "https://pages.example",
+        "title": "Page",
+        "content": [{"type": "text", "text": "Words."}],
+        "citations": {"enabled": True},
+    }
+    body = {
+        "model": site.model.slug,
+        "max_tokens": 50,
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2;"},
+            {"type": "text", "text": "Be brief."},
+        ],
+        "messages": [{"role": "user", "content": [cited, {"type": "text", "text": "one two"}]}],
+        "context_management": {"edits": []},
+        "stream": stream,
+    }
+    answer = site.post(
+        body, path="/api/v1/messages", headers={"anthropic-beta": "context-management-2025-06-27"}
+    )
+    assert answer.status_code == 200, answer.text
+    assert "You said" in answer.text
+    [request] = clouds.requests
+    assert request.body["messages"] == body["messages"]
+    is_whole = name == "foundry"
+    assert ("context_management" in request.body) is is_whole
+    assert ("anthropic-beta" in request.headers) is is_whole
+    # Google hands the line for Anthropic to the model.
+    assert request.body["system"] == (body["system"] if is_whole else body["system"][1:])
+    assert answer.headers.get("X-Left-Out") == (None if is_whole else "context_management")
+    settled = site.settled()
+    assert settled.status == Generation.Status.COMPLETED
+    assert (settled.prompt_tokens, settled.completion_tokens) == (2, 4)
+
+
 def test_claude_on_an_azure_openai_host_falls_back(site: Site, clouds: Simulator) -> None:
     provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
     provider.set_credential(Secret(json.dumps(cloud.azure())))

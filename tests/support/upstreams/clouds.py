@@ -152,9 +152,12 @@ def _messaged(answer: str, question: str, *, is_stream: bool) -> bytes:
         whole = {**message, "content": content, "stop_reason": "end_turn", "usage": usage}
         return _ok("application/json", json.dumps(whole).encode())
     delta = {"type": "text_delta", "text": answer}
-    events = [
+    block = {"type": "text", "text": ""}
+    events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {**message, "content": [], "usage": usage}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
         {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
         {"type": "message_stop"},
     ]

@@ -1,0 +1,179 @@
+"""The sources of an answer: Anthropic's citations and Gemini's grounding become annotations."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from catalog import dialects
+from catalog.dialects.base import Operation
+from inference.requests.messages.reply import render_reply
+from tests.support.inference.messages import turned
+from tests.support.inference.transcripts import feed_of
+from tests.support.upstreams.recorded import CITED, EVENTS, MESSAGE
+
+GROUNDED: Final[dict[str, Any]] = {
+    "candidates": [
+        {
+            "content": {"role": "model", "parts": [{"text": "Zürich: rain. "}, {"text": "Wind."}]},
+            "finishReason": "STOP",
+            "groundingMetadata": {
+                "groundingChunks": [
+                    {"web": {"uri": "https://a.example", "title": "A"}},
+                    {"web": {"uri": "https://b.example"}},
+                    {"strange": 1},
+                ],
+                "groundingSupports": [
+                    {
+                        "segment": {"startIndex": 9, "endIndex": 14, "text": "rain."},
+                        "groundingChunkIndices": [0, 2, 7, "x"],
+                    },
+                    {"segment": 5},
+                ],
+            },
+        }
+    ],
+    "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 4},
+}
+
+
+def cite(url: str, title: str, start: int, end: int, **content: str) -> dict[str, Any]:
+    place = {"url": url, "title": title, "start_index": start, "end_index": end}
+    return {"type": "url_citation", "url_citation": {**place, **content}}
+
+
+FOUND: Final = {
+    "anthropic": [
+        cite("https://weather.example/zurich", "Zürich", 0, 9, content="Rain until noon.")
+    ],
+    # 9 bytes are 8 characters.
+    "gemini": [cite("https://a.example", "A", 8, 13), cite("https://b.example", "", 0, 19)],
+}
+ANSWERS: Final[dict[str, Any]] = {"anthropic": MESSAGE, "gemini": GROUNDED}
+STREAMS: Final[dict[str, list[Any]]] = {
+    "anthropic": EVENTS,
+    "gemini": [
+        {
+            "candidates": [
+                {
+                    "content": {"parts": [{"text": "Zürich: rain. "}]},
+                    "groundingMetadata": {"groundingChunks": []},
+                }
+            ]
+        },
+        {
+            **GROUNDED,
+            "candidates": [
+                {**GROUNDED["candidates"][0], "content": {"parts": [{"text": "Wind."}]}}
+            ],
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", FOUND)
+def test_sources_become_annotations(kind: str) -> None:
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    reply = dialect.parse_reply(Operation.CHAT, json.dumps(ANSWERS[kind]).encode())
+    assert reply.fields["choices"][0]["message"]["annotations"] == FOUND[kind]
+
+
+@pytest.mark.parametrize("kind", FOUND)
+def test_sources_are_streamed_after_their_text(kind: str) -> None:
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT)
+    chunks = parser.feed(feed_of(kind, STREAMS[kind]))
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk.fields.get("choices", ())]
+    found = [each for delta in deltas for each in delta.get("annotations", ())]
+    assert found == FOUND[kind]
+    assert "".join(delta.get("content", "") for delta in deltas).endswith((".", "rains."))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        5,
+        {"groundingChunks": 5},
+        {"groundingChunks": [5, {"web": 5}, {"web": {"uri": 5}}]},
+        {"groundingChunks": [], "groundingSupports": [{"groundingChunkIndices": [0]}]},
+        {"groundingSupports": [{"segment": {"startIndex": -1}, "groundingChunkIndices": 5}]},
+    ],
+)
+def test_strange_sources_are_left_out(metadata: Any) -> None:
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    answer = {**GROUNDED, "candidates": [{**GROUNDED["candidates"][0]}]}
+    answer["candidates"][0]["groundingMetadata"] = metadata
+    reply = dialect.parse_reply(Operation.CHAT, json.dumps(answer).encode())
+    assert "annotations" not in reply.fields["choices"][0]["message"]
+
+
+def test_many_sources_are_cut_off() -> None:
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    answer = {**GROUNDED, "candidates": [{**GROUNDED["candidates"][0]}]}
+    supports = [{"segment": {"endIndex": 5}, "groundingChunkIndices": [0] * 2_000}] * 2_000
+    answer["candidates"][0]["groundingMetadata"] = {
+        "groundingChunks": [{"web": {"uri": "https://a.example"}}],
+        "groundingSupports": supports,
+    }
+    reply = dialect.parse_reply(Operation.CHAT, json.dumps(answer).encode())
+    assert len(reply.fields["choices"][0]["message"]["annotations"]) == 1_000
+
+
+@pytest.mark.parametrize("kind", FOUND)
+def test_reasoning_that_nobody_counted_is_absent(kind: str) -> None:
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    count = {
+        "anthropic": ("usage", "output_tokens_details", {"thinking_tokens": 0}),
+        "gemini": ("usageMetadata", "thoughtsTokenCount", 0),
+    }
+    member, name, zero = count[kind]
+    usage = {key: value for key, value in ANSWERS[kind][member].items() if key != name}
+    for told, expected in (({}, None), ({name: zero}, {"reasoning_tokens": 0})):
+        answer = {**ANSWERS[kind], member: {**usage, **told}}
+        reply = dialect.parse_reply(Operation.CHAT, json.dumps(answer).encode())
+        fields = json.loads(bytes(reply.fields["usage"]))
+        assert fields.get("completion_tokens_details") == expected
+
+
+CITATION: Final = {
+    "type": "web_search_result_location",
+    "cited_text": "c",
+    "url": "https://a.example",
+    "title": "A",
+    "encrypted_index": "causeway:",
+}
+
+
+def test_annotations_become_citations_of_a_message() -> None:
+    source = cite("https://a.example", "A", 0, 2, content="c")
+    message = {"role": "assistant", "content": "Hi", "annotations": [source, {"type": "x"}, 5]}
+    reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    made = json.loads(render_reply(json.dumps(reply).encode()))
+    assert made["content"] == [{"type": "text", "text": "Hi", "citations": [CITATION]}]
+
+
+def test_streamed_annotations_become_citations() -> None:
+    from_chat = [
+        {"choices": [{"index": 0, "delta": {"content": "Hi"}}]},
+        {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {"annotations": [cite("https://a.example", "A", 0, 2, content="c")]},
+                }
+            ]
+        },
+    ]
+    found = turned(*(b"data: " + json.dumps(each).encode() + b"\n\n" for each in from_chat))
+    assert [event.get("delta") for event in found[2:]] == [
+        {"type": "text_delta", "text": "Hi"},
+        {"type": "citations_delta", "citation": CITATION},
+    ]
+    assert CITED["type"] == CITATION["type"]
