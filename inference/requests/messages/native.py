@@ -312,11 +312,7 @@ def _write_chat(request: _NativeRequest, fields: Mapping[str, msgspec.Raw]) -> b
     bound = request.max_tokens
     members = {
         "model": request.model,
-        "models": request.models,
-        "provider": request.provider,
-        "route": request.route,
-        "trace": request.trace,
-        "session_id": request.session_id,
+        **request.gateway_fields(),
         "stream": request.stream,
         "user": find_user(request),
         "max_tokens": None if bound is None else max(bound, 1),

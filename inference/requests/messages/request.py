@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from catalog.dialects.anthropic.wire import ATTRIBUTION
+from catalog.dialects.shared.raw import is_empty
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.chat_replies import ReasoningDetail
@@ -172,6 +173,30 @@ class UserMetadata(_Shape):
 _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
+# Members that chat reads or refuses as they are.
+_SAME: Final = (
+    "models", "provider", "route", "session_id", "trace", "safety_identifier", "plugins",
+    "transforms", "debug", "deferred_tools", "stop_server_tools_when",
+)  # fmt: skip
+_NONE: Final = msgspec.field(default_factory=msgspec.Raw)
+_OBJECT: Final[dict[str, Any]] = {"type": "object"}
+_PLUGIN: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["id"],
+    "properties": {"id": {"type": "string"}, "enabled": {"type": "boolean"}},
+}
+
+
+def _raw(shape: dict[str, Any]) -> Any:
+    """Returns the type of a member that chat reads, with its shape for readers."""
+    schema = {"anyOf": [shape, {"type": "null"}], "default": None}
+    return Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=schema)]
+
+
+def _list_of(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": item}
+
+
 class CommonFields(_Shape, kw_only=True):
     """The fields that decide about price, limits and routing, in whatever form the rest is."""
 
@@ -187,6 +212,22 @@ class CommonFields(_Shape, kw_only=True):
     session_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     trace: _Raws | None = None
     user: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+    safety_identifier: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+    usage: _Raws | None = None
+    plugins: _raw(_list_of(_PLUGIN)) = _NONE  # type: ignore[valid-type]
+    transforms: _raw(_list_of({"type": "string"})) = _NONE  # type: ignore[valid-type]
+    debug: _raw(_OBJECT) = _NONE  # type: ignore[valid-type]
+    deferred_tools: _raw(_OBJECT) = _NONE  # type: ignore[valid-type]
+    stop_server_tools_when: _raw(_list_of(_OBJECT)) = _NONE  # type: ignore[valid-type]
+
+    def gateway_fields(self) -> dict[str, Any]:
+        """Returns the members that chat reads as they are."""
+        members = {name: getattr(self, name) for name in _SAME}
+        return {
+            name: value
+            for name, value in members.items()
+            if value is not None and not (isinstance(value, msgspec.Raw) and is_empty(value))
+        }
 
 
 class _CommonRequest(CommonFields, kw_only=True):
@@ -255,11 +296,7 @@ def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
         "stream": request.stream,
         "user": find_user(request),
         "cache_control": request.cache_control,
-        "models": request.models,
-        "provider": request.provider,
-        "route": request.route,
-        "session_id": request.session_id,
-        "trace": request.trace,
+        **request.gateway_fields(),
     }
     return _encode(_drop_none(**fields))
 

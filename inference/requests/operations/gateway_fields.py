@@ -85,7 +85,7 @@ def take_wishes(
     for name in _REFUSED.keys() & asked.keys():
         _refuse(name, asked[name])
     if "route" in asked and bytes(asked["route"]) != b'"fallback"':
-        raise field_error("route", "Expected 'fallback': the models are tried in order.")
+        raise field_error("route", "Only 'fallback' is known: models are tried in their order.")
     search = read_plugins(asked["plugins"]) if "plugins" in asked else None
     if search is None and is_online:
         search = WebSearch("model")

@@ -13,6 +13,7 @@ from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from inference.faces.routes import ROUTES
 from inference.requests import parsing
+from inference.requests.messages.native import parse_message
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS, MAX_TRACE_BYTES
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses.request import to_chat
@@ -21,7 +22,7 @@ PAGE: Final = settings.BASE_DIR / "docs/parameters.md"
 ROWS: Final = [
     (name, json.loads(example), outcomes.split(" | "))
     for name, example, outcomes in re.findall(
-        r"^\| `(\w+)` \| `(.+?)` \| ((?:kept|sent|rate|400)(?: \| \w+)*) \|$",
+        r"^\| `(\w+)` \| `(.+?)` \| ((?:kept|sent|rate|400)(?: \| \w+){3}) \|$",
         PAGE.read_text(),
         re.MULTILINE,
     )
@@ -30,6 +31,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "completions": {"prompt": "Hi"},
     "responses": {"input": "Hi"},
+    "messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9},
     "embeddings": {"input": "Hi"},
     "rerank": {"query": "Hi", "documents": ["Hi"]},
     "audio/speech": {"input": "Hi"},
@@ -37,6 +39,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
 }
 FACES: Final = {
     "chat": ["chat/completions", "completions"],
+    "messages": ["messages"],
     "responses": ["responses"],
     "others": ["embeddings", "rerank", "audio/speech", "images"],
 }
@@ -45,6 +48,8 @@ NOTHINGS: Final[list[Any]] = [None, False, "", [], {}]
 
 def read(route: str, /, **fields: Any) -> InferenceRequest:
     body = json.dumps({"model": "a/b", **BODIES[route], **fields}).encode()
+    if route == "messages":
+        return parse_message(body)
     if route == "responses":
         return parsing.parse(Operation.CHAT, to_chat(body).chat, is_checked=True)
     return parsing.parse(ROUTES[f"/api/v1/{route}"].operation, body)
@@ -58,6 +63,10 @@ def outcome(route: str, name: str, value: Any) -> str:
         [field] = error.metadata["fields"]
         assert re.split(r"[.\[]", field)[0] == name, field
         return "400"
+    native = request.native
+    if native is not None and native.problem is not None:
+        assert native.problem[0] == name
+        return "native"
     tools = request.server_tools
     if tools.demanded:
         assert name in tools.demanded or (tools.asked_by or "").startswith(name)

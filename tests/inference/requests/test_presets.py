@@ -252,3 +252,14 @@ def test_a_large_body_takes_a_preset_over(site: Site) -> None:
     make_preset(site.tenant.workspace, temperature=0.25)
     assert site.chat("word " * 40_000, preset="support").status_code == 200
     assert site.dialled()[-1].body["temperature"] == 0.25
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_that_chat_cannot_express_takes_no_preset(site: Site) -> None:
+    site.publish()
+    make_preset(site.tenant.workspace, temperature=0.25)
+    body = {**BODIES["/api/v1/messages"], "preset": "support", "model": site.model.slug}
+    answer = site.post({**body, "thinking": {"type": "between_tools"}}, path="/api/v1/messages")
+    assert answer.status_code == 400
+    assert "thinking" in answer.json()["error"]["message"]
+    site.assert_nothing_happened()
