@@ -49,6 +49,8 @@ _EXPOSED_HEADERS: Final = (
     "idempotency-replayed",
     "retry-after",
     "x-generation-id",
+    "x-left-out",
+    *(f"x-openrouter-cache-{part}" for part in ("status", "age", "ttl")),
     "x-request-id",
     "x-should-retry",
     *(

@@ -31,7 +31,9 @@ from inference.exchange.workload import Workload
 from inference.faces.connection import Connection
 from inference.faces.head import IDEMPOTENCY_KEY
 from inference.faces.routes import ROUTES
-from inference.repeats.keeper import FirstRequest
+from inference.repeats.cache_use import CacheUse
+from inference.repeats.caching import read_wish
+from inference.repeats.keeper import FirstRequest, Keeper
 from inference.repeats.once import Repeats
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
@@ -90,7 +92,9 @@ class Inference:
         require_inference(is_management=key.is_management)
         connection.mark_recognized()
         idempotency_key = connection.idempotency_key() if is_repeatable else None
-        connection.is_digested = is_repeatable
+        wants_cache = read_wish(connection).is_wanted
+        may_cache = key.may_cache if wants_cache is None else wants_cache
+        connection.is_digested = is_repeatable or may_cache
         connection.caller = key
         connection.presets = self._gateway.presets
         with self._gateway.bulkheads.enter(key.organization_id, key.key_id) as occupancy:
@@ -103,7 +107,7 @@ class Inference:
                 count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
                 await connection.respond(200, msgspec.json.encode(count))
                 return
-            entry = _make_entry(connection, host, request, key)
+            entry = _make_entry(connection, host, request, key, wants_cache)
             if idempotency_key is None:
                 await self._exchange(connection, key, occupancy, entry)
             else:
@@ -124,6 +128,8 @@ class Inference:
         """
         request = entry.request
         exchange = await self._gateway.admit(entry, key, occupancy)
+        if entry.wants_cache is None:
+            key.may_cache = exchange.admission.keeping.is_cached
         connection.generation_id = exchange.generation_id
         connection.rate_headers = exchange.rate_headers
         if (
@@ -133,29 +139,22 @@ class Inference:
         ):
             connection.name_left_out = exchange.name_left_out
         token = logs.generation_id.set(exchange.generation_id)
+        self._repeats.note_retry(connection, exchange)
         try:
             keeper = None if first is None else self._repeats.keep(connection, exchange, first)
             if keeper is None:
                 connection.watch_caller()
+            cache = self._repeats.use_cache(connection, exchange)
             if request.stream:
-                connection.begin_comments()
-                await exchange.stream(
-                    connection.deliver, connection.send_events, lambda: connection.has_begun
-                )
-                if keeper is not None:
-                    await keeper.keep_stream()
-                await connection.end_events()
+                await _stream(connection, exchange, keeper, cache)
             else:
-                reply = await exchange.reply(connection.rewrite_reply)
-                if keeper is not None:
-                    await keeper.keep_reply(reply)
-                await connection.respond_pieces(200, reply)
+                await _reply(connection, exchange, keeper, cache)
         except asyncio.CancelledError:
             if not connection.unwatch_caller():
                 raise
             if not connection.is_late:
                 raise ClientGone from None
-            await self._answer_late(connection, exchange, is_stream=request.stream)
+            await self._answer_late(connection, exchange, is_stream=entry.request.stream)
         finally:
             connection.unwatch_caller()
             exchange.settle(asyncio.CancelledError())
@@ -176,8 +175,51 @@ class Inference:
         await connection.end_events()
 
 
+async def _stream(
+    connection: Connection, exchange: Exchange, keeper: Keeper | None, cache: CacheUse | None
+) -> None:
+    """Streams the answer to an admitted request, and keeps it for requests that repeat it."""
+    connection.begin_comments()
+    if cache is None:
+        await exchange.stream(
+            connection.deliver, connection.send_events, lambda: connection.has_begun
+        )
+    elif (kept := await cache.find()) is None:
+        await exchange.stream(cache.deliver, cache.relay, lambda: connection.has_begun)
+        await cache.keep()
+    else:
+        await (connection.send_events if kept.is_native else connection.deliver)(kept.body)
+    if keeper is not None:
+        await keeper.keep_stream()
+    await connection.end_events()
+
+
+async def _reply(
+    connection: Connection, exchange: Exchange, keeper: Keeper | None, cache: CacheUse | None
+) -> None:
+    """Sends the whole answer to an admitted request, which is kept before."""
+    if cache is None:
+        reply = await exchange.reply(connection.rewrite_reply)
+    elif (kept := await cache.find()) is None:
+        reply = await exchange.reply(cache.rewrite)
+        cache.note_reply(reply)
+        await cache.keep()
+    elif kept.is_native:
+        reply = [kept.body]
+    else:
+        size = len(kept.body)
+        reply = await connection.workload.run(size, connection.rewrite_reply, [kept.body])
+    if keeper is not None:
+        await keeper.keep_reply(reply)
+    await connection.respond_pieces(200, reply)
+
+
 def _make_entry(
-    connection: Connection, host: str, request: InferenceRequest, key: RecognizedKey
+    connection: Connection,
+    host: str,
+    request: InferenceRequest,
+    key: RecognizedKey,
+    wants_cache: bool | None,
 ) -> AdmissionRequest:
     """Returns a parsed request with what its headers say of its caller."""
     return AdmissionRequest(
@@ -189,6 +231,7 @@ def _make_entry(
         app_title=_clip(connection.header(b"x-openrouter-title"), 255),
         user_agent=_clip(connection.header(b"user-agent"), 255),
         is_metadata_wanted="enabled" in map(connection.header, _METADATA_HEADERS),
+        wants_cache=wants_cache,
     )
 
 

@@ -64,7 +64,7 @@ class WorkspaceAdmin(RateLimitedAdmin, ConsoleAdmin):
     add_fieldsets = ((None, {"fields": ("organization", "name", "slug")}),)
     fieldsets = (
         (None, {"fields": ("organization", "name", "slug", "is_default")}),
-        ("Kept answers", {"fields": ("is_answer_storage_enabled",)}),
+        ("Kept answers", {"fields": ("is_answer_storage_enabled", "is_response_caching_enabled")}),
         ("Rate limits", {"fields": ("current_limits",)}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )

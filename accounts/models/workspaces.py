@@ -82,6 +82,7 @@ class WorkspaceManager(models.Manager.from_queryset(WorkspaceQuerySet)):  # type
                 **fields,
             )
             workspace.require_free(slug)
+            _require_storage(workspace, fields)
             Workspace()._refuse_unread(fields)
             workspace.save(force_insert=True)
             if rate_limits is not None:
@@ -150,6 +151,10 @@ class Workspace(BaseModel):
                 condition=Q(io_logging_sampling_rate__gt=0, io_logging_sampling_rate__lte=1),
                 name="workspace_sampling_rate",
             ),
+            models.CheckConstraint(
+                condition=Q(is_response_caching_enabled=False) | Q(is_answer_storage_enabled=True),
+                name="workspace_cache_keeps_answers",
+            ),
         ]
         triggers = [
             RoutingVersionBump(operation=pgtrigger.Insert | pgtrigger.Update),
@@ -191,6 +196,7 @@ class Workspace(BaseModel):
             self._refuse_unread(changes)
             if changes.get("slug", self.slug) != self.slug:
                 self.require_free(changes["slug"])
+            _require_storage(self, changes)
             is_limited = False
             if "rate_limits" in changes:
                 is_limited = RateLimit.objects.change(self.limit_owner, changes.pop("rate_limits"))
@@ -331,6 +337,14 @@ class Workspace(BaseModel):
         self.refresh_from_db(from_queryset=Workspace._base_manager.select_for_update(no_key=True))
         if self.deleted_at is not None:
             raise WorkspaceNotFound
+
+
+def _require_storage(workspace: Workspace, changes: Mapping[str, Any]) -> None:
+    """Raises :class:`InvalidRequest` for a response cache without kept answers."""
+    names = ("is_response_caching_enabled", "is_answer_storage_enabled")
+    is_cached, is_kept = (changes.get(name, getattr(workspace, name)) for name in names)
+    if is_cached and not is_kept:
+        raise refusal(names[0], f"Needs {names[1]}.")
 
 
 class WorkspaceMember(BaseModel):

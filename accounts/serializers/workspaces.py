@@ -92,6 +92,11 @@ class _WorkspaceFields(StrictSerializer):
         help_text="Keeps answers, encrypted and for a limited time, for requests that are sent "
         "again with their `Idempotency-Key`. Answers under zero data retention are never kept.",
     )
+    is_response_caching_enabled = FlagField(
+        required=False,
+        help_text="Requests use the response cache unless their header `X-OpenRouter-Cache` is "
+        "`false`. Needs `is_answer_storage_enabled`.",
+    )
     rate_limits = RateLimitsSerializer(
         required=False, allow_null=True, help_text="Null removes all of them."
     )
@@ -150,6 +155,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "is_data_discount_logging_enabled",
             "is_observability_broadcast_enabled",
             "is_observability_io_logging_enabled",
+            "is_response_caching_enabled",
             "rate_limits",
             "created_by",
             "created_at",

@@ -105,7 +105,17 @@ class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
     actions_detail = ("refund",)
     empty_hint = "Send a request to /api/v1/chat/completions with an API key."
     fieldsets = (
-        (None, {"fields": (("id", "state"), ("operation", "streamed"), ("model", "request_id"))}),
+        (
+            None,
+            {
+                "fields": (
+                    ("id", "state"),
+                    ("operation", "streamed"),
+                    ("model", "request_id"),
+                    ("cached_from", "retry_of"),
+                )
+            },
+        ),
         (
             "Caller",
             {

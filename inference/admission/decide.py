@@ -72,7 +72,8 @@ class Admission(msgspec.Struct):
     ``rates`` are the rate limits that count the request, ``limit_subjects`` those of their meters
     that are not the key's anyway, and ``rate_headers`` tell the caller what is left of them.
     ``at`` is the instant at which the generation was stored, in Unix seconds of the database.
-    ``keeping`` says whether the answer may be kept for repeats of the request.
+    ``keeping`` says whether the answer may be kept for repeats of the request, and ``retry_of`` is
+    the generation that the caller's SDK has sent again.
     """
 
     generation_id: str
@@ -96,6 +97,7 @@ class Admission(msgspec.Struct):
     rate_headers: Mapping[str, str] | None = None
     at: int = 0
     keeping: Keeping = _NO_KEEPING
+    retry_of: str | None = None
 
 
 def decide(

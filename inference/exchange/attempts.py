@@ -433,6 +433,7 @@ def _describe_routing(
             region=admission.region,
             findings=admission.findings,
             left_out=left_out,
+            retry_of=admission.retry_of,
             generation_time_ms=elapsed_ms,
         )
     }

@@ -263,8 +263,6 @@ class Exchange:
         self.admission = admission
         # How the generation ended, and what it cost; ``None`` while it runs.
         self.outcome: Settlement | None = None
-        # The earlier generation that an SDK has sent again.
-        self.retry_of: str | None = None
         # What is left of the caller's rate limits.
         self.rate_headers = admission.rate_headers
         self.organization_id = admission.authority.organization_id
@@ -273,7 +271,7 @@ class Exchange:
         self._request = admission.request
         self._tally = Tally(admission.request, settings.BYOK_FEE_PERCENT, admission.at)
         self._workload = Workload(occupancy, gateway.large_work, gateway.loop_time)
-        self._attempts = Attempts(
+        self.attempts = Attempts(
             admission,
             egress_client=gateway.egress_client,
             health=gateway.health,
@@ -287,7 +285,7 @@ class Exchange:
 
     def name_left_out(self) -> list[str]:
         """Returns the tools of the request that are not sent to the present candidate."""
-        return self._attempts.candidate.name_left_out(self._request)
+        return self.attempts.candidate.name_left_out(self._request)
 
     async def reply(self, rewrite: Rewrite) -> list[Piece]:
         """Returns the pieces of a whole reply and settles; raises :class:`GatewayError`.
@@ -297,24 +295,24 @@ class Exchange:
         """
         error: BaseException | None = None
         try:
-            reply = await self._attempts.first_success(self._attempts.fetch_reply)
+            reply = await self.attempts.first_success(self.attempts.fetch_reply)
             return await self._workload.run(
                 reply.size,
                 _render_reply,
                 self._renderer(),
                 reply,
-                self._attempts.metadata(),
+                self.attempts.metadata(),
                 rewrite,
             )
         except BaseException as exc:
             error = exc
             if isinstance(exc, UpstreamError):
                 # The caller's interface may be unable to express the answer.
-                self._attempts.explain(exc)
+                self.attempts.explain(exc)
             await self._drain(exc)
             raise
         finally:
-            self._attempts.close()
+            self.attempts.close()
             self.settle(error)
             if error is not None:
                 # The error's traceback refers to this frame: a cycle, which would keep the request.
@@ -329,7 +327,7 @@ class Exchange:
         one becomes the last event; it is raised too if the answer is bytes. A cancelled task and a
         caller who takes no events (:class:`CallerStuck`) end the call; the output is settled.
         """
-        attempts = self._attempts
+        attempts = self.attempts
         error: BaseException | None = None
         try:
             try:
@@ -380,7 +378,7 @@ class Exchange:
     async def _drain(self, error: BaseException) -> None:
         """Waits for the usage of a request that its caller has left; for a short time."""
         if isinstance(error, asyncio.CancelledError | CallerStuck) and self.outcome is None:
-            await draining.drain(self._attempts, self._tally, is_stream=self._request.stream)
+            await draining.drain(self.attempts, self._tally, is_stream=self._request.stream)
 
     async def _relay(self, stream: Stream, renderer: Renderer, deliver: Deliver) -> None:
         """Reads the upstream up to its end mark, and delivers the events of each read together.
@@ -411,9 +409,9 @@ class Exchange:
             elif not (chunks := reader.parser.finish()):
                 raise InvalidStream("The stream ended without its end mark.")
         tokens = 0 if self._tally.usage is None else self._tally.count().usage.completion
-        self._attempts.report_end(tokens, is_unmarked=chunks[-1].is_unmarked)
+        self.attempts.report_end(tokens, is_unmarked=chunks[-1].is_unmarked)
         self._is_delivering = True
-        if last := events + renderer.render_end(self._attempts.metadata()):
+        if last := events + renderer.render_end(self.attempts.metadata()):
             await deliver(last)
         # The caller has received everything, so a later disconnect is not a cancellation.
         self.settle()
@@ -432,7 +430,7 @@ class Exchange:
         renderer = renderer or self._renderer()
         if not renderer.has_errors:
             raise error from None
-        await _deliver_last(deliver, renderer.render_error_event(error, self._attempts.metadata()))
+        await _deliver_last(deliver, renderer.render_error_event(error, self.attempts.metadata()))
 
     def settle(self, error: BaseException | None = None, *, cached_from: str | None = None) -> None:
         """Settles the generation; every call after the first does nothing.
@@ -441,7 +439,7 @@ class Exchange:
         """
         if self.outcome is not None:
             return
-        attempts, tally = self._attempts, self._tally
+        attempts, tally = self.attempts, self._tally
         attempts.reports.release_probe()
         tally.allow(attempts.candidate, attempts.item.max_tokens)
         if error is None:
@@ -476,7 +474,7 @@ class Exchange:
             duration_ms=duration_ms,
             claim=claim,
             cached_from=cached_from,
-            retry_of=self.retry_of,
+            retry_of=self.admission.retry_of,
         )
         self._gateway.settle(self, self.outcome)
         metrics.count_settled(self._request.operation, ending, usage, duration_ms)
@@ -492,7 +490,7 @@ class Exchange:
     def measure_progress(self) -> Progress | None:
         """Returns the progress to journal; ``None`` in the first second without output."""
         output_bytes = self._tally.output_bytes
-        if not output_bytes and self._attempts.elapsed_ms < _YOUNG_MS:
+        if not output_bytes and self.attempts.elapsed_ms < _YOUNG_MS:
             return None
         estimate = self._tally.estimate()
         self._journalled_bytes = output_bytes
@@ -501,7 +499,7 @@ class Exchange:
         )
 
     def _renderer(self) -> Renderer:
-        item = self._attempts.item
+        item = self.attempts.item
         self._tally.allow(item.candidate, item.max_tokens)
         return open_renderer(self._request, self.generation_id, item.candidate, self._tally)
 

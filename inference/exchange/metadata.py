@@ -17,6 +17,8 @@ def routing_metadata(
     region: str | None = None,
     findings: Sequence[Finding] = (),
     left_out: Sequence[str] = (),
+    retry_of: str | None = None,
+    cached_from: str | None = None,
     generation_time_ms: int | None = None,
 ) -> dict[str, Any]:
     """Returns the member ``openrouter_metadata`` of a reply, of an event or of an error.
@@ -24,8 +26,8 @@ def routing_metadata(
     ``attempts`` are the generation's attempts in order, with the members ``endpoint_id``,
     ``provider``, ``status`` and ``is_byok``, and ``error_type`` where one failed. ``region`` is the
     region of the host that received the request; ``findings`` are those of the content filters, and
-    ``left_out`` names what was not sent to the model.
-    Unknown members are left out, except ``region``, which is null.
+    ``left_out`` names what was not sent to the model. ``retry_of`` is the generation that the SDK
+    has sent again, ``cached_from`` the one whose answer was given. Only ``region`` may be null.
     """
     routes = {str(one.route.endpoint_id): one.route for one in selection.candidates}
     last = attempts[-1] if attempts else None
@@ -58,18 +60,24 @@ def routing_metadata(
             for attempt in attempts
         ],
     }
-    pipeline = [_describe_finding(finding) for finding in findings]
+    pipeline = _describe_steps(selection, findings, left_out)
+    pipeline += _describe_repeat(retry_of, cached_from)
+    extras = {"pipeline": pipeline or None, "generation_time": generation_time_ms}
+    return body | {name: value for name, value in extras.items() if value is not None}
+
+
+def _describe_steps(
+    selection: Selection, findings: Sequence[Finding], left_out: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Describes what was changed about the request, and which endpoints were left out."""
+    steps = [_describe_finding(finding) for finding in findings]
     if selection.resolution is not None:
-        pipeline.insert(0, _describe_resolution(selection.requested, selection.resolution))
+        steps.insert(0, _describe_resolution(selection.requested, selection.resolution))
     if left_out:
-        pipeline.append(_describe_left_out(left_out))
+        steps.append(_describe_left_out(left_out))
     if selection.is_replanned or selection.excluded:
-        pipeline.append(_describe_selection(selection))
-    if pipeline:
-        body["pipeline"] = pipeline
-    if generation_time_ms is not None:
-        body["generation_time"] = generation_time_ms
-    return body
+        steps.append(_describe_selection(selection))
+    return steps
 
 
 def shown_status(attempt: Mapping[str, Any]) -> int:
@@ -130,6 +138,20 @@ def _describe_left_out(left_out: Sequence[str]) -> dict[str, Any]:
         "summary": f"Not sent, because no endpoint can use it: {', '.join(left_out)}.",
         "data": {"left_out": [*left_out]},
     }
+
+
+def _describe_repeat(retry_of: str | None, cached_from: str | None) -> list[dict[str, Any]]:
+    """Describes which earlier generation the request repeats, and which one's answer it got."""
+    told: list[dict[str, Any]] = []
+    for kind, name, generation_id, text in (
+        ("cache", "response-cache", cached_from, "The answer of {} was in the response cache."),
+        ("retry", "sdk-retry", retry_of, "The SDK has sent the request before, as {}."),
+    ):
+        if generation_id is not None:
+            data = {"generation_id": generation_id}
+            summary = text.format(generation_id)
+            told.append({"type": kind, "name": name, "summary": summary, "data": data})
+    return told
 
 
 def _describe_selection(selection: Selection) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from inference.requests.multipart import MAX_PARTS, is_form, read_boundary
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 # The SDKs of OpenAI and Anthropic count here how often they have sent a request before.
 RETRY_COUNT: Final = b"x-stainless-retry-count"
-# Headers that change what is answered, beside the body.
-_MEANINGFUL: Final = (b"x-session-id", b"anthropic-beta", b"anthropic-version")
+# These headers change what is answered, beside the body.
+_SESSION: Final = b"x-session-id"
+_ANTHROPIC: Final = b"anthropic-"
 
 
 class RequestHead:
@@ -36,6 +37,8 @@ class RequestHead:
         self.is_digested = False
         self.digest = b""
         self.body_hash = 0
+        # What the answer's headers tell about its repeats.
+        self.told: tuple[tuple[bytes, bytes], ...] = ()
 
     def digests(self) -> KeyDigests:
         """Returns the digests of the caller's key; raises :class:`Unauthenticated`."""
@@ -96,7 +99,10 @@ class RequestHead:
         """Returns a digest of the body, and of the headers that change its meaning."""
         found = hashlib.sha256()
         content_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
-        texts = [content_type.encode(), *(self._first_headers.get(name) for name in _MEANINGFUL)]
+        names = sorted(name for name in self._first_headers if name.startswith(_ANTHROPIC))
+        texts = [content_type.encode(), self._first_headers.get(_SESSION)]
+        for name in names:
+            texts += (name, b", ".join(self._headers(name)))
         for text in (*texts, *self._split(body)):
             # The length comes first, so that no two lists of texts look the same.
             found.update(b"-" if text is None else b"%d:" % len(text))

@@ -31,12 +31,13 @@ class Answer(msgspec.Struct, frozen=True):
     """A response with the status 200: the headers that belong to its body, and the body.
 
     An entry of the response cache has the body that the exchange rendered; each caller gets it in
-    the format of its interface.
+    the format of its interface. A native one has that format already.
     """
 
     body: bytes
     headers: list[tuple[bytes, bytes]] = []
     streamed: bool = False
+    is_native: bool = False
 
 
 class CachedAnswer(msgspec.Struct, frozen=True):

@@ -24,8 +24,10 @@ from inference.exchange.gateway import Exchange
 from inference.faces.connection import Connection
 from inference.models import new_generation_id
 from inference.repeats.answers import Answer, KeptAnswers
+from inference.repeats.cache_use import CacheUse
 from inference.repeats.keeper import FirstRequest, Keeper
 from inference.repeats.key_uses import KeyUse, KeyUses
+from inference.repeats.retries import RetryMemory
 
 _REPEATS: Final = Counter(
     "causeway_repeated_requests_total",
@@ -43,6 +45,7 @@ class Repeats:
     def __init__(self) -> None:
         self._uses = KeyUses()
         self._answers = KeptAnswers()
+        self._retries = RetryMemory()
 
     async def close(self) -> None:
         await self._uses.close()
@@ -91,6 +94,24 @@ class Repeats:
         if not exchange.admission.keeping.is_allowed:
             return None
         return Keeper(self._answers, connection, exchange)
+
+    def use_cache(self, connection: Connection, exchange: Exchange) -> CacheUse | None:
+        """Returns the use of the response cache by an exchange; ``None`` if it does not use it."""
+        if not (exchange.admission.keeping.is_cached and connection.digest):
+            return None
+        return CacheUse(self._answers, connection, exchange)
+
+    def note_retry(self, connection: Connection, exchange: Exchange) -> None:
+        """Tells the exchange of a request that an SDK has sent before, which one it was."""
+        count = connection.retry_count()
+        if count is not None:
+            authority = exchange.admission.authority
+            marks = (authority.key_id, connection.path, connection.body_hash)
+            exchange.admission.retry_of = self._retries.note(
+                authority.organization_id, marks, count, exchange.generation_id
+            )
+            if exchange.admission.retry_of is not None:
+                _REPEATS.labels("retry").inc()
 
     async def _join(self, connection: Connection, use: KeyUse) -> None:
         """Waits until the first request with a key has ended; a caller who leaves ends the wait."""

@@ -41,6 +41,11 @@ class Copy:
         except GatewayError:
             self._parts = None
 
+    @property
+    def has_parts(self) -> bool:
+        """Returns whether anything was copied, or was too much."""
+        return self._size > 0
+
     def whole(self) -> bytes | None:
         """Returns the body; ``None`` if it was too large."""
         return None if self._parts is None else b"".join(self._parts)

@@ -195,7 +195,15 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     web_search_engine = _AbsentText()
     workspace_id = serializers.CharField(allow_null=True)
     request_id = serializers.SerializerMethodField()
-    response_cache_source_id = _AbsentText()
+    response_cache_source_id = serializers.CharField(
+        source="cached_from",
+        allow_null=True,
+        help_text="The generation whose answer was given again, from the response cache.",
+    )
+    retry_of = serializers.CharField(
+        allow_null=True,
+        help_text="The generation that the caller's SDK has sent again, as far as a worker knows.",
+    )
     session_id = serializers.CharField(allow_null=True)
     trace = _TraceField(required=False)
     units = _UnitsField(required=False)

@@ -30,6 +30,24 @@ PARAMETERS: Final[list[dict[str, Any]]] = [
     },
     {
         "in": "header",
+        "name": "X-OpenRouter-Cache",
+        "schema": {"type": "string", "enum": ["true", "false"]},
+        "description": "Whether the response cache is used; without it, the workspace decides.",
+    },
+    {
+        "in": "header",
+        "name": "X-OpenRouter-Cache-TTL",
+        "schema": {"type": "integer", "minimum": 1, "maximum": 86400, "default": 300},
+        "description": "The lifetime of a new entry of the response cache, in seconds.",
+    },
+    {
+        "in": "header",
+        "name": "X-OpenRouter-Cache-Clear",
+        "schema": {"type": "string", "enum": ["true", "false"]},
+        "description": "`true` replaces the entry of the response cache by a new answer.",
+    },
+    {
+        "in": "header",
         "name": "X-Session-Id",
         "schema": {"type": "string", "maxLength": SESSION_LENGTH},
         "description": "The conversation of the request; `session_id` in the body precedes it.",
@@ -59,6 +77,11 @@ GENERATION_ID: Final = {
 }
 REPLAYED: Final = {
     "Idempotency-Replayed": _text("`true` for the kept answer of an earlier request.")
+}
+CACHE: Final = {
+    "X-OpenRouter-Cache-Status": _text("`HIT` or `MISS`, if the response cache is used."),
+    "X-OpenRouter-Cache-Age": _text("The age of the entry in seconds, for a `HIT`."),
+    "X-OpenRouter-Cache-TTL": _text("The seconds for which the entry is kept."),
 }
 LEFT_OUT: Final = {
     "X-Left-Out": _text(

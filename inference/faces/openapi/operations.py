@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from inference.faces.openapi import media, messages, responses
 from inference.faces.openapi.headers import (
+    CACHE,
     GENERATION_ID,
     LEFT_OUT,
     PARAMETERS,
@@ -134,7 +135,7 @@ def describe(operation: Operation, request: str) -> dict[str, Any]:
     if operation.form is not None:
         bodies["multipart/form-data"] = {"schema": reference(operation.form)}
     # An operation that sends nothing upstream creates no generation and counts at no limit.
-    told = {**GENERATION_ID, **REPLAYED, **RATE_LIMITS} if operation.has_generation else {}
+    told = {**GENERATION_ID, **REPLAYED, **CACHE, **RATE_LIMITS} if operation.has_generation else {}
     offered = LEFT_OUT if operation.has_offers else {}
     return {
         "operationId": operation.id,

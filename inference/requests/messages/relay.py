@@ -16,7 +16,8 @@ _ENDED: Final = {
 }
 # Some compatible servers leave them out.
 DEFAULTS: Final = {"stop_reason": None, "stop_sequence": None}
-_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+# The end mark of a stream.
+STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _encode = msgspec.json.Encoder().encode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_type = msgspec.json.Decoder(str).decode
@@ -45,7 +46,7 @@ def write_start(fields: Members, identity: Members) -> tuple[Members, Any]:
 
 
 def write_end(fields: Members | None, usage: Members, metadata: Members) -> bytes:
-    return encode_event({**(fields or _ENDED), "usage": usage, **metadata}) + _STOP
+    return encode_event({**(fields or _ENDED), "usage": usage, **metadata}) + STOP
 
 
 def write_counts(usage: Usage) -> Members:

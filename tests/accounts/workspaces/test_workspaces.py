@@ -53,6 +53,7 @@ FULL: dict[str, Any] = {
     "default_provider_sort": "latency",
     "disabled_server_tools": ["openrouter:web_search", "openrouter:bash"],
     "is_answer_storage_enabled": True,
+    "is_response_caching_enabled": True,
 }
 # Settings that nothing reads, as earlier releases stored them.
 STORED: dict[str, Any] = {
@@ -69,6 +70,7 @@ PLAIN: dict[str, Any] = {
     "default_provider_sort": None,
     "disabled_server_tools": None,
     "is_answer_storage_enabled": False,
+    "is_response_caching_enabled": False,
     "io_logging_api_key_ids": None,
     "io_logging_sampling_rate": 1.0,
     "is_data_discount_logging_enabled": False,

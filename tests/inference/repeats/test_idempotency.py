@@ -13,7 +13,7 @@ import pytest
 import requests
 from django.db.models import F
 
-from accounts.models import ApiKey, Workspace
+from accounts.models import ApiKey
 from billing.models import Transfer
 from inference.models import Generation, IdempotentRequest, KeptAnswer
 from inference.repeats.clearing import clear_expired
@@ -21,28 +21,18 @@ from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
+from tests.support.inference.repeats import (
+    KEY,
+    is_replayed,
+    keep_answers,
+    send,
+    wait_until_kept,
+)
 from tests.support.inference.site import CHAT, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 
-KEY = "order 17 / try 1"
 RESPONSES = "/api/v1/responses"
 MESSAGES = "/api/v1/messages"
-
-
-def keep_answers(tenant: Tenant) -> None:
-    Workspace.objects.get(pk=tenant.workspace.pk).edit(is_answer_storage_enabled=True)
-
-
-def send(
-    site: Site, body: Any = None, *, key: str = KEY, path: str = CHAT, **options: Any
-) -> requests.Response:
-    headers = {"Idempotency-Key": key, **options.pop("headers", {})}
-    return site.post(site.chat_body() if body is None else body, path=path, headers=headers,
-                     **options)  # fmt: skip
-
-
-def is_replayed(answer: requests.Response) -> bool:
-    return answer.headers.get("Idempotency-Replayed") == "true"
 
 
 def make_wav(seconds: int) -> bytes:
@@ -53,18 +43,6 @@ def make_wav(seconds: int) -> bytes:
         sound.setframerate(8000)
         sound.writeframes(bytes(16_000 * seconds))
     return file.getvalue()
-
-
-def wait_until_kept(site: Site, count: int = 1) -> None:
-    site.eventually(lambda: KeptAnswer.objects.count() == count)
-
-
-@pytest.fixture
-def kept(site: Site) -> Site:
-    """The site of a tenant whose workspace keeps answers."""
-    site.publish()
-    keep_answers(site.tenant)
-    return site
 
 
 @pytest.mark.parametrize("stream", [False, True])

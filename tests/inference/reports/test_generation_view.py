@@ -166,6 +166,7 @@ def test_a_generation_has_every_field(
             "workspace_id": str(tenant.workspace.pk),
             "request_id": "req-1",
             "response_cache_source_id": None,
+            "retry_of": None,
             "session_id": "talk-1",
             "trace": {"trace_id": "t-1", "step": [1.5, "é"]},
         }

@@ -1,0 +1,150 @@
+"""The use of the response cache by one exchange: finds its answer there, or keeps it."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec.structs import replace
+
+from catalog.dialects.shared.raw import Piece
+from catalog.operations import OPERATIONS
+from config.api.errors import GatewayError
+from config.server.batching.waits import Blocked
+from inference.exchange.gateway import Exchange
+from inference.exchange.metadata import routing_metadata
+from inference.faces.connection import Connection
+from inference.models import Generation
+from inference.repeats.answers import Answer, CachedAnswer, KeptAnswers
+from inference.repeats.caching import make_cache_key, read_wish, renew_events, renew_reply
+from inference.repeats.recorder import Copy
+from inference.store import Rejected
+
+logger = logging.getLogger(__name__)
+
+_STATUS = b"x-openrouter-cache-status"
+_AGE = b"x-openrouter-cache-age"
+_TTL = b"x-openrouter-cache-ttl"
+
+
+class CacheUse:
+    """Answers an admitted request from the cache, or copies its answer for the cache.
+
+    An entry is used only if the endpoint that answered it, with the credential that it was called
+    with, is a candidate of this request too: so nobody gets an answer that its policy forbids.
+    """
+
+    def __init__(self, answers: KeptAnswers, connection: Connection, exchange: Exchange) -> None:
+        self._answers = answers
+        self._connection = connection
+        self._exchange = exchange
+        self._request = exchange.admission.request
+        self._wish = read_wish(connection)
+        self._copy = Copy(exchange.occupancy)
+        self._key = b""
+        self._is_hit = False
+        self._is_native = False
+
+    async def find(self) -> Answer | None:
+        """Returns the answer of the cache for this generation, which is then settled at no cost."""
+        connection, exchange = self._connection, self._exchange
+        self._key = await connection.workload.run(
+            self._request.size, make_cache_key, connection, exchange.admission
+        )
+        try:
+            found = await self._find_entry()
+        except (Blocked, GatewayError, Rejected) as exc:
+            logger.warning("the response cache is not read: %s", type(exc).__name__)
+            found = None
+        if found is None:
+            seconds = str(self._wish.seconds).encode()
+            connection.told = ((_STATUS, b"MISS"), (_TTL, seconds))
+            return None
+        cached, answer = found
+        renewed = await connection.workload.run(
+            len(answer.body), self._renew, answer, cached.generation_id
+        )
+        connection.told = (
+            (_STATUS, b"HIT"),
+            (_AGE, str(cached.age).encode()),
+            (_TTL, str(cached.seconds_left).encode()),
+        )
+        exchange.settle(cached_from=cached.generation_id)
+        self._is_hit = True
+        return renewed
+
+    async def deliver(self, data: bytes) -> None:
+        """Delivers events, and copies them."""
+        self._copy.add(data)
+        await self._connection.deliver(data)
+
+    async def relay(self, data: bytes) -> None:
+        """Delivers events that have the caller's own format, and copies them."""
+        self._is_native = True
+        self._copy.add(data)
+        await self._connection.send_events(data)
+
+    def rewrite(self, reply: list[Piece]) -> list[Piece]:
+        """Rewrites a whole reply for its interface, and copies it."""
+        for piece in reply:
+            self._copy.add(piece)
+        return self._connection.rewrite_reply(reply)
+
+    def note_reply(self, reply: list[Piece]) -> None:
+        """Copies a whole reply that had the caller's own format, so that nobody rewrote it."""
+        if not self._copy.has_parts:
+            self._is_native = True
+            for piece in reply:
+                self._copy.add(piece)
+
+    async def keep(self) -> None:
+        """Keeps the answer of an exchange that has completed; nothing of any other."""
+        outcome, body = self._exchange.outcome, self._copy.whole()
+        if (
+            self._is_hit
+            or body is None
+            or outcome is None
+            or outcome.usage is None
+            or outcome.status != Generation.Status.COMPLETED
+        ):
+            return
+        await self._answers.keep(
+            Answer(body, streamed=self._request.stream, is_native=self._is_native),
+            self._exchange.organization_id,
+            self._exchange.generation_id,
+            self._connection.workload,
+            seconds=self._wish.seconds,
+            cache_key=self._key,
+            endpoint_id=self._exchange.attempts.candidate.subject,
+        )
+
+    async def _find_entry(self) -> tuple[CachedAnswer, Answer] | None:
+        if self._wish.is_cleared:
+            return None
+        organization_id = self._exchange.organization_id
+        cached = await self._answers.find(organization_id, self._key)
+        subjects = {item.candidate.subject for item in self._exchange.admission.candidates}
+        if cached is None or cached.endpoint_id not in subjects:
+            return None
+        answer = await self._answers.open(
+            organization_id, self._key, cached, self._connection.workload
+        )
+        return None if answer is None else (cached, answer)
+
+    def _renew(self, answer: Answer, source: str) -> Answer:
+        """Returns an answer with the id, the cost and the metadata of this generation."""
+        admission = self._exchange.admission
+        if OPERATIONS[self._request.operation].is_bytes:
+            return answer
+        metadata = {}
+        if admission.is_metadata_wanted:
+            metadata["openrouter_metadata"] = routing_metadata(
+                admission.selection,
+                (),
+                region=admission.region,
+                findings=admission.findings,
+                retry_of=admission.retry_of,
+                cached_from=source,
+            )
+        renew = renew_events if answer.streamed else renew_reply
+        body = renew(answer.body, source, self._exchange.generation_id, metadata)
+        return replace(answer, body=body)

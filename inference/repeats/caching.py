@@ -1,0 +1,133 @@
+"""The response cache of an organization: what a request says of it, and what it answers with."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from config.api.errors import InvalidRequest
+from config.clocks.clock import clock
+from inference.admission.decide import Admission
+from inference.exchange.rendering import DONE
+from inference.faces.head import RequestHead
+from inference.requests.messages.relay import STOP
+
+_CACHE: Final = b"x-openrouter-cache"
+_TTL: Final = b"x-openrouter-cache-ttl"
+_CLEAR: Final = b"x-openrouter-cache-clear"
+_HEADERS: Final = (_CACHE, _TTL, _CLEAR)
+_FLAGS: Final = {"true": True, "false": False}
+_SECONDS: Final = re.compile("[1-9][0-9]{0,4}")
+_MOST_SECONDS: Final = 86_400
+_DEFAULT_SECONDS: Final = 300
+_METADATA: Final = "openrouter_metadata"
+_DATA: Final = b"data: "
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class CacheWish(NamedTuple):
+    """What the headers of a request say of the response cache.
+
+    ``is_wanted`` is ``None`` if they leave it to the workspace. ``seconds`` is the lifetime of a
+    new entry, and ``is_cleared`` asks for a new one in any case.
+    """
+
+    is_wanted: bool | None = None
+    seconds: int = _DEFAULT_SECONDS
+    is_cleared: bool = False
+
+
+_NO_WISH: Final = CacheWish()
+
+
+def read_wish(head: RequestHead) -> CacheWish:
+    """Returns what a request says of the cache; raises :class:`InvalidRequest`."""
+    if not any(map(head.has_header, _HEADERS)):
+        return _NO_WISH
+    seconds = _DEFAULT_SECONDS
+    if (text := head.header(_TTL)) is not None:
+        seconds = int(text) if _SECONDS.fullmatch(text) else 0
+        if not 0 < seconds <= _MOST_SECONDS:
+            raise InvalidRequest(
+                f"X-OpenRouter-Cache-TTL: must be a number of seconds from 1 to {_MOST_SECONDS}."
+            )
+    is_cleared = _read_flag(head, _CLEAR, "X-OpenRouter-Cache-Clear")
+    return CacheWish(_read_flag(head, _CACHE, "X-OpenRouter-Cache"), seconds, bool(is_cleared))
+
+
+def _read_flag(head: RequestHead, name: bytes, shown: str) -> bool | None:
+    text = head.header(name)
+    if text is None:
+        return None
+    flag = _FLAGS.get(text.lower())
+    if flag is None:
+        raise InvalidRequest(f"{shown}: must be true or false.")
+    return flag
+
+
+def make_cache_key(head: RequestHead, admission: Admission) -> bytes:
+    """Returns the key of an admitted request among the entries of its organization.
+
+    It has the route, the body and its headers, what is sent of it after its content filters, and
+    the workspace. Which endpoints the caller may use is compared with each entry.
+    """
+    request = admission.request
+    parts = (
+        head.path.encode(),
+        head.digest,
+        admission.authority.workspace_id.bytes,
+        (admission.region or "").encode(),
+        repr(admission.filters).encode(),
+        admission.selection.requested.encode(),
+        _encode(request.fields),
+        b"" if request.native is None else _encode(request.native.fields),
+    )
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(b"%d:" % len(part))
+        found.update(part)
+    return found.digest()
+
+
+def renew_reply(body: bytes, source: str, generation_id: str, metadata: Mapping[str, Any]) -> bytes:
+    """Returns a whole answer for another generation, at no cost."""
+    fields: dict[str, Any] = dict(_decode(body.replace(source.encode(), generation_id.encode())))
+    if "created" in fields:
+        fields["created"] = int(clock.time())
+    return _encode(_renew(fields, metadata))
+
+
+def renew_events(
+    body: bytes, source: str, generation_id: str, metadata: Mapping[str, Any]
+) -> bytes:
+    """Returns the events of a stream for another generation, at no cost.
+
+    The event before the end mark has the usage.
+    """
+    events = body.replace(source.encode(), generation_id.encode())
+    for end in (DONE, STOP):
+        if events.endswith(b"\n\n" + end):
+            head, separator, last = events.removesuffix(b"\n\n" + end).rpartition(b"\n\n")
+            name, _, data = last.partition(_DATA)
+            fields = _renew(dict(_decode(data)), metadata)
+            # A line end between raw values would end the event.
+            data = _encode(fields).replace(b"\n", b" ").replace(b"\r", b" ")
+            return b"".join((head, separator, name, _DATA, data, b"\n\n", end))
+    return events
+
+
+def _renew(fields: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces the metadata, and sets every cost to 0."""
+    fields.pop(_METADATA, None)
+    if "usage" in fields:
+        usage = msgspec.json.decode(fields["usage"])
+        usage["cost"] = 0
+        if details := usage.get("cost_details"):
+            usage["cost_details"] = {name: 0 for name in details if name != "rules"}
+        fields["usage"] = usage
+    return {**fields, **metadata}

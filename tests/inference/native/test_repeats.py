@@ -1,0 +1,62 @@
+"""Answers in Anthropic's own format are kept for repeated requests as others are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from config.credentials import Secret
+from tests.support import factories
+from tests.support.inference.messages import events_of
+from tests.support.inference.repeats import cache_status, is_replayed, keep_answers, send
+from tests.support.inference.site import OPERATOR_SECRET, Site
+from tests.support.upstreams.speaking import Upstream
+
+PATH = "/api/v1/messages"
+ON = {"X-OpenRouter-Cache": "true"}
+
+
+@pytest.fixture
+def body(site: Site, maker: Upstream) -> dict[str, Any]:
+    """A request to a model that is served in Anthropic's format."""
+    provider = factories.make_provider(
+        "maker", name="Maker", dialect="anthropic", base_url=maker.base_url
+    )
+    provider.set_credential(Secret(OPERATOR_SECRET))
+    site.publish("claude-opus-5", provider=provider)
+    keep_answers(site.tenant)
+    messages = [{"role": "user", "content": "one two"}]
+    return {"model": site.model.slug, "max_tokens": 100, "messages": messages}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_repeat_gets_the_very_bytes(site: Site, body: dict[str, Any], stream: bool) -> None:
+    body["stream"] = stream
+    first, again = send(site, body, path=PATH), send(site, body, path=PATH)
+    assert first.status_code == 200, first.text
+    assert (is_replayed(again), again.content) == (True, first.content)
+    other = send(site, body, path=PATH, headers={"anthropic-beta": "more-2026-01-01"})
+    assert other.status_code == 422
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_cached_answer_has_its_own_id_and_costs_nothing(
+    site: Site, body: dict[str, Any], stream: bool
+) -> None:
+    body["stream"] = stream
+    first = site.post(body, path=PATH, headers=ON)
+    again = site.post(body, path=PATH, headers=ON)
+    assert (first.status_code, cache_status(first)) == (200, "MISS"), first.text
+    assert cache_status(again) == "HIT"
+    was, is_ = first.headers["X-Generation-Id"], again.headers["X-Generation-Id"]
+    expected = first.text.replace(was, is_)
+    if stream:
+        told, expected_events = events_of(again.content), events_of(expected.encode())
+        assert told[:-2] == expected_events[:-2]
+        assert told[-1] == expected_events[-1]
+        assert told[-2]["usage"]["cost"] == 0 < expected_events[-2]["usage"]["cost"]
+    else:
+        message = again.json()
+        assert (message["id"], message["content"]) == (is_, first.json()["content"])
+        assert message["usage"]["cost"] == 0 < first.json()["usage"]["cost"]
