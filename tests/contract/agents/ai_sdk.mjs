@@ -1,10 +1,12 @@
-// The AI SDK's default model of OpenAI: talks, streams, calls tools and sends their results back.
+// The AI SDK with its models of OpenAI: talks, streams, calls tools and sends their results back.
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateObject, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
 
-const [baseURL, apiKey, job] = process.argv.slice(2);
-const model = createOpenAI({ baseURL, apiKey })("acme/falcon");
+const [baseURL, apiKey, job, face, name] = process.argv.slice(2);
+// Without a face it is the default one, Responses.
+const provider = createOpenAI({ baseURL, apiKey });
+const model = face === "chat" ? provider.chat(name) : provider(name);
 const stored = { providerOptions: { openai: { store: false } }, maxRetries: 0 };
 const get_weather = tool({
   description: "Tells the weather.",
@@ -29,7 +31,7 @@ const jobs = {
     const { steps } = await generateText({
       model, prompt: "Hi", tools: { get_weather }, stopWhen: stepCountIs(2), ...stored,
     });
-    return { steps: steps.length, results: steps[0].toolResults.map((each) => each.output) };
+    return { steps: steps.length, inputs: steps[0].toolCalls.map((each) => each.input) };
   },
   toolStream: async () => {
     const result = streamText({
@@ -48,7 +50,7 @@ const jobs = {
   object: async () => {
     const schema = z.object({ body: z.any() });
     const { object } = await generateObject({ model, prompt: "Hi", schema, ...stored });
-    return { format: object.body.response_format.type };
+    return { object };
   },
   // Without `store: false` the second turn refers to items that nobody stored.
   references: async () => {
@@ -56,7 +58,6 @@ const jobs = {
     const messages = [...first.response.messages, { role: "user", content: "three" }];
     await generateText({ model, messages, maxRetries: 0 });
   },
-  error: async () => generateText({ model, prompt: "one two", ...stored }),
   cancel: async () => {
     const stop = new AbortController();
     const { textStream } = streamText({
@@ -72,5 +73,5 @@ const jobs = {
 try {
   console.log(JSON.stringify(await jobs[job]()));
 } catch (error) {
-  console.log(JSON.stringify({ error: error.message, status: error.statusCode }));
+  console.log(JSON.stringify({ error: error.message, name: error.name, status: error.statusCode }));
 }

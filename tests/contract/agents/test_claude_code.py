@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 from config.local.bootstrap import PROJECT
 from inference.models import Generation
+from tests.contract.clients.drivers.driver import SCHEMA
 from tests.support.factories import Tenant
+from tests.support.inference.site import Site
 from tests.support.markdown import SHELL, read_blocks
 from tests.support.upstreams.acting import Act, Actor, calling, saying
 
@@ -29,14 +32,13 @@ def act(request: Any) -> dict[str, Any]:
     return saying(f"DONE: {'Hi there' in str(results[1])}")
 
 
-def read_variables(server: str, key: str) -> dict[str, str]:
+def read_variables(server: str, key: str, model: str = "acme/falcon") -> dict[str, str]:
     """Returns the variables that the page sets."""
     page = read_blocks(PROJECT / "docs" / "clients.md", SHELL)
     [block] = [each for each in page if "ANTHROPIC_BASE_URL" in each.text]
     text = block.text.replace("http://127.0.0.1:8000", server).replace("$KEY", key)
-    return dict(
-        re.findall(r"^export (\w+)=(.+)$", text.replace("causeway/echo", "acme/falcon"), re.M)
-    )
+    found = re.findall(r"^export (\w+)=(.+)$", text.replace("causeway/echo", model), re.M)
+    return {**dict(found), "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 
 
 def test_claude_code_does_a_task(
@@ -52,7 +54,6 @@ def test_claude_code_does_a_task(
         *("claude", "-p", "Write 'Hi there' into hello.txt, and read it."),
         *("--allowedTools", "Bash"),
         **read_variables(server, tenant.api_key),
-        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip() == "DONE: True"
@@ -63,3 +64,39 @@ def test_claude_code_does_a_task(
     last = [body for body in actor.bodies if "tools" in body][-1]["messages"]
     calls = [message["tool_calls"][0]["id"] for message in last if message.get("tool_calls")]
     assert calls == ["call_0", "call_1"]
+
+
+def test_claude_code_tells_an_error(
+    tenant: Tenant, run_agent: Callable[..., Any], server: str
+) -> None:
+    variables = read_variables(server, tenant.api_key, "acme/none")
+    done = run_agent("claude", "-p", "Hi", **variables)
+    assert done.returncode != 0
+    assert "acme/none" in done.stdout + done.stderr
+
+
+def test_claude_code_may_be_left_in_the_middle(
+    leave: Callable[..., Generation], site: Site
+) -> None:
+    left = leave("claude", "-p", "Hi", **read_variables(site.server, site.tenant.api_key))
+    assert left.status == Generation.Status.CANCELLED
+
+
+def test_claude_code_answers_with_a_schema(
+    tenant: Tenant, play: Callable[[Act], Actor], run_agent: Callable[..., Any], server: str
+) -> None:
+    """It offers a tool whose arguments are the answer."""
+    answer = {"body": {"sky": "blue"}}
+
+    def act(request: Any) -> dict[str, Any]:
+        offered = {tool["function"]["name"] for tool in request.get("tools", ())}
+        if "StructuredOutput" not in offered or request["messages"][-1]["role"] == "tool":
+            return saying("Done")
+        return calling("StructuredOutput", **answer)
+
+    play(act)
+    done = run_agent(
+        *("claude", "-p", "Hi", "--output-format", "json", "--json-schema", json.dumps(SCHEMA)),
+        **read_variables(server, tenant.api_key),
+    )
+    assert json.loads(done.stdout)["structured_output"] == answer

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from config.local.bootstrap import PROJECT
 from inference.models import Generation
+from tests.contract.clients.drivers.driver import SCHEMA
 from tests.support.factories import Tenant
+from tests.support.inference.site import Site
 from tests.support.markdown import read_blocks
 from tests.support.upstreams.acting import Act, Actor, calling, saying
 
@@ -33,13 +36,13 @@ def act(request: Any) -> dict[str, Any]:
     return saying(f"DONE: {'Hi there' in str(results[1])}")
 
 
-def set_up(home: Path, server: str) -> None:
+def set_up(home: Path, server: str, model: str = "acme/falcon") -> None:
     """Writes the configuration of the page."""
     page = read_blocks(PROJECT / "docs" / "clients.md", "text")
     [block] = [each for each in page if "model_provider" in each.text]
     text = block.text.replace("http://127.0.0.1:8000", server)
     home.mkdir()
-    (home / "config.toml").write_text(text.replace("causeway/echo", "acme/falcon"))
+    (home / "config.toml").write_text(text.replace("causeway/echo", model))
 
 
 def test_codex_does_a_task(
@@ -72,3 +75,36 @@ def test_codex_does_a_task(
     # The signed reasoning came back as it was.
     assert answers[0]["reasoning_details"] == [THOUGHT]
     assert [message["tool_calls"][0]["id"] for message in answers] == ["call_0", "call_1"]
+
+
+EXEC = ("codex", "exec", "--skip-git-repo-check", "--sandbox", "read-only", "Hi")
+
+
+def test_codex_tells_an_error(
+    tenant: Tenant, run_agent: Callable[..., Any], server: str, tmp_path: Path
+) -> None:
+    set_up(tmp_path / "codex", server, "acme/none")
+    done = run_agent(*EXEC, CODEX_HOME=str(tmp_path / "codex"), KEY=tenant.api_key)
+    assert done.returncode != 0
+    assert "There is no model 'acme/none'" in done.stdout + done.stderr
+
+
+def test_codex_may_be_left_in_the_middle(
+    leave: Callable[..., Generation], site: Site, tmp_path: Path
+) -> None:
+    set_up(tmp_path / "codex", site.server)
+    left = leave(*EXEC, CODEX_HOME=str(tmp_path / "codex"), KEY=site.tenant.api_key)
+    assert left.status == Generation.Status.CANCELLED
+
+
+def test_codex_passes_the_schema_of_an_answer(site: Site, run_agent: Any, tmp_path: Path) -> None:
+    site.publish("sim-mirror")
+    set_up(tmp_path / "codex", site.server)
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    done = run_agent(
+        *(*EXEC, "--output-schema", str(tmp_path / "schema.json")),
+        CODEX_HOME=str(tmp_path / "codex"),
+        KEY=site.tenant.api_key,
+    )
+    wanted = json.loads(done.stdout)["body"]["response_format"]
+    assert (wanted["type"], wanted["json_schema"]["schema"]) == ("json_schema", SCHEMA)

@@ -65,12 +65,6 @@ def test_calls_of_tools_come_back(send: Any, serve: Serve) -> None:
     assert send(model=model, input=turns, tools=[TOOL]).status == "completed"
 
 
-def test_structured_output_reaches_the_model(send: Any, serve: Serve) -> None:
-    wanted = {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}
-    answer = send(model=serve("sim-mirror"), input="Hi", text={"format": wanted})
-    assert '"json_schema"' in answer.output[0].content[0].text
-
-
 def test_a_failed_stream_is_told(send: Any, serve: Serve) -> None:
     with send(model=serve("sim-reset-stream"), input="one two", stream=True) as stream:
         *_, last = stream
