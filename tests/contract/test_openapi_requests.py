@@ -70,3 +70,10 @@ def test_the_parser_accepts_what_the_document_allows(path: str, data: st.DataObj
         text = refused.message
         assert RULES.search(text) or not SHAPE.search(text), (text, body)
         event("refused by a rule")
+
+
+@pytest.mark.parametrize("path", PARSERS)
+def test_the_example_of_a_body_is_accepted(path: str) -> None:
+    content = GOLDEN["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+    document.check_schema(content["schema"], content["example"])
+    PARSERS[path](json.dumps(content["example"]).encode())

@@ -9,12 +9,16 @@ import msgspec
 from inference.faces.openapi.answers import EmbeddingsResponse, RerankResponse
 from inference.faces.openapi.chat import CHAT_SHAPES, ChatRequest, TextRequest
 from inference.faces.openapi.media import MEDIA_SHAPES, SpeechRequest
-from inference.faces.openapi.messages import MESSAGES_SHAPES, MESSAGES_UNIONS
+from inference.faces.openapi.messages import (
+    MESSAGES_SHAPES,
+    MESSAGES_UNIONS,
+    CountTokensRequest,
+    MessagesRequest,
+)
 from inference.faces.openapi.operations import OPERATIONS, describe
 from inference.faces.openapi.responses import RESPONSES_SHAPES, RESPONSES_UNIONS, ResponsesRequest
 from inference.faces.openapi.shapes import make_schemas
 from inference.faces.routes import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES, ROUTES
-from inference.requests.messages.request import CountTokensRequest, MessagesRequest
 from inference.requests.operations import ROWS
 from inference.requests.operations.images.edits import EditsForm
 

@@ -56,13 +56,13 @@ PARAMETERS: Final[list[dict[str, Any]]] = [
         "in": "header",
         "name": "HTTP-Referer",
         "schema": {"type": "string"},
-        "description": "The address of your application. The activity shows it.",
+        "description": "The address of your application, which is stored with the generation.",
     },
     {
         "in": "header",
         "name": "X-OpenRouter-Title",
         "schema": {"type": "string"},
-        "description": "The name of your application. The activity shows it.",
+        "description": "The name of your application, which is stored with the generation.",
     },
 ]
 

@@ -1,4 +1,4 @@
-"""Anthropic's Messages for the document; the parser's types describe the requests."""
+"""Anthropic's Messages for the document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from inference.faces.openapi.answers import (
     ProviderName,
     RoutingMetadata,
 )
-from inference.faces.openapi.shapes import Open, any_of, other_type
+from inference.faces.openapi.shapes import Open, any_of, other_type, refine
+from inference.requests.messages import request
 
 DESCRIPTION: Final = (
     "The key may also be sent as `x-api-key`. Every model can be used: the request becomes a "
@@ -24,6 +25,9 @@ DESCRIPTION: Final = (
     "effect. With `stream`, the response is Anthropic's events; a failure after the first event is "
     "an `error` event, which ends the stream."
 )
+_MEMBERS: Final = {"route": Literal["fallback"] | None}
+MessagesRequest: Final = refine(request.MessagesRequest, optional=_MEMBERS)
+CountTokensRequest: Final = refine(request.CountTokensRequest, optional=_MEMBERS)
 
 
 class MessagesTextBlock(Open, tag_field="type", tag="text"):

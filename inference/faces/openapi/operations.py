@@ -39,6 +39,29 @@ _ERRORS: Final = {
     "504": "The provider was too slow.",
     "529": "The provider is overloaded.",
 }
+_QUESTION: Final = [{"role": "user", "content": "What is a causeway?"}]
+# What a page shows as an example of a JSON body.
+EXAMPLES: Final[dict[str, dict[str, Any]]] = {
+    "createChatCompletion": {"model": "causeway/echo", "messages": _QUESTION},
+    "createCompletion": {"model": "causeway/echo", "prompt": "A causeway is"},
+    "createEmbeddings": {"model": "causeway/echo", "input": ["a causeway", "a bridge"]},
+    "createAudioSpeech": {
+        "model": "openai/gpt-4o-mini-tts", "input": "Hello", "voice": "alloy",
+        "response_format": "mp3",
+    },
+    "createAudioTranscription": {
+        "model": "openai/whisper-1", "input_audio": {"data": "UklGRg==", "format": "wav"},
+    },
+    "createRerank": {
+        "model": "cohere/rerank-v3.5", "query": "a road over water",
+        "documents": ["a causeway", "a tunnel"],
+    },
+    "createImages": {"model": "openai/gpt-image-1", "prompt": "A causeway at low tide"},
+    "generateImages": {"model": "openai/gpt-image-1", "prompt": "A causeway at low tide"},
+    "createMessages": {"model": "causeway/echo", "max_tokens": 1024, "messages": _QUESTION},
+    "countMessagesTokens": {"model": "causeway/echo", "messages": _QUESTION},
+    "createResponses": {"model": "causeway/echo", "input": "What is a causeway?", "store": False},
+}  # fmt: skip
 _RETRYABLE: Final = frozenset(("429", "503", "529"))
 _REPEATED: Final = frozenset(("409", "422"))
 # Errors that no repetition cures may have these.
@@ -131,7 +154,10 @@ def describe(operation: Operation, request: str) -> dict[str, Any]:
         content["application/json"] = {"schema": reference(operation.answer)}
     if operation.event is not None:
         content["text/event-stream"] = {"schema": reference(operation.event)}
-    bodies = {"application/json": {"schema": reference(request)}} if operation.is_json else {}
+    bodies: dict[str, Any] = {}
+    if operation.is_json:
+        example = EXAMPLES[operation.id]
+        bodies["application/json"] = {"schema": reference(request), "example": example}
     if operation.form is not None:
         bodies["multipart/form-data"] = {"schema": reference(operation.form)}
     # An operation that sends nothing upstream creates no generation and counts at no limit.

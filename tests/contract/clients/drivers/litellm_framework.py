@@ -11,6 +11,16 @@ from tests.contract.clients.drivers.driver import PARAMETERS, QUESTION, SCHEMA, 
 
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
 FUNCTION: Any = {"name": "get_weather", "parameters": PARAMETERS}
+# It imitates the streams of Responses for a model that it does not know.
+litellm.register_model(
+    {
+        "acme/falcon": {
+            "litellm_provider": "openai",
+            "mode": "chat",
+            "supports_native_streaming": True,
+        }
+    }
+)
 
 
 class Chat(Driver):
@@ -53,9 +63,6 @@ class Chat(Driver):
 
 class Responses(Driver):
     def ask(self, model: str, **fields: Any) -> Any:
-        # It imitates the stream of a model that it does not know.
-        known = {"litellm_provider": "openai", "mode": "responses"}
-        litellm.register_model({model: {**known, "supports_native_streaming": True}})
         return litellm.responses(
             model=f"openai/{model}",
             api_base=self.base_url,
