@@ -111,6 +111,12 @@ class _ObjectField(serializers.JSONField):
     """A stored JSON object, or null."""
 
 
+@extend_schema_serializer(component_name="ModelAliasTarget")
+class _AliasTargetSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    slug = serializers.CharField()
+
+
 @extend_schema_serializer(component_name="Model")
 class ModelSerializer(serializers.Serializer[ListedModel]):
     """A model, with the price and limits of the offer that it is shown with."""
@@ -134,10 +140,21 @@ class ModelSerializer(serializers.Serializer[ListedModel]):
     knowledge_cutoff = serializers.DateField(allow_null=True)
     per_request_limits = _ObjectField(allow_null=True)
     supported_voices = serializers.ListField(child=serializers.CharField(), allow_null=True)
+    alias_target = _AliasTargetSerializer(
+        required=False, help_text="The model that an alias stands for; absent for a model."
+    )
 
     def to_representation(self, instance: ListedModel) -> Any:
         # The fields only document the shape: a list has thousands of models, rendered in advance.
-        return Raw(instance.model.head + instance.offer.terms)
+        model, offer, alias = instance
+        if alias is None:
+            return Raw(model.head + offer.terms)
+        own = b'{"id":' + encode(model.slug)
+        target = encode({"name": model.name, "slug": model.slug})
+        return Raw(
+            b'{"id":' + encode(alias) + model.head[len(own) :] + offer.terms[:-1]
+            + b',"alias_target":' + target + b"}"
+        )  # fmt: skip
 
 
 @extend_schema_serializer(component_name="OpenAIModel")

@@ -23,13 +23,13 @@ from accounts.policy import Policy, require_ingress_region
 from catalog.aliases import changes
 from catalog.aliases.names import ModelNotFound
 from catalog.lists import traffic
+from catalog.lists.aliases import NamedCatalogue, read_own_aliases
 from catalog.lists.filters import ModelFilters, OutputFilters, SortedFilters, criteria_of
 from catalog.lists.image_models import describe_endpoint, describe_model, find_parameters
 from catalog.lists.listing import (
     CatalogueCache,
     ListedModel,
     VisibleCatalogue,
-    find_model,
     is_served,
 )
 from catalog.lists.pages import CataloguePagination, render
@@ -104,7 +104,20 @@ class _CatalogueViewSet(GenericViewSet[Any]):
     ) -> Models:
         """Returns the models of a catalogue that match the request's filters, in order."""
         values = filters.read(self.request)
-        return load().select(criteria_of(values), sort=values.get("sort"))
+        visible = load()
+        found = visible.select(criteria_of(values), sort=values.get("sort"))
+        return self.name_models(visible).add_aliases(found)
+
+    def name_models(self, visible: VisibleCatalogue) -> NamedCatalogue:
+        """Returns a catalogue with the aliases of the operator and of the caller."""
+        caller = caller_or_none(self.request)
+        own = read_own_aliases(None if caller is None else caller.organization_id)
+        return NamedCatalogue(visible, own)
+
+    def find_row(self, name: str) -> LanguageModel:
+        """Returns the row of the model that a name means; raises :class:`ModelNotFound`."""
+        found = self.name_models(self.load_public_catalogue()).find(name)
+        return LanguageModel.objects.get(pk=found.model.pk)
 
     def respond_with_page(self, models: Models) -> HttpResponse:
         rows: Any = self.paginate_queryset(models)
@@ -120,6 +133,9 @@ class ModelViewSet(_CatalogueViewSet):
     def list(self, request: Request) -> HttpResponse:
         """Lists the publicly served models; without paging, all of them.
 
+        Behind a model stand its aliases, with an `alias_target`: `~author/family-latest`, those of
+        the operator, and with a key those of its organization. One with a `*` is not listed.
+
         A filter never changes the description of a model: its price is the cheapest endpoint's.
         """
         key = cast("ApiKey | None", request.auth)
@@ -131,11 +147,14 @@ class ModelViewSet(_CatalogueViewSet):
         operation_id="getModel", responses=ModelResponseSerializer, extensions=errors(404)
     )
     def retrieve(self, request: Request, author: str, slug: str) -> HttpResponse:
-        """Shows a publicly served model by its public or canonical slug; a variant is ignored."""
-        model = find_model(author, slug)
-        shown = self.load_public_catalogue().find(model.pk)
-        if shown is None:
-            raise ModelNotFound(f"No public endpoint serves the model {model.slug!r}.")
+        """Shows a publicly served model by any of its names; a variant is ignored.
+
+        An alias is shown as a model with an `alias_target`.
+        """
+        visible = self.load_public_catalogue()
+        found = self.name_models(visible).find(f"{author}/{slug}")
+        if (shown := found.list_in(visible)) is None:
+            raise ModelNotFound(f"No public endpoint serves the model {found.model.slug!r}.")
         [data] = self.get_serializer([shown], many=True).data
         return render({"data": data})
 
@@ -145,14 +164,29 @@ class ModelViewSet(_CatalogueViewSet):
     def describe(self, request: Request, author: str, slug: str) -> HttpResponse:
         """Shows a model as clients of OpenAI read it: without an envelope.
 
-        A key also finds the models that only its own organization serves.
+        A key also finds the models that only its own organization serves, and its aliases.
         """
-        model = find_model(author, slug)
-        shown = self.load_public_catalogue().find(model.pk)
-        if shown is None and request.auth is not None:
-            shown = self.load_callers_catalogue().find(model.pk)
+        return self._respond_with_model(f"{author}/{slug}")
+
+    @extend_schema(
+        operation_id="retrieveModelByBareName",
+        responses=OpenAIModelSerializer,
+        extensions=errors(404),
+    )
+    def describe_bare(self, request: Request, name: str) -> HttpResponse:
+        """Shows the model that a name without an author means, such as an alias or a bare name."""
+        return self._respond_with_model(name)
+
+    def _respond_with_model(self, name: str) -> HttpResponse:
+        visible = self.load_public_catalogue()
+        found = self.name_models(visible).find(name)
+        shown = found.list_in(visible)
+        if shown is None and self.request.auth is not None:
+            shown = found.list_in(self.load_callers_catalogue())
         if shown is None:
-            raise ModelNotFound(f"No endpoint that you may use serves the model {model.slug!r}.")
+            raise ModelNotFound(
+                f"No endpoint that you may use serves the model {found.model.slug!r}."
+            )
         return render(OpenAIModelSerializer().to_representation(shown))
 
     @extend_schema(
@@ -165,7 +199,7 @@ class ModelViewSet(_CatalogueViewSet):
 
         An endpoint whose provider has no wire format for the model's operations is left out.
         """
-        model = find_model(author, slug)
+        model = self.find_row(f"{author}/{slug}")
         found = _endpoints_in(self.region).filter(model=model).order_by("price__prompt", "pk")
         endpoints = list(filter(is_served, found))
         context = {"endpoints": endpoints, "figures": _figures_for(request)}
@@ -201,7 +235,9 @@ class EmbeddingsModelViewSet(_CatalogueViewSet):
     def list(self, request: Request) -> HttpResponse:
         """Lists the publicly served embedding models; without paging, all of them."""
         criteria = criteria_of({"output_modalities": ["embeddings"]})
-        return self.respond_with_page(self.load_public_catalogue().select(criteria))
+        visible = self.load_public_catalogue()
+        models = self.name_models(visible).add_aliases(visible.select(criteria))
+        return self.respond_with_page(models)
 
 
 class ImageModelViewSet(_CatalogueViewSet):
@@ -229,7 +265,7 @@ class ImageModelViewSet(_CatalogueViewSet):
     )
     def endpoints(self, request: Request, author: str, slug: str) -> Response:
         """Lists the public endpoints that make images with a model, the cheapest first."""
-        model = find_model(author, slug)
+        model = self.find_row(f"{author}/{slug}")
         found = _endpoints_in(self.region).filter(model=model).order_by("price__prompt", "pk")
         rows = [
             describe_endpoint(endpoint, names)

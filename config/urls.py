@@ -66,6 +66,7 @@ api: list[URLPattern | URLResolver] = [
     # A slug may contain slashes.
     path("models/<str:author>/<path:slug>/endpoints", ModelViewSet.as_view({"get": "endpoints"})),
     path("models/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "describe"})),
+    path("models/<str:name>", ModelViewSet.as_view({"get": "describe_bare"})),
     path("model/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "retrieve"})),
     path("embeddings/models", EmbeddingsModelViewSet.as_view({"get": "list"})),
     path("images/models", ImageModelViewSet.as_view({"get": "list"})),

@@ -6,7 +6,9 @@ It only reads: no request is sent, no credits are held, nothing is stored.
 from __future__ import annotations
 
 import json
-from typing import Any
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Final
 
 from django import forms
 from django.http import QueryDict
@@ -16,20 +18,43 @@ from accounts.models import (
     policy_of,
 )
 from billing.models import Meter
-from catalog.dialects.base import Operation
+from catalog.aliases.resolution import Origin, quote_name
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
 from config.console.formatting import nano_dollars, render_table
-from config.console.unfold import TextWidget
+from config.console.unfold import SelectWidget, TextWidget
 from inference.admission.explain import describe_policy, explain
 from inference.admission.governance import budgets_of
-from inference.requests.parsing import parse
+from inference.faces.explaining import DEFAULT, read_request
 
 _ANYTHING = "any"
 
 
+_ORIGINS: Final = {
+    Origin.ORGANIZATION: "an alias of the organization",
+    Origin.OPERATOR: "an alias of the operator",
+    Origin.LATEST: "the newest model of its family",
+    Origin.SPELLING: "another spelling",
+}
+_MESSAGES: Final = {"messages": [{"role": "user", "content": "Hi"}]}
+# The shortest request of each operation; one second of silence for a transcription.
+_BODIES: Final[Mapping[str, dict[str, Any]]] = {
+    "chat/completions": _MESSAGES,
+    "messages": {**_MESSAGES, "max_tokens": 1},
+    "responses": {"input": "Hi"},
+    "completions": {"prompt": "Hi"},
+    "embeddings": {"input": "Hi"},
+    "rerank": {"query": "Hi", "documents": ["Hi"]},
+    "images": {"prompt": "Hi"},
+    "audio/speech": {"input": "Hi", "voice": "alloy"},
+    "audio/transcriptions": {
+        "input_audio": {"data": b64encode(bytes(16_000)).decode(), "format": "wav"}
+    },
+}
+
+
 class ModelForm(forms.Form):
-    """Asks for the model of the previewed request."""
+    """Asks for the model of the previewed request, and for its operation."""
 
     model = forms.CharField(
         max_length=255,
@@ -37,6 +62,12 @@ class ModelForm(forms.Form):
         widget=TextWidget(
             attrs={"placeholder": "author/model", "aria-label": "Model", "spellcheck": "false"}
         ),
+    )
+    operation = forms.ChoiceField(
+        choices=[(name, name) for name in _BODIES],
+        required=False,
+        label="Operation",
+        widget=SelectWidget(attrs={"aria-label": "Operation"}),
     )
 
 
@@ -50,18 +81,30 @@ def preview(key: ApiKey, query: QueryDict, *, region: str | None) -> dict[str, A
     }
     if not form.is_valid():
         return shown
-    body = {"model": form.cleaned_data["model"], "messages": [{"role": "user", "content": "Hi"}]}
+    operation = form.cleaned_data["operation"] or DEFAULT
+    body = {"model": form.cleaned_data["model"], **_BODIES[operation]}
     try:
-        wanted = parse(Operation.CHAT, json.dumps(body).encode())
+        wanted = read_request(operation, json.dumps(body).encode())
         found = explain(key, wanted, region=region)
     except GatewayError as exc:
         return {**shown, "refusal": exc.message}
     return {
         **shown,
+        "meaning": _describe_resolution(found),
         "candidates": _render_candidates(found["candidates"]),
         "excluded": _render_excluded(found["excluded"]),
         "budget": _name_budget(found["budget"]),
     }
+
+
+def _describe_resolution(found: dict[str, Any]) -> str:
+    """Says what a name stands for that no model has; empty for the name of a model."""
+    resolution = found["resolution"]
+    if resolution is None:
+        return ""
+    targets = ", ".join(resolution["targets"])
+    origin = _ORIGINS[resolution["origin"]]
+    return f"{quote_name(found['requested'])} stands for {targets} ({origin})."
 
 
 def _render_policy(named: dict[str, Any]) -> str:

@@ -18,19 +18,18 @@ from uuid import UUID
 
 import msgspec
 from django.db import connection
-from django.db.models import Q
 
 from accounts.policy import Policy
 from catalog import dialects
-from catalog.aliases.names import ModelNotFound, split_variants
+from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
+from catalog.aliases.spellings import NO_NAMES, ModelNames, NameIndex, patch_names
 from catalog.capabilities import Capabilities
 from catalog.lists import traffic
-from catalog.models import CatalogVersion, LanguageModel, ModelEndpoint
+from catalog.models import CatalogVersion, LanguageModel, ModelAlias, ModelEndpoint
 from catalog.operations import served_operations, served_outputs
 from catalog.pricing import RATES, Price, UnknownRule
 from catalog.pricing.contract import render_lines, render_pricing
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds
-from config.api.text import CONTROL_CHARACTERS
 from endpoints.models import PrivateEndpoint, offered_parameters
 
 SORTS: Final = (
@@ -43,7 +42,7 @@ _PRICE: Final = tuple(f"price__{name}" for name in (*RATES, "discount", "lines")
 _ENDPOINT_COLUMNS: Final = (
     "model_id", "pk", "provider__slug", "provider__name", "provider__dialect", "zdr",
     "provider__trains_on_prompts", "region", "context_length", "max_completion_tokens",
-    "is_moderated", "supported_parameters",
+    "is_moderated", "supported_parameters", "upstream_model_id",
 )  # fmt: skip
 _PRICE_DECIMALS: Final = 30
 # Two prices of 36 digits must not be rounded when they are added.
@@ -65,6 +64,7 @@ class _EndpointRow(NamedTuple):
     max_completion_tokens: int | None
     is_moderated: bool
     supported_parameters: Sequence[str]
+    upstream_model_id: str
     price: Price
 
 
@@ -103,6 +103,7 @@ class CatalogueModel:
     pk: UUID
     slug: str
     permaslug: str
+    name: str
     names: frozenset[str]
     folded_slug: str
     folded_texts: str
@@ -119,11 +120,18 @@ class CatalogueModel:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """One version of the public catalogue: its models, newest first, and the kinds of offers."""
+    """One version of the public catalogue: its models, newest first, and the kinds of offers.
+
+    ``slugs`` maps names to slugs, ``ids`` slugs to ids. ``aliases`` are those of the operator.
+    """
 
     version: int
     models: Mapping[UUID, CatalogueModel]
     kinds: tuple[OfferKind, ...]
+    slugs: Mapping[str, str]
+    ids: Mapping[str, UUID]
+    spellings: NameIndex
+    aliases: AliasTable
 
 
 class CatalogueCache:
@@ -135,10 +143,10 @@ class CatalogueCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept = Catalogue(version=-1, models={}, kinds=())
+        self._kept = _index(-1, {}, (), {}, NO_ALIASES)
 
     def load(self) -> Catalogue:
-        """Returns the current catalogue, with one query; after a change, with four."""
+        """Returns the current catalogue, with one query; after a change, with five."""
         if connection.in_atomic_block:
             # A transaction sees its own changes, but the version changes only at its commit.
             return _load(-1)
@@ -175,7 +183,35 @@ def _load(version: int) -> Catalogue:
         model.pk: _build_model(model, rows.get(model.pk, ()), kinds)
         for model in LanguageModel.objects.listed().order_by("-created", "slug")
     }
-    return Catalogue(version=version, models=models, kinds=tuple(kinds))
+    upstream_ids = {key: {row.upstream_model_id for row in group} for key, group in rows.items()}
+    aliases = make_table(ModelAlias.objects.of_operator().read())
+    return _index(version, models, tuple(kinds), upstream_ids, aliases)
+
+
+def _index(
+    version: int,
+    models: Mapping[UUID, CatalogueModel],
+    kinds: tuple[OfferKind, ...],
+    upstream_ids: Mapping[UUID, Set[str]],
+    aliases: AliasTable,
+) -> Catalogue:
+    """Returns a catalogue with the names of its models."""
+    slugs = {model.permaslug: model.slug for model in models.values()}
+    spellings = {
+        key: ModelNames(
+            model.slug, model.permaslug, model.created, frozenset(upstream_ids.get(key, ()))
+        )
+        for key, model in models.items()
+    }
+    return Catalogue(
+        version=version,
+        models=models,
+        kinds=kinds,
+        slugs=slugs | {model.slug: model.slug for model in models.values()},
+        ids={model.slug: key for key, model in models.items()},
+        spellings=patch_names(NO_NAMES, spellings),
+        aliases=aliases,
+    )
 
 
 def _build_model(
@@ -216,6 +252,7 @@ def _build_model(
         pk=model.pk,
         slug=model.slug,
         permaslug=model.canonical_slug,
+        name=model.name,
         names=frozenset((model.slug, model.canonical_slug)),
         folded_slug=model.slug.casefold(),
         # A search text contains no control character, so it cannot match across the line break.
@@ -404,10 +441,11 @@ class Criteria:
 
 
 class ListedModel(NamedTuple):
-    """A model and the offer that it is listed with."""
+    """A model and the offer that it is listed with; under an ``alias`` if it has one."""
 
     model: CatalogueModel
     offer: Offer
+    alias: str | None = None
 
 
 class VisibleCatalogue:
@@ -420,6 +458,7 @@ class VisibleCatalogue:
     def __init__(
         self, catalogue: Catalogue, policy: Policy, *, organization_id: UUID | None = None
     ) -> None:
+        self.catalogue = catalogue
         self._models = catalogue.models
         self._policy = policy
         self._kinds = list(catalogue.kinds)
@@ -559,22 +598,3 @@ def _find_offer(offers: Sequence[Offer], kinds: Set[int]) -> Offer | None:
         if offer.kind in kinds:
             return offer
     return None
-
-
-def find_model(author: str, slug: str) -> LanguageModel:
-    """Returns the model that a public or canonical slug names, with or without a variant suffix.
-
-    A model whose own name ends like a variant takes precedence. Raises :class:`ModelNotFound`.
-    """
-    name = f"{author}/{slug}"
-    names = [base for base, _ in split_variants(name)]
-    # PostgreSQL stores no NUL, and no name contains another control character.
-    if not CONTROL_CHARACTERS.search(name):
-        found = LanguageModel.objects.listed().filter(
-            Q(slug__in=names) | Q(canonical_slug__in=names)
-        )
-        models = {key: model for model in found for key in (model.canonical_slug, model.slug)}
-        for candidate in names:
-            if candidate in models:
-                return models[candidate]
-    raise ModelNotFound(f"There is no model {name!r} in the catalogue.")

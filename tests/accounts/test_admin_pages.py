@@ -193,6 +193,27 @@ def test_a_key_page_shows_why_a_request_would_be_refused(operator: Client, tenan
     assert "no/such" in preview["refusal"]
 
 
+@pytest.mark.parametrize(
+    "operation",
+    ["chat/completions", "messages", "responses", "completions", "embeddings", "rerank", "images",
+     "audio/speech", "audio/transcriptions"],
+)  # fmt: skip
+def test_a_key_page_previews_every_operation(
+    operator: Client, tenant: Tenant, operation: str
+) -> None:
+    outputs = ["text", "embeddings", "rerank", "image", "speech", "transcription"]
+    provider = factories.make_provider("acme")
+    model = factories.make_model("acme/falcon", output_modalities=outputs)
+    factories.make_endpoint(model, provider)
+    query = {"model": "falcon", "operation": operation}
+    preview = operator.get(key_url(tenant), query).context["preview"]
+    assert "refusal" not in preview
+    assert preview["meaning"] == "'falcon' stands for acme/falcon (another spelling)."
+    # Nobody has a credential for the provider; nothing else is amiss.
+    assert "no_credential" in preview["excluded"]
+    assert "operation_not_supported" not in preview["excluded"]
+
+
 def test_a_management_key_has_no_preview(operator: Client, tenant: Tenant) -> None:
     assert "preview" not in operator.get(key_url(tenant, "management")).context
 

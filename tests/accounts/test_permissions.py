@@ -44,6 +44,7 @@ OPEN = {
     "GET /api/v1/models/count",
     "GET /api/v1/models/{author}/{slug}",
     "GET /api/v1/models/{author}/{slug}/endpoints",
+    "GET /api/v1/models/{name}",
     "GET /api/v1/providers",
 }
 ADMITTED = "admitted"

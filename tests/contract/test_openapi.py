@@ -94,6 +94,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "GET /models/user",
         "GET /models/{author}/{slug}",
         "GET /models/{author}/{slug}/endpoints",
+        "GET /models/{name}",
         "GET /organization/members",
         "GET /organization/settings",
         "GET /presets",
@@ -170,7 +171,7 @@ INFERENCE = (
 OPEN = {
     "getModel", "getModels", "listEmbeddingsModels", "listEndpoints", "listEndpointsZdr",
     "listImageModelEndpoints", "listImageModels", "listModelsCount", "listProviders",
-    "retrieveModel",
+    "retrieveModel", "retrieveModelByBareName",
 }  # fmt: skip
 
 

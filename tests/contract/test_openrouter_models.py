@@ -29,7 +29,7 @@ def catalogue(db: None) -> None:
     """Creates three text models, newest first, and an embedding model at one provider."""
     provider = factories.make_provider("north", name="North Star", headquarters="CH")
     for number in range(3):
-        model = factories.make_model(f"acme/model-{number}.5", created=1_767_225_600 - number)
+        model = factories.make_model(f"acme/model-{number}.5b", created=1_767_225_600 - number)
         price = factories.make_price(f"0.00000{number + 1}", "0")
         factories.make_endpoint(model, provider, price=price, zdr=number == 1, quantization="fp8")
     embedder = factories.make_model("acme/embedder", output_modalities=["embeddings"])
@@ -43,7 +43,7 @@ def test_models_are_listed_page_by_page(client: OpenRouter, catalogue: None) -> 
         pages.append([model.id for model in page.result.data])
         assert page.result.total_count == 3
         page = page.next()
-    assert pages == [["acme/model-2.5", "acme/model-1.5"], ["acme/model-0.5"]]
+    assert pages == [["acme/model-2.5b", "acme/model-1.5b"], ["acme/model-0.5b"]]
 
 
 def test_models_are_filtered(client: OpenRouter, catalogue: None) -> None:
@@ -61,7 +61,7 @@ def test_models_are_filtered(client: OpenRouter, catalogue: None) -> None:
         zdr="true",
         min_age_days=1,
     )
-    assert [model.id for model in page.result.data] == ["acme/model-1.5"]
+    assert [model.id for model in page.result.data] == ["acme/model-1.5b"]
     with pytest.raises(errors.BadRequestResponseError):
         client.models.list(min_price=-1.0)
 
@@ -72,9 +72,9 @@ def test_models_are_counted(client: OpenRouter, catalogue: None) -> None:
 
 
 def test_a_model_is_found_by_its_name(client: OpenRouter, catalogue: None) -> None:
-    for slug in ("model-1.5", "model-1.5:free", "model-1.5-2026-01-01"):
+    for slug in ("model-1.5b", "model-1.5b:free", "model-1.5b-2026-01-01"):
         model = client.models.get(author="acme", slug=slug).data
-        assert (model.id, model.pricing.prompt) == ("acme/model-1.5", "0.000002")
+        assert (model.id, model.pricing.prompt) == ("acme/model-1.5b", "0.000002")
     with pytest.raises(errors.NotFoundResponseError) as caught:
         client.models.get(author="acme", slug="none")
     assert caught.value.data.error.metadata == {"error_type": "model_not_found"}
@@ -124,7 +124,7 @@ def test_endpoint_latency_and_throughput_require_a_key(
 
 def test_endpoints_without_data_retention_are_listed(client: OpenRouter, catalogue: None) -> None:
     [endpoint] = client.endpoints.list_zdr_endpoints().data
-    assert endpoint.model_id == "acme/model-1.5-2026-01-01"
+    assert endpoint.model_id == "acme/model-1.5b-2026-01-01"
 
 
 def test_providers_are_listed(client: OpenRouter, catalogue: None) -> None:

@@ -545,7 +545,7 @@ def test_byok_credential_is_shown_changed_and_deleted(manager: OpenRouter, tenan
 def test_models_are_listed_page_by_page(manager: OpenRouter, tenant: Tenant) -> None:
     provider = factories.make_provider()
     for number in range(5):
-        model = factories.make_model(f"acme/model-{number}", created=1_767_225_600 - number)
+        model = factories.make_model(f"acme/model-{number}b", created=1_767_225_600 - number)
         factories.make_endpoint(model, provider)
     pages = []
     page: operations.ListModelsUserResponse | None = manager.models.list_for_user(
@@ -556,9 +556,9 @@ def test_models_are_listed_page_by_page(manager: OpenRouter, tenant: Tenant) -> 
         assert page.result.total_count == 5
         page = page.next()  # type: ignore[assignment]
     assert pages == [
-        ["acme/model-0", "acme/model-1"],
-        ["acme/model-2", "acme/model-3"],
-        ["acme/model-4"],
+        ["acme/model-0b", "acme/model-1b"],
+        ["acme/model-2b", "acme/model-3b"],
+        ["acme/model-4b"],
     ]
 
 

@@ -86,7 +86,7 @@ def make_provider(slug: str | None = None, **fields: Any) -> Provider:
 
 
 def make_model(slug: str | None = None, **fields: Any) -> LanguageModel:
-    slug = slug or f"author/model-{next(_numbers)}"
+    slug = slug or f"author/model-{next(_numbers)}b"
     defaults = {
         "canonical_slug": f"{slug}-2026-01-01",
         "name": f"Model {slug}",

@@ -81,7 +81,7 @@ def test_a_private_model_is_described_to_its_own_organization_only(
     "name",
     [
         "acme/none", "none/falcon", "acme/falcon:none", "acme/falcon:", "acme/falcon:free:free",
-        "acme/Falcon", "acme/falcon%00", "acme/falcon%1f", "acme/falcon/", "acme/falcon%20",
+        "acme/Falcons", "acme/falcon%00", "acme/falcon%1f", "acme/falcon/", "acme/falcon%20",
         "acme/%FF", "acme/falcon-2026", "~acme/falcon",
     ],
 )  # fmt: skip
@@ -90,7 +90,7 @@ def test_an_unknown_name_returns_404(anonymous: APIClient, name: str) -> None:
     for route in (f"/api/v1/model/{name}", f"{ROUTE}/{name}", f"{ROUTE}/{name}/endpoints"):
         response = anonymous.get(route)
         assert response.status_code == 404
-        assert response.json()["error"]["metadata"] == {"error_type": "model_not_found"}
+        assert response.json()["error"]["metadata"]["error_type"] == "model_not_found"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_details_links_of_the_bundled_catalogue_lead_to_its_endpoints(anonymous:
     imports.apply(imports.parse(CATALOGUE.read_bytes()))
     for row in anonymous.get(f"{ROUTE}?output_modalities=all").json()["data"]:
         shown = anonymous.get(row["links"]["details"]).json()["data"]
-        assert shown["id"] == row["id"]
+        assert shown["id"] == row.get("alias_target", {}).get("slug", row["id"])
         assert shown["endpoints"][0]["pricing"] == row["pricing"]
 
 

@@ -334,7 +334,7 @@ def test_next_links_visit_each_model_once(
 ) -> None:
     # All models have the same price and time, so the slug alone decides the order.
     provider = factories.make_provider()
-    slugs = [f"acme/model-{number:02}" for number in range(11)]
+    slugs = [f"acme/model-{number:02}b" for number in range(11)]
     for slug in slugs:
         publish(slug, endpoint_provider=provider, output_modalities=["text", "embeddings"])
     publish("other/hidden", "5", "5", output_modalities=["image"])
@@ -350,9 +350,9 @@ def test_next_links_visit_each_model_once(
 
 def test_page_has_the_total_and_the_next_link(anonymous: APIClient) -> None:
     for number in range(3):
-        publish(f"acme/model-{number}")
+        publish(f"acme/model-{number}b")
     answer = anonymous.get(f"{ROUTE}?offset=1&limit=1&q=acme").json()
-    assert [row["id"] for row in answer["data"]] == ["acme/model-1"]
+    assert [row["id"] for row in answer["data"]] == ["acme/model-1b"]
     assert answer["total_count"] == 3
     assert answer["links"] == {"next": "http://testserver/api/v1/models?offset=2&limit=1&q=acme"}
 
@@ -371,17 +371,17 @@ def test_count_returns_the_number_of_models(
 @pytest.mark.parametrize(
     ("route", "expected"),
     [
-        (ROUTE, 3),
-        (f"{ROUTE}?limit=100", 3),
-        (f"{ROUTE}?sort=latency-low-to-high&zdr=true", 4),
-        (f"{ROUTE}?sort=top-weekly&q=a&min_price=0", 4),
-        (f"{ROUTE}/count", 2),
+        (ROUTE, 4),
+        (f"{ROUTE}?limit=100", 4),
+        (f"{ROUTE}?sort=latency-low-to-high&zdr=true", 5),
+        (f"{ROUTE}?sort=top-weekly&q=a&min_price=0", 5),
+        (f"{ROUTE}/count", 3),
         ("/api/v1/model/acme/falcon", 3),
-        (f"{ROUTE}/acme/falcon/endpoints", 4),
-        (EMBEDDINGS, 2),
+        (f"{ROUTE}/acme/falcon/endpoints", 6),
+        (EMBEDDINGS, 3),
         ("/api/v1/endpoints/zdr", 3),
         ("/api/v1/providers", 2),
-        (f"{USER_ROUTE}?sort=throughput-high-to-low", 6),
+        (f"{USER_ROUTE}?sort=throughput-high-to-low", 7),
     ],
 )
 def test_lists_run_a_constant_number_of_queries(
@@ -403,7 +403,9 @@ def test_lists_run_a_constant_number_of_queries(
     publish("acme/first", output_modalities=["text", "embeddings"])
     few = queries()
     for number in range(5):
-        publish(f"acme/model-{number}", output_modalities=["text", "embeddings"], endpoint_zdr=True)
+        publish(
+            f"acme/model-{number}b", output_modalities=["text", "embeddings"], endpoint_zdr=True
+        )
         endpoint = factories.make_endpoint(falcon.model, factories.make_provider(), zdr=True)
         spend(tenant, endpoint)
     assert (few, queries()) == (expected, expected)
@@ -480,8 +482,8 @@ def test_filtered_catalogue_limits_only_the_list_of_models(
 def test_model_has_exactly_the_documented_fields(anonymous: APIClient) -> None:
     publish("acme/falcon")
     (row,) = anonymous.get(ROUTE).json()["data"]
-    # Only a price with rules of its own has lines.
-    assert set(row) == set(ModelSerializer().fields) - {"lines"}
+    # Only a price with rules of its own has lines, and only an alias has a target.
+    assert set(row) == set(ModelSerializer().fields) - {"lines", "alias_target"}
     assert set(row["architecture"]) == set(ModelSerializer().fields["architecture"].fields)
     assert set(row["top_provider"]) == set(ModelSerializer().fields["top_provider"].fields)
 

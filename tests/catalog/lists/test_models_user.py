@@ -47,12 +47,12 @@ def ids(client: APIClient, query: str = "") -> list[str]:
 def make_models(count: int) -> list[str]:
     """Creates ``count`` models with a public endpoint each; returns the slugs, newest first."""
     first = factories.make_endpoint(
-        factories.make_model("acme/model-0000", created=2_000_000_000), factories.make_provider()
+        factories.make_model("acme/model-0000b", created=2_000_000_000), factories.make_provider()
     )
     models = [first.model]
     for number in range(1, count):
         model = copy(first.model)
-        model.pk, model.slug = uuid4(), f"acme/model-{number:04}"
+        model.pk, model.slug = uuid4(), f"acme/model-{number:04}b"
         model.canonical_slug = f"{model.slug}-2026-01-01"
         model.created = 2_000_000_000 - number
         models.append(model)
@@ -205,7 +205,7 @@ def test_page_has_the_requested_models_and_the_next_link(
 def test_next_links_visit_each_model_once(management: APIClient, limit: int) -> None:
     # All models have the same time, so the slug alone decides the order.
     provider = factories.make_provider()
-    slugs = [f"acme/model-{number:02}" for number in range(11)]
+    slugs = [f"acme/model-{number:02}b" for number in range(11)]
     for slug in slugs:
         factories.make_endpoint(factories.make_model(slug), provider)
     seen: list[str] = []
@@ -357,13 +357,14 @@ def test_list_runs_a_constant_number_of_queries(management: APIClient) -> None:
             assert management.get(f"{ROUTE}?limit=100").status_code == 200
         return len(captured)
 
-    # 5 queries read the key, its organization, its guardrails, the version and the private
-    # endpoints. After a change, 3 more read the version again, the models and the endpoints.
+    # 6 queries read the key, its organization, its guardrails, the version, the private endpoints
+    # and the aliases. After a change, 4 more read the version again, the models, the endpoints and
+    # the operator's aliases.
     make_models(1)
-    assert (queries(), queries()) == (8, 5)
+    assert (queries(), queries()) == (10, 6)
     for _ in range(10):
         factories.make_endpoint(factories.make_model(), factories.make_provider())
-    assert (queries(), queries()) == (8, 5)
+    assert (queries(), queries()) == (10, 6)
 
 
 def test_list_refuses_an_inference_key(inference: APIClient) -> None:
@@ -493,9 +494,9 @@ def test_a_rolled_back_change_is_not_visible(management: APIClient) -> None:
     with pytest.raises(RuntimeError, match="undone"), transaction.atomic():
         factories.make_endpoint(factories.make_model("acme/undone"), factories.make_provider())
         # A read in the transaction sees its writes and does not cache them.
-        assert ids(management) == ["acme/model-0000", "acme/undone"]
+        assert ids(management) == ["acme/model-0000b", "acme/undone"]
         raise RuntimeError("undone")
-    assert ids(management) == ["acme/model-0000"]
+    assert ids(management) == ["acme/model-0000b"]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -13,6 +13,7 @@ from rest_framework.test import APIRequestFactory
 
 from accounts.models import ApiKey, Guardrail
 from billing.models import Account, Transfer
+from catalog.aliases import changes
 from config.secrets import digest_api_key
 from inference.models import Generation
 from inference.routing.health import AttemptOutcome, HealthTable
@@ -229,3 +230,70 @@ def test_explain_hides_the_endpoints_of_other_organizations(site: Site) -> None:
     data = explained(site, key=stranger.api_key)
     assert (data["candidates"], data["excluded"]) == ([], [])
     assert uuid.UUID(explained(site)["candidates"][0]["endpoint_id"])
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5},
+    "responses": {"input": "Hi"},
+    "completions": {"prompt": "Hi"},
+    "embeddings": {"input": ["Hi"]},
+    "rerank": {"query": "Hi", "documents": ["a", "b"]},
+    "images": {"prompt": "Hi"},
+    "audio/speech": {"input": "Hi", "voice": "alloy"},
+    "audio/transcriptions": {"input_audio": {"data": "AAAAAAAA", "format": "wav"}},
+}
+
+
+def asked_of(site: Site, operation: str, body: dict[str, Any]) -> Response:
+    request = APIRequestFactory().post(
+        f"/api/v1/routing/explain?operation={operation}",
+        json.dumps(body),
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
+    )
+    return ExplanationViewSet.as_view({"post": "create"})(request)
+
+
+@pytest.mark.parametrize("operation", BODIES)
+def test_explain_reads_the_body_of_every_operation(site: Site, operation: str) -> None:
+    site.model.output_modalities = [
+        "text", "embeddings", "rerank", "image", "speech", "transcription",
+    ]  # fmt: skip
+    site.model.save_fields("output_modalities")
+    site.publish()
+    answer = asked_of(site, operation, {"model": "falcon", **BODIES[operation]})
+    assert answer.status_code == 200, answer.data
+    data = answer.data["data"]
+    assert [each["model"] for each in data["candidates"]] == ["acme/falcon"], data["excluded"]
+    assert data["requested"] == "falcon"
+    assert data["resolution"] == {
+        "origin": "spelling", "alias": None, "targets": ["acme/falcon"],
+    }  # fmt: skip
+    assert site.upstream.requests == []
+
+
+@pytest.mark.parametrize("operation", ["", "chat", "images/edits", "../chat", "%00"])
+def test_explain_refuses_an_unknown_operation(site: Site, operation: str) -> None:
+    answer = asked_of(site, operation, {"model": "falcon", **BODIES["responses"]})
+    assert answer.status_code == 400
+    assert answer.data["error"]["metadata"]["fields"]["operation"].startswith("Must be one of")
+
+
+def test_explain_refuses_the_body_of_another_operation(site: Site) -> None:
+    site.publish()
+    answer = asked_of(site, "embeddings", {"model": "falcon", **BODIES["rerank"]})
+    assert answer.status_code == 400
+    assert "input" in answer.data["error"]["message"]
+
+
+def test_explain_says_whose_alias_a_name_is(site: Site) -> None:
+    site.publish()
+    changes.create_alias(
+        organization_id=site.tenant.organization.pk, name="fast*", targets=["acme/falcon:floor"]
+    )
+    assert explained(site, model="faster")["resolution"] == {
+        "origin": "organization", "alias": "fast*", "targets": ["acme/falcon:floor"],
+    }  # fmt: skip
+    assert explained(site, model="~acme/falcon-latest")["resolution"]["origin"] == "latest"
+    assert explained(site)["resolution"] is None

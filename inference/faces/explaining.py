@@ -1,0 +1,57 @@
+"""Reads the body of any inference route as its route would, to explain it without serving it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from catalog.dialects.base import Operation
+from inference.requests import parsing
+from inference.requests.messages import request as messages
+from inference.requests.parsing import InferenceRequest
+from inference.requests.responses import request as responses
+from inference.requests.transcriptions import parse_transcription
+
+# A body and the name of its session.
+_Reader = Callable[[bytes, str | None], InferenceRequest]
+DEFAULT: Final = "chat/completions"
+
+
+def _read_messages(body: bytes, session_id: str | None) -> InferenceRequest:
+    chat = messages.to_chat(body)
+    return parsing.parse(Operation.CHAT, chat, session_id=session_id, is_checked=True)
+
+
+def _read_responses(body: bytes, session_id: str | None) -> InferenceRequest:
+    chat = responses.to_chat(body, session_id=session_id).chat
+    return parsing.parse(Operation.CHAT, chat, is_checked=True)
+
+
+def _read_transcription(body: bytes, session_id: str | None) -> InferenceRequest:
+    return parse_transcription(body, None, max_bytes=len(body), session_id=session_id)
+
+
+def _reader_of(operation: Operation) -> _Reader:
+    return lambda body, session_id: parsing.parse(operation, body, session_id=session_id)
+
+
+# By the path of a route. Image edits are forms, and are routed like other images.
+READERS: Final[Mapping[str, _Reader]] = {
+    DEFAULT: _reader_of(Operation.CHAT),
+    "messages": _read_messages,
+    "responses": _read_responses,
+    "completions": _reader_of(Operation.TEXT),
+    "embeddings": _reader_of(Operation.EMBEDDINGS),
+    "rerank": _reader_of(Operation.RERANK),
+    "images": _reader_of(Operation.IMAGES),
+    "audio/speech": _reader_of(Operation.SPEECH),
+    "audio/transcriptions": _read_transcription,
+}
+
+
+def read_request(operation: str, body: bytes, *, session_id: str | None = None) -> InferenceRequest:
+    """Returns the request of a body; ``operation`` is a key of :data:`READERS`.
+
+    Raises :class:`InvalidRequest` with the name of the wrong field.
+    """
+    return READERS[operation](body, session_id)
