@@ -157,8 +157,7 @@ class Renderer:
 
     def _read_usage(self, raw: Any) -> dict[str, Any]:
         """Returns the upstream's usage object; an empty one if it is malformed."""
-        body: dict[str, Any] = _without_nulls(_decode_object(raw))
-        return body
+        return _decode_counts(raw)
 
     def _count(self, usage: Usage, body: dict[str, Any], *, is_exact: bool) -> dict[str, Any]:
         """Returns the counts that replace those of the upstream's usage object."""
@@ -231,7 +230,7 @@ class NativeRenderer(Renderer):
         if not self._tally.is_believed:
             identity["usage"] = self._form.write_counts(self._tally.count().usage)
         fields, usage = self._form.write_start(chunk.fields, identity)
-        self._started_usage = usage if isinstance(usage, dict) else _decode_object(usage)
+        self._started_usage = usage if isinstance(usage, dict) else _decode_counts(usage)
         return self._form.encode_event(fields)
 
     def render_end(self, metadata: dict[str, Any]) -> bytes:
@@ -246,6 +245,8 @@ class NativeRenderer(Renderer):
 
     def _read_usage(self, raw: Any) -> dict[str, Any]:
         """Returns the upstream's usage: the counts of the end, over those of the beginning."""
+        if not _decode_counts(raw):
+            return self._started_usage  # none, or one that nests too deep to be written
         latest = _decode_object(raw)
         return self._started_usage | {
             name: value for name, value in latest.items() if value is not None
@@ -303,16 +304,22 @@ def _read_usage_body(tally: Tally) -> dict[str, Any]:
 
     They would contradict the counts that are.
     """
-    body: dict[str, Any] = _without_nulls(
-        _decode_object(tally.usage_body if tally.is_believed else None)
-    )
-    return body
+    return _decode_counts(tally.usage_body if tally.is_believed else None)
 
 
 def _read_cost(cost: Any) -> int | None:
     """Returns the cost in nano-USD that the provider's usage reports, if it is an amount."""
     is_number = isinstance(cost, int | float) and not isinstance(cost, bool)
     return nano_usd(Decimal(str(cost))) if is_number and 0 <= cost <= _MOST_USD else None
+
+
+def _decode_counts(raw: Any) -> dict[str, Any]:
+    """Decodes a usage without its null members; returns an empty one if it is malformed."""
+    try:
+        body: dict[str, Any] = _without_nulls(_decode_object(raw))
+    except RecursionError:
+        return {}
+    return body
 
 
 def _decode_object(raw: Any) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from tests.support import factories
 from tests.support.contract import document
 from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
+from tests.support.inference.prices import read_pricing
+from tests.support.upstreams import recorded
 from tests.support.upstreams.speaking import ANSWERS, EVENTS, Upstream
 from tests.support.upstreams.tls import serving
 
@@ -268,6 +270,47 @@ def test_an_answer_is_relayed_and_sent_back_without_loss(
     assert second["messages"][1] == {"role": "assistant", "content": maker.answer["content"]}
     assert second["messages"][2]["content"] == [result]
     assert second["tools"] == [TOOL]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_citations_and_server_tools_arrive(
+    server: str, maker: Upstream, tenant: Tenant, is_streamed: bool
+) -> None:
+    maker.answer, maker.events = recorded.MESSAGE, recorded.EVENTS
+    provider = factories.make_provider(
+        "maker", name="Maker", dialect="anthropic", base_url=maker.base_url
+    )
+    provider.set_credential(Secret("operator-credential-0123456789"))
+    factories.make_endpoint(
+        factories.make_model("acme/falcon"),
+        provider,
+        upstream_model_id="claude-opus-5",
+        price=read_pricing({"prompt": "0.000003", "completion": "0.000015", "web_search": "0.01"}),
+    )
+    tools: Any = [{"type": "web_search_20250305", "name": "web_search"}]
+    # No document describes what passes: it is Anthropic's.
+    with anthropic.Anthropic(
+        base_url=f"{server}/api", api_key=tenant.api_key, max_retries=0
+    ) as client:
+        if is_streamed:
+            _, message = stream(client, "acme/falcon", tools=tools)
+        else:
+            message = ask(client, "acme/falcon", tools=tools)
+        found = [block.to_dict() for block in message.content]
+        assert [block["type"] for block in found] == [
+            "server_tool_use",
+            "web_search_tool_result",
+            "text",
+        ]
+        assert found[0]["input"] == {"query": "weather"}
+        assert found[2]["citations"] == [recorded.CITED]
+        assert message.stop_reason == "pause_turn"
+        assert message.usage.server_tool_use is not None
+        assert message.usage.server_tool_use.web_search_requests == 2
+        turns = [*MESSAGES, {"role": "assistant", "content": message.content}]
+        ask(client, "acme/falcon", messages=turns, tools=tools)
+    sent_back = maker.seen()[1][2]["messages"][1]["content"]
+    assert sent_back == found
 
 
 def test_thinking_is_streamed_with_its_signature(
