@@ -87,6 +87,7 @@ WRITES = {
             "endusers_enduser_change",
             "endpoints_privateendpoint_add",
             "endpoints_privateendpoint_edit",
+            "endpoints_privateendpoint_limit_time",
             "endpoints_privateendpoint_validate",
             "endpoints_privateendpoint_activate",
             "endpoints_privateendpoint_disable",
