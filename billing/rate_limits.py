@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from billing.budgets import MeterReading
-from config.api.errors import TooManyRequests
+from config.api.errors import LONGEST_RETRY_AFTER, TooManyRequests
 
 
 class LimitScope(StrEnum):
@@ -111,8 +111,9 @@ NO_RULES: Final = RateRules()
 class RateLimited(TooManyRequests):
     """A rate limit is used up, or the request alone is larger than a limit on tokens.
 
-    ``rate`` and ``scope`` name the limit. A request that is too large says in
-    ``x-should-retry``, which OpenAI's and Anthropic's clients obey, that no repetition helps.
+    ``rate`` and ``scope`` name the limit. A request that is too large, and one whose window ends
+    after more than a minute, say in ``x-should-retry``, which OpenAI's and Anthropic's clients
+    obey, that no repetition helps.
     """
 
     def __init__(
@@ -150,7 +151,10 @@ class RateLimited(TooManyRequests):
             text += " Send a shorter prompt or a lower max_tokens."
             own_headers["x-should-retry"] = "false"
         else:
-            own_headers["Retry-After"] = str(_seconds_until(ends_at, now))
+            seconds = _seconds_until(ends_at, now)
+            own_headers["Retry-After"] = str(min(seconds, LONGEST_RETRY_AFTER))
+            if seconds > LONGEST_RETRY_AFTER:
+                own_headers["x-should-retry"] = "false"
         super().__init__(
             text, metadata={"rate_limit": described}, headers={**headers, **own_headers}
         )

@@ -20,7 +20,7 @@ from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
 from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
-from config.api.errors import Forbidden, InvalidRequest, TooManyRequests
+from config.api.errors import LONGEST_RETRY_AFTER, Forbidden, InvalidRequest, TooManyRequests
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS
 from inference.requests.operations.server_tools import NO_TOOLS, WEB_SEARCH_OPTIONS
@@ -171,7 +171,9 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
     metadata = {"excluded": [excluded.body() for excluded in selection.excluded]}
     if selection.paced:
         raise ProvidersBusy(
-            headers={"Retry-After": str(math.ceil(min(selection.paced.values())))},
+            headers={
+                "Retry-After": str(math.ceil(min(LONGEST_RETRY_AFTER, *selection.paced.values())))
+            },
             metadata=metadata,
         )
     if selection.unpriced:

@@ -86,6 +86,7 @@ _ERRORS: Final[Mapping[int, type[UpstreamError]]] = {
 _RETRYABLE: Final = frozenset((401, 402, 403, 404, 424))
 # The statuses by which a provider refuses the operator's credential, if it says nothing better.
 _UNAUTHORIZED: Final = frozenset((401, 402, 403))
+_ACCOUNT: Final = frozenset((401, 402))
 
 
 class RequestUntranslatable(UpstreamRefused):
@@ -169,8 +170,7 @@ def _translate_egress(exc: egress.EgressError, candidate: Candidate) -> Upstream
     error: UpstreamError
     if limit is not None and not exc.is_unreachable:
         error = UpstreamTimeout(metadata=describe(candidate, exc.kind, limit=limit))
-    elif exc.is_unreachable and candidate.route.is_private:
-        # The organization of the caller typed the URL.
+    elif exc.is_unreachable and _is_address_typed(candidate):
         error = UpstreamError(exc.public, metadata=describe(candidate, "unreachable"))
     else:
         members = {} if limit is None else {"limit": limit}
@@ -179,14 +179,20 @@ def _translate_egress(exc: egress.EgressError, candidate: Candidate) -> Upstream
     return error
 
 
+def _is_address_typed(candidate: Candidate) -> bool:
+    """Returns whether the caller's organization typed the URL, or a secret that names the host."""
+    is_named = candidate.is_byok and candidate.route.base_url is None
+    return candidate.route.is_private or is_named
+
+
 def _translate_reported(failure: ProviderFailure, candidate: Candidate) -> GatewayError:
     """Returns the error for one that a provider reports inside an answer of status 200."""
-    if not candidate.is_byok and is_account_refused(200, failure):
+    status = infer_status(failure)
+    if not candidate.is_byok and (is_account_refused(200, failure) or status in _ACCOUNT):
         return CredentialRefused(candidate, failure, None, Scope.ACCOUNT)
     metadata = _describe_reported(candidate, "reported", failure)
     if (refusal := classify_refusal(200, failure)) is not None:
         return _REFUSALS[refusal](failure.message, metadata=metadata)
-    status = infer_status(failure)
     if not candidate.is_byok and status in _UNAUTHORIZED:
         return CredentialRefused(candidate, failure, None)
     kind = UpstreamError if status is None else _ERRORS.get(status, UpstreamError)

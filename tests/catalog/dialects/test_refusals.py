@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from catalog.dialects.base import ProviderFailure, parse_error
-from catalog.dialects.shared.refusals import Refusal, classify_refusal
+from catalog.dialects.shared.refusals import (
+    Refusal,
+    classify_refusal,
+    infer_status,
+    is_account_refused,
+    is_permission_refused,
+)
 
 LONG, CONTENT = Refusal.CONTEXT_LENGTH, Refusal.CONTENT
 
@@ -144,3 +150,80 @@ def test_only_the_beginning_of_a_message_is_searched() -> None:
     said = "prompt is too long"
     assert classify_refusal(400, ProviderFailure("x" * (512 - len(said)) + said)) is LONG
     assert classify_refusal(400, ProviderFailure("x" * (513 - len(said)) + said)) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        # OpenAI
+        ({"error": {"type": "server_error", "code": None, "message": "Busy."}}, 503),
+        ({"error": {"type": "tokens", "code": "rate_limit_exceeded", "message": "Wait."}}, 429),
+        ({"error": {"type": "invalid_request_error", "code": None, "message": "No."}}, None),
+        # Anthropic
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, 529),
+        ({"type": "error", "error": {"type": "rate_limit_error", "message": "Slow."}}, 429),
+        ({"type": "error", "error": {"type": "timeout_error", "message": "Slow."}}, 504),
+        ({"type": "error", "error": {"type": "api_error", "message": "Oops."}}, None),
+        # Google
+        ({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "Quota."}}, 429),
+        ([{"error": {"code": 503, "status": "UNAVAILABLE", "message": "Overloaded."}}], 503),
+        ({"error": {"code": 500, "status": "INTERNAL", "message": "Oops."}}, None),
+        # OpenRouter and others repeat the status
+        ({"error": {"code": 429, "message": "Slow."}}, 429),
+        ({"error": {"code": "529", "message": "Slow."}}, 529),
+        ({"error": {"code": 402, "message": "Insufficient credits."}}, 402),
+        # What names an account comes first, and numbers that are no statuses mean nothing
+        ({"error": {"type": "insufficient_quota", "code": 429, "message": "Pay."}}, 401),
+        ({"error": {"code": 1302, "message": "No."}}, None),
+        ({"error": {"code": 200, "message": "No."}}, None),
+        ({"error": {"code": True, "message": "No."}}, None),
+        ({"error": "rate_limit_exceeded"}, None),
+        ({}, None),
+    ],
+)
+def test_the_status_of_an_error_inside_an_answer_is_inferred(body: Any, status: int | None) -> None:
+    assert infer_status(read(body)) == status
+
+
+def google(reason: str, status: str, code: int) -> dict[str, Any]:
+    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}
+    return {"error": {"code": code, "message": "m", "status": status, "details": [info]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "is_refused"),
+    [
+        (401, {}, True),
+        (402, {"error": {"message": "Insufficient Balance"}}, True),
+        (429, {"error": {"code": "insufficient_quota", "message": "m"}}, True),
+        (400, google("API_KEY_INVALID", "INVALID_ARGUMENT", 400), True),
+        (400, {"error": {"type": "invalid_request_error",
+                         "message": "Your credit balance is too low to access the API."}}, True),
+        (403, {"error": {"code": "AccountOverdueError", "message": "m"}}, True),
+        (200, {"error": {"type": "authentication_error", "message": "m"}}, True),
+        # What a caller can write must not alarm anybody
+        (400, {"error": {"message": "Invalid value: 'your credit balance is too low'"}}, False),
+        (400, {"error": {"message": "Invalid value: 'insufficient_quota'"}}, False),
+        (429, {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED",
+                         "message": "You exceeded your current quota."}}, False),
+        (403, {"error": {"type": "permission_error", "message": "m"}}, False),
+        (403, {}, False),
+        (404, {"error": {"code": "invalid_api_key", "message": "m"}}, False),
+        (500, {"error": {"code": "insufficient_quota", "message": "m"}}, False),
+    ],
+)  # fmt: skip
+def test_a_refused_account_is_recognized(status: int, body: Any, is_refused: bool) -> None:
+    assert is_account_refused(status, read(body)) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "is_refused"),
+    [
+        (403, {"error": {"type": "permission_error", "message": "m"}}, True),
+        (403, {"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "m"}}, True),
+        (403, {"error": {"message": "Forbidden"}}, False),
+        (400, {"error": {"type": "permission_error", "message": "m"}}, False),
+    ],
+)
+def test_a_missing_permission_is_recognized(status: int, body: Any, is_refused: bool) -> None:
+    assert is_permission_refused(status, read(body)) is is_refused

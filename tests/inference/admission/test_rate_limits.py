@@ -95,7 +95,7 @@ def test_requests_per_day_are_counted_until_midnight(site: Site) -> None:
     refused = site.chat()
     assert refused.status_code == 429
     assert refused.json()["error"]["metadata"]["rate_limit"]["window"] == "day"
-    assert int(refused.headers["Retry-After"]) <= 86_400
+    assert 1 <= int(refused.headers["Retry-After"]) <= 60
     # Everything so far happened a day ago.
     key = ApiKey.objects.get(name="inference")
     meter = Meter.objects.get(subject_id=key.pk)
