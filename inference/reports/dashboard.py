@@ -23,7 +23,6 @@ from django.urls import reverse
 
 from accounts.models import Organization
 from billing.models import Account, Deposit, Excess
-from catalog.models import CredentialRefusal
 from catalog.pricing import NANO
 from config.clocks.clock import clock
 from config.console import charts
@@ -146,7 +145,8 @@ SELECT
     (SELECT count(*) FROM billing_deposit WHERE status = ANY(%(deposits)s)),
     (SELECT count(*) FROM (
         SELECT FROM billing_excess WHERE status = 'under_review' LIMIT %(most)s
-    ) AS e)
+    ) AS e),
+    (SELECT count(*) FROM catalog_credentialrefusal)
 """
 _Used = tuple[UUID | None, str | None, int, int]
 """An organization, a model's or an end user's name, requests, and nano-USD."""
@@ -167,8 +167,6 @@ def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, 
         dashboard["tops"] = traffic["tops"]
     if request.user.has_perm("endpoints.view_privateendpoint"):
         dashboard["cards"] += _endpoint_cards(clock.now() - chosen.hours * HOUR)
-    if request.user.has_perm("catalog.view_provider"):
-        dashboard["cards"].append(_credential_card())
     dashboard["cards"] += _review_cards(request)
     if request.user.has_perm("billing.view_account"):
         dashboard["alerts"] = _find_low_balances()
@@ -212,27 +210,25 @@ def _endpoint_cards(since: datetime) -> Iterable[Card]:
     )
 
 
-def _credential_card() -> Card:
-    refused = CredentialRefusal.objects.count()
-    return Card(
-        "Refused credentials",
-        f"{refused:,}",
-        _url("catalog_provider", credential="refused"),
-        "key_off",
-        "of the operator, at providers",
-        is_alarming=refused > 0,
-    )
-
-
 def _review_cards(request: HttpRequest) -> Iterable[Card]:
-    """Returns what waits for an operator: deposits and excesses, read with one query."""
+    """Returns what waits for an operator, read with one query."""
     may_view = {name: request.user.has_perm(f"billing.view_{name}") for name in _REVIEWED}
+    may_view["provider"] = request.user.has_perm("catalog.view_provider")
     if not any(may_view.values()):
         return
     with connection.cursor() as cursor:
         statuses = list(map(str, Deposit.REVIEWED))
         cursor.execute(_REVIEWS, {"deposits": statuses, "most": _MAX_WAITING + 1})
-        deposits, excesses = cursor.fetchone()
+        deposits, excesses, refused = cursor.fetchone()
+    if may_view["provider"]:
+        yield Card(
+            "Refused credentials",
+            f"{refused:,}",
+            _url("catalog_provider", credential="refused"),
+            "key_off",
+            "of the operator, at providers",
+            is_alarming=refused > 0,
+        )
     if may_view["deposit"]:
         yield Card(
             "Deposits under review",

@@ -233,10 +233,11 @@ def priced(site: Site, settings: LazySettings) -> Site:
     return site
 
 
-def publish(site: Site, behaviour: str) -> None:
+def publish(site: Site, behaviour: str, **fields: Any) -> None:
     # A plain answer is bounded by the time in all.
-    limits = {"total_timeout": 1} if behaviour in ("sim-stall", "sim-drip-headers:0.01") else {}
-    site.publish(behaviour, price=factories.make_price("0.000001", "0.000002"), **limits)
+    if behaviour in ("sim-stall", "sim-drip-headers:0.01"):
+        fields["total_timeout"] = 1
+    site.publish(behaviour, price=factories.make_price("0.000001", "0.000002"), **fields)
 
 
 def assert_stored(
@@ -295,12 +296,11 @@ def test_a_fault_determines_answer_stored_row_and_charge(
     stream: bool,
 ) -> None:
     expected = streamed if stream else plain
-    price = factories.make_price("0.000001", "0.000002")
     backup = priced.another_provider("backup", name="Backup")
     faulty = factories.make_model("acme/eagle")
     for model, second in ((priced.model, "sim-echo"), (faulty, behaviour)):
-        priced.publish(behaviour, model=model, price=price)
-        priced.publish(second, model=model, provider=backup, price=price)
+        publish(priced, behaviour, model=model)
+        publish(priced, second, model=model, provider=backup)
     order = {"provider": {"order": ["acme", "backup"]}}
     for model in (priced.model, faulty):
         answer = face.ask(priced, "one two", stream=stream, model=model.slug, **order)
