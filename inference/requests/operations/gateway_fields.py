@@ -78,7 +78,8 @@ def take_wishes(
     do.
     """
     found = {name: fields.pop(name) for name in GATEWAY_FIELDS.intersection(fields)}
-    is_online = any(_ONLINE in name for name in models)
+    # One text is searched faster than each name.
+    is_online = _ONLINE in " ".join(models)
     if _CHECKED.isdisjoint(found) and not is_online:
         return _NO_WISHES
     asked = {name: raw for name, raw in found.items() if name in _CHECKED and _sets(raw)}

@@ -72,7 +72,8 @@ class NamedPreset(msgspec.Struct, frozen=True):
 
 def may_name_preset(body: bytes | bytearray) -> bool:
     """Returns whether a body has the mark of a preset anywhere."""
-    return any(mark in body for mark in _MARKS)
+    # Written out, because every request of chat is searched.
+    return _MARKS[0] in body or _MARKS[1] in body
 
 
 def find_preset_name(body: bytes) -> NamedPreset | None:
