@@ -122,9 +122,9 @@ class Repeats:
         except TimeoutError:
             raise use.refusal() from None
         except asyncio.CancelledError:
-            if connection.unwatch_caller():
-                raise ClientGone from None
-            raise
+            if not connection.unwatch_caller():
+                raise
+            raise (use.refusal() if connection.is_late else ClientGone()) from None
         finally:
             connection.unwatch_caller()
 

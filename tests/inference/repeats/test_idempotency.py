@@ -242,6 +242,20 @@ def test_those_who_joined_a_request_that_fails_run_it_themselves(
     assert_in_order()
 
 
+def test_a_request_waits_for_another_one_no_longer_than_it_says(kept: Site) -> None:
+    kept.publish("sim-held", model=(slow := factories.make_model("acme/slow")))
+    body = {**kept.chat_body(), "model": slow.slug}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(send, kept, body)
+        kept.eventually(lambda: len(kept.dialled()) == 1)
+        second = send(kept, body, headers={"X-Request-Timeout": "0.5"})
+        kept.upstream.release()
+        assert first.result().status_code == 200
+    assert second.status_code == 409
+    assert second.json()["error"]["metadata"]["error_type"] == "idempotent_request_running"
+    assert is_replayed(send(kept, body))
+
+
 def leave_early(site: Site, body: dict[str, Any]) -> str:
     """Reads the first events of a stream and closes the connection; returns the generation."""
     headers = {"Authorization": f"Bearer {site.tenant.api_key}", "Idempotency-Key": KEY}
