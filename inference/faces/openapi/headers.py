@@ -66,6 +66,16 @@ PARAMETERS: Final[list[dict[str, Any]]] = [
     },
 ]
 
+# What a caller of Messages may send too. Endpoints of Anthropic's format get it.
+MESSAGES_PARAMETERS: Final[list[dict[str, Any]]] = [
+    {
+        "in": "header",
+        "name": "anthropic-beta",
+        "schema": {"type": "string"},
+        "description": "Names of Anthropic's betas, separated by commas.",
+    }
+]
+
 
 def _text(description: str) -> dict[str, Any]:
     return {"description": description, "schema": {"type": "string"}}

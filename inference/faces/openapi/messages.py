@@ -20,10 +20,11 @@ from inference.faces.openapi.shapes import Open, any_of, other_type, refine
 from inference.requests.messages import request
 
 DESCRIPTION: Final = (
-    "The key may also be sent as `x-api-key`. Every model can be used: the request becomes a "
-    "chat completion, and a field without a translation is refused. `context_management` has no "
-    "effect. With `stream`, the response is Anthropic's events; a failure after the first event is "
-    "an `error` event, which ends the stream."
+    "The key may also be sent as `x-api-key`. Every model can be used. An endpoint of Anthropic's "
+    "format gets the body as it is, with members and blocks that are not named here. For any other "
+    "endpoint the request becomes a chat completion, and what has no translation is refused. With "
+    "`stream`, the response is Anthropic's events; a failure after the first event is an `error` "
+    "event, which ends the stream."
 )
 _MEMBERS: Final = {"route": Literal["fallback"] | None}
 MessagesRequest: Final = refine(request.MessagesRequest, optional=_MEMBERS)

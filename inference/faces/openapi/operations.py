@@ -9,6 +9,7 @@ from inference.faces.openapi.headers import (
     CACHE,
     GENERATION_ID,
     LEFT_OUT,
+    MESSAGES_PARAMETERS,
     PARAMETERS,
     RATE_LIMITS,
     REPLAYED,
@@ -169,7 +170,10 @@ def describe(operation: Operation, request: str) -> dict[str, Any]:
         "description": f"Needs an inference key. {operation.description}".rstrip(),
         "tags": [operation.tag],
         "security": [{"apiKey": []}],
-        "parameters": PARAMETERS,
+        "parameters": [
+            *PARAMETERS,
+            *(MESSAGES_PARAMETERS if operation.tag == _MESSAGES_TAG else ()),
+        ],
         "requestBody": {"required": True, "content": bodies},
         "responses": {
             "200": {
