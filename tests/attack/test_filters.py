@@ -26,6 +26,7 @@ PATHS = {
     "completions": "/api/v1/completions",
     "embeddings": "/api/v1/embeddings",
     "messages": "/api/v1/messages",
+    "responses": "/api/v1/responses",
 }
 
 
@@ -73,7 +74,6 @@ ATTACKS: list[tuple[str, dict[str, Any], bool]] = [
     ("chat", {**user("hi"), "stop": NUMBER}, False),
     ("chat", {**user("hi"), "seed": int(NUMBER)}, False),
     ("chat", {**user("hi"), "reasoning_effort": NUMBER}, False),
-    ("chat", {**user("hi"), "safety_identifier": NUMBER}, True),
     ("chat", {**user("hi"), f"x{NUMBER}x": 1}, False),
     ("chat", {**user("hi"), "provider": {"options": {"acme": {"note": NUMBER}}}}, True),
     ("chat", tool(description=NUMBER), True),
@@ -157,6 +157,22 @@ def test_a_blocking_filter_lets_no_number_out(
     assert send(site, "chat", user(NUMBER), neighbour.api_key).status == 200
     assert carries_number(site.dialled()[-1].raw)
     assert is_served()
+
+
+@pytest.mark.parametrize("route", ["chat", "messages", "responses"])
+@pytest.mark.parametrize("name", ["user", "safety_identifier"])
+def test_an_identifier_of_the_end_user_leaves_as_a_pseudonym(
+    service: Site, route: str, name: str
+) -> None:
+    """No filter reads it, because no upstream gets it."""
+    guard(service, "block")
+    body = {"chat": user("hi"), "messages": message(HELLO), "responses": {"input": "hi"}}[route]
+    answer = send(service, route, {**body, name: NUMBER})
+    assert answer.status == 200, answer.body
+    [arrived] = service.dialled()
+    assert name != "safety_identifier" or name not in arrived.body
+    assert arrived.body["user"]
+    assert not carries_number(arrived.raw)
 
 
 def test_a_redacting_filter_replaces_the_number_or_blocks(
