@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from config.local.simulator.certificates import ensure_certificates
 from inference.models import Generation
@@ -417,16 +418,41 @@ def test_a_caller_that_stops_reading_is_disconnected_at_the_deadline(
 def test_a_second_choice_after_a_usage_is_charged(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
-    """The first choice ends with a usage, and the second choice continues after it."""
+    """The first choice ends with a usage, and the second choice continues after it.
+
+    The error comes when the caller has read: together with the answer, it would be a failed attempt
+    that delivers nothing.
+    """
+    has_read = threading.Event()
     usage = {"prompt_tokens": 10, "completion_tokens": 3}
     ended = {**event({}, "stop"), "usage": usage}
     second = [
         {"id": "a", "model": "m", "choices": [{"index": 1, "delta": {"content": text}}]}
         for text in ("", *["x" * 100] * 8)
     ]
-    script = streamed(event({"content": "Hi"}), ended, *second, b"no JSON")
+    begun = [event({"content": "Hi"}), ended, *second]
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        line.sendall(b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in begun))
+        has_read.wait(20)
+        line.sendall(b"data: no JSON\n\n")
+        return False
+
     upstream(script)
-    assert "x" * 100 in site.chat(n=2, stream=True).text
+    with requests.post(
+        f"{site.server}{CHAT}",
+        json=site.chat_body(n=2, stream=True),
+        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
+        timeout=20,
+        stream=True,
+    ) as answer:
+        assert answer.status_code == 200, answer.text
+        pieces = answer.iter_content(None)
+        received = next(pieces)
+        has_read.set()
+        received += b"".join(pieces)
+    assert b"x" * 100 in received
     row = site.settled()
     assert (row.status, row.is_estimated, row.prompt_tokens) == ("failed", True, 10)
     assert row.completion_tokens is not None
