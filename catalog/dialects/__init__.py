@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 _NAMES: Final = frozenset(("openai", "anthropic", "gemini", "azure", "bedrock", "vertex"))
 # The dialects whose models of Anthropic are served in Anthropic's format.
-_CLAUDE_CLOUDS: Final = frozenset(("azure", "vertex"))
+_CLAUDE_CLOUDS: Final = frozenset(("azure", "bedrock", "vertex"))
 # The clouds that know a part of Anthropic's format alone.
-PARTIAL: Final = frozenset(("vertex",))
+_PARTIAL: Final = frozenset(("bedrock", "vertex"))
 _CLAUDE_DIALECTS: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
 
 
@@ -68,7 +68,7 @@ def speaks(name: str | None, capabilities: Capabilities, native: NativeBody) -> 
     """Returns whether a dialect serves all of a request in its caller's own format."""
     if name is None or native_format(name, capabilities) is not native.format:
         return False
-    return native.is_portable or name not in PARTIAL
+    return name not in _PARTIAL or name in native.clouds
 
 
 def get_native(name: str, capabilities: Capabilities) -> Dialect | None:

@@ -120,16 +120,17 @@ class NativeBody(msgspec.Struct, frozen=True):
     ``fields`` are the raw members of the body in their order, without those that only the gateway
     reads, and ``headers`` those of the format in lower case. ``problem`` is the first field that
     chat cannot express, with its message: without an upstream that speaks the format, the request
-    is refused by it. ``is_portable`` says that a cloud serves all of it, and not only the author of
-    the format; ``beside`` names the fields that a cloud does not know and that change no answer.
+    is refused by it. ``clouds`` are the dialects of the clouds that serve all of it, as the author
+    of the format does; ``beside`` names for each cloud the fields that it does not know and that
+    change no answer.
     """
 
     format: NativeFormat
     fields: dict[str, Any]
     headers: tuple[tuple[str, str], ...] = ()
     problem: tuple[str, str] | None = None
-    is_portable: bool = True
-    beside: frozenset[str] = frozenset()
+    clouds: frozenset[str] = frozenset()
+    beside: Mapping[str, frozenset[str]] = {}
 
     def __repr__(self) -> str:
         """Names the request without its content, which no traceback shall show."""

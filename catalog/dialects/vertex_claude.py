@@ -47,9 +47,9 @@ def build_native(
     """
     assert call.native is not None
     body = anthropic.build_native_body(call, call.native)
-    for name in (*call.native.beside, "cache_control"):
+    for name in (*call.native.beside.get("vertex", ()), "cache_control"):
         body.pop(name, None)
-    return _post(call, anthropic.drop_attribution(body), clock)
+    return _post(call, anthropic.drop_scopes(anthropic.drop_attribution(body)), clock)
 
 
 def _post(call: Call, body: dict[str, Any], clock: Callable[[], float]) -> OutboundRequest:

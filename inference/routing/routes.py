@@ -164,11 +164,6 @@ class Route:
         """Whether a token has a rate of its own that is written to a cache for an hour."""
         return self.price.has_rate(Billable.CACHED, "write_1h")
 
-    @property
-    def knows_betas(self) -> bool:
-        """Whether the endpoint knows the fields and headers of its author's betas."""
-        return self.dialect not in dialects.PARTIAL
-
     def speaks(self, native: NativeBody) -> bool:
         """Returns whether the endpoint serves a request in its caller's own format."""
         return dialects.speaks(self.dialect, self.capabilities, native)
@@ -227,8 +222,8 @@ class Candidate:
         if request.has_long_cache and self.shortens_caches(request):
             names |= {LIFETIME}
         native = self.native_of(request)
-        if native is not None and not self.route.knows_betas:
-            names |= native.beside
+        if native is not None:
+            names |= native.beside.get(self.route.dialect or "", frozenset())
         return sorted(names)
 
     @property

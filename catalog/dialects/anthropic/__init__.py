@@ -25,6 +25,7 @@ from catalog.dialects.anthropic.native import (
     build_native_headers,
     build_native_request,
     drop_attribution,
+    drop_scopes,
 )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "build_thinking",
     "choose_sampling",
     "drop_attribution",
+    "drop_scopes",
     "effort_name",
     "host",
     "names_deployments",

@@ -102,9 +102,7 @@ def build_native_body(call: Call, native: NativeBody) -> dict[str, Any]:
     if bound is not None and bound < _decode_count(body.get("max_tokens", b"100000000")):
         body["max_tokens"] = bound
     if not call.keeps_lifetimes:
-        for name in _CACHED_FIELDS:
-            if isinstance(raw := body.get(name), msgspec.Raw) and b'"ttl"' in bytes(raw):
-                body[name] = _without_lifetimes(msgspec.json.decode(raw))
+        return _unmark(body, "ttl")
     return body
 
 
@@ -134,17 +132,32 @@ def is_attribution(block: Any) -> bool:
     return isinstance(text, str) and text.startswith(ATTRIBUTION)
 
 
-def _without_lifetimes(value: Any) -> Any:
-    """Returns a value whose marks of cached prefixes name no lifetime."""
+def drop_scopes(body: dict[str, Any]) -> dict[str, Any]:
+    """Returns a body whose cached prefixes name no scope: it belongs to a beta of Anthropic's."""
+    return _unmark(body, "scope")
+
+
+def _unmark(body: dict[str, Any], member: str) -> dict[str, Any]:
+    """Returns a body whose marks of cached prefixes lack a member."""
+    written = f'"{member}"'.encode()
+    changed = {
+        name: _without_member(msgspec.json.decode(raw), member)
+        for name in _CACHED_FIELDS
+        if isinstance(raw := body.get(name), msgspec.Raw) and written in bytes(raw)
+    }
+    return {**body, **changed} if changed else body
+
+
+def _without_member(value: Any, member: str) -> Any:
     if isinstance(value, list):
-        return [_without_lifetimes(item) for item in value]
+        return [_without_member(item, member) for item in value]
     if not isinstance(value, dict):
         return value
-    mark = value.get("type") == "ephemeral"
+    is_mark = value.get("type") == "ephemeral"
     return {
-        name: _without_lifetimes(item)
+        name: _without_member(item, member)
         for name, item in value.items()
-        if not (mark and name == "ttl")
+        if not (is_mark and name == member)
     }
 
 

@@ -7,17 +7,11 @@ https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.htm
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import quote
 
 import msgspec
-from botocore.auth import SIGV4_TIMESTAMP, SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import ReadOnlyCredentials
-from botocore.eventstream import EventStreamBuffer, EventStreamMessage, ParserError
+from botocore.eventstream import EventStreamMessage
 
 from catalog.dialects import anthropic
 from catalog.dialects.base import (
@@ -27,16 +21,14 @@ from catalog.dialects.base import (
     InvalidReply,
     InvalidStream,
     Operation,
-    ProviderFailure,
     Reply,
     StreamParser,
     Untranslatable,
-    parse_error,
 )
+from catalog.dialects.bedrock.wire import Frames, parse_failure, post
 from catalog.dialects.shared import credentials, messages, replies
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
-from catalog.dialects.shared.sse import EventTooLarge
 from catalog.pricing import Usage
 from config.clocks.clock import clock as database_clock
 from config.credentials import Secret
@@ -45,7 +37,6 @@ from config.egress import OutboundRequest
 operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = True
 
-_MAX_EVENT_BYTES: Final = 1_048_576
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9()\[\]-]+")
 _IMAGES: Final = frozenset(("png", "jpeg", "gif", "webp"))
 _DOCUMENTS: Final = {
@@ -183,27 +174,8 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 
 def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> OutboundRequest:
-    credential = credentials.parse_bedrock(call.secret)
-    # An identifier may be an ARN, whose slashes and colons must stay in one segment of the path.
-    model = quote(call.model, safe="")
     method = "converse-stream" if call.stream else "converse"
-    login = credential.login
-    request = OutboundRequest(
-        method="POST",
-        url=f"https://{credential.host}/model/{model}/{method}",
-        headers={
-            "Content-Type": "application/json",
-            "Accept": "application/vnd.amazon.eventstream" if call.stream else "application/json",
-        },
-        body=_encode(_build_body(call, messages.parse_chat(call))),
-    )
-    if isinstance(login, Secret):
-        signature = {"Authorization": f"Bearer {login.reveal()}"}
-    else:
-        now = datetime.fromtimestamp(clock(), UTC)
-        signature = _sign(request, login, credential.region, now)
-    request.headers = {**request.headers, **signature}
-    return request
+    return post(call, method, _build_body(call, messages.parse_chat(call)), clock)
 
 
 def parse_reply(operation: Operation, body: Body) -> Reply:
@@ -234,45 +206,7 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
 
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
-    return replies.EventParser(_Frames(), _Reader().read)
-
-
-def _sign(
-    request: OutboundRequest, key: credentials.AccessKey, region: str, now: datetime
-) -> dict[str, str]:
-    """Returns the headers that sign a request: the date, the session token and the signature.
-
-    ``Content-Type`` is the only other header that is signed; the rest may change on the way.
-    """
-    token = key.session_token
-    signer = SigV4Auth(
-        ReadOnlyCredentials(
-            key.access_key_id.reveal(),
-            key.secret_access_key.reveal(),
-            None if token is None else token.reveal(),
-        ),
-        "bedrock",
-        region,
-    )
-    timestamp = now.strftime(SIGV4_TIMESTAMP)
-    headers = {"X-Amz-Date": timestamp}
-    if token is not None:
-        headers["X-Amz-Security-Token"] = token.reveal()
-    unsigned = AWSRequest(
-        method=request.method,
-        url=request.url,
-        data=request.body,
-        headers={"Content-Type": request.headers["Content-Type"], **headers},
-    )
-    unsigned.context["timestamp"] = timestamp
-    # Signs like `add_auth`, but with a given time and without its debug log of the session token.
-    text = signer.string_to_sign(unsigned, signer.canonical_request(unsigned))
-    headers["Authorization"] = (
-        f"AWS4-HMAC-SHA256 Credential={signer.scope(unsigned)}, "
-        f"SignedHeaders={signer.signed_headers(signer.headers_to_sign(unsigned))}, "
-        f"Signature={signer.signature(text, unsigned)}"
-    )
-    return headers
+    return replies.EventParser(Frames(), _Reader().read)
 
 
 def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
@@ -395,32 +329,6 @@ def _finish(stop_reason: str) -> Finish:
     return Finish(_FINISHES.get(stop_reason, "stop"), stop_reason)
 
 
-class _Frames:
-    """Splits bytes into the messages of AWS's event stream, which carry checksums."""
-
-    __slots__ = ("_buffer", "_size")
-
-    def __init__(self) -> None:
-        self._buffer = EventStreamBuffer()
-        self._size = 0
-
-    @property
-    def is_complete(self) -> bool:
-        return self._size == 0
-
-    def feed(self, data: bytes) -> Iterator[EventStreamMessage]:
-        self._buffer.add_data(data)
-        self._size += len(data)
-        try:
-            for message in self._buffer:
-                self._size -= message.prelude.total_length
-                yield message
-        except (ParserError, struct.error, UnicodeDecodeError, KeyError):
-            raise InvalidStream("A message of the stream is damaged.") from None
-        if self._size > _MAX_EVENT_BYTES:
-            raise EventTooLarge
-
-
 class _Reader:
     """Reads the events of one stream; it ignores events of an unknown type.
 
@@ -436,7 +344,7 @@ class _Reader:
     def read(self, message: EventStreamMessage) -> Iterator[Chunk]:
         headers, kind = message.headers, message.headers.get(":event-type")
         if headers.get(":message-type") != "event":
-            raise _parse_failure(message)
+            raise parse_failure(message)
         try:
             event = _decode_event(message.payload.decode())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -474,13 +382,3 @@ class _Reader:
     def _chunk(self, output: Output | None, finish: Finish | None = None) -> Chunk:
         is_first, self._is_started = not self._is_started, True
         return replies.build_chunk(output, is_first=is_first, finish=finish)
-
-
-def _parse_failure(message: EventStreamMessage) -> ProviderFailure:
-    """Returns the failure in a message that is an exception of the model or a stream error."""
-    headers = message.headers
-    code = headers.get(":exception-type") or headers.get(":error-code")
-    text = parse_error(message.payload).message or headers.get(":error-message")
-    return ProviderFailure(
-        text if isinstance(text, str) else None, code if isinstance(code, str) else None
-    )

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from catalog.aliases.spellings import MILLION
 from catalog.capabilities import NativeFormat
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.raw import first_byte
@@ -36,8 +37,12 @@ _MOST_TOKENS: Final = 10_000_000
 _CALLERS: Final = ("custom", "bash_", "text_editor_", "computer_", "memory_", "browser_")
 # Tools that cost their tokens and nothing else.
 _FREE: Final = ("tool_search_tool_", "web_fetch_")
-# What the clouds know of it: the other tools need a beta, which they refuse.
-_PORTABLE_TOOLS: Final = ("custom", "bash_", "text_editor_", "web_search_", "tool_search_tool_")
+# What the clouds know of it, by their dialects: they refuse the betas that other tools need.
+_COMMON_TOOLS: Final = ("custom", "bash_", "text_editor_", "tool_search_tool_")
+_CLOUD_TOOLS: Final = {
+    "vertex": (*_COMMON_TOOLS, "web_search_"),
+    "bedrock": (*_COMMON_TOOLS, "computer_20250124", "computer_20251124", "memory_20250818"),
+}
 _PORTABLE_FIELDS: Final = frozenset(
     (
         "model", "max_tokens", "messages", "system", "stop_sequences", "stream", "tools",
@@ -47,6 +52,12 @@ _PORTABLE_FIELDS: Final = frozenset(
 )  # fmt: skip
 # Fields of betas that an answer does not depend on.
 _BESIDE: Final = frozenset(("context_management", "diagnostics"))
+# Bedrock knows the first of them together with one of these betas.
+_EDITS: Final = "context_management"
+_EDITING: Final = frozenset(("context-management-2025-06-27", "compact-2026-01-12"))
+_BETA: Final = "anthropic-beta"
+# The beta that a name with ``[1m]`` means.
+_MILLION_BETA: Final = "context-1m-2025-08-07"
 # Fields for which Anthropic bills what no price list of ours has a rate for, or that reach into the
 # account of whoever pays.
 _UNPRICED: Final = frozenset(
@@ -220,14 +231,43 @@ def _read_native(
     }
     asked = {name for name, raw in own.items() if bytes(memoryview(raw)[:5]) not in _EMPTY}
     tools = _decode_tools(own["tools"]) if "tools" in own else None
+    types = {_type_of(tool) for tool in tools or ()}
+    if MILLION.encode() in bytes(own["model"]):
+        headers = _ask_for_million(headers)
     return NativeBody(
         NativeFormat.ANTHROPIC,
         own,
         tuple(headers),
-        is_portable=asked <= _PORTABLE_FIELDS | _BESIDE
-        and all(_type_of(tool).startswith(_PORTABLE_TOOLS) for tool in tools or ()),
-        beside=_BESIDE.intersection(own),
+        clouds=frozenset(
+            cloud
+            for cloud, known in _CLOUD_TOOLS.items()
+            if asked <= _PORTABLE_FIELDS | _BESIDE and all(kind.startswith(known) for kind in types)
+        ),
+        beside=_name_beside(own, headers),
     )
+
+
+def _ask_for_million(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Returns the headers with the beta for a context of a million tokens."""
+    betas = [text for name, text in headers if name == _BETA]
+    if any(_MILLION_BETA in _split_betas(text) for text in betas):
+        return list(headers)
+    others = [pair for pair in headers if pair[0] != _BETA]
+    return [*others, (_BETA, ",".join([*filter(None, betas), _MILLION_BETA]))]
+
+
+def _name_beside(
+    fields: Mapping[str, Any], headers: Sequence[tuple[str, str]]
+) -> dict[str, frozenset[str]]:
+    found = _BESIDE.intersection(fields)
+    if not found:
+        return {}
+    betas = {beta for name, text in headers if name == _BETA for beta in _split_betas(text)}
+    return {"vertex": found, "bedrock": found - {_EDITS} if betas & _EDITING else found}
+
+
+def _split_betas(text: str) -> list[str]:
+    return [beta.strip() for beta in text.split(",")]
 
 
 def _read_extras(

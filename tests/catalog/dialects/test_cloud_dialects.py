@@ -13,11 +13,12 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 from botocore.serialize import create_serializer
+from msgspec import Raw, structs
 
 from catalog import dialects
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat, ThinkingControl
 from catalog.dialects import anthropic, azure, azure_claude, bedrock, openai, vertex, vertex_claude
-from catalog.dialects.base import Call, Operation, Untranslatable
+from catalog.dialects.base import Call, NativeBody, Operation, Untranslatable
 from catalog.dialects.shared.credentials import InvalidCredential
 from config.credentials import Secret
 from config.egress import OutboundRequest
@@ -355,6 +356,22 @@ def test_bedrock_path_and_body_agree_with_botocore(model: str) -> None:
         made = create_serializer("rest-json").serialize_to_request(body, shape)
         assert request.url == f"https://{clouds.BEDROCK_HOST}{made['url_path']}"
         assert json.loads(request.body) == json.loads(made["body"])
+
+
+@pytest.mark.parametrize("model", ["us.anthropic.claude-opus-4-8-v1:0", ARN])
+def test_bedrock_invokes_claude_where_botocore_does(model: str) -> None:
+    service = botocore.session.get_session().get_service_model("bedrock-runtime")
+    native = NativeBody(NativeFormat.ANTHROPIC, {"max_tokens": Raw(b"5")})
+    for stream, operation in ((False, "InvokeModel"), (True, "InvokeModelWithResponseStream")):
+        asked = structs.replace(
+            call(clouds.bedrock_key(), model, stream=stream), native=native, fields={}
+        )
+        request = bedrock.native.build(asked)
+        shape = service.operation_model(operation)
+        members = {"modelId": model, "body": request.body}
+        made = create_serializer("rest-json").serialize_to_request(members, shape)
+        assert request.url == f"https://{clouds.BEDROCK_HOST}{made['url_path']}"
+        assert request.body == b'{"anthropic_version":"bedrock-2023-05-31","max_tokens":5}'
 
 
 def test_azure_is_the_only_cloud_that_serves_text_completions() -> None:

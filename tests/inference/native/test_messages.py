@@ -21,9 +21,11 @@ from tests.support.upstreams.recorded import (
     AGENT,
     BETAS,
     BLOCKS,
+    COST,
     ENDED,
     EVENTS,
     MESSAGE,
+    RATES,
     STARTED,
     USAGE,
 )
@@ -31,19 +33,6 @@ from tests.support.upstreams.speaking import Upstream
 
 PATH: Final = "/api/v1/messages"
 SEARCH: Final = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
-RATES: Final = {
-    "prompt": "0.000003",
-    "completion": "0.000015",
-    "input_cache_read": "0.0000003",
-    "input_cache_write": "0.00000375",
-    "input_cache_write_1h": "0.000006",
-    "web_search": "0.01",
-}
-# 50 tokens at the full rate, 20 read, 10 written for minutes and 20 for an hour, 40 of output, and
-# two searches.
-COST: Final = (
-    0.000003 * 100 + 0.0000003 * 20 + 0.00000375 * 10 + 0.000006 * 20 + 0.000015 * 40 + 0.02
-)
 
 
 def publish(site: Site, maker: Upstream, price: Price | None = None, **fields: Any) -> None:
@@ -333,6 +322,24 @@ def test_an_error_of_the_upstream_keeps_its_words(site: Site, maker: Upstream) -
     error = refused.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert error["message"] == words.replace(OPERATOR_SECRET, "********")
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (None, "context-1m-2025-08-07"),
+        ("a-2026-01-01, b", "a-2026-01-01, b,context-1m-2025-08-07"),
+        ("a, context-1m-2025-08-07", "a, context-1m-2025-08-07"),
+    ],
+)
+def test_a_name_for_a_million_tokens_adds_the_beta(
+    site: Site, maker: Upstream, given: str | None, sent: str
+) -> None:
+    publish(site, maker)
+    headers = {} if given is None else {"anthropic_beta": given}
+    for name, beta in (("acme/falcon[1m]", sent), ("acme/falcon", given)):
+        assert send(site, {**asked(), "model": name}, **headers).status_code == 200
+        assert maker.seen()[-1][1].get("anthropic-beta") == beta
 
 
 def test_a_header_of_another_script_is_refused(site: Site, maker: Upstream) -> None:

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from config.local.simulator.behaviours import BEHAVIOURS
-from config.local.simulator.protocol import Request, Step
+from config.local.simulator.protocol import Request, Script, Signal, Step
 from config.local.simulator.server import Simulator
 from tests.support.embedded import AZURE_HOST, BEDROCK_HOST, FOUNDRY_HOST, VERTEX_HOST
 
@@ -43,12 +43,21 @@ _DATED_PATH: Final = re.compile(
     r"/openai/deployments/([^/]+)/chat/completions\?api-version=2024-10-21"
 )
 _CONVERSE_PATH: Final = re.compile(r"/model/([A-Za-z0-9._~%-]+)/converse(-stream)?")
+_INVOKE_PATH: Final = re.compile(r"/model/([A-Za-z0-9._~%-]+)/invoke(-with-response-stream)?")
+# Those that it knows; a request with another is refused.
+BEDROCK_BETAS: Final = frozenset(
+    (
+        "computer-use-2025-01-24", "context-1m-2025-08-07", "context-management-2025-06-27",
+        "effort-2025-11-24", "tool-search-tool-2025-10-19",
+    )
+)  # fmt: skip
 _VERTEX: Final = f"/v1/projects/{PROJECT}/locations/us-central1"
 _VERTEX_PATH: Final = f"{_VERTEX}/endpoints/openapi/chat/completions"
 _PREDICT_PATH: Final = re.compile(
     rf"{_VERTEX}/publishers/anthropic/models/(claude[a-z0-9@-]+):(rawPredict|streamRawPredict)"
 )
 _MESSAGES_PATH: Final = "/anthropic/v1/messages"
+_CLAUDE: Final = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude"}
 
 
 @cache
@@ -121,7 +130,17 @@ def _changed(members: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
 
 
 class Clouds(Simulator):
-    """The simulated upstream at the clouds' names; Bedrock's speaks Converse."""
+    """The simulated upstream at the clouds' names.
+
+    Bedrock's speaks Converse, and Anthropic's format by InvokeModel: ``script`` are the steps with
+    which it answers instead.
+    """
+
+    script: Script | None = None
+
+    def clear(self) -> None:
+        super().clear()
+        self.script = None
 
     def _answer(self, request: Request) -> Iterable[Step]:
         steps = super()._answer(request)
@@ -129,8 +148,17 @@ class Clouds(Simulator):
             predicted = _PREDICT_PATH.fullmatch(request.path)
             if predicted is not None:
                 request.body |= {"model": predicted[1]}
+            invoked = _INVOKE_PATH.fullmatch(request.path)
+            if invoked is not None:
+                request.body |= {"model": unquote(invoked[1]), "stream": invoked[2] is not None}
+                if self.script is not None:
+                    return self.script
             question = request.body["messages"][-1]["content"][-1]["text"]
-            return (_messaged(f"You said: {question}", question, is_stream=request.stream),)
+            answer = f"You said: {question}"
+            events = _make_events(answer, question) if request.stream else []
+            if invoked is not None and events:
+                return (stream_head(), invoke_stream(*events), Signal.CLOSE)
+            return (_messaged(answer, question, events),)
         if request.kind != "converse":
             return steps
         found = _CONVERSE_PATH.fullmatch(request.path)
@@ -143,26 +171,32 @@ class Clouds(Simulator):
         return (_conversed(f"You said: {question}", question, is_stream=request.stream),)
 
 
-def _messaged(answer: str, question: str, *, is_stream: bool) -> bytes:
-    prompt, completion = len(question.split()), len(answer.split())
-    usage = {"input_tokens": prompt, "output_tokens": completion}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude"}
-    if not is_stream:
+def _messaged(answer: str, question: str, events: list[dict[str, Any]]) -> bytes:
+    if not events:
         content = [{"type": "text", "text": answer}]
-        whole = {**message, "content": content, "stop_reason": "end_turn", "usage": usage}
+        usage = _count(answer, question)
+        whole = {**_CLAUDE, "content": content, "stop_reason": "end_turn", "usage": usage}
         return _ok("application/json", json.dumps(whole).encode())
+    lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
+    return _ok("text/event-stream", "".join(lines).encode())
+
+
+def _make_events(answer: str, question: str) -> list[dict[str, Any]]:
+    usage = _count(answer, question)
     delta = {"type": "text_delta", "text": answer}
     block = {"type": "text", "text": ""}
-    events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {**message, "content": [], "usage": usage}},
+    return [
+        {"type": "message_start", "message": {**_CLAUDE, "content": [], "usage": usage}},
         {"type": "content_block_start", "index": 0, "content_block": block},
         {"type": "content_block_delta", "index": 0, "delta": delta},
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
         {"type": "message_stop"},
     ]
-    lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
-    return _ok("text/event-stream", "".join(lines).encode())
+
+
+def _count(answer: str, question: str) -> dict[str, int]:
+    return {"input_tokens": len(question.split()), "output_tokens": len(answer.split())}
 
 
 def _ok(content_type: str, body: bytes) -> bytes:
@@ -217,6 +251,34 @@ def event_stream(*events: tuple[str, Any]) -> bytes:
     )
 
 
+def stream_head() -> bytes:
+    """The head of a stream that ends with its connection."""
+    return (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/vnd.amazon.eventstream\r\n"
+        b"connection: close\r\n\r\n"
+    )
+
+
+def invoke_stream(*events: Any) -> bytes:
+    """Events of Anthropic's as Bedrock sends them: in Base64, each with a padding."""
+    return event_stream(
+        *(
+            ("chunk", {"bytes": base64.b64encode(json.dumps(event).encode()).decode(), "p": "abc"})
+            for event in events
+        )
+    )
+
+
+def exception(kind: str, message: str) -> bytes:
+    """An exception in a stream of AWS's."""
+    return frame(
+        json.dumps({"message": message}).encode(),
+        exception_type=kind,
+        content_type="application/json",
+        message_type="exception",
+    )
+
+
 def frame(payload: bytes, **headers: str) -> bytes:
     """One message of AWS's event stream: a prelude, headers, a payload, and two checksums."""
     packed = b"".join(
@@ -247,7 +309,7 @@ class Gate:
         if status:
             return status
         if request.headers["host"] == BEDROCK_HOST:
-            return "converse"
+            return "messages" if _INVOKE_PATH.fullmatch(request.path) else "converse"
         is_claude = request.path == _MESSAGES_PATH or _PREDICT_PATH.fullmatch(request.path)
         return "messages" if is_claude else "chat"
 
@@ -267,7 +329,17 @@ class Gate:
         return 0 if request.path == _MESSAGES_PATH else 404
 
     def _bedrock(self, request: Request) -> int:
-        if not _CONVERSE_PATH.fullmatch(request.path):
+        if _INVOKE_PATH.fullmatch(request.path):
+            betas = request.body.get("anthropic_beta", ["effort-2025-11-24"])
+            is_sound = (
+                request.body["anthropic_version"] == "bedrock-2023-05-31"
+                and request.body.keys().isdisjoint(("model", "stream", "diagnostics"))
+                and bool(betas)
+                and BEDROCK_BETAS.issuperset(betas)
+            )
+            if not is_sound:
+                return 400
+        elif not _CONVERSE_PATH.fullmatch(request.path):
             return 404
         if request.headers["authorization"] == f"Bearer {BEDROCK_KEY}":
             return 0

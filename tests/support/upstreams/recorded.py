@@ -141,3 +141,16 @@ AGENT: Final[dict[str, Any]] = {
     "stream": True,
 }
 BETAS: Final = "claude-code-20250219,context-management-2025-06-27, effort-2025-11-24"
+RATES: Final = {
+    "prompt": "0.000003",
+    "completion": "0.000015",
+    "input_cache_read": "0.0000003",
+    "input_cache_write": "0.00000375",
+    "input_cache_write_1h": "0.000006",
+    "web_search": "0.01",
+}
+# 50 tokens at the full rate, 20 read, 10 written for minutes and 20 for an hour, 40 of output, and
+# two searches.
+COST: Final = (
+    0.000003 * 100 + 0.0000003 * 20 + 0.00000375 * 10 + 0.000006 * 20 + 0.000015 * 40 + 0.02
+)
