@@ -58,7 +58,7 @@ CALL = {
     "extra_content": {"google": {"thought_signature": MEDIA}},
 }
 DETAIL = {"type": "reasoning.text", "text": "hm", "signature": MEDIA, "id": "r", "format": "f"}
-OPTIONS = {"store": True, "documents": [{"title": "t", "text": "d"}], "top_k": 3}
+OPTIONS = {"safe_prompt": True, "documents": [{"title": "t", "text": "d"}], "top_k": 3}
 COMMON = {
     "model": "m",
     "stop": ["end"],
