@@ -17,15 +17,23 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
 from accounts.bearers import require_inference
-from config.api.errors import GatewayError, HostNotServed, MethodNotAllowed, RequestTimeout
+from config.api.errors import (
+    GatewayError,
+    HostNotServed,
+    MethodNotAllowed,
+    RequestTimeout,
+    Unavailable,
+)
 from config.server import logs
 from config.server.bodies import ClientGone, Receive, Scope, Send
 from config.server.bulkheads import Occupancy
+from config.server.load.large_work import LargeWork
 from config.server.regions import region_of_host
 from inference import metrics
 from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import estimate_tokens
 from inference.admission.recognition import RecognizedKey
+from inference.documents.parts import read_files
 from inference.exchange.gateway import CallerStuck, Exchange, Gateway
 from inference.exchange.workload import Workload
 from inference.faces.connection import Connection
@@ -41,7 +49,9 @@ from inference.requests.parsing import InferenceRequest
 logger = logging.getLogger(__name__)
 
 _LATE: Final = "The time that the request itself allows is over."
-
+# How long a request waits for the text of its files, which takes up to 30 seconds of its turn.
+_FILES_SECONDS: Final = 60.0
+_FILES_WAIT: Final = "Too many PDF files of other requests are being read. Try again shortly."
 # Both names of the header that asks for routing metadata; the second is the older one.
 _METADATA_HEADERS: Final = (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
 
@@ -102,6 +112,10 @@ class Inference:
                 occupancy, self._gateway.large_work, self._gateway.loop_time
             )
             request = await connection.read_request(occupancy)
+            if request.reads_pdfs:
+                request = await _read_files(
+                    connection, request, self._gateway.file_reading, occupancy
+                )
             connection.read_patience(is_stream=request.stream)
             if connection.is_count:
                 count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
@@ -173,6 +187,31 @@ class Inference:
             raise CallerStuck
         await exchange.deliver_error(connection.deliver, RequestTimeout(_LATE))
         await connection.end_events()
+
+
+async def _read_files(
+    connection: Connection, request: InferenceRequest, threads: LargeWork, occupancy: Occupancy
+) -> InferenceRequest:
+    """Returns the request with the text of its PDF files; a caller who leaves ends the wait.
+
+    Raises :class:`InvalidRequest` for a file that is not read, and :class:`Unavailable` if other
+    files are read for too long.
+    """
+    try:
+        connection.watch_caller()
+        async with asyncio.timeout(_FILES_SECONDS):
+            read = await threads.run(occupancy.organization_id, read_files, request)
+    except TimeoutError:
+        raise Unavailable(_FILES_WAIT) from None
+    except asyncio.CancelledError:
+        if connection.unwatch_caller():
+            raise ClientGone from None
+        raise
+    finally:
+        connection.unwatch_caller()
+    if (grown := len(read.fields["messages"]) - len(request.fields["messages"])) > 0:
+        occupancy.reserve(grown)
+    return read
 
 
 async def _stream(

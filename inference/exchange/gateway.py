@@ -92,6 +92,8 @@ class Gateway:
         self.loop_time = LoopTime(lambda: self.bulkheads.is_shared)
         # Threads of their own: content filters may take seconds.
         self._screening = LargeWork("screening")
+        # The threads wait for the processes that read files: two at a time, one of an organization.
+        self.file_reading = LargeWork("file-reading")
 
     async def open(self) -> None:
         await self.egress_client.__aenter__()
@@ -118,6 +120,7 @@ class Gateway:
             )
         self.large_work.close()
         self._screening.close()
+        self.file_reading.close()
         await self._heartbeat.close()
         await self.recognizer.close()
         await self.presets.close()

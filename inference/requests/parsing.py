@@ -51,6 +51,7 @@ _NULL: Final = msgspec.Raw(b"null")
 # A mark of a cached prefix; the name cannot stand inside of a text, where quotes are escaped.
 _LONG_CACHE: Final = re.compile(rb'"ttl"\s*:\s*"1h"')
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
 _NO_PREFERENCES: Final = ProviderPreferences()
 
 
@@ -76,7 +77,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     must have. ``tools`` names the tools that a server runs, and ``left_out`` the tools and items
     that the face could not pass on. ``is_reasoning_hidden`` asks for an answer without the model's
     reasoning. ``native`` is the body in its caller's own format, for upstreams that speak it too.
-    ``has_long_cache`` says that cached prefixes should stay for an hour.
+    ``has_long_cache`` says that cached prefixes should stay for an hour. ``reads_pdfs`` says that
+    the text of PDF files shall take their place, before anything else is done with the request.
     """
 
     operation: Operation
@@ -105,6 +107,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     left_out: tuple[str, ...] = ()
     native: NativeBody | None = None
     has_long_cache: bool = False
+    reads_pdfs: bool = False
     text_bytes: int | None = None
     text_tokens: int | None = None
 
@@ -206,9 +209,28 @@ def parse(
         is_reasoning_hidden=row.is_reasoning_hidden(request),
         size=len(body),
         has_long_cache=has_long_cache(body),
+        reads_pdfs=wishes.reads_pdfs,
         # Measured here, in a thread: the event loop needs them for every heartbeat and endpoint.
         text_bytes=row.prompt_text(fields) if is_measured else None,
         text_tokens=row.least_tokens(fields) if is_measured else None,
+    )
+
+
+def replace_messages(request: InferenceRequest, messages: msgspec.Raw) -> InferenceRequest:
+    """Returns a chat request with other messages, measured like one that came with them."""
+    row, fields = ROWS[request.operation], {**request.fields, "messages": messages}
+    chat = _DECODERS[request.operation](_encode(fields))
+    chat.provider = request.preferences
+    prompt = bound_prompt(row, chat, fields)
+    return replace(
+        request,
+        fields=fields,
+        size=max(request.size, len(messages)),
+        prompt_bound=prompt.bound,
+        images=prompt.images,
+        inputs=prompt.inputs,
+        text_bytes=row.prompt_text(fields),
+        text_tokens=row.least_tokens(fields),
     )
 
 

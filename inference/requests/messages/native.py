@@ -157,10 +157,14 @@ def parse_message(
         request = parsing.parse(
             Operation.CHAT, chat, session_id=session_id, is_checked=True, preset=preset
         )
-        has_wishes = request.preferences.options or request.server_tools is not NO_TOOLS
+        has_wishes = (
+            request.preferences.options
+            or request.server_tools is not NO_TOOLS
+            or request.reads_pdfs
+        )
         if is_count or has_wishes or preset is not None or _MARK in body:
-            # Options, a search for the gateway, or reasoning of another provider: only the chat
-            # form has them.
+            # Options, a search or the text of files for the gateway, or reasoning of another
+            # provider: only the chat form has them.
             return request
         return replace(request, native=_read_native(_decode_fields(body), headers))
     return _parse_native(body, problem, is_count=is_count, session_id=session_id, headers=headers)
@@ -204,7 +208,7 @@ def _parse_native(
     )
     if is_count:
         return parsed
-    if parsed.server_tools is not NO_TOOLS:
+    if parsed.server_tools is not NO_TOOLS or parsed.reads_pdfs:
         raise problem
     tools = request.tools or []
     extras = _read_extras(fields, body, tools)

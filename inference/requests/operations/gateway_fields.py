@@ -13,7 +13,7 @@ import msgspec
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import is_empty
 from config.api.text import CONTROL_CHARACTERS
-from inference.requests.operations.plugins import WebSearch, read_plugins
+from inference.requests.operations.plugins import Plugins, WebSearch, read_plugins
 from inference.requests.problems import explain_decode_error, field_error
 from inference.requests.schemas import User
 
@@ -49,14 +49,16 @@ class Wishes(msgspec.Struct, frozen=True):
 
     ``trace`` is the caller's trace as compact JSON. ``search`` is the search of the web that a
     plugin or a variant of the model asks for. ``identifier`` names the end user of a request that
-    has no ``user``.
+    has no ``user``. ``reads_pdfs`` asks for the text of PDF files in place of them.
     """
 
     trace: str | None = None
     search: WebSearch | None = None
     identifier: str | None = None
+    reads_pdfs: bool = False
 
 
+_NO_PLUGINS: Final = Plugins()
 _NO_WISHES: Final = Wishes()
 
 
@@ -87,15 +89,20 @@ def take_wishes(
         _refuse(name, asked[name])
     if "route" in asked and bytes(asked["route"]) != b'"fallback"':
         raise field_error("route", "Only 'fallback' is known: models are tried in their order.")
-    search = read_plugins(asked["plugins"]) if "plugins" in asked else None
+    plugins = read_plugins(asked["plugins"]) if "plugins" in asked else _NO_PLUGINS
+    search = plugins.search
     if search is None and is_online:
         search = WebSearch("model")
     if search is not None and operation not in _SEARCHING:
         raise field_error(search.field, f"A request to /{operation} cannot search the web.")
+    if plugins.pdf_field is not None and operation not in _SEARCHING:
+        raise field_error(plugins.pdf_field, f"A request to /{operation} has no files to read.")
     return Wishes(
         trace=_read_trace(found["trace"]) if "trace" in found else None,
         search=search,
         identifier=_read_identifier(asked.get("safety_identifier")),
+        # A prompt of a text completion has no files.
+        reads_pdfs=plugins.pdf_field is not None and operation is Operation.CHAT,
     )
 
 

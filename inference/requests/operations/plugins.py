@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,9 @@ MAX_PLUGINS: Final = 32
 _NATIVE: Final = frozenset(("native", "auto", "", None))
 _PLACE: Final = ("city", "country", "region", "timezone")
 _UNSET: Final[tuple[Any, ...]] = (None, False, "", [], {})
+# The engines that read the text of a PDF. Their names are those of other gateways: the first is the
+# present one, and what it names there is a service that is not used here.
+_TEXT_ENGINES: Final = ("cloudflare-ai", "pdf-text")
 
 
 class Plugin(msgspec.Struct):
@@ -40,6 +43,16 @@ class WebSearch(msgspec.Struct, frozen=True):
     options: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class Plugins(NamedTuple):
+    """What the enabled plugins ask for.
+
+    ``pdf_field`` is the name of the field that asks for the text of PDF files.
+    """
+
+    search: WebSearch | None = None
+    pdf_field: str | None = None
+
+
 _decode_plugins = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
 _decode_plugin = msgspec.json.Decoder(Plugin).decode
 _decode_web = msgspec.json.Decoder(_WebPlugin).decode
@@ -48,8 +61,8 @@ _decode_members = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def read_plugins(raw: msgspec.Raw) -> WebSearch | None:
-    """Returns the search that an enabled plugin asks for; ``None`` without one.
+def read_plugins(raw: msgspec.Raw) -> Plugins:
+    """Returns what the enabled plugins ask for.
 
     Raises :class:`InvalidRequest` for a plugin that this service does not run, and for a member of
     the web plugin that no provider's own search has.
@@ -61,6 +74,7 @@ def read_plugins(raw: msgspec.Raw) -> WebSearch | None:
     if len(plugins) > MAX_PLUGINS:
         raise field_error("plugins", f"Expected array of length <= {MAX_PLUGINS}.")
     search: WebSearch | None = None
+    pdf_field: str | None = None
     for index, each in enumerate(plugins):
         place = f"plugins[{index}]"
         try:
@@ -68,7 +82,8 @@ def read_plugins(raw: msgspec.Raw) -> WebSearch | None:
             if plugin.enabled is False:
                 continue
             if plugin.id == "file-parser":
-                _require_native(each, place)
+                if _reads_text(each, place):
+                    pdf_field = f"{place}.pdf.engine"
                 continue
             if plugin.id != "web":
                 raise field_error(
@@ -79,16 +94,25 @@ def read_plugins(raw: msgspec.Raw) -> WebSearch | None:
             search = search or _read_web(each, place)
         except msgspec.ValidationError as exc:
             raise explain_decode_error(str(exc), within=place) from None
-    return search
+    return Plugins(search, pdf_field)
 
 
-def _require_native(raw: msgspec.Raw, place: str) -> None:
-    """Raises :class:`InvalidRequest` unless the model itself shall read the files."""
+def _reads_text(raw: msgspec.Raw, place: str) -> bool:
+    """Returns whether the service shall read PDF files, and not the model itself.
+
+    Raises :class:`InvalidRequest` for an engine that does not run here, and without one: which one
+    reads a file decides what it costs, and what the model sees of it.
+    """
     pdf = _decode_parser(raw).pdf
-    if pdf is None or pdf.engine != "native":
+    engine = None if pdf is None else pdf.engine
+    if engine in _TEXT_ENGINES:
+        return True
+    if engine != "native":
         raise field_error(
-            f"{place}.pdf.engine", "Only the model itself ('native') reads files here."
+            f"{place}.pdf.engine",
+            "PDF files are read here as text ('cloudflare-ai') or by the model itself ('native').",
         )
+    return False
 
 
 def _read_web(raw: msgspec.Raw, place: str) -> WebSearch:
