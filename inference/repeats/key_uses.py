@@ -86,8 +86,11 @@ class KeyUses:
     async def begin(
         self, key_id: UUID, route: str, key: str, fingerprint: bytes, generation_id: str
     ) -> KeyUse:
-        """Begins a use of a key for a generation, or returns the use that another one has."""
-        lifetime = float(settings.IDEMPOTENCY_TTL)
+        """Begins a use of a key for a generation, or returns the use that another one has.
+
+        The lifetime is for a use that nobody ends: it covers the longest request.
+        """
+        lifetime = float(settings.HOLD_TIMEOUT + settings.IDEMPOTENCY_TTL)
         values = (key_id, route, key, fingerprint, generation_id, lifetime, _LEASE_SECONDS)
         for _ in range(_TRIES):
             rows = await self._connection.execute(BEGIN, values)

@@ -8,8 +8,8 @@
 --
 -- Parameters: $1 uuid, the API key; $2 text, the route; $3 text, the idempotency key; $4 bytea, the
 --             fingerprint of the request; $5 text, the id that its generation will have; $6 double
---             precision, the seconds for which the use is remembered; $7 double precision, the
---             seconds within which a request is admitted.
+--             precision, the seconds for which a use that nobody ends is remembered; $7 double
+--             precision, the seconds within which a request is admitted.
 -- Returns: the columns of `KeyUse`. No row if another statement began a use at the same moment.
 --
 -- Lock order: one row of the table.

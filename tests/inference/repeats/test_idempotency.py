@@ -17,6 +17,7 @@ from accounts.models import ApiKey
 from billing.models import Transfer
 from inference.models import Generation, IdempotentRequest, KeptAnswer
 from inference.repeats.clearing import clear_expired
+from inference.repeats.key_uses import KeyUses
 from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.factories import Tenant
@@ -295,10 +296,32 @@ def test_a_caller_who_left_is_charged_as_ever_where_nothing_is_kept(site: Site) 
     assert again.json()["error"]["metadata"]["generation_id"] == generation_id
 
 
+def test_a_key_outlives_a_request_that_takes_longer_than_its_lifetime(
+    site: Site, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker may die, or its caller read slowly, between the charge and the end of the use."""
+
+    async def never_end(self: KeyUses, generation_id: str) -> None:
+        return
+
+    settings.IDEMPOTENCY_TTL = 1
+    monkeypatch.setattr(KeyUses, "end", never_end)
+    site.publish("sim-slow:2,0.02")
+    assert send(site).status_code == 200
+    site.settled()
+    assert clear_expired() == 0
+    assert send(site).status_code == 409
+    assert len(site.dialled()) == 1
+
+
+def wait_until_ended(site: Site) -> None:
+    site.eventually(lambda: not IdempotentRequest.objects.filter(ended_at=None).exists())
+
+
 def test_a_key_is_forgotten_after_its_lifetime(kept: Site) -> None:
     send(kept)
     kept.settled()
-    wait_until_kept(kept)
+    wait_until_ended(kept)
     IdempotentRequest.objects.update(expires_at=F("expires_at") - timedelta(seconds=601))
     KeptAnswer.objects.update(expires_at=F("expires_at") - timedelta(seconds=601))
 
@@ -311,7 +334,7 @@ def test_a_key_is_forgotten_after_its_lifetime(kept: Site) -> None:
 def test_the_duty_deletes_what_has_expired_and_nothing_else(kept: Site) -> None:
     for key in ("old", "new"):
         send(kept, key=key)
-    wait_until_kept(kept, 2)
+    wait_until_ended(kept)
     kept.eventually(lambda: not Generation.objects.filter(status="pending").exists())
     past = F("expires_at") - timedelta(seconds=601)
     old = IdempotentRequest.objects.get(key="old")
