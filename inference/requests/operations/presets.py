@@ -18,8 +18,8 @@ from inference.requests.limits import check_body
 from inference.requests.problems import field_error
 
 _MARK: Final = "@preset/"
-# A body without any of these names no preset.
-_MARKS: Final = (b'"preset"', _MARK.encode())
+# A body without any of these names no preset. Clients in PHP escape the slash.
+_MARKS: Final = (b'"preset"', b"@preset")
 _MAX_SLUG: Final = 64
 # The operations whose requests may name a preset.
 OPERATIONS: Final = frozenset((Operation.CHAT, Operation.TEXT))

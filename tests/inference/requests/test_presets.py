@@ -91,6 +91,12 @@ def test_a_preset_is_named_in_three_ways(
     assert found == {"messages": MESSAGES, **rest}
 
 
+def test_the_slash_of_a_preset_may_be_escaped() -> None:
+    named = presets.find_preset_name(b'{"model": "a\\/b@preset\\/support"}')
+    assert named is not None
+    assert (named.slug, bytes(named.fields["model"])) == ("support", b'"a/b"')
+
+
 @pytest.mark.parametrize(
     "fields",
     [
