@@ -161,21 +161,26 @@ def merge_preset(operation: Operation, body: bytes, preset: Preset) -> bytes:
 def split_config(chat: bytes) -> tuple[str, str | None]:
     """Returns the fields of a chat request that a preset keeps, as JSON, and its system prompt.
 
-    The system prompt is the text of the messages of the system that stand first.
+    The system prompt is the text of the messages of the system that stand first. Raises
+    :class:`InvalidRequest` for one that is not only text.
     """
     fields: dict[str, Any] = msgspec.json.decode(chat)
     texts: list[str] = []
-    for message in fields.get("messages") or ():
+    for position, message in enumerate(fields.get("messages") or ()):
         if message.get("role") not in ("system", "developer"):
             break
         content = message.get("content") or ""
-        texts += [content] if isinstance(content, str) else [part["text"] for part in content]
+        # A part without a text stands for itself.
+        parts = [content] if isinstance(content, str) else [p.get("text", p) for p in content]
+        if not all(isinstance(text, str | None) for text in parts):
+            raise field_error(f"messages[{position}].content", "A preset keeps text alone.")
+        texts += filter(None, parts)
     kept = {
         name: value
         for name, value in fields.items()
         if name not in _OF_ONE_REQUEST and value is not None
     }
-    return _encode(kept).decode(), "\n\n".join(filter(None, texts)) or None
+    return _encode(kept).decode(), "\n\n".join(texts) or None
 
 
 def _read_config(preset: Preset) -> dict[str, msgspec.Raw]:

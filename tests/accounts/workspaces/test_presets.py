@@ -32,6 +32,7 @@ CHAT: dict[str, Any] = {
     "session_id": "s",
     "trace": {"a": 1},
 }
+IMAGE = {"type": "image_url", "image_url": {"url": "https://images.example/a.png"}}
 KEPT = {"model": "acme/falcon", "temperature": 0.25, "provider": {"sort": "price"}}
 
 
@@ -124,10 +125,12 @@ def test_the_same_slug_adds_a_version(management: APIClient) -> None:
         ("chat/completions", {"preset": "other"}, "preset"),
         ("chat/completions", {"model": "@preset/other"}, "model"),
         ("chat/completions", {"models": ["@preset/other"]}, "models"),
+        ("chat/completions", {"messages": [{"role": "system", "content": [IMAGE]}]},
+         "messages"),
         ("messages", {"temperature": 2}, "temperature"),
         ("responses", {"store": True}, "store"),
     ],
-)
+)  # fmt: skip
 def test_a_body_that_the_face_refuses_makes_no_preset(
     management: APIClient, face: str, body: dict[str, Any], field: str
 ) -> None:
