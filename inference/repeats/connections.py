@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from config.api.errors import Unavailable
 from config.server.batching.batcher import Batcher
+from config.server.batching.waits import Blocked
 from config.sql import Statement
 from inference.store import DataPlaneConnection
 
@@ -14,7 +16,9 @@ from inference.store import DataPlaneConnection
 class SharedConnection:
     """Runs statements one after another, each in a transaction of its own.
 
-    A caller who leaves while its statement runs does not interrupt it.
+    A caller who leaves while its statement runs does not interrupt it. When PostgreSQL is away, the
+    statements that have waited for the one that found it so fail with it: nobody waits for the
+    time limits of others.
     """
 
     def __init__(self) -> None:
@@ -43,4 +47,6 @@ class SharedConnection:
                 results.append(await self._connection.execute(statement, values))
             except Exception as exc:
                 results.append(exc)
-        return results
+                if isinstance(exc, Unavailable) and not isinstance(exc, Blocked):
+                    break
+        return results + results[-1:] * (len(batch) - len(results))
