@@ -62,7 +62,7 @@ class Connection(RequestHead):
     is_count: ClassVar = False
     # Set once the caller is recognized.
     workload: Workload
-    _patience = Patience()
+    _patience, _since = Patience(), 0.0
     # The caller waits no longer.
     is_late = False
     caller: RecognizedKey
@@ -145,11 +145,12 @@ class Connection(RequestHead):
     def read_patience(self, *, is_stream: bool) -> None:
         """Reads how long the caller waits; raises :class:`InvalidRequest`."""
         self._patience = read_patience(self.header, is_stream=is_stream)
+        self._since = time.monotonic()
 
     def watch_caller(self) -> None:
         """Cancels the work from now on when the caller disconnects, or waits no longer."""
         self._cycle.watch()
-        if (seconds := self._patience.in_all) is not None:
+        if (seconds := self._patience.count_left(self._since)) is not None:
             self._late_timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:

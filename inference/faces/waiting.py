@@ -26,6 +26,15 @@ class Patience(NamedTuple):
     in_all: float | None = None
     silence: float = math.inf
 
+    def count_left(self, since: float) -> float | None:
+        """Returns the seconds that are left if the caller has waited since a monotonic time.
+
+        A caller who is watched again has waited before.
+        """
+        if self.in_all is None:
+            return None
+        return max(since + self.in_all - time.monotonic(), 0.0)
+
 
 def read_patience(header: Callable[[bytes], str | None], *, is_stream: bool) -> Patience:
     """Returns what the headers of a request say about the time that its caller waits.
