@@ -27,6 +27,17 @@ class _ServerToolUse(msgspec.Struct):
     web_search_requests: Any = None
 
 
+class _Iteration(msgspec.Struct):
+    """One pass of the model over the prompt; a compaction reads all of it and writes a summary."""
+
+    type: Any = None
+    input_tokens: Any = None
+    output_tokens: Any = None
+    cache_read_input_tokens: Any = None
+    cache_creation_input_tokens: Any = None
+    cache_creation: _CacheCreation | None = None
+
+
 class MessageUsage(msgspec.Struct):
     input_tokens: Any = None
     output_tokens: Any = None
@@ -35,6 +46,7 @@ class MessageUsage(msgspec.Struct):
     output_tokens_details: _OutputDetails | None = None
     cache_creation: _CacheCreation | None = None
     server_tool_use: _ServerToolUse | None = None
+    iterations: list[_Iteration] | None = None
 
     @property
     def counts_reasoning(self) -> bool:
@@ -47,31 +59,42 @@ class MessageUsage(msgspec.Struct):
 
         Some streams begin with zeros and report the counts at the end; then the result is ``None``.
         """
-        prompt = msgspec.structs.replace(self, output_tokens=0, output_tokens_details=None)
+        prompt = msgspec.structs.replace(
+            self, output_tokens=0, output_tokens_details=None, iterations=None
+        )
         total = prompt.add_up(MessageUsage())
         return total if total is not None and total.prompt else None
 
     def add_up(self, earlier: MessageUsage) -> Usage | None:
-        """Returns the usage; a count that this event lacks comes from an earlier event."""
+        """Returns the usage; a count that this event lacks comes from an earlier event.
+
+        Anthropic bills compactions of the prompt too, but counts them in ``iterations`` alone.
+        """
 
         def latest(name: str) -> Any:
             value = getattr(self, name)
             return getattr(earlier, name) if value is None else value
 
-        read, written = latest("cache_read_input_tokens"), latest("cache_creation_input_tokens")
         if self.output_tokens is None or latest("input_tokens") is None:
             return None
+        added = [each for each in latest("iterations") or () if each.type == "compaction"]
+
+        def every(name: str) -> tuple[Any, ...]:
+            return latest(name), *(getattr(each, name) for each in added)
+
+        read, written = every("cache_read_input_tokens"), every("cache_creation_input_tokens")
         details = self.output_tokens_details or _OutputDetails()
-        creation = latest("cache_creation") or _CacheCreation()
-        for_an_hour = creation.ephemeral_1h_input_tokens
+        creations = (latest("cache_creation"), *(each.cache_creation for each in added))
         tools = latest("server_tool_use") or _ServerToolUse()
         counted = replies.count_usage(
-            (latest("input_tokens"), read, written),
-            (self.output_tokens,),
-            cached=read,
-            cache_write=written,
+            (*every("input_tokens"), *read, *written),
+            (self.output_tokens, *(each.output_tokens for each in added)),
+            cached=replies.sum_counts(read),
+            cache_write=replies.sum_counts(written),
             reasoning=details.thinking_tokens,
-            cache_write_1h=for_an_hour,
+            cache_write_1h=replies.sum_counts(
+                each.ephemeral_1h_input_tokens for each in creations if each is not None
+            ),
             searches=tools.web_search_requests,
         )
         if counted is None or not counted.cache_write_1h:

@@ -200,10 +200,11 @@ def build_end_mark(*, is_unmarked: bool = False) -> Chunk:
 
 def count_usage(prompt: Iterable[Any], completion: Iterable[Any], **details: Any) -> Usage | None:
     """Adds up counts that a provider reports separately; a missing count is zero."""
-    return read_usage(_sum(prompt), _sum(completion), **details)
+    return read_usage(sum_counts(prompt), sum_counts(completion), **details)
 
 
-def _sum(counts: Iterable[Any]) -> int | None:
+def sum_counts(counts: Iterable[Any]) -> int | None:
+    """Adds up counts; a missing one is zero, and ``None`` is the sum with one that is no count."""
     total = 0
     for count in counts:
         if count is None:

@@ -410,6 +410,36 @@ def test_a_usage_that_shrinks_costs_what_was_used(site: Site, maker: Upstream) -
     assert found[-2]["usage"]["cost"] == row.cost_nano / 10**9
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_compaction_of_the_prompt_costs_its_tokens(
+    site: Site, maker: Upstream, is_stream: bool
+) -> None:
+    publish(site, maker)
+    usage = {
+        "input_tokens": 30,
+        "output_tokens": 5,
+        "iterations": [
+            {"type": "compaction", "input_tokens": 180, "output_tokens": 20},
+            {"type": "message", "input_tokens": 30, "output_tokens": 5},
+        ],
+    }
+    message = {**MESSAGE, "usage": usage}
+    started = {"input_tokens": 30, "output_tokens": 1}
+    maker.answer = message
+    maker.events = [
+        {**STARTED, "message": {**message, "content": [], "usage": started}},
+        *BLOCKS,
+        {**ENDED[0], "usage": usage},
+        ENDED[1],
+    ]
+    edits = {"edits": [{"type": "compact_20260112"}]}
+    body = asked("x" * 300, context_management=edits, stream=is_stream)
+    answer = send(site, body, anthropic_beta="compact-2026-01-12")
+    assert answer.status_code == 200, answer.text
+    row = site.settled()
+    assert (row.prompt_tokens, row.completion_tokens) == (210, 25)
+
+
 def test_a_claim_beyond_what_was_allowed_is_not_told_as_a_count(
     site: Site, maker: Upstream
 ) -> None:
