@@ -24,14 +24,19 @@ from inference.requests.messages.reasoning import MARK
 from inference.requests.messages.request import CommonFields, find_user, to_chat
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
 from inference.requests.operations.presets import Preset
-from inference.requests.operations.server_tools import DEFAULT_SEARCHES, NO_TOOLS, ServerTools
+from inference.requests.operations.server_tools import (
+    DEFAULT_SEARCHES,
+    MOST_SEARCHES,
+    NO_TOOLS,
+    ServerTools,
+    read_bound,
+)
 from inference.requests.parsing import WEB_SEARCH, InferenceRequest
 from inference.requests.problems import field_error
 
 # What a search and a fetched document may add to the prompt, if the caller sets no bound.
 _SEARCH_TOKENS: Final = 16_384
 _DOCUMENT_TOKENS: Final = 131_072
-_MOST_USES: Final = 1_000
 _MOST_TOKENS: Final = 10_000_000
 # Tools that the caller runs, by the start of their type; the rest of it is a date.
 _CALLERS: Final = ("custom", "bash_", "text_editor_", "computer_", "memory_", "browser_")
@@ -314,7 +319,7 @@ def _name_tools(tools: Sequence[_Tool]) -> Iterator[str]:
 
 
 def _count_uses(tool: _Tool) -> int:
-    return _read_count(tool.max_uses, _MOST_USES) or DEFAULT_SEARCHES
+    return read_bound(tool.max_uses, MOST_SEARCHES, default=DEFAULT_SEARCHES)
 
 
 def _bound_results(tool: _Tool) -> int:
@@ -323,14 +328,9 @@ def _bound_results(tool: _Tool) -> int:
     if kind.startswith("web_search_"):
         return _count_uses(tool) * _SEARCH_TOKENS
     if kind.startswith("web_fetch_"):
-        most = _read_count(tool.max_content_tokens, _MOST_TOKENS) or _DOCUMENT_TOKENS
+        most = read_bound(tool.max_content_tokens, _MOST_TOKENS, default=_DOCUMENT_TOKENS)
         return _count_uses(tool) * most
     return 0
-
-
-def _read_count(value: Any, most: int) -> int | None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
-    return value if is_count else None
 
 
 def _write_chat(request: _NativeRequest, fields: Mapping[str, msgspec.Raw]) -> bytes:

@@ -27,7 +27,8 @@ _FIELDS: Final = SEARCH_FIELDS | OPERATOR_FIELDS
 _STANDARD_TIERS: Final = frozenset(("auto", "default", ""))
 # The searches of one answer if the caller sets no bound; providers stop at fewer.
 DEFAULT_SEARCHES: Final = 10
-_MOST_SEARCHES: Final = 1_000
+# No provider searches as often for one answer, whatever bound the caller sets.
+MOST_SEARCHES: Final = 1_000
 
 
 class ServerTools(msgspec.Struct, frozen=True):
@@ -108,8 +109,7 @@ def read_server_tools(
             others.add(tool.type)
             continue
         searches.add(tool.type)
-        has_bound = isinstance(tool.max_uses, int) and 0 < tool.max_uses <= _MOST_SEARCHES
-        most += tool.max_uses if has_bound else DEFAULT_SEARCHES
+        most += read_bound(tool.max_uses, MOST_SEARCHES, default=DEFAULT_SEARCHES)
     choice = _decode(_decode_choice, fields.get("tool_choice"))
     named = choice.type if isinstance(choice, _Choice) else None
     if isinstance(named, str) and named in searches | others:
@@ -146,6 +146,17 @@ def _costs(name: str, fields: dict[str, msgspec.Raw]) -> bool:
     if value == "fast":
         fields[name] = msgspec.Raw(b'"priority"')
     return value is not None and value not in _STANDARD_TIERS
+
+
+def read_bound(value: Any, most: int, *, default: int) -> int:
+    """Returns the bound that a caller sets for a tool, or ``default`` without one.
+
+    It is ``most`` if it is larger or no count: the hold must cover what the provider makes of it.
+    """
+    if not value:
+        return default
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return min(value, most) if is_count else most
 
 
 def is_search(name: str) -> bool:

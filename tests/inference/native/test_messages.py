@@ -12,6 +12,7 @@ from accounts.models import Guardrail
 from catalog.pricing import Price
 from config.credentials import Secret
 from inference.models import Generation
+from inference.requests.messages.native import parse_message
 from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.inference.messages import asked, events_of
@@ -244,6 +245,12 @@ def test_what_costs_its_tokens_alone_passes(
     [(_, _, body)] = maker.seen()
     asked_for = {name: value for name, value in fields.items() if value not in (None, [])}
     assert {name: body[name] for name in asked_for} == asked_for
+
+
+@pytest.mark.parametrize(("max_uses", "counted"), [(3, 3), (1_000, 1_000), (1_001, 1_000)])
+def test_the_hold_covers_every_search_that_the_caller_allows(max_uses: int, counted: int) -> None:
+    body = asked(tools=[{**SEARCH, "max_uses": max_uses}])
+    assert parse_message(json.dumps(body).encode()).allowed.searches == counted
 
 
 def test_a_search_without_a_rate_is_refused(site: Site, maker: Upstream) -> None:
