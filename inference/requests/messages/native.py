@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from catalog.aliases.spellings import MILLION
 from catalog.capabilities import NativeFormat
 from catalog.dialects.base import NativeBody, Operation
-from catalog.dialects.shared.raw import first_byte
+from catalog.dialects.shared.raw import first_byte, is_null
 from config.api.errors import InvalidRequest
 from inference.requests import parsing
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, check_body
@@ -235,8 +235,11 @@ def _parse_native(
 def _read_native(
     fields: Mapping[str, msgspec.Raw], headers: Sequence[tuple[str, str]]
 ) -> NativeBody:
+    # Anthropic refuses null where chat takes it for an absent field.
     own = {
-        name: raw for name, raw in fields.items() if name == "model" or name not in GATEWAY_FIELDS
+        name: raw
+        for name, raw in fields.items()
+        if (name == "model" or name not in GATEWAY_FIELDS) and not is_null(raw)
     }
     asked = {name for name, raw in own.items() if bytes(memoryview(raw)[:5]) not in _EMPTY}
     tools = _decode_tools(own["tools"]) if "tools" in own else None

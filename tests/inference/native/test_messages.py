@@ -105,6 +105,15 @@ def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, maker: Upstream
     assert "device_id" not in user
 
 
+def test_a_field_without_a_value_is_not_sent(site: Site, maker: Upstream) -> None:
+    publish(site, maker)
+    body = asked(system=None, tools=None, thinking=None, temperature=None, stop_sequences=[])
+    assert send(site, body).status_code == 200
+    [(_, _, sent)] = maker.seen()
+    assert {name for name, value in sent.items() if value is None} == set()
+    assert sent["stop_sequences"] == []
+
+
 def test_two_tenants_have_two_users_and_one_body(site: Site, maker: Upstream) -> None:
     publish(site, maker)
     other = factories.make_tenant("Other")
