@@ -146,12 +146,14 @@ def _screen_native(reader: Reader, native: NativeBody) -> NativeBody:
             reader.where = "a field of the request"
             reader.read_name(name, TEXT)
         reader.where = f"`{name}`"
+        reader.is_of_user = name != "system"
         if name == "messages":
             value = _screen_turns(reader, raw, places[name])
         else:
             value = reader.read_value(raw, places.get(name, TEXT))
         if value is not None:
             changed[name] = msgspec.Raw(value)
+    reader.is_of_user = True
     for name, text in native.headers:
         reader.where = f"the header {name}"
         reader.read_value(_encode(text), FIXED)
