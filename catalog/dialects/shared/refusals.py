@@ -115,6 +115,8 @@ _ACCOUNT_TEXTS: Final = (
     "your credit balance is too low", "your account is not active", "insufficient balance",
     "insufficient credits",
 )  # fmt: skip
+# Google's words for a file of its Files API, and for one in its storage.
+_FILE: Final = re.compile(r"permission to access the file\b|\bstorage\.objects\.")
 
 
 def classify_refusal(status: int, failure: ProviderFailure) -> Refusal | None:
@@ -160,6 +162,15 @@ def is_account_refused(status: int, failure: ProviderFailure) -> bool:
     return not failure.names.isdisjoint(_ACCOUNT_NAMES) or (
         (failure.message or "").lower().startswith(_ACCOUNT_TEXTS)
     )
+
+
+def is_file_refused(status: int, failure: ProviderFailure) -> bool:
+    """Returns whether a provider may not read a file that the request names by its URL.
+
+    Google answers so for the URL of any file that is not the account's, which callers can write.
+    """
+    text = (failure.message or "")[:_SEARCHED].lower()
+    return status == 403 and _FILE.search(text) is not None
 
 
 def is_permission_refused(status: int, failure: ProviderFailure) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from config.local.simulator.protocol import (
     Request,
@@ -14,6 +15,8 @@ from config.local.simulator.protocol import (
     http_response,
     to_sse,
 )
+
+_NO_FILE: Final = "You do not have permission to access the File abc or it may not exist."
 
 
 def _name(request: Request) -> Script:
@@ -45,6 +48,8 @@ REFUSALS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-wait": ("error :STATUS,HEADER=VALUE", _ask_to_wait),
     "sim-firewall": ("403 with a page of HTML", lambda q: (
         http_response(403, b"<!doctype html><title>Forbidden</title>", "text/html"),)),
+    "sim-strange-file": ("Google's 403 for a file of another account", lambda q: (
+        error_reply(403, code="PERMISSION_DENIED", message=_NO_FILE),)),
     "sim-huge-error": ("400 with a message of 1 MB and control characters", lambda q: (
         error_reply(400, message="\x00\x1b[31m\r\n\u202e\x7f" + "A" * 1_000_000),)),
     "sim-error-number": ("429 whose code is a number", lambda q: (error_reply(429, code=429),)),

@@ -43,6 +43,7 @@ from catalog.dialects.shared.refusals import (
     classify_refusal,
     infer_status,
     is_account_refused,
+    is_file_refused,
     is_permission_refused,
 )
 from config import egress
@@ -222,6 +223,8 @@ async def read_refusal(response: OutboundResponse, candidate: Candidate) -> Gate
     message = failure.message
     if (refusal := classify_refusal(status, failure)) is not None:
         return _REFUSALS[refusal](message, upstream_status=status, metadata=metadata)
+    if is_file_refused(status, failure):
+        return UpstreamRefused(message, upstream_status=status, metadata=metadata)
     if not candidate.is_byok and status in _UNAUTHORIZED:
         scope = Scope.MODEL if is_permission_refused(status, failure) else None
         return CredentialRefused(candidate, failure, status, scope)

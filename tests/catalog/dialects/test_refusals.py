@@ -13,6 +13,7 @@ from catalog.dialects.shared.refusals import (
     classify_refusal,
     infer_status,
     is_account_refused,
+    is_file_refused,
     is_permission_refused,
 )
 
@@ -227,3 +228,19 @@ def test_a_refused_account_is_recognized(status: int, body: Any, is_refused: boo
 )
 def test_a_missing_permission_is_recognized(status: int, body: Any, is_refused: bool) -> None:
     assert is_permission_refused(status, read(body)) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "is_refused"),
+    [
+        (403, "You do not have permission to access the File abc or it may not exist.", True),
+        (403, "The caller does not have storage.objects.get access to gs://a/b.", True),
+        (403, "Permission denied on resource project a.", False),
+        (400, "You do not have permission to access the File abc or it may not exist.", False),
+    ],
+)
+def test_a_file_that_the_request_names_is_recognized(
+    status: int, message: str, is_refused: bool
+) -> None:
+    error = {"code": 403, "status": "PERMISSION_DENIED", "message": message}
+    assert is_file_refused(status, read({"error": error})) is is_refused

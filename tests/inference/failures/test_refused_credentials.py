@@ -151,6 +151,18 @@ def test_a_bare_403_which_any_caller_may_provoke_alarms_nobody(
     assert not is_marked(unpaid)
 
 
+def test_a_file_that_the_caller_names_harms_no_other_caller(site: Site, unpaid: Provider) -> None:
+    endpoint = site.publish("sim-strange-file", provider=unpaid)
+    answer = site.chat()
+    error = answer.json()["error"]
+    assert (answer.status_code, error["metadata"]["kind"]) == (400, "status")
+    assert "access the File" in error["message"]
+    assert alerts_of(unpaid) == 0
+    assert not failures_of(endpoint.pk)
+    assert not is_paused(endpoint.pk)
+    assert not is_marked(unpaid)
+
+
 @pytest.mark.parametrize(
     ("behaviour", "status", "message"),
     [
