@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from catalog.aliases.spellings import MILLION
 from catalog.capabilities import NativeFormat
+from catalog.dialects.anthropic.wire import ATTRIBUTION
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.raw import first_byte, is_null
 from config.api.errors import InvalidRequest
@@ -105,6 +106,10 @@ class _Turn(msgspec.Struct):
     content: str | _Blocks
 
 
+class _Block(msgspec.Struct):
+    text: str = ""
+
+
 class _Tool(msgspec.Struct):
     type: str | None = None
     max_uses: Any = None
@@ -129,6 +134,7 @@ _decode_count = msgspec.json.Decoder(_NativeCount).decode
 _KNOWN: Final = frozenset(each.name for each in msgspec.structs.fields(_NativeRequest))
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_tools = msgspec.json.Decoder(list[_Tool] | None).decode
+_decode_block = msgspec.json.Decoder(_Block).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -171,7 +177,11 @@ def parse_message(
             # Options, a search or the text of files for the gateway, or reasoning of another
             # provider: only the chat form has them.
             return request
-        return replace(request, native=_read_native(_decode_fields(body), headers))
+        fields = _decode_fields(body)
+        if added := _measure_beside(fields):
+            bound, text = request.prompt_bound + added, request.prompt_bytes + added
+            request = replace(request, prompt_bound=bound, text_bytes=text)
+        return replace(request, native=_read_native(fields, headers))
     return _parse_native(body, problem, is_count=is_count, session_id=session_id, headers=headers)
 
 
@@ -280,6 +290,22 @@ def _name_beside(
 
 def _split_betas(text: str) -> list[str]:
     return [beta.strip() for beta in text.split(",")]
+
+
+def _measure_beside(fields: Mapping[str, msgspec.Raw]) -> int:
+    """Returns the bytes of the prompt that the chat form leaves out and the native one has.
+
+    These are Claude Code's line for Anthropic, which bills it as any text unless it knows the line,
+    and the instructions of ``context_management``.
+    """
+    size = len(bytes(fields.get("context_management", b"")))
+    system = fields.get("system")
+    if system is None or first_byte(system) != b"[":
+        return size
+    for first in _decode_list(system)[:1]:
+        if _decode_block(first).text.startswith(ATTRIBUTION):
+            size += len(bytes(first))
+    return size
 
 
 def _read_extras(

@@ -256,6 +256,20 @@ def test_what_costs_its_tokens_alone_passes(
     assert {name: body[name] for name in asked_for} == asked_for
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"system": [{"type": "text", "text": f"x-anthropic-billing-header: {'x' * 9_000}"}]},
+        {"context_management": {"edits": [{"instructions": "x" * 9_000}]}},
+    ],
+    ids=["attribution", "instructions"],
+)
+def test_the_hold_covers_text_that_only_the_native_body_has(fields: dict[str, Any]) -> None:
+    request = parse_message(json.dumps(asked(**fields)).encode())
+    assert request.native is not None
+    assert min(request.prompt_bound, request.prompt_bytes) > 9_000
+
+
 @pytest.mark.parametrize(("max_uses", "counted"), [(3, 3), (1_000, 1_000), (1_001, 1_000)])
 def test_the_hold_covers_every_search_that_the_caller_allows(max_uses: int, counted: int) -> None:
     body = asked(tools=[{**SEARCH, "max_uses": max_uses}])
