@@ -48,7 +48,10 @@ from inference.requests.parsing import InferenceRequest
 
 logger = logging.getLogger(__name__)
 
-_LATE: Final = "The time that the request itself allows is over."
+_LATE: Final = (
+    "The time limit of the request itself is over: X-Request-Timeout, or the timeout of the SDK. "
+    "Allow more time."
+)
 # How long a request waits for the text of its files, which takes up to 30 seconds of its turn.
 _FILES_SECONDS: Final = 60.0
 _FILES_WAIT: Final = "Too many PDF files of other requests are being read. Try again shortly."

@@ -26,7 +26,10 @@ class IdempotencyKeyReused(Unprocessable):
     """The key was already used by a different request."""
 
     error_type = "idempotency_key_reused"
-    message = "idempotency_key_reused: this Idempotency-Key was used with a different request."
+    message = (
+        "idempotency_key_reused: this Idempotency-Key was used with a different request. Send "
+        "another key."
+    )
 
 
 class IdempotentModel(models.Model):

@@ -14,7 +14,10 @@ from tests.support import factories
 from tests.support.inference.site import Site, events_of
 from tests.support.ledger import assert_in_order
 
-LATE = "The time that the request itself allows is over."
+LATE = (
+    "The time limit of the request itself is over: X-Request-Timeout, or the timeout of the SDK. "
+    "Allow more time."
+)
 
 
 def publish(site: Site, behaviour: str = "sim-stall") -> None:
