@@ -1,4 +1,4 @@
-"""Finds the models that a name means which is not the name of a model; pure.
+"""Finds the models that are meant by a name that no model has; pure.
 
 The order: an alias of the organization, an alias of the operator, the newest model of a family,
 another spelling. A model's own name comes before all of them, and is looked up by the caller.
@@ -179,7 +179,10 @@ class Lookup(NamedTuple):
         return next(filter(self.is_visible, slugs), slugs[0] if slugs else None)
 
     def suggest(self, name: str) -> list[str]:
-        """Returns the models that the caller may use and whose names are most like this one."""
+        """Returns the models that the caller may use and whose names are most like this one.
+
+        Names are compared with and without a suffix or a date: ``a/b:nitros`` is most like ``a/b``.
+        """
         folded = fold(name[:_MAX_QUOTED])
         bare = folded.rpartition("/")[2]
         words = _WORD.findall(folded)[:_WORDS]
@@ -191,10 +194,8 @@ class Lookup(NamedTuple):
                 if (likeness := _count_common(bare, words, names.slug))
             ),
         )
-        measured = [
-            (difflib.SequenceMatcher(None, bare, fold(slug).partition("/")[2]).ratio(), slug)
-            for _, slug in likely
-        ]
+        forms = {bare, drop_date(bare.partition(":")[0])}
+        measured = [(max(_compare(form, slug) for form in forms), slug) for _, slug in likely]
         measured.sort(key=lambda pair: (-pair[0], pair[1]))
         near = (slug for ratio, slug in measured if ratio >= _LEAST_LIKENESS)
         return list(itertools.islice(filter(self.is_visible, near), _SHOWN))
@@ -267,6 +268,11 @@ def _count_common(bare: str, words: Iterable[str], slug: str) -> int:
     """
     begins_alike = slug.partition("/")[2][:_PREFIX] == bare[:_PREFIX]
     return sum(word in slug for word in words) + begins_alike
+
+
+def _compare(bare: str, slug: str) -> float:
+    """Returns from 0 to 1 how much a name without its author is like that of a model."""
+    return difflib.SequenceMatcher(None, bare, fold(slug).partition("/")[2]).ratio()
 
 
 def quote_name(name: str) -> str:

@@ -196,6 +196,8 @@ def test_a_family_is_a_name_without_versions(slug: str, family: str | None) -> N
     [
         ("clade-opus-4.8", "anthropic/claude-opus-4.8"),
         ("gtp-4o", "openai/gpt-4o"),
+        ("gpt-4o:nitros", "openai/gpt-4o"),
+        ("~anthropic/claud-opus-latest", "anthropic/claude-opus-4"),
         ("anthropic/claude-opus-9", "anthropic/claude-opus-4"),
     ],
 )
