@@ -6,7 +6,7 @@ context or the output bound, it excludes nothing. A private endpoint has the dat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -78,7 +78,7 @@ def describe_needs(request: InferenceRequest) -> dict[str, Any]:
 def explain_no_candidate(
     request: InferenceRequest,
     requested: str,
-    excluded: Iterable[tuple[Route, Sequence[str]]],
+    excluded: Sequence[tuple[Route, Sequence[str]]],
     metadata: dict[str, Any],
 ) -> GatewayError:
     """Returns the error of a request without a candidate, which says what is missing.
@@ -88,8 +88,10 @@ def explain_no_candidate(
     """
     near = [(route, reasons) for route, reasons in excluded if _SHORTFALLS.issuperset(reasons)]
     if not near:
+        named = ", ".join(sorted({str(name) for _, reasons in excluded for name in reasons}))
+        why = f" Reasons: {named}." if named else ""
         return NoEndpoint(
-            f"No endpoint of {requested!r} may serve this request.", metadata=metadata
+            f"No endpoint of {requested!r} may serve this request.{why}", metadata=metadata
         )
     metadata = {**metadata, "needs": describe_needs(request)}
     too_short = [route for route, reasons in near if list(reasons) == [Shortfall.CONTEXT]]

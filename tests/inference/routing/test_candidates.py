@@ -245,6 +245,14 @@ def test_an_unknown_model_and_a_model_without_endpoints_have_different_errors() 
     assert empty.value.metadata == {"excluded": []}
 
 
+def test_the_error_of_a_model_without_a_candidate_names_the_reasons() -> None:
+    with pytest.raises(NoEndpoint) as refused:
+        planned(public=[route("x", secret=None)])
+    assert refused.value.message == (
+        "No endpoint of 'a/b' may serve this request. Reasons: no_credential."
+    )
+
+
 def test_models_are_tried_in_the_order_of_the_request() -> None:
     first, second = route("x", "9"), route("y", "1", model_slug="c/d", model_permaslug="c/d-1")
     assert used(planned([first, second], models=["a/b", "c/d"])) == ["operator-x", "operator-y"]
