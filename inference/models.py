@@ -108,7 +108,10 @@ class Generation(models.Model):
     user_agent = models.CharField(max_length=255, null=True)
     operation = models.CharField(max_length=32)
     streamed = models.BooleanField()
-    model = models.CharField(max_length=255, help_text="The slug in the request.")
+    model = models.CharField(
+        max_length=255,
+        help_text="The slug of the model; the request may have named an alias of it.",
+    )
     private_endpoint = models.ForeignKey(
         PrivateEndpoint,
         on_delete=models.PROTECT,

@@ -40,7 +40,7 @@ class Migration(migrations.Migration):
                     "targets",
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=255),
-                        help_text="Names of models. The first one is tried first.",
+                        help_text="Names of models, separated by commas. The first one is tried first.",
                         size=None,
                     ),
                 ),

@@ -77,7 +77,7 @@ class ModelAlias(BaseModel):
     )
     targets = ArrayField(
         models.CharField(max_length=255),
-        help_text="Names of models. The first one is tried first.",
+        help_text="Names of models, separated by commas. The first one is tried first.",
     )
 
     objects = ModelAliasQuerySet.as_manager()

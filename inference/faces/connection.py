@@ -290,7 +290,7 @@ class Connection(RequestHead):
             pass
 
     def common_headers(self) -> list[tuple[bytes, bytes]]:
-        headers = [(b"x-request-id", self.request_id.encode()), *self.told]
+        headers = [(b"x-request-id", self.request_id.encode()), *self.cache_headers]
         if self.generation_id:
             headers.append((b"x-generation-id", self.generation_id.encode()))
         if self.rate_headers:

@@ -37,8 +37,8 @@ class RequestHead:
         self.is_digested = False
         self.digest = b""
         self.body_hash = 0
-        # What the answer's headers tell about its repeats.
-        self.told: tuple[tuple[bytes, bytes], ...] = ()
+        # The headers of the answer that say what the response cache did.
+        self.cache_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def digests(self) -> KeyDigests:
         """Returns the digests of the caller's key; raises :class:`Unauthenticated`."""

@@ -71,7 +71,10 @@ class Migration(migrations.Migration):
                 ("streamed", models.BooleanField()),
                 (
                     "model",
-                    models.CharField(help_text="The slug in the request.", max_length=255),
+                    models.CharField(
+                        help_text="The slug of the model; the request may have named an alias of it.",
+                        max_length=255,
+                    ),
                 ),
                 ("provider_name", models.CharField(max_length=255)),
                 ("is_byok", models.BooleanField()),

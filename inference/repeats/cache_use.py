@@ -57,13 +57,13 @@ class CacheUse:
             found = None
         if found is None:
             seconds = str(self._wish.seconds).encode()
-            connection.told = ((_STATUS, b"MISS"), (_TTL, seconds))
+            connection.cache_headers = ((_STATUS, b"MISS"), (_TTL, seconds))
             return None
         cached, answer = found
         renewed = await connection.workload.run(
             len(answer.body), self._renew, answer, cached.generation_id
         )
-        connection.told = (
+        connection.cache_headers = (
             (_STATUS, b"HIT"),
             (_AGE, str(cached.age).encode()),
             (_TTL, str(cached.seconds_left).encode()),

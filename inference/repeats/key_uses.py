@@ -140,5 +140,8 @@ class KeyUses:
 
 
 def may_still_be_admitted(since: float) -> bool:
-    """Returns whether a use that began at this monotonic time is surely not free yet."""
+    """Returns whether a request may be admitted whose use of a key began at this monotonic time.
+
+    Until then no other request can begin a use of the key.
+    """
     return time.monotonic() - since < ADMITTED_SECONDS

@@ -14,7 +14,7 @@ _ENDED: Final = {
     "type": "message_delta",
     "delta": {"stop_reason": "end_turn", "stop_sequence": None},
 }
-# Some compatible servers leave them out.
+# Members of a message that some compatible servers leave out.
 DEFAULTS: Final = {"stop_reason": None, "stop_sequence": None}
 # The end mark of a stream.
 STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
@@ -37,19 +37,23 @@ def _type_of(fields: Members) -> str:
 
 
 def is_end(fields: Members) -> bool:
+    """Returns whether an event says how the answer ended."""
     return _type_of(fields) == "message_delta"
 
 
 def write_start(fields: Members, identity: Members) -> tuple[Members, Any]:
+    """Returns the event that begins an answer, with our identity, and the usage in it."""
     message: Members = {**DEFAULTS, **_decode_members(fields["message"]), **identity}
     return {**fields, "message": message}, message.get("usage")
 
 
 def write_end(fields: Members | None, usage: Members, metadata: Members) -> bytes:
+    """Returns the event that ends an answer, made if the upstream sent none, and the end mark."""
     return encode_event({**(fields or _ENDED), "usage": usage, **metadata}) + STOP
 
 
 def write_counts(usage: Usage) -> Members:
+    """Returns the counts of a usage under Anthropic's names."""
     written = usage.cache_write + usage.cache_write_1h
     return {
         "input_tokens": max(usage.prompt - usage.cached - written, 0),
