@@ -362,7 +362,8 @@ def test_an_answer_that_cannot_be_decrypted_is_none(kept: Site) -> None:
     wait_until_kept(kept)
     row = KeptAnswer.objects.get()
     assert b"one" not in bytes(row.sealed)
-    KeptAnswer.objects.update(sealed=bytes(row.sealed)[:-1] + b"?")
+    sealed = bytes(row.sealed)
+    KeptAnswer.objects.update(sealed=sealed[:-1] + bytes((sealed[-1] ^ 1,)))
     again = send(kept)
     assert again.status_code == 409
     assert again.json()["error"]["metadata"]["generation_id"] == first.json()["id"]
