@@ -38,9 +38,9 @@ WITH batch AS (
     SELECT *
     FROM json_to_recordset($1::json) AS v (
         id text, organization_id uuid, workspace_id uuid, api_key_id uuid, member_id uuid,
-        end_user text, session_id text, trace text, region text, http_referer text,
-        app_title text, user_agent text, operation text, streamed bool, model text,
-        private_endpoint_id uuid, preset_id uuid,
+        end_user text, session_id text, trace text, preset_id uuid, region text,
+        http_referer text, app_title text, user_agent text, operation text, streamed bool,
+        model text, private_endpoint_id uuid,
         model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
         attestation_id bigint, request_id text, hold_nano bigint, upstream_hold_nano bigint,
         held_tokens bigint, limit_subjects uuid[], images int, credits_id bigint,

@@ -1,6 +1,5 @@
 -- Reads the providers that refuse the operator's credential.
 --
--- Parameters: none.
 -- Returns: their slugs.
 -- Locks: none.
 SELECT p.slug

@@ -129,8 +129,11 @@ def test_a_refusal_of_llama_cpp_is_an_error_of_the_caller(client: openai.OpenAI)
         "metadata": {
             "error_type": "context_length_exceeded",
             "provider_name": "Acme AI",
+            "kind": "status",
             "upstream_status": 400,
             "provider_code": "400",
+            "attempt": 1,
+            "candidates": 1,
         },
     }
 

@@ -15,6 +15,7 @@ from tests.support.markdown import PAGES, PYTHON, SHELL, Reader, name_of, read_b
 EXECUTED = {
     "CONTRIBUTING.md": "test_blocks",
     "README.md": "test_demo_pages",
+    "docs/aliases.md": "test_demo_pages",
     "docs/clients.md": "test_demo_pages",
     "docs/deploy/index.md": "test_production",
     "docs/dialects.md": "test_demo_pages",

@@ -16,7 +16,10 @@ from tests.support.processes import free_port
 pytestmark = pytest.mark.slow
 
 README = PROJECT / "README.md"
-PAGES = (README, PROJECT / "docs" / "clients.md", PROJECT / "docs" / "dialects.md")
+PAGES = (
+    README,
+    *(PROJECT / "docs" / name for name in ("aliases.md", "clients.md", "dialects.md")),
+)
 START, SUITE = "python3 manage.py demo\n", "python3 manage.py test\n"
 
 

@@ -19,8 +19,9 @@ _HEAD: Final = (
 )
 _EXPLANATION: Final = """\
 *Error* is a model that does not exist, a caller without credits and a provider that refuses for its
-rate, each told as the client's own exception; the two programs meet only the first of them. *Cancel*
-leaves a stream in the middle: the call of the provider ends, and the generation is `cancelled`.
+rate, each told as the client's own exception; the two programs meet only the first of them.
+*Cancel* leaves a stream in the middle: the call of the provider ends, and the generation is
+`cancelled`.
 """
 _ERRORS_HEAD: Final = "| client | 404 | 402 | 429 |\n|---|---|---|---|\n"
 

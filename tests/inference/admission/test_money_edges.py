@@ -480,28 +480,34 @@ def test_an_infinite_number_in_the_usage_does_not_change_the_charge(
 
 
 @pytest.mark.parametrize(
-    ("listed", "has_own_credential", "sent"),
-    [
-        ([], False, {}),
-        (["max_tokens"], False, {}),
-        (["service_tier"], False, {"service_tier": "priority"}),
-        (["service_tier", "store"], False, {"service_tier": "priority", "store": True}),
-        ([], True, {"service_tier": "priority", "store": True}),
-    ],
+    ("listed", "has_own_credential"),
+    [(["service_tier", "store"], False), ([], True)],
 )
-def test_parameters_that_raise_the_operators_cost_are_sent_only_if_listed(
-    site: Site, listed: list[str], has_own_credential: bool, sent: dict[str, Any]
+def test_parameters_that_raise_the_operators_cost_are_sent_if_listed_or_paid(
+    site: Site, listed: list[str], *, has_own_credential: bool
 ) -> None:
     site.publish(supported_parameters=listed)
     if has_own_credential:
         factories.make_credential(site.tenant, site.provider)
     assert site.chat(service_tier="priority", store=True, max_tokens=9).status_code == 200
     found = {name: value for name, value in seen(site).items() if name in ("service_tier", "store")}
-    assert found == sent
+    assert found == {"service_tier": "priority", "store": True}
     assert site.settled().is_byok is has_own_credential
     assert site.dialled()[0].headers["authorization"] == (
         f"Bearer {TENANT_SECRET if has_own_credential else OPERATOR_SECRET}"
     )
+    assert_in_order()
+
+
+@pytest.mark.parametrize("listed", [[], ["max_tokens"], ["service_tier"]])
+def test_parameters_that_raise_the_operators_cost_are_refused_elsewhere(
+    site: Site, listed: list[str]
+) -> None:
+    site.publish(supported_parameters=listed)
+    answer = site.chat(service_tier="priority", store=True, max_tokens=9)
+    assert answer.status_code == 400
+    assert "store" in answer.json()["error"]["message"]
+    site.assert_nothing_happened()
     assert_in_order()
 
 

@@ -78,8 +78,8 @@ def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: 
 
 def test_a_known_key_takes_one_statement(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.publish()
-    # The first also reads the catalogue, with five statements.
-    assert admitted(site, 3, monkeypatch) == [8, 1, 1]
+    # The first also reads the catalogue, with six statements.
+    assert admitted(site, 3, monkeypatch) == [9, 1, 1]
 
 
 def test_a_known_key_with_budgets_takes_one_statement(
@@ -87,7 +87,7 @@ def test_a_known_key_with_budgets_takes_one_statement(
 ) -> None:
     site.publish(price=factories.make_price("0.000001", "0.000001"))
     ApiKey.objects.filter(name="inference").update(limit_nano=10**12, limit_reset="daily")
-    assert admitted(site, 3, monkeypatch, max_tokens=5) == [8, 1, 1]
+    assert admitted(site, 3, monkeypatch, max_tokens=5) == [9, 1, 1]
 
 
 def test_a_refusal_reads_everything_from_the_database(
@@ -96,7 +96,7 @@ def test_a_refusal_reads_everything_from_the_database(
     """Each refusal repeats both statements."""
     site.publish(price=factories.make_price("1", "1"))
     ApiKey.objects.filter(name="inference").update(limit_nano=10**9)
-    assert admitted(site, 3, monkeypatch, max_tokens=5000) == [-7, -2, -2]
+    assert admitted(site, 3, monkeypatch, max_tokens=5000) == [-8, -2, -2]
 
 
 def test_a_stored_generation_is_admitted_if_another_of_its_batch_fails(site: Site) -> None:

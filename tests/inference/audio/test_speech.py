@@ -112,7 +112,7 @@ def test_the_first_bytes_come_before_the_last_ones_exist(site: Site) -> None:
         ("sim-status:429", 429, "Rate limit reached"),
         ("sim-status:400", 400, "The request is not valid."),
         ("sim-status:500", 502, "The server had an error."),
-        ("sim-error-200", 502, "The server had an error."),
+        ("sim-error-200", 503, "The server had an error."),
         ("sim-html", 502, "not audio"),
         ("sim-html-audio", 502, "not audio"),
         ("sim-wrong-shape", 502, "not audio"),
@@ -142,13 +142,22 @@ def test_the_next_provider_answers_for_one_that_sends_no_audio(site: Site) -> No
     assert [each["status"] for each in site.settled().attempts] == [502, 200]
 
 
-@pytest.mark.parametrize("behaviour", ["sim-reset-stream", "sim-close-stream", "sim-error-stream"])
-def test_audio_that_is_cut_off_breaks_the_connection(site: Site, behaviour: str) -> None:
+@pytest.mark.parametrize(
+    ("behaviour", "error_type"),
+    [
+        ("sim-reset-stream", "provider_unavailable"),
+        ("sim-close-stream", "provider_unavailable"),
+        ("sim-error-stream", "provider_overloaded"),
+    ],
+)
+def test_audio_that_is_cut_off_breaks_the_connection(
+    site: Site, behaviour: str, error_type: str
+) -> None:
     publish(site, behaviour, price=factories.make_price("0.001", "0"))
     with pytest.raises(requests.exceptions.ChunkedEncodingError):
         speak(site)
     row = site.settled()
-    assert (row.status, row.error_type) == ("failed", "provider_unavailable")
+    assert (row.status, row.error_type) == ("failed", error_type)
     # What was delivered was spoken, so the text is paid for.
     assert row.cost_nano == 3_000_000
     assert_in_order()

@@ -160,7 +160,7 @@ def test_a_length_that_is_not_reported_is_read_from_the_file(
     ("behaviour", "status"),
     [
         ("sim-status:429", 429), ("sim-status:400", 400), ("sim-status:500", 502),
-        ("sim-error-200", 502), ("sim-html", 502), ("sim-wrong-shape", 502),
+        ("sim-error-200", 503), ("sim-html", 502), ("sim-wrong-shape", 502),
         ("sim-connect-reset", 502),
     ],
 )  # fmt: skip
