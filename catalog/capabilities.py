@@ -18,6 +18,9 @@ class NativeFormat(StrEnum):
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
+    # OpenAI serves some models by Responses alone, and others by both.
+    RESPONSES = "responses"
+    BOTH = "openai_responses"
 
 
 class ThinkingControl(StrEnum):
@@ -30,10 +33,11 @@ class ThinkingControl(StrEnum):
 class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The abilities of one model; the defaults are those of a model that nobody has described.
 
-    ``native_format`` matters to Azure, Bedrock and Vertex, ``thinking`` to the formats of Anthropic
-    and Gemini. A model that ``thinks_between_tools`` always does so, and cannot be forced to call a
-    tool. ``combines_sampling`` says that it accepts a temperature and a top_p together. The last
-    two matter to Anthropic's format.
+    ``native_format`` matters to Azure, Bedrock and Vertex, and at OpenAI and Azure it says whether
+    the model speaks Responses. ``thinking`` matters to the formats of Anthropic and Gemini. A model
+    that ``thinks_between_tools`` always does so, and cannot be forced to call a tool.
+    ``combines_sampling`` says that it accepts a temperature and a top_p together. The last two
+    matter to Anthropic's format.
     """
 
     native_format: NativeFormat = NativeFormat.OPENAI
@@ -46,10 +50,15 @@ class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.native_format == NativeFormat.ANTHROPIC
 
     @property
+    def has_responses(self) -> bool:
+        return self.native_format in _RESPONSES
+
+    @property
     def has_thinking_budget(self) -> bool:
         return self.thinking == ThinkingControl.BUDGET
 
 
+_RESPONSES: Final = (NativeFormat.RESPONSES, NativeFormat.BOTH)
 UNDESCRIBED: Final = Capabilities()
 # The formats of authors whose models are served in no other format.
 _NATIVE_FORMATS: Final = {"anthropic": NativeFormat.ANTHROPIC}

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _NAMES: Final = frozenset(("openai", "anthropic", "gemini", "azure", "bedrock", "vertex"))
 # The dialects whose models of Anthropic are served in Anthropic's format.
 _CLAUDE_CLOUDS: Final = frozenset(("azure", "bedrock", "vertex"))
+# The dialects of servers that may speak OpenAI's Responses.
+_RESPONSES_DIALECTS: Final = frozenset(("openai", "azure"))
 # The clouds that know a part of Anthropic's format alone.
 _PARTIAL: Final = frozenset(("bedrock", "vertex"))
 _CLAUDE_DIALECTS: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
@@ -61,7 +63,14 @@ def native_format(name: str, capabilities: Capabilities) -> NativeFormat | None:
     """Returns the format, other than chat, in which requests to a dialect may pass unchanged."""
     if name == "anthropic" or (name in _CLAUDE_CLOUDS and capabilities.is_anthropic):
         return NativeFormat.ANTHROPIC
+    if name in _RESPONSES_DIALECTS and capabilities.has_responses:
+        return NativeFormat.RESPONSES
     return None
+
+
+def lacks_chat(name: str | None, capabilities: Capabilities) -> bool:
+    """Returns whether a dialect serves the model in OpenAI's Responses alone."""
+    return capabilities.native_format is NativeFormat.RESPONSES and name in _RESPONSES_DIALECTS
 
 
 def speaks(name: str | None, capabilities: Capabilities, native: NativeBody) -> bool:
@@ -73,9 +82,11 @@ def speaks(name: str | None, capabilities: Capabilities, native: NativeBody) -> 
 
 def get_native(name: str, capabilities: Capabilities) -> Dialect | None:
     """Returns the dialect that relays requests in the format of :func:`native_format`."""
-    if native_format(name, capabilities) is None:
+    kind = native_format(name, capabilities)
+    if kind is None:
         return None
-    module: Any = _load(_CLAUDE_DIALECTS.get(name, name))
+    is_anthropic = kind is NativeFormat.ANTHROPIC
+    module: Any = _load(_CLAUDE_DIALECTS.get(name, name) if is_anthropic else name)
     native: Dialect = module.native
     return native
 

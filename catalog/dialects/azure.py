@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from catalog.dialects import openai
 from catalog.dialects.base import Call, Operation
+from catalog.dialects.openai.responses import PATH, NativeResponses, build_response
 from catalog.dialects.shared import credentials
 from config.credentials import Secret
 from config.egress import OutboundRequest
@@ -37,3 +38,16 @@ def build(call: Call) -> OutboundRequest:
     return openai.build_request(
         call, f"https://{credential.host}/openai/{path}", {"api-key": credential.api_key.reveal()}
     )
+
+
+def _build_native(call: Call) -> OutboundRequest:
+    credential = credentials.parse_azure(call.secret)
+    version = credential.api_version
+    # The dated interface, too, names the deployment in the body here.
+    path = f"v1/{PATH}" if version is None else f"{PATH}?api-version={version}"
+    return build_response(
+        call, f"https://{credential.host}/openai/{path}", {"api-key": credential.api_key.reveal()}
+    )
+
+
+native: Final = NativeResponses(host, _build_native, names_deployments)

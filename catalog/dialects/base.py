@@ -123,6 +123,8 @@ class NativeBody(msgspec.Struct, frozen=True):
     is refused by it. ``clouds`` are the dialects of the clouds that serve all of it, as the author
     of the format does; ``beside`` names for each cloud the fields that it does not know and that
     change no answer.
+    ``left_out`` names what the caller sent and no upstream gets. ``told`` are members of an answer
+    that repeat what the gateway replaced in the request.
     """
 
     format: NativeFormat
@@ -131,6 +133,8 @@ class NativeBody(msgspec.Struct, frozen=True):
     problem: tuple[str, str] | None = None
     clouds: frozenset[str] = frozenset()
     beside: Mapping[str, frozenset[str]] = {}
+    left_out: tuple[str, ...] = ()
+    told: Mapping[str, Any] = {}
 
     def __repr__(self) -> str:
         """Names the request without its content, which no traceback shall show."""

@@ -207,10 +207,15 @@ class LanguageModel(BaseModel):
         choices=[
             (NativeFormat.OPENAI.value, "OpenAI"),
             (NativeFormat.ANTHROPIC.value, "Anthropic Messages"),
+            (NativeFormat.RESPONSES.value, "OpenAI Responses alone"),
+            (NativeFormat.BOTH.value, "OpenAI and OpenAI Responses"),
         ],
         default=NativeFormat.OPENAI.value,
         db_default=NativeFormat.OPENAI.value,
-        help_text="The format in which Azure, Bedrock and Vertex serve the model.",
+        help_text=(
+            "The format in which Azure, Bedrock and Vertex serve the model. Responses: all its "
+            "providers of the dialects OpenAI and Azure serve /responses."
+        ),
     )
     thinking = models.CharField(
         "thinking is limited by",

@@ -10,6 +10,7 @@ from catalog.dialects.base import Chunk, Operation, Reply
 from catalog.dialects.shared.images.replies import split_reply
 from catalog.pricing import Usage
 from inference.requests.messages import relay
+from inference.requests.responses import envelope
 
 
 def _count_completion(usage: Usage) -> dict[str, int]:
@@ -87,6 +88,9 @@ class NativeForm(NamedTuple):
     ``is_end`` tells the events that say how the answer ended, which ``write_end`` returns with the
     usage and the end mark; it makes one if the upstream sent none. ``write_counts`` writes the
     counts of a usage as the format names them. ``defaults`` are members that every client needs.
+    ``repeats_start`` says that the last event has our identity too. ``write_error`` writes the last
+    event of an answer that fails after this number of events; without it, an error is told as in
+    chat. ``costs`` renames the parts of an upstream's cost.
     """
 
     encode_event: Callable[[Members], bytes]
@@ -95,6 +99,9 @@ class NativeForm(NamedTuple):
     write_end: Callable[[Members | None, Members, Members], bytes]
     write_counts: Callable[[Usage], Members]
     defaults: Members
+    repeats_start: bool = False
+    write_error: Callable[[Members, Members, Members, int], bytes] | None = None
+    costs: Mapping[str, str] = {}
 
 
 NATIVE_FORMS: Final[Mapping[NativeFormat, NativeForm]] = {
@@ -105,6 +112,17 @@ NATIVE_FORMS: Final[Mapping[NativeFormat, NativeForm]] = {
         relay.write_end,
         relay.write_counts,
         relay.DEFAULTS,
+    ),
+    NativeFormat.RESPONSES: NativeForm(
+        envelope.encode_event,
+        envelope.write_start,
+        envelope.is_end,
+        envelope.write_end,
+        envelope.write_counts,
+        {},
+        repeats_start=True,
+        write_error=envelope.write_error,
+        costs=envelope.COSTS,
     ),
 }
 ANSWERS: Final[Mapping[Operation, AnswerRow]] = {

@@ -373,16 +373,11 @@ class Attempts:
         """Returns the members that describe the routing; none unless the caller asked for them."""
         if not self._admission.is_metadata_wanted:
             return {}
-        left_out = _list_left_out(self.candidate, self._admission.request)
+        left_out = self.candidate.name_left_out(self._admission.request)
         return _describe_routing(self._admission, self.records, left_out, self.elapsed_ms)
 
     def _record(self, started_ms: int, ended_ms: int, error: GatewayError | None) -> None:
         self.records.append(_describe_attempt(self.candidate, ended_ms - started_ms, error))
-
-
-def _list_left_out(candidate: Candidate, request: InferenceRequest) -> list[str]:
-    """Returns what the face and the candidate leave out of a request."""
-    return [*request.left_out, *candidate.name_left_out(request)]
 
 
 def may_accept(route: Route, error: UpstreamRefused, refusing: Route) -> bool:

@@ -352,7 +352,8 @@ class Exchange:
                 if self._is_delivering and isinstance(exc, TimeoutError):
                     raise CallerStuck from None
                 error = attempts.break_off(exc)
-                await self.deliver_error(deliver, error, renderer)
+                deliver_last = relay if renderer.has_own_errors else deliver
+                await self.deliver_error(deliver_last, error, renderer)
         except BaseException as exc:
             error = exc
             await self._drain(exc)

@@ -127,6 +127,11 @@ class Renderer:
     # Whether the answer has the format of the caller's interface already.
     is_native: ClassVar = False
 
+    @property
+    def has_own_errors(self) -> bool:
+        """Whether the last event of a failure needs no conversion for the caller's interface."""
+        return False
+
     def render_end(self, metadata: dict[str, Any]) -> bytes:
         """Returns the last events of a stream: the usage and the end mark."""
         return self.render_usage_event(metadata) + DONE
@@ -189,7 +194,7 @@ class Renderer:
 class NativeRenderer(Renderer):
     """Relays an answer in its caller's own format, and changes its id, model and usage alone."""
 
-    __slots__ = ("_form", "_held", "_started_usage")
+    __slots__ = ("_events", "_form", "_held", "_started", "_started_usage", "_told")
     is_native: ClassVar = True
 
     def __init__(
@@ -204,6 +209,10 @@ class NativeRenderer(Renderer):
         self._form = NATIVE_FORMS[native.format]
         # The last event that says how the answer ended; it waits for the cost.
         self._held: Fields | None = None
+        self._told = native.told
+        # The members of the answer as it began, and the number of its events.
+        self._started: dict[str, Any] = {}
+        self._events = 0
         self._started_usage: dict[str, Any] = {}
 
     def render_reply(self, reply: Reply, metadata: dict[str, Any]) -> list[Piece]:
@@ -221,27 +230,52 @@ class NativeRenderer(Renderer):
         self._tally.add(chunk)
         if chunk.is_done:
             return b""
+        self._events += 1
         if not chunk.fields:
             return chunk.data
+        identity = self._identify({})
         if self._form.is_end(chunk.fields):
             held, self._held = self._held, chunk.fields
+            if self._form.repeats_start:
+                self._held, _ = self._form.write_start(chunk.fields, identity)
             return b"" if held is None else self._form.encode_event(held)
-        identity = self._identify({})
         if not self._tally.is_believed:
             identity["usage"] = self._form.write_counts(self._tally.count().usage)
         fields, usage = self._form.write_start(chunk.fields, identity)
+        self._started = fields
         self._started_usage = usage if isinstance(usage, dict) else _decode_counts(usage)
         return self._form.encode_event(fields)
 
     def render_end(self, metadata: dict[str, Any]) -> bytes:
         return self._form.write_end(self._held, self._usage_body(), metadata)
 
+    @property
+    def has_own_errors(self) -> bool:
+        """Whether an answer that has begun can end with an error in its own format."""
+        return bool(self._started) and self._form.write_error is not None
+
+    def render_error_event(self, error: GatewayError, metadata: dict[str, Any]) -> bytes:
+        if not self.has_own_errors:
+            return super().render_error_event(error, metadata)
+        assert self._form.write_error is not None
+        self._tally.finish_reason = "error"
+        body = error.body()["error"]
+        return self._form.write_error(self._started, body, metadata, self._events)
+
     def _identify(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {
             "id": self._generation_id,
             "model": self._candidate.route.model_slug,
             "provider": self._candidate.route.facts.provider_name,
+            **self._told,
         }
+
+    def _usage_body(self) -> dict[str, Any]:
+        body = super()._usage_body()
+        if costs := self._form.costs:
+            details = body["cost_details"]
+            body["cost_details"] = {costs.get(name, name): cost for name, cost in details.items()}
+        return body
 
     def _read_usage(self, raw: Any) -> dict[str, Any]:
         """Returns the upstream's usage: the counts of the end, over those of the beginning."""

@@ -79,7 +79,7 @@ class Connection(RequestHead):
         self.preset: Preset | None = None
         # What the request offered and the model was not told of.
         self.left_out: tuple[str, ...] = ()
-        # Names the tools that are not sent to the candidate that answers.
+        # Names what is not sent to the candidate that answers, once there is one.
         self.name_left_out: Callable[[], list[str]] | None = None
         # The status was sent; and an event, not only comments.
         self.has_begun = self._has_events = False
@@ -295,10 +295,9 @@ class Connection(RequestHead):
             headers.append((b"x-generation-id", self.generation_id.encode()))
         if self.rate_headers:
             headers += [(name.encode(), text.encode()) for name, text in self.rate_headers.items()]
-        unpriced = () if self.name_left_out is None else self.name_left_out()
-        if self.left_out or unpriced:
-            names = ", ".join((*self.left_out, *unpriced))
-            headers.append((b"x-left-out", names.encode("ascii", "replace")))
+        left_out = self.left_out if self.name_left_out is None else self.name_left_out()
+        if left_out:
+            headers.append((b"x-left-out", ", ".join(left_out).encode("ascii", "replace")))
         return headers
 
 

@@ -23,8 +23,8 @@ def _read_messages(body: bytes, session_id: str | None) -> InferenceRequest:
 
 
 def _read_responses(body: bytes, session_id: str | None) -> InferenceRequest:
-    chat = responses.to_chat(body, session_id=session_id).chat
-    return parsing.parse(Operation.CHAT, chat, is_checked=True)
+    request, _ = responses.parse_response(body, session_id=session_id)
+    return request
 
 
 def _read_transcription(body: bytes, session_id: str | None) -> InferenceRequest:

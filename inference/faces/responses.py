@@ -1,20 +1,20 @@
-"""OpenAI's Responses: every request becomes a chat request, and its answer is translated back."""
+"""OpenAI's Responses: requests become chat requests, and their answers are translated back.
+
+Where a provider speaks Responses too, body and answer pass instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
 from catalog.dialects.shared.raw import Piece
 from inference.faces.connection import Connection
 from inference.faces.conversion import convert_reply
-from inference.requests import parsing
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses.events import Events
 from inference.requests.responses.reply import render_reply
-from inference.requests.responses.request import to_chat
+from inference.requests.responses.request import parse_response
 from inference.requests.responses.tools import Tool
 
 
@@ -27,13 +27,12 @@ class ResponsesConnection(Connection):
     _events: Events
 
     def parse(self, body: bytes) -> InferenceRequest:
-        translated = to_chat(body, session_id=self.header(b"x-session-id"))
-        request = parsing.parse(
-            self.operation, translated.chat, is_checked=True, preset=self.preset
+        request, translated = parse_response(
+            body, session_id=self.header(b"x-session-id"), preset=self.preset
         )
         self._echo, self._tools = translated.echo, translated.tools
         self._events = Events(translated.echo, translated.tools)
-        return replace(request, left_out=translated.left_out)
+        return request
 
     def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
         return convert_reply(reply, lambda body: render_reply(body, self._echo, self._tools))

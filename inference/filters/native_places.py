@@ -1,4 +1,4 @@
-"""The places of a body in Anthropic's Messages, as :mod:`places` has those of chat; pure."""
+"""The places of a body in Messages and in Responses, as :mod:`places` has those of chat; pure."""
 
 from __future__ import annotations
 
@@ -91,7 +91,52 @@ _EDIT: Final = Place(
     redaction=Redaction.REFUSE,
     is_parameter=True,
 )
-# ``metadata`` is not sent: the gateway replaces it.
+_ITEM_MEMBERS: Final[dict[str, Place]] = {}
+_ITEM: Final = Place(_ITEM_MEMBERS)
+_OPENAI_TOOL: Final[dict[str, Place]] = {}
+_ITEM_MEMBERS.update(
+    {
+        "type": one_of(
+            "message reasoning function_call function_call_output custom_tool_call"
+            " custom_tool_call_output local_shell_call local_shell_call_output shell_call"
+            " shell_call_output apply_patch_call apply_patch_call_output tool_search_call"
+            " tool_search_output web_search_call image_generation_call additional_tools"
+            " configuration_update input_text input_image input_file input_audio output_text"
+            " refusal summary_text reasoning_text text url_citation search exec"
+        ),
+        "role": one_of("user assistant system developer"),
+        "status": one_of("in_progress completed incomplete failed"),
+        "phase": one_of("commentary final_answer"),
+        "detail": one_of("auto low high original"),
+        "content": _ITEM,
+        "summary": _ITEM,
+        "output": _ITEM,
+        "tools": Place(_OPENAI_TOOL),
+        "action": DATA,
+        "operation": DATA,
+        "image_url": Place({"url": ENCODED}, redaction=Redaction.REFUSE, is_encoded=True),
+        "input_audio": Place({"data": ENCODED, "format": FIXED}),
+        **dict.fromkeys(("name", "namespace", "execution"), FIXED),
+        **dict.fromkeys(("id", "call_id"), ID),
+        **dict.fromkeys(("encrypted_content", "file_data", "file_url", "result"), ENCODED),
+        **dict.fromkeys(("text", "refusal", "arguments", "input", "filename"), TEXT),
+    }
+)
+_OPENAI_TOOL.update(
+    {
+        "type": one_of(
+            "function custom namespace local_shell shell apply_patch tool_search grammar"
+        ),
+        "name": FIXED,
+        "description": TEXT,
+        "parameters": SCHEMA,
+        "tools": Place(_OPENAI_TOOL),
+        "format": Place({"type": one_of("text grammar"), "syntax": FIXED, "definition": FIXED}),
+        **dict.fromkeys(
+            ("strict", "defer_loading", "execution", "allowed_callers", "environment"), PARAMETER
+        ),
+    }
+)
 NATIVE_BODIES: Final[Mapping[NativeFormat, Mapping[str, Place]]] = {
     NativeFormat.ANTHROPIC: {
         "model": FIXED,
@@ -120,7 +165,55 @@ NATIVE_BODIES: Final[Mapping[NativeFormat, Mapping[str, Place]]] = {
         "cache_control": CACHE_CONTROL,
         "service_tier": one_of("auto standard_only"),
         **dict.fromkeys(("max_tokens", "stream", "temperature", "top_p", "top_k"), PARAMETER),
-    }
+    },
+    NativeFormat.RESPONSES: {
+        "model": FIXED,
+        "input": _ITEM,
+        "instructions": TEXT,
+        "tools": Place(_OPENAI_TOOL),
+        "tool_choice": Place(_OPENAI_TOOL, redaction=Redaction.REFUSE),
+        "text": Place(
+            {
+                "format": Place(
+                    {
+                        "type": one_of("text json_object json_schema"),
+                        "name": FIXED,
+                        "description": TEXT,
+                        "schema": SCHEMA,
+                        "strict": PARAMETER,
+                    }
+                ),
+                "verbosity": one_of("low medium high"),
+            }
+        ),
+        "reasoning": Place(
+            {
+                "effort": one_of("none minimal low medium high xhigh max"),
+                "summary": one_of("auto concise detailed"),
+            },
+            redaction=Redaction.REFUSE,
+        ),
+        "include": FIXED,
+        "truncation": one_of("disabled"),
+        "service_tier": one_of("auto default flex priority scale"),
+        "prompt_cache_key": ID,
+        **dict.fromkeys(
+            (
+                "max_output_tokens",
+                "max_tool_calls",
+                "stream",
+                "temperature",
+                "top_p",
+                "top_logprobs",
+                "parallel_tool_calls",
+                "stream_options",
+            ),
+            PARAMETER,
+        ),
+    },
 }
 # The members that the gateway replaces.
-REPLACED: Final = frozenset(("model", "metadata"))
+REPLACED: Final[Mapping[NativeFormat, frozenset[str]]] = {
+    NativeFormat.ANTHROPIC: frozenset(("model", "metadata")),
+    NativeFormat.RESPONSES: frozenset(("model",)),
+}

@@ -137,10 +137,10 @@ def _screen_twin(filters: Filters, native: NativeBody, deadline: float) -> Nativ
 
 def _screen_native(reader: Reader, native: NativeBody) -> NativeBody:
     """Returns the native form of a request with redacted texts replaced."""
-    places = NATIVE_BODIES[native.format]
+    places, replaced = NATIVE_BODIES[native.format], REPLACED[native.format]
     changed: dict[str, Any] = {}
     for name, raw in native.fields.items():
-        if name in REPLACED:
+        if name in replaced:
             continue
         if name not in places:
             reader.where = "a field of the request"
@@ -149,6 +149,8 @@ def _screen_native(reader: Reader, native: NativeBody) -> NativeBody:
         reader.is_of_user = name != "system"
         if name == "messages":
             value = _screen_turns(reader, raw, places[name])
+        elif name == "input" and first_byte(raw) == b"[":
+            value = _screen_items(reader, raw, places[name])
         else:
             value = reader.read_value(raw, places.get(name, TEXT))
         if value is not None:
@@ -189,6 +191,20 @@ def _screen_turns(reader: Reader, raw: msgspec.Raw, place: Place) -> bytes | Non
             is_changed = True
     reader.is_of_user = True
     return _encode(turns) if is_changed else None
+
+
+def _screen_items(reader: Reader, raw: msgspec.Raw, place: Place) -> bytes | None:
+    """Screens the items of a response; calls, outputs and reasoning are not the user's text."""
+    items: list[Any] = _decode_list(raw)
+    is_changed = False
+    for index, item in enumerate(items):
+        role = _decode_members(item).get("role", b"null")
+        reader.is_of_user = bytes(role) == b'"user"'
+        if (value := reader.read_value(item, place, depth=1)) is not None:
+            items[index] = msgspec.Raw(value)
+            is_changed = True
+    reader.is_of_user = True
+    return _encode(items) if is_changed else None
 
 
 def _is_result(block: msgspec.Raw) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 from accounts.policy import Policy
 from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
+from catalog.dialects.base import Operation
 from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
 from config.api.errors import LONGEST_RETRY_AFTER, Forbidden, InvalidRequest, TooManyRequests
@@ -28,7 +29,7 @@ from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import field_error, missing_field
 from inference.requests.schemas import MaxPrice, ProviderPreferences
 from inference.routing.health import UNKNOWN, Health, subject_of
-from inference.routing.needs import explain_no_candidate, find_shortfalls
+from inference.routing.needs import NoEndpoint, explain_no_candidate, find_shortfalls
 from inference.routing.pacing import Pace
 from inference.routing.ranking import Contender, Ranking, draw_seed, is_down
 from inference.routing.routes import (
@@ -43,6 +44,7 @@ from inference.routing.routes import (
 
 _MILLION: Final = Decimal(1_000_000)
 _FREE: Final = Decimal(0)
+_CHAT: Final = frozenset((Operation.CHAT, Operation.TEXT))
 
 
 class Unusable(StrEnum):
@@ -196,6 +198,12 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
             refusal = field_error(field, text)
             refusal.metadata |= metadata
             raise refusal
+    if native is None and any(each.reasons == [Unusable.NATIVE] for each in selection.excluded):
+        raise NoEndpoint(
+            f"The providers of {selection.requested!r} serve it in OpenAI's Responses alone. Send "
+            "the request to /responses, without a preset or plugins.",
+            metadata=metadata,
+        )
     reasons = [(excluded.route, excluded.reasons) for excluded in selection.excluded]
     raise explain_no_candidate(request, selection.requested, reasons, metadata)
 
@@ -518,7 +526,10 @@ def _unmet_requirements(
     elif request.operation not in route.operations:
         reasons.append(Unusable.OPERATION)
     native = request.native
-    if native is not None and native.problem is not None and not route.speaks(native):
+    if native is None:
+        if route.lacks_chat and request.operation in _CHAT:
+            reasons.append(Unusable.NATIVE)
+    elif (native.problem is not None or route.lacks_chat) and not route.speaks(native):
         reasons.append(Unusable.NATIVE)
     reasons += find_shortfalls(route, request)
     return reasons

@@ -164,6 +164,11 @@ class Route:
         """Whether a token has a rate of its own that is written to a cache for an hour."""
         return self.price.has_rate(Billable.CACHED, "write_1h")
 
+    @property
+    def lacks_chat(self) -> bool:
+        """Whether the provider serves the model in OpenAI's Responses alone."""
+        return dialects.lacks_chat(self.dialect, self.capabilities)
+
     def speaks(self, native: NativeBody) -> bool:
         """Returns whether the endpoint serves a request in its caller's own format."""
         return dialects.speaks(self.dialect, self.capabilities, native)
@@ -224,7 +229,8 @@ class Candidate:
         native = self.native_of(request)
         if native is not None:
             names |= native.beside.get(self.route.dialect or "", frozenset())
-        return sorted(names)
+        left_out = request.left_out if native is None else native.left_out
+        return [*left_out, *sorted(names)]
 
     @property
     def pace(self) -> Pace | None:

@@ -284,16 +284,5 @@ class NativeReader:
             output_bytes=size,
             has_choices=True,
             upstream_id=self._id,
-            data=encode_native_event(event.type, data),
+            data=replies.encode_named_event(event.type, data),
         )
-
-
-def encode_native_event(name: str, data: bytes) -> bytes:
-    """Returns an event of Anthropic's format, whose name is the ``type`` of its data.
-
-    JSON allows line ends between its values, and control characters nowhere: as spaces they end no
-    event, and change nothing.
-    """
-    if b"\n" in data or b"\r" in data:
-        data = data.replace(b"\n", b" ").replace(b"\r", b" ")
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)

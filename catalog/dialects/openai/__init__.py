@@ -34,6 +34,7 @@ from catalog.dialects.openai.images import (
 from catalog.dialects.openai.members import raise_for_error
 from catalog.dialects.openai.requests import build_request as build_json
 from catalog.dialects.openai.rerank import parse_rerank, place_rerank, write_rerank
+from catalog.dialects.openai.responses import PATH, NativeResponses, build_response
 from catalog.dialects.openai.speech import SpeechParser, refuse_whole_speech
 from catalog.dialects.openai.stream import ChoicesParser
 from catalog.dialects.openai.transcriptions import parse_transcription
@@ -47,6 +48,7 @@ __all__ = [
     "host",
     "image_parameters",
     "names_deployments",
+    "native",
     "operations",
     "parse_reply",
     "path",
@@ -104,6 +106,14 @@ def build(call: Call) -> OutboundRequest:
         f"{call.base_url}/{path(call)}" if place is None else place(call.base_url),
         {"Authorization": f"Bearer {call.secret.reveal()}"},
     )
+
+
+def _build_native(call: Call) -> OutboundRequest:
+    login = {"Authorization": f"Bearer {call.secret.reveal()}"}
+    return build_response(call, f"{call.base_url}/{PATH}", login)
+
+
+native: Final = NativeResponses(host, _build_native)
 
 
 def parse_reply(operation: Operation, body: Body) -> Reply:

@@ -193,6 +193,19 @@ def build_chunk(
     )
 
 
+def encode_named_event(name: str, data: bytes) -> bytes:
+    """Returns an event of a format that names events by the ``type`` of their data.
+
+    JSON allows line ends between its values, and control characters nowhere: as spaces they end no
+    event, and change nothing.
+    """
+    if "\n" in name or "\r" in name:
+        raise InvalidStream("An event of the stream is malformed.")
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\n", b" ").replace(b"\r", b" ")
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
 def build_end_mark(*, is_unmarked: bool = False) -> Chunk:
     """Returns the end mark of a stream, or what stands for a missing one."""
     return Chunk(fields={}, is_done=True, is_unmarked=is_unmarked)

@@ -1,4 +1,8 @@
-"""Builds the response object around the items of an answer."""
+"""Builds the response object around the items of an answer.
+
+Answers of providers that speak Responses too have one: the gateway's own members are put into it,
+and the rest passes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.pricing import Usage
 from config.clocks.clock import clock
 from inference.requests.chat_replies import (
     ChatError,
@@ -33,10 +38,18 @@ _CODES: Final = {
 }
 _CONTEXT: Final = "context_length_exceeded"
 # Chat's names of the two halves of an upstream's cost, and the names of this interface.
-_COSTS: Final = {
+COSTS: Final = {
     "upstream_inference_prompt_cost": "upstream_inference_input_cost",
     "upstream_inference_completions_cost": "upstream_inference_output_cost",
 }
+
+
+# The end mark of a stream.
+DONE: Final = b"data: [DONE]\n\n"
+Members = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_type = msgspec.json.Decoder(str).decode
 
 
 class Envelope(msgspec.Struct):
@@ -113,7 +126,7 @@ def _read_costs(raw: msgspec.Raw) -> dict[str, Any] | None:
     if not bytes(raw):
         return None
     costs = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    return {_COSTS.get(name, name): cost for name, cost in costs.items()}
+    return {COSTS.get(name, name): cost for name, cost in costs.items()}
 
 
 def render_failure(error: ChatError) -> dict[str, Any]:
@@ -122,3 +135,55 @@ def render_failure(error: ChatError) -> dict[str, Any]:
     if error.metadata.get("provider_code") == _CONTEXT:
         code = _CONTEXT
     return {"code": code, "message": error.message, "metadata": error.metadata}
+
+
+def encode_event(fields: Members) -> bytes:
+    """Encodes an event; line ends between raw values become spaces, because they would end it."""
+    data = _encode(fields)
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\n", b" ").replace(b"\r", b" ")
+    return b"event: %b\ndata: %b\n\n" % (_type_of(fields).encode(), data)
+
+
+def _type_of(fields: Members) -> str:
+    kind: Any = fields.get("type")
+    return _decode_type(kind) if isinstance(kind, msgspec.Raw) else kind
+
+
+def is_end(fields: Members) -> bool:
+    return _type_of(fields) in ("response.completed", "response.incomplete")
+
+
+def write_start(fields: Members, identity: Members) -> tuple[Members, Any]:
+    """Returns an event with our identity in its response, and the usage in that."""
+    response: Members = {**_decode_members(fields["response"]), **identity}
+    return {**fields, "response": response}, response.get("usage")
+
+
+def write_end(fields: Members | None, usage: Members, metadata: Members) -> bytes:
+    """Returns the last event with the usage, and the end mark; that event ends every answer."""
+    assert fields is not None
+    response = {**fields["response"], "usage": usage, **metadata}
+    rest = {name: value for name, value in fields.items() if name not in ("usage", "response")}
+    return encode_event({**rest, "response": response}) + DONE
+
+
+def write_error(started: Members, error: Members, metadata: Members, count: int) -> bytes:
+    """Returns the last event of an answer that fails after ``count`` events."""
+    failure = render_failure(msgspec.convert(error, ChatError))
+    response = {**started["response"], "status": "failed", "error": failure, **metadata}
+    event = {"type": "response.failed", "sequence_number": count, "response": response}
+    return encode_event(event) + DONE
+
+
+def write_counts(usage: Usage) -> Members:
+    return {
+        "input_tokens": usage.prompt,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached,
+            "cache_write_tokens": usage.cache_write + usage.cache_write_1h,
+        },
+        "output_tokens": usage.completion,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.prompt + usage.completion,
+    }

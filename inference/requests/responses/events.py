@@ -22,6 +22,7 @@ from inference.requests.chat_replies import (
     signature_detail,
 )
 from inference.requests.responses.envelope import (
+    DONE,
     Envelope,
     find_ending,
     render_failure,
@@ -43,8 +44,6 @@ from inference.requests.responses.output import (
     read_picture,
 )
 from inference.requests.responses.tools import Tool
-
-DONE: Final = b"data: [DONE]\n\n"
 
 # The gateway renders these events itself; no dialect accepts events of nearly this size.
 _EVENT_BYTES: Final = 67_108_864

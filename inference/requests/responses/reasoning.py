@@ -18,7 +18,7 @@ import msgspec
 from inference.requests.chat_replies import ReasoningDetail
 from inference.requests.limits import check_body
 
-_MARK: Final = "causeway1:"
+MARK: Final = "causeway1:"
 _CHECK_BYTES: Final = 16
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[ReasoningDetail]).decode
@@ -34,7 +34,7 @@ def seal(details: Iterable[ReasoningDetail]) -> str | None:
     if not any(detail.data or detail.signature for detail in kept):
         return None
     payload = _encode(kept)
-    return _MARK + base64.urlsafe_b64encode(_check(payload) + payload).decode()
+    return MARK + base64.urlsafe_b64encode(_check(payload) + payload).decode()
 
 
 def unseal(text: str) -> list[ReasoningDetail] | None:
@@ -43,10 +43,10 @@ def unseal(text: str) -> list[ReasoningDetail] | None:
     Raises :class:`Damaged`, and :class:`InvalidRequest` for a text beyond the limits of a body:
     anyone can make such a text.
     """
-    if not text.startswith(_MARK):
+    if not text.startswith(MARK):
         return None
     try:
-        sealed = base64.b64decode(text.removeprefix(_MARK), altchars=b"-_", validate=True)
+        sealed = base64.b64decode(text.removeprefix(MARK), altchars=b"-_", validate=True)
         check, payload = sealed[:_CHECK_BYTES], sealed[_CHECK_BYTES:]
         if check != _check(payload):
             raise Damaged

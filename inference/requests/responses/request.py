@@ -1,23 +1,39 @@
 """Parses requests of OpenAI's Responses, and rewrites them as chat requests.
 
 A field that chat cannot express is refused by name, unless its value sets nothing. A field of which
-the interface knows nothing is dropped.
+the interface knows nothing is dropped there, and passes to a provider that speaks Responses too.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from catalog.capabilities import NativeFormat
+from catalog.dialects.base import NativeBody, Operation
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
+from inference.requests import parsing
 from inference.requests.limits import MAX_MESSAGES, MAX_TOOLS, check_body
+from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
+from inference.requests.operations.presets import Preset
+from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import explain_decode_error, field_error, missing_field
 from inference.requests.responses.conversation import Conversation
 from inference.requests.responses.reading import is_unset, read
-from inference.requests.responses.tools import Tool, Tools
+from inference.requests.responses.reasoning import MARK
+from inference.requests.responses.tools import (
+    MAX_NAMES,
+    Tool,
+    Tools,
+    keep_callers_choice,
+    keep_callers_tools,
+)
 from inference.requests.schemas import SESSION_LENGTH, ProviderPreferences
 
 _Number = Annotated[float, msgspec.Meta(ge=-2, le=2)]
@@ -141,12 +157,24 @@ _SAME: Final = (
     "deferred_tools", "stop_server_tools_when", "seed", "min_p", "top_a", "repetition_penalty",
     "logit_bias", "preset", "prompt_cache_options",
 )  # fmt: skip
+# Members of this gateway's chat, and what names the caller: no provider gets them in this format.
+_OWN: Final = GATEWAY_FIELDS | {
+    *_REFUSED, "cache_control", "image_config", "modalities", "client_metadata",
+}  # fmt: skip
+# With these only the chat form says what the caller wants.
+_CHAT_ONLY: Final = ("image_config", "modalities")
+# What the gateway replaces on the way, and the answer repeats as the caller sent it.
+_TOLD: Final = ("user", "safety_identifier", "prompt_cache_key")
+_FILE: Final = re.compile(rb'"file_id"\s*:\s*"')
+_MARK: Final = b'"' + MARK.encode()
+_TOOLS: Final = b'"tools"'
 _LOGPROBS: Final = "message.output_text.logprobs"
 # A longer text is not repeated in the answer, whose events would each keep it in memory.
 _ECHO_BYTES: Final = 65_536
 _decode = msgspec.json.Decoder(ResponsesRequest).decode
 _decode_members = msgspec.json.Decoder(_Raws).decode
 _encode = msgspec.json.Encoder().encode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _flag = msgspec.json.Decoder(dict[str, Any] | None)
 
 
@@ -342,3 +370,91 @@ def _echo(request: ResponsesRequest, tools: Tools, choice: Any) -> dict[str, Any
         if len(encoded[name]) > _ECHO_BYTES:
             encoded[name] = absent
     return {name: msgspec.Raw(value) for name, value in encoded.items()}
+
+
+def parse_response(
+    body: bytes, *, session_id: str | None = None, preset: Preset | None = None
+) -> tuple[InferenceRequest, Translated]:
+    """Parses a request of Responses, with its native form where a provider could answer that.
+
+    The fields of a ``preset`` are those of chat, so a request with one has its chat form alone; and
+    so has one that asks the gateway to search. Raises :class:`InvalidRequest` with the name of the
+    wrong field.
+    """
+    translated = to_chat(body, session_id=session_id)
+    request = parsing.parse(Operation.CHAT, translated.chat, is_checked=True, preset=preset)
+    request = replace(request, left_out=translated.left_out)
+    members = _decode_members(body)
+    if (
+        preset is not None
+        or request.preferences.options
+        or request.server_tools.searches
+        or _FILE.search(body)
+        or any(not is_unset(members.get(name, _Any())) for name in _CHAT_ONLY)
+    ):
+        return request, translated
+    return (
+        replace(
+            request,
+            native=_read_native(body, members, translated),
+            # The chat form may lack what the body has, such as encrypted reasoning.
+            prompt_bound=request.prompt_bound + max(0, len(body) - len(translated.chat)),
+            size=max(request.size, len(body)),
+        ),
+        translated,
+    )
+
+
+def _read_native(body: bytes, members: _Raws, translated: Translated) -> NativeBody:
+    fields: dict[str, Any] = {
+        name: raw
+        for name, raw in members.items()
+        if (name == "model" or name not in _OWN) and bytes(memoryview(raw)[:5]) != b"null"
+    }
+    left_out = {name: None for name in translated.left_out if not name.startswith("input.")}
+    if "tools" in fields:
+        fields["tools"], dropped = keep_callers_tools(fields["tools"])
+        left_out |= dict.fromkeys(dropped)
+        if not _decode_items(fields["tools"]):
+            for name in ("tools", "tool_choice", "parallel_tool_calls"):
+                fields.pop(name, None)
+    if "tool_choice" in fields:
+        fields["tool_choice"] = keep_callers_choice(fields["tool_choice"])
+    items = fields.get("input")
+    if items is not None and (_MARK in body or _TOOLS in bytes(items)):
+        kept, dropped = _adapt_items(items)
+        fields["input"] = kept
+        left_out |= dict.fromkeys(dropped)
+    return NativeBody(
+        NativeFormat.RESPONSES,
+        fields,
+        left_out=tuple(left_out)[:MAX_NAMES],
+        told={name: translated.echo[name] for name in _TOLD},
+    )
+
+
+def _adapt_items(raw: msgspec.Raw) -> tuple[msgspec.Raw, list[str]]:
+    """Returns the items as OpenAI may get them, and the names of those that it does not get.
+
+    Reasoning with our own mark comes from another provider; tools that came inside the conversation
+    are filtered like all others.
+    """
+    if bytes(memoryview(raw)[:1]) != b"[":
+        return raw, []
+    kept: list[Any] = []
+    dropped: list[str] = []
+    for item in _decode_items(raw):
+        text = bytes(item)
+        if _MARK in text and _is_own_reasoning(_decode_members(text)):
+            dropped.append("input.reasoning")
+        elif _TOOLS in text and not is_unset((inner := _decode_members(text)).get("tools", _Any())):
+            tools, others = keep_callers_tools(inner["tools"])
+            kept.append({**inner, "tools": tools})
+            dropped += others
+        else:
+            kept.append(item)
+    return msgspec.Raw(_encode(kept)), dropped
+
+
+def _is_own_reasoning(item: Mapping[str, msgspec.Raw]) -> bool:
+    return bytes(item.get("encrypted_content", b"")).startswith(_MARK)

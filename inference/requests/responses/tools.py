@@ -25,11 +25,17 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _UNSAFE: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _UNSAFE_IN_HEADERS: Final = re.compile(r"[^a-zA-Z0-9_:.-]")
 _DIRECT: Final = "direct"
-_MAX_NAMES: Final = 32
+MAX_NAMES: Final = 32
 _MORE: Final = "more"
 _SEARCH: Final = "tool_search"
 _MODES: Final = frozenset(("auto", "none", "required"))
+# The types of tools that the caller runs, and that cost a provider nothing but tokens.
+_FUNCTIONS: Final = frozenset(("function", "custom"))
+_CALLERS: Final = _FUNCTIONS | {"namespace", "local_shell", "shell", "apply_patch", _SEARCH}
 _encode = msgspec.json.Encoder().encode
+_decode_any = msgspec.json.decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class _Typed(msgspec.Struct):
@@ -158,7 +164,7 @@ class Tools:
     def left_out(self) -> tuple[str, ...]:
         """The names of what is not sent: a header has room for the first of them."""
         names = tuple(self._left_out)
-        return names if len(names) <= _MAX_NAMES else (*names[:_MAX_NAMES], _MORE)
+        return names if len(names) <= MAX_NAMES else (*names[:MAX_NAMES], _MORE)
 
     def add_all(self, raws: Iterable[msgspec.Raw], place: str) -> None:
         for index, raw in enumerate(raws):
@@ -195,8 +201,7 @@ class Tools:
 
     def leave_out(self, kind: str) -> None:
         """Names what is not sent; the name must fit into a header."""
-        name = _UNSAFE_IN_HEADERS.sub("_", kind)[:64]
-        self._left_out[name] = None
+        self._left_out[_make_safe(kind)] = None
 
     def _choose_mode(self, mode: str) -> str | None:
         if self.functions:
@@ -335,6 +340,48 @@ class Tools:
         extra = {key: value for key, value in members.items() if value is not None}
         self.functions[name] = {"type": "function", "function": function, **extra}
         return True
+
+
+def _make_safe(kind: str) -> str:
+    return _UNSAFE_IN_HEADERS.sub("_", kind)[:64]
+
+
+def keep_callers_tools(raw: msgspec.Raw) -> tuple[msgspec.Raw, list[str]]:
+    """Returns the tools of a list that the caller runs itself, and the types of the others."""
+    dropped: list[str] = []
+    return _keep(raw, _CALLERS, dropped), dropped
+
+
+def keep_callers_choice(raw: msgspec.Raw) -> msgspec.Raw:
+    """Returns a choice that names no tool which is left out."""
+    if bytes(memoryview(raw)[:1]) != b"{":
+        return raw
+    choice = _decode_members(raw)
+    if is_unset(choice.get("tools", msgspec.Raw())):
+        return raw
+    return msgspec.Raw(_encode({**choice, "tools": _keep(choice["tools"], _CALLERS, [])}))
+
+
+def _keep(raw: msgspec.Raw, kinds: frozenset[str], dropped: list[str]) -> msgspec.Raw:
+    kept: list[Any] = []
+    for each in _decode_list(raw):
+        members = _decode_members(each)
+        kind = _decode_any(members.get("type", b"null"))
+        if kind not in kinds or _runs_elsewhere(members):
+            dropped.append(_make_safe(str(kind)))
+        elif kind == "namespace" and "tools" in members:
+            kept.append({**members, "tools": _keep(members["tools"], _FUNCTIONS, dropped)})
+        else:
+            kept.append(each)
+    return msgspec.Raw(_encode(kept))
+
+
+def _runs_elsewhere(tool: Mapping[str, msgspec.Raw]) -> bool:
+    """Returns whether a tool of this description runs in a container of the provider."""
+    environment = _decode_any(tool.get("environment", b"null"))
+    if environment is None:
+        return False
+    return not isinstance(environment, dict) or environment.get("type") != "local"
 
 
 def _name_choice(name: str) -> dict[str, Any]:

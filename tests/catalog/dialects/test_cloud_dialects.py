@@ -14,11 +14,13 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 from botocore.serialize import create_serializer
 from msgspec import Raw, structs
+from msgspec.structs import replace
 
 from catalog import dialects
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat, ThinkingControl
 from catalog.dialects import anthropic, azure, azure_claude, bedrock, openai, vertex, vertex_claude
 from catalog.dialects.base import Call, NativeBody, Operation, Untranslatable
+from catalog.dialects.openai.responses import NativeResponses
 from catalog.dialects.shared.credentials import InvalidCredential
 from config.credentials import Secret
 from config.egress import OutboundRequest
@@ -76,6 +78,37 @@ def test_azure_uses_the_dated_interface_that_the_credential_names() -> None:
         headers={"api-key": clouds.AZURE_KEY, **EVENTS},
         body=STREAM_BODY % b"my-gpt",
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "path"),
+    [(None, "v1/responses"), ("2025-04-01-preview", "responses?api-version=2025-04-01-preview")],
+)
+def test_azure_relays_responses_through_both_interfaces(version: str | None, path: str) -> None:
+    named = {} if version is None else {"api_version": version}
+    fields = {"model": "acme/gpt", "input": "Hi", "a_field_of_next_year": 1}
+    native = NativeBody(NativeFormat.RESPONSES, fields)
+    built = call(clouds.azure(**named), "my-codex", stream=True)
+    request = azure.native.build(replace(built, native=native))
+    assert request.url == f"https://contoso.openai.azure.com/openai/{path}"
+    assert request.headers["api-key"] == clouds.AZURE_KEY
+    assert isinstance(request.body, bytes)
+    assert json.loads(request.body) == {
+        **fields,
+        "model": "my-codex",
+        "store": False,
+        "stream": True,
+    }
+
+
+@pytest.mark.parametrize("name", ["openai", "azure", "anthropic", "vertex", "bedrock", "gemini"])
+def test_responses_are_spoken_by_two_dialects(name: str) -> None:
+    for native_format in NativeFormat:
+        found = dialects.get_native(name, Capabilities(native_format))
+        is_spoken = name in ("openai", "azure") and "responses" in native_format
+        assert isinstance(found, NativeResponses) is is_spoken
+        is_alone = is_spoken and native_format is NativeFormat.RESPONSES
+        assert dialects.lacks_chat(name, Capabilities(native_format)) is is_alone
 
 
 def test_azure_serves_text_completions_through_both_interfaces() -> None:

@@ -34,7 +34,7 @@ def feed_of(dialect: str, events: list[Any]) -> bytes:
     if dialect == "bedrock":
         return clouds.event_stream(*events)
     return b"".join(
-        (f"event: {event['type']}\n" if dialect == "anthropic" else "").encode()
+        (f"event: {event['type']}\n" if dialect in ("anthropic", "responses") else "").encode()
         + b"data: "
         + json.dumps(event).encode()
         + b"\n\n"

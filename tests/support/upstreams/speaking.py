@@ -1,4 +1,4 @@
-"""An upstream that speaks Anthropic's or Gemini's dialect."""
+"""An upstream that speaks Anthropic's or Gemini's dialect, or OpenAI's Responses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any, Final
 from tests.support.inference.transcripts import feed_of
 from tests.support.upstreams.tls import Server
 
-BASES: Final = {"anthropic": "/v1", "gemini": "/v1beta"}
+BASES: Final = {"anthropic": "/v1", "responses": "/v1", "gemini": "/v1beta"}
 
 PATHS: Final = {
     "anthropic": ("/v1/messages", "/v1/messages"),
+    "responses": ("/v1/responses", "/v1/responses"),
     "gemini": (
         "/v1beta/models/gemini-3.8-flash:generateContent",
         "/v1beta/models/gemini-3.8-flash:streamGenerateContent?alt=sse",

@@ -1,0 +1,450 @@
+"""Responses that pass to an upstream that speaks them too, and its answers, unchanged."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+import requests
+from openai import OpenAI
+
+from accounts.models import Guardrail
+from catalog.capabilities import NativeFormat
+from catalog.models import LanguageModel
+from config.credentials import Secret
+from inference.models import Generation
+from inference.requests.chat_replies import ReasoningDetail
+from inference.requests.responses.reasoning import seal
+from tests.support import factories
+from tests.support.database.snapshots import everything
+from tests.support.inference.messages import events_of
+from tests.support.inference.prices import read_pricing
+from tests.support.inference.responses import asked
+from tests.support.inference.site import OPERATOR_SECRET, Site
+from tests.support.upstreams.recorded_responses import (
+    AGENT,
+    COMPLETED,
+    EVENTS,
+    ITEMS,
+    OPENED,
+    RESPONSE,
+    USAGE,
+)
+from tests.support.upstreams.speaking import Upstream
+
+PATH: Final = "/api/v1/responses"
+RATES: Final = {
+    "prompt": "0.000003",
+    "completion": "0.000015",
+    "input_cache_read": "0.0000003",
+}
+# 80 tokens at the full rate, 20 read from the cache, and 40 of output.
+COST: Final = 0.000003 * 80 + 0.0000003 * 20 + 0.000015 * 40
+# What the gateway replaces in a request.
+REPLACED: Final = {"model", "store", "prompt_cache_key", "safety_identifier"}
+
+
+def publish(
+    site: Site, speaker: Upstream, native_format: str = NativeFormat.RESPONSES, **fields: Any
+) -> None:
+    """Publishes the model at an upstream that speaks Responses, with the operator's credential."""
+    provider = factories.make_provider(
+        "maker", name="Maker", dialect="openai", base_url=speaker.base_url
+    )
+    provider.set_credential(Secret(OPERATOR_SECRET))
+    LanguageModel.objects.filter(pk=site.model.pk).update(native_format=native_format)
+    site.publish("gpt-5-codex", provider=provider, price=read_pricing(RATES), **fields)
+
+
+def send(site: Site, body: dict[str, Any], *, key: str | None = None) -> requests.Response:
+    return site.post(body, path=PATH, key=key)
+
+
+def sent(speaker: Upstream) -> dict[str, Any]:
+    [(_, _, body)] = speaker.seen()
+    return dict(body)
+
+
+def as_ours(site: Site, row: Generation, response: dict[str, Any]) -> dict[str, Any]:
+    identity = {"id": row.id, "model": site.model.slug, "provider": "Maker"}
+    told = {"prompt_cache_key": AGENT["prompt_cache_key"], "safety_identifier": None, "user": None}
+    return {**response, **identity, **told}
+
+
+def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    answer = send(site, {**AGENT, "user": "me", "client_metadata": {"installation": "i"}})
+    assert answer.status_code == 200, answer.text
+    body = sent(speaker)
+    changed = {name for name in body if body[name] != AGENT.get(name)}
+    assert changed == REPLACED
+    assert body.keys() - AGENT.keys() == {"store", "safety_identifier"}
+    assert (body["model"], body["store"]) == ("gpt-5-codex", False)
+    assert body["safety_identifier"] != "me"
+    path, headers, _ = speaker.seen()[0]
+    assert path == "/v1/responses"
+    assert headers["authorization"] == f"Bearer {OPERATOR_SECRET}"
+    assert "X-Left-Out" not in answer.headers
+
+
+def test_two_tenants_have_two_users_and_one_body(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    other = factories.make_tenant("Other")
+    for key in (site.tenant.api_key, other.api_key):
+        assert send(site, {**AGENT, "user": "me"}, key=key).status_code == 200
+    (_, _, first), (_, _, second) = speaker.seen()
+    for name in ("safety_identifier", "prompt_cache_key"):
+        assert first.pop(name) != second.pop(name)
+    assert first == second
+
+
+def test_the_answer_passes_with_our_id_model_and_cost(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    answer = send(site, AGENT)
+    assert answer.status_code == 200, answer.text
+    row = site.settled()
+    body = answer.json()
+    usage = body["usage"]
+    ours = {name: usage[name] for name in ("cost", "is_byok", "cost_details")}
+    assert body == {**as_ours(site, row, RESPONSE), "usage": {**USAGE, **ours}}
+    assert usage["cost"] == pytest.approx(COST, abs=1e-12)
+    assert "upstream_inference_input_cost" in usage["cost_details"]
+    assert row.cost_nano == round(COST * 10**9)
+    assert (row.prompt_tokens, row.completion_tokens) == (100, 40)
+    assert (row.cached_tokens, row.reasoning_tokens) == (20, 30)
+    assert (row.finish_reason, row.native_finish_reason) == ("tool_calls", "completed")
+    assert (row.upstream_id, row.upstream_model) == ("resp_1", "gpt-5-codex")
+
+
+def test_the_events_pass_with_our_id_model_and_cost(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    answer = send(site, {**AGENT, "stream": True})
+    assert answer.status_code == 200, answer.text
+    row = site.settled()
+    assert answer.content.endswith(b"\n\ndata: [DONE]\n\n")
+    events = read_events(answer.content)
+    assert events[2:-1] == ITEMS
+    for event, given in zip(events[:2], OPENED, strict=True):
+        assert event == {**given, "response": as_ours(site, row, given["response"])}
+    ended = events[-1]
+    usage = ended["response"].pop("usage")
+    expected = as_ours(site, row, RESPONSE)
+    del expected["usage"]
+    assert ended == {**COMPLETED, "response": expected}
+    assert usage["cost"] == pytest.approx(COST, abs=1e-12)
+    assert {name: usage[name] for name in USAGE} == USAGE
+    assert row.cost_nano == round(COST * 10**9)
+    assert (row.status, row.is_estimated) == (Generation.Status.COMPLETED, False)
+    assert sent(speaker)["stream"] is True
+
+
+def read_events(content: bytes) -> list[Any]:
+    return events_of(content.removesuffix(b"data: [DONE]\n\n"))
+
+
+def test_the_openai_client_reads_both(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    base_url = f"{site.server}/api/v1"
+    with OpenAI(base_url=base_url, api_key=site.tenant.api_key, max_retries=0) as client:
+        talk(client)
+    check_second_turn(speaker)
+
+
+def talk(client: OpenAI) -> None:
+    asks: dict[str, Any] = {
+        name: AGENT[name] for name in ("model", "input", "instructions", "tools", "include")
+    }
+    whole = client.responses.create(**asks, store=False)
+    assert (whole.status, whole.output_text) == ("completed", "I look.")
+    with client.responses.stream(**asks, store=False) as stream:
+        kinds = [event.type for event in stream]
+        last = stream.get_final_response()
+    assert kinds == [event["type"] for event in EVENTS]
+    assert [item.type for item in last.output] == ["reasoning", "message", "function_call"]
+    assert last.output[0].model_dump()["encrypted_content"] == "gAAAAABpOpaque=="
+    again = [*asks["input"], *(item.model_dump(exclude_none=True) for item in last.output)]
+    again.append({"type": "function_call_output", "call_id": "call_1", "output": "a.txt"})
+    assert client.responses.create(**{**asks, "input": again}, store=False).output
+
+
+def check_second_turn(speaker: Upstream) -> None:
+    *_, (_, _, body) = speaker.seen()
+    assert [item for item in body["input"] if item["type"] == "reasoning"] == [
+        AGENT["input"][2],
+        {
+            "id": "rs_1",
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "Look."}],
+            "encrypted_content": "gAAAAABpOpaque==",
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"previous_response_id": "resp_0"},
+        {"background": True},
+        {"conversation": "conv_1"},
+        {"prompt": {"id": "pmpt_1"}},
+        {"store": True},
+        {"input": [{"type": "item_reference", "id": "rs_1"}]},
+        {"context_management": [{"type": "compaction"}]},
+        {"prompt_cache_retention": "24h"},
+        {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+    ],
+    ids=str,
+)
+def test_what_needs_a_store_or_a_rate_is_refused(
+    site: Site, speaker: Upstream, fields: dict[str, Any]
+) -> None:
+    publish(site, speaker)
+    before = everything()
+    assert send(site, asked(**fields)).status_code == 400
+    assert everything() == before
+    assert speaker.seen() == []
+
+
+def test_tools_that_the_provider_runs_are_left_out_and_named(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    search, function = {"type": "web_search"}, AGENT["tools"][0]
+    container = {"type": "shell", "environment": {"type": "container_auto"}}
+    loaded = {"type": "additional_tools", "tools": [search, function]}
+    said = {"type": "message", "role": "user", "content": "Hi"}
+    body = asked([said, loaded], tools=[search, function, container], previous_response_id=None)
+    answer = send(site, body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Left-Out"] == "web_search, shell"
+    got = sent(speaker)
+    assert got["tools"] == [function]
+    assert got["input"] == [said, {**loaded, "tools": [function]}]
+    assert "previous_response_id" not in got
+
+
+def test_offers_alone_leave_no_tools(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    offers = [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}]
+    answer = send(site, asked(tools=offers, tool_choice="auto", parallel_tool_calls=True))
+    assert answer.status_code == 200, answer.text
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & sent(speaker).keys()
+
+
+def test_a_tier_that_costs_more_is_refused(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    refused = send(site, asked(service_tier="priority"))
+    assert refused.status_code == 400
+    assert "service_tier" in refused.json()["error"]["message"]
+    assert send(site, asked(service_tier="auto")).status_code == 200
+    assert "service_tier" not in sent(speaker)
+
+
+def test_reasoning_of_another_provider_is_left_out_and_named(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    site.publish()
+    sealed = reason_elsewhere()
+    said = {"type": "message", "role": "user", "content": "Hi"}
+    answer = send(site, asked([sealed, said], provider={"only": ["maker"]}))
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Left-Out"] == "input.reasoning"
+    assert sent(speaker)["input"] == [said]
+
+
+def reason_elsewhere() -> dict[str, Any]:
+    text = seal([ReasoningDetail(type="reasoning.encrypted", data="x")])
+    return {"type": "reasoning", "summary": [], "encrypted_content": text}
+
+
+def test_a_bound_of_the_gateway_is_sent(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    assert send(site, asked(max_output_tokens=77)).status_code == 200
+    assert sent(speaker)["max_output_tokens"] == 77
+
+
+def test_a_model_of_responses_alone_is_not_asked_in_chat(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    before = everything()
+    refused = site.chat()
+    assert refused.status_code == 404, refused.text
+    assert "/responses" in refused.json()["error"]["message"]
+    [excluded] = refused.json()["error"]["metadata"]["excluded"]
+    assert excluded["excluded_by"] == ["native_format"]
+    assert (everything(), speaker.seen()) == (before, [])
+
+
+def test_a_model_of_both_is_asked_in_both(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker, NativeFormat.BOTH)
+    site.chat()
+    send(site, asked())
+    assert [path for path, _, _ in speaker.seen()] == ["/v1/chat/completions", "/v1/responses"]
+
+
+def test_a_model_that_is_not_described_is_asked_in_chat(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker, NativeFormat.OPENAI)
+    send(site, asked())
+    assert [path for path, _, _ in speaker.seen()] == ["/v1/chat/completions"]
+
+
+def test_an_error_of_the_upstream_keeps_its_words(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    words = "The encrypted content gAAA... could not be verified."
+    speaker.status = "400 Bad Request"
+    speaker.answer = {
+        "error": {"message": words, "type": "invalid_request_error", "param": None, "code": "bad"}
+    }
+    refused = send(site, AGENT)
+    assert refused.status_code == 400
+    assert words in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {**RESPONSE, "status": "failed", "error": {"code": "server_error", "message": "Broken."}},
+        {**RESPONSE, "status": "in_progress"},
+        {**RESPONSE, "output": 5},
+        {"object": "chat.completion", "choices": []},
+    ],
+    ids=["failed", "unfinished", "type", "chat"],
+)
+def test_an_answer_that_is_none_costs_nothing(site: Site, speaker: Upstream, answer: Any) -> None:
+    publish(site, speaker)
+    speaker.answer = answer
+    assert send(site, AGENT).status_code in (502, 503)
+    assert site.settled().cost_nano == 0
+
+
+def test_an_incomplete_answer_is_told_and_billed(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    details = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    cut = {**RESPONSE, **details}
+    speaker.events = [*EVENTS[:-1], {"type": "response.incomplete", "response": cut}]
+    events = read_events(send(site, {**AGENT, "stream": True}).content)
+    assert events[-1]["type"] == "response.incomplete"
+    row = site.settled()
+    assert (row.finish_reason, row.cost_nano) == ("length", round(COST * 10**9))
+
+
+def lie(site: Site, speaker: Upstream, *events: dict[str, Any]) -> tuple[list[Any], Generation]:
+    publish(site, speaker)
+    # The answer has begun when the caller gets the first piece of what is read.
+    padding = {"type": "keepalive", "padding": "x" * 20_000}
+    speaker.events = [*OPENED, ITEMS[0], padding, *events]
+    answer = send(site, {**AGENT, "stream": True})
+    assert answer.status_code == 200, answer.text
+    return read_events(answer.content), site.settled()
+
+
+FAILED: Final = {
+    "type": "response.failed",
+    "response": {
+        **OPENED[0]["response"],
+        "status": "failed",
+        "error": {"code": "server_error", "message": "Broken inside."},
+    },
+}
+LATE: Final = {"type": "error", "code": "server_error", "message": "Overloaded", "param": None}
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ((ITEMS[0],), "wrong index"),
+        ((ITEMS[5], COMPLETED), "has not begun"),
+        ((OPENED[0],), "one response"),
+        ((FAILED,), "Broken inside."),
+        ((LATE, COMPLETED), "Overloaded"),
+        (tuple(ITEMS[1:9]), "end mark"),
+        (({"type": "response.completed"},), "no response"),
+        (({"type": "response.completed", "response": 5},), "malformed"),
+        (({"type": "keepalive", "padding": "x" * 17_000_000},), "too large"),
+    ],
+    ids=["twice", "index", "again", "failed", "error", "cut", "empty", "type", "huge"],
+)
+def test_a_stream_that_breaks_its_format_ends_in_an_error(
+    site: Site, speaker: Upstream, events: tuple[dict[str, Any], ...], message: str
+) -> None:
+    found, row = lie(site, speaker, *events)
+    kinds = [event["type"] for event in found]
+    assert kinds.count("response.created") == kinds.count("response.failed") == 1
+    last = found[-1]
+    assert last["type"] == "response.failed"
+    assert last["response"]["status"] == "failed"
+    assert last["response"]["id"] == row.id
+    assert message in last["response"]["error"]["message"]
+    assert last["sequence_number"] == len(found) - 1
+    assert row.status == Generation.Status.FAILED
+
+
+def test_a_failure_before_any_output_falls_back(
+    site: Site, speaker: Upstream, maker: Upstream
+) -> None:
+    publish(site, speaker)
+    other = factories.make_provider("other", dialect="anthropic", base_url=maker.base_url)
+    other.set_credential(Secret(OPERATOR_SECRET))
+    site.publish("claude", provider=other, price=factories.make_price("0.1", "0.1"))
+    speaker.events = [*OPENED, FAILED]
+    answer = send(site, asked(stream=True))
+    assert answer.status_code == 200, answer.text
+    assert read_events(answer.content)[-1]["type"] == "response.completed"
+    assert len(speaker.seen()) == len(maker.seen()) == 1
+
+
+def test_a_stream_that_begins_elsewhere_is_refused(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    speaker.events = [*ITEMS, COMPLETED]
+    assert send(site, {**AGENT, "stream": True}).status_code == 502
+    assert site.settled().cost_nano == 0
+
+
+def test_an_answer_without_usage_is_estimated(site: Site, speaker: Upstream) -> None:
+    last = {**COMPLETED, "response": {**RESPONSE, "usage": None}}
+    found, row = lie(site, speaker, *ITEMS[1:], last)
+    usage = found[-1]["response"]["usage"]
+    assert row.is_estimated is True
+    assert (usage["input_tokens"], usage["output_tokens"]) == (
+        row.prompt_tokens,
+        row.completion_tokens,
+    )
+    assert usage["cost"] == row.cost_nano / 10**9 > 0
+
+
+def test_a_claim_beyond_what_was_allowed_is_not_told_as_a_count(
+    site: Site, speaker: Upstream
+) -> None:
+    claim = {"input_tokens": 10**9, "output_tokens": 10**9, "total_tokens": 2 * 10**9}
+    last = {**COMPLETED, "response": {**RESPONSE, "usage": claim}}
+    found, row = lie(site, speaker, *ITEMS[1:], last)
+    usage = found[-1]["response"]["usage"]
+    assert usage["input_tokens"] == row.prompt_tokens < 10**6
+    assert usage["output_tokens"] == row.completion_tokens < 10**6
+    assert usage["total_tokens"] == row.prompt_tokens + row.completion_tokens
+
+
+def test_what_a_filter_redacts_is_redacted_in_the_native_body(
+    site: Site, speaker: Upstream
+) -> None:
+    publish(site, speaker)
+    guard(site, "redact")
+    said = {"type": "message", "role": "user", "content": "the SECRET"}
+    answer = send(site, asked([*AGENT["input"], said], instructions="keep SECRET"))
+    assert answer.status_code == 200, answer.text
+    body = sent(speaker)
+    assert body["input"] == [*AGENT["input"], {**said, "content": "the [S]"}]
+    assert body["instructions"] == "keep [S]"
+
+
+def test_what_a_filter_blocks_reaches_no_upstream(site: Site, speaker: Upstream) -> None:
+    publish(site, speaker)
+    guard(site, "block")
+    assert send(site, asked("the SECRET")).status_code == 403
+    hidden = send(site, asked("Hi", a_field_of_next_year="SECRET"))
+    assert hidden.status_code == 404, hidden.text
+    assert "SECRET" not in json.dumps(speaker.seen())
+
+
+def guard(site: Site, action: str) -> None:
+    Guardrail.objects.edit_workspace_default(
+        site.tenant.workspace,
+        content_filters=[{"pattern": "SECRET", "action": action, "label": "[S]"}],
+    )
