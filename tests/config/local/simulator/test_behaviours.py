@@ -255,6 +255,7 @@ PLAIN: dict[str, Check] = {
         "\x00\x1b[31m\r\n\u202e\x7f" + "A" * 1_000_000),
     "sim-error-number": error_is(429, code=429),
     "sim-firewall": lambda a: a.status == 403,
+    "sim-strange-file": error_is(403, code="PERMISSION_DENIED"),
     "sim-named:418,teapot": error_is(418, code="teapot"),
     "sim-reported": error_is(200, type="overloaded_error"),
     "sim-wait:503,retry-after-ms=1500": lambda a: (
