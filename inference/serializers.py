@@ -75,7 +75,7 @@ class _PolicySerializer(serializers.Serializer[Any]):
 
 
 class _ResolutionSerializer(serializers.Serializer[Any]):
-    """What a name stands for that no model has."""
+    """The meaning of a name that is no model's own."""
 
     origin = serializers.ChoiceField(
         [origin.value for origin in Origin],

@@ -41,7 +41,7 @@ _MAX_QUOTED: Final = 100
 
 
 class Origin(StrEnum):
-    """Who says what a name means."""
+    """The authority that gives a name its meaning: a table of aliases, or a built-in rule."""
 
     ORGANIZATION = "organization"
     OPERATOR = "operator"
@@ -122,7 +122,7 @@ class NamedModel(NamedTuple):
 
 
 class Resolution(NamedTuple):
-    """What a name means: its models in the order of trial, and who says so.
+    """The meaning of a name: its models in the order of trial, and the origin of the meaning.
 
     ``alias`` is the name of the alias or of the newest model of a family. Without ``models`` the
     name means nothing: ``candidates`` are then the models between which it does not decide.
@@ -143,7 +143,7 @@ class Resolution(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """What names are resolved with.
+    """The tables by which one caller's names are resolved.
 
     ``slugs`` maps the names of listed models to their slugs. ``is_visible`` says whether the caller
     may use at least one endpoint of a model.

@@ -29,7 +29,7 @@ _VERSIONED: Final = re.compile(r"([a-z]+)[0-9]+(?:\.[0-9]+)*")
 
 
 class Rank(IntEnum):
-    """How near a spelling is to a model's own name; the lowest rank that a spelling has counts."""
+    """The distance of a spelling from a model's own name; of several ranks the lowest counts."""
 
     NAME = 0
     UPSTREAM = 1
@@ -37,7 +37,7 @@ class Rank(IntEnum):
 
 
 class ModelNames(NamedTuple):
-    """What the other names of a listed model are made of."""
+    """The facts of a listed model from which its other names are made."""
 
     slug: str
     permaslug: str

@@ -10,7 +10,7 @@ class EgressError(Exception):
 
     Neither contains text from a library or from the other side. Problems with name, address, port
     and TLS share one public text: different texts would let a caller map an internal network.
-    `kind` names the failure. Where `is_unreachable` is true, whoever typed the URL must not learn
+    `kind` names the failure. Where `is_unreachable` is true, the author of the URL must not learn
     it, for the same reason.
     """
 

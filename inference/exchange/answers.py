@@ -82,7 +82,7 @@ Members = dict[str, Any]
 
 
 class NativeForm(NamedTuple):
-    """How the gateway's own members are put into answers that pass in the caller's format.
+    """The functions that put the gateway's own members into answers in the caller's format.
 
     ``write_start`` returns an event that begins an answer with our identity, and the usage in it.
     ``is_end`` tells the events that say how the answer ended, which ``write_end`` returns with the

@@ -31,7 +31,7 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class CacheWish(NamedTuple):
-    """What the headers of a request say of the response cache.
+    """The headers of a request that concern the response cache.
 
     ``is_wanted`` is ``None`` if they leave it to the workspace. ``seconds`` is the lifetime of a
     new entry, and ``is_cleared`` asks for a new one in any case.

@@ -148,7 +148,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
 
     @property
     def lookup(self) -> Lookup:
-        """What names are resolved with that no model has."""
+        """The tables that resolve names which are no model's own."""
         snapshot, own = self.snapshot, self.own
         return Lookup(
             snapshot.slugs, snapshot.names, own.aliases, snapshot.aliases, self._is_visible

@@ -29,7 +29,7 @@ _BETAS: Final = frozenset(
         "tool-examples-2025-10-29", "tool-search-tool-2025-10-19",
     )
 )  # fmt: skip
-# What tools have in them that needs a beta here. Anthropic asks for another beta, or for none.
+# Members of tools that need a beta here. Anthropic asks for another beta, or for none.
 _BETAS_OF_TOOLS: Final = tuple(
     (re.compile(rb'"' + mark), beta)
     for mark, beta in (

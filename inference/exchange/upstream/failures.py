@@ -97,7 +97,7 @@ class RequestUntranslatable(UpstreamRefused):
 
 
 class Scope(Enum):
-    """What a provider refuses to the operator's credential."""
+    """The part of a provider's service that it refuses to the operator's credential."""
 
     ACCOUNT = "everything"
     MODEL = "this model"

@@ -35,7 +35,7 @@ from inference.requests.operations.server_tools import (
 from inference.requests.parsing import WEB_SEARCH, InferenceRequest
 from inference.requests.problems import field_error
 
-# What a search and a fetched document may add to the prompt, if the caller sets no bound.
+# The tokens that a search and a fetched document may add to the prompt without a bound.
 _SEARCH_TOKENS: Final = 16_384
 _DOCUMENT_TOKENS: Final = 131_072
 _MOST_TOKENS: Final = 10_000_000
@@ -90,7 +90,7 @@ _SETTINGS: Final = frozenset(
 )  # fmt: skip
 # Providers add text to the prompt that explains the tools to the model.
 _TOOLS_TOKENS: Final = 1_024
-# How a signature begins that has the reasoning of another provider.
+# The beginning of a signature that holds the reasoning of another provider.
 _MARK: Final = b'"' + MARK.encode()
 _EMPTY: Final = frozenset((b"null", b"false", b"[]", b"{}", b'""'))
 _FILE: Final = re.compile(rb'"file_id"\s*:\s*"')
@@ -205,7 +205,7 @@ def _parse_native(
         name: raw for name, raw in fields.items() if name in _REQUIRED or bytes(raw) not in _EMPTY
     }
     if len(kept) < len(fields):
-        # What is empty asks for nothing.
+        # Empty fields ask for nothing.
         return parse_message(
             _encode(kept), is_count=is_count, session_id=session_id, headers=headers
         )

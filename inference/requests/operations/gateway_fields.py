@@ -45,7 +45,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """What a request asks of the gateway itself.
+    """The fields of a request that the gateway itself reads.
 
     ``trace`` is the caller's trace as compact JSON. ``search`` is the search of the web that a
     plugin or a variant of the model asks for. ``identifier`` names the end user of a request that

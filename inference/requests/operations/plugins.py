@@ -44,7 +44,7 @@ class WebSearch(msgspec.Struct, frozen=True):
 
 
 class Plugins(NamedTuple):
-    """What the enabled plugins ask for.
+    """The tasks that the enabled plugins set.
 
     ``pdf_field`` is the name of the field that asks for the text of PDF files.
     """

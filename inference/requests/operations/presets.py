@@ -30,7 +30,7 @@ _GROUPS: Final = (
     frozenset(("reasoning", "reasoning_effort")),
     frozenset(("tools", "tool_choice", "parallel_tool_calls")),
 )
-# What belongs to one request, not to a preset.
+# Fields that belong to one request, not to a preset.
 _OF_ONE_REQUEST: Final = frozenset(
     (
         "messages", "prompt", "input", "stream", "stream_options", "user", "safety_identifier",

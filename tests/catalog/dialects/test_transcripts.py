@@ -68,7 +68,7 @@ def assert_counted(part: Reply | Chunk) -> None:
         assert "usage" not in part.fields
         return
     told = json.loads(bytes(part.fields["usage"]))
-    # What nobody counted is absent.
+    # Counts that nobody made are absent.
     reasoning = told.pop("completion_tokens_details", {"reasoning_tokens": 0})
     assert reasoning == {"reasoning_tokens": part.usage.reasoning}
     assert told == {

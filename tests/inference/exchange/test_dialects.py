@@ -20,7 +20,7 @@ from tests.support.upstreams.speaking import ANSWERS, EVENTS, PATHS, Upstream
 from tests.support.upstreams.tls import serving
 
 MODELS: Final = {"anthropic": "claude-opus-4-6", "gemini": "gemini-3.8-flash"}
-# What nobody counted is absent.
+# Counts that nobody made are absent.
 REASONED: Final[dict[str, Any]] = {
     "gemini": {"completion_tokens_details": {"reasoning_tokens": 15}},
     "anthropic": {},
