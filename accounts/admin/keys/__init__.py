@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from accounts.admin.cancellations import CancelledColumn, render_cancellations
-from accounts.admin.preview import preview
+from accounts.admin.keys.preview import preview
 from accounts.admin.rate_limits import RateLimitedAdmin
 from accounts.models import ApiKey
 from config.clocks.clock import clock

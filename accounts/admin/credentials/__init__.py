@@ -10,7 +10,7 @@ from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
-from accounts.admin.credential_hosts import CredentialHosts
+from accounts.admin.credentials.hosts import CredentialHosts
 from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organization
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
