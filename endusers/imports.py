@@ -21,7 +21,6 @@ import codecs
 import csv
 import io
 import itertools
-import re
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -30,6 +29,7 @@ import msgspec
 from django.db import connection, transaction
 
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE
+from config.bulk.cells import escape_formula, unescape_formula
 from config.bulk.problems import Problems
 from config.bulk.report import Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
@@ -42,7 +42,6 @@ EXTERNAL_LENGTH: Final = 512
 CSV_HEADER: Final = b"user,is_active\r\n"
 _HEADERS: Final = (["user"], ["user", "is_active"])
 _FLAGS: Final = {"": None, "true": True, "TRUE": True, "false": False, "FALSE": False}
-_FORMULA: Final = re.compile(r"'*[=+\-@\t\r]")
 _CHUNK: Final = 2000
 _NOT_PLAIN: Final = (
     f"must not have control characters or more than {PLAIN_LENGTH} characters: an import creates "
@@ -183,16 +182,6 @@ def export(organization_id: uuid.UUID, *, as_csv: bool) -> Iterator[bytes]:
                 yield _csv_line([escape_formula(user), "true" if is_active else "false"])
             else:
                 yield msgspec.json.encode(_Row(user, is_active)) + b"\n"
-
-
-def escape_formula(value: str) -> str:
-    """Returns the CSV cell of a value, with an apostrophe where it could be a formula."""
-    return f"'{value}" if _FORMULA.match(value) else value
-
-
-def unescape_formula(cell: str) -> str:
-    """Returns the value of a cell that :func:`escape_formula` made."""
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def _rows(

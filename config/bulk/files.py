@@ -7,13 +7,15 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
-from typing import IO, Final, NoReturn
+from typing import IO, Final, NoReturn, TypeVar
 
 from django.core.management.base import CommandError, OutputWrapper
 
 from config.bulk.rows import read_lines
+
+_Line = TypeVar("_Line", bound=Sized)
 
 _PROGRESS_INTERVAL: Final = 0.5
 _CLEAR_LINE: Final = "\r\x1b[K"
@@ -74,9 +76,9 @@ def _open_private(name: str, flags: int) -> int:
 
 
 def with_progress(
-    lines: Iterable[bytes], terminal: OutputWrapper, *, size: int | None = None
-) -> Iterator[bytes]:
-    """Yields the lines, and writes their number, rate and remaining time to a terminal.
+    lines: Iterable[_Line], terminal: OutputWrapper, *, size: int | None = None
+) -> Iterator[_Line]:
+    """Yields the lines or rows, and writes their number, rate and remaining time to a terminal.
 
     Writes nothing to a file or pipe. The remaining time needs ``size``, the length in bytes.
     """

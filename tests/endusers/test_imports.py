@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from accounts.models import Organization
 from billing.models import Account
 from config.bulk import commands
+from config.bulk.cells import escape_formula, unescape_formula
 from config.bulk.files import with_progress
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report
@@ -352,8 +353,8 @@ def test_an_export_lists_the_oldest_first(tenant: Tenant) -> None:
     st.text(alphabet=st.one_of(st.sampled_from("'=+-@\t\r\n\", a"), st.characters()), min_size=1)
 )
 def test_an_escaped_cell_is_no_formula_and_can_be_unescaped(value: str) -> None:
-    cell = imports.escape_formula(value)
-    assert imports.unescape_formula(cell) == value
+    cell = escape_formula(value)
+    assert unescape_formula(cell) == value
     assert cell[0] not in "=+-@\t\r"
 
 
@@ -381,7 +382,7 @@ def test_a_written_line_of_csv_is_read_back(values: list[str]) -> None:
     ],
 )
 def test_escape_formula_returns_the_cell_of_a_value(value: str, cell: str) -> None:
-    assert imports.escape_formula(value) == cell
+    assert escape_formula(value) == cell
 
 
 def test_an_unescaped_cell_is_imported_unchanged(tenant: Tenant) -> None:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import uuid
 from decimal import Decimal
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from accounts.models import Organization
+from accounts.management.arguments import find_organization
 from catalog.models import Provider
 from catalog.sync.documents import InvalidRow, rate_text
 from config.bulk.commands import JSONCommand
@@ -38,7 +37,7 @@ class Command(JSONCommand):
         provider = Provider.objects.filter(slug=options["provider"]).first()
         if provider is None:
             refuse(f"There is no provider {options['provider']!r} in the catalogue.")
-        organization_id = _find_organization(options["organization"])
+        organization_id = find_organization(options["organization"])
         tolerance = _read_tolerance(options["tolerance"])
         try:
             lines = read_invoice(read_input(options["file"]))
@@ -60,18 +59,6 @@ class Command(JSONCommand):
         self.report(result, as_json=options["json"])
         if not found.agrees:
             refuse("The export and our generations differ.")
-
-
-def _find_organization(text: str | None) -> uuid.UUID | None:
-    if text is None:
-        return None
-    try:
-        key = uuid.UUID(text)
-    except ValueError:
-        raise CommandError("--organization must be the ID of one.", returncode=2) from None
-    if not Organization.objects.filter(pk=key).exists():
-        refuse(f"There is no organization {key}.")
-    return key
 
 
 def _read_tolerance(text: str) -> Decimal:

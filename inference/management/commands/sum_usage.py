@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import argparse
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from config.bulk.commands import JSONCommand
+from config.bulk.days import parse_day
 from config.bulk.files import refuse
 from inference.reports.hours import sum_hours_again
 from inference.reports.rollups import midnight, sum_days_again
@@ -17,11 +17,11 @@ class Command(JSONCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--from", dest="first", type=_parse_day, required=True, metavar="DAY",
+            "--from", dest="first", type=parse_day, required=True, metavar="DAY",
             help="the first UTC day, as 2026-03-31",
         )  # fmt: skip
         parser.add_argument(
-            "--to", dest="last", type=_parse_day, required=True, metavar="DAY", help="the last day"
+            "--to", dest="last", type=parse_day, required=True, metavar="DAY", help="the last day"
         )
         super().add_arguments(parser)
 
@@ -32,10 +32,3 @@ class Command(JSONCommand):
         days = sum_days_again(first, last)
         hours = sum_hours_again(midnight(first), midnight(last + timedelta(days=1)))
         self.report({"days": len(days), "hours": hours}, as_json=options["json"])
-
-
-def _parse_day(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError("a day is written as 2026-03-31") from None

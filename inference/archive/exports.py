@@ -1,0 +1,134 @@
+"""Reads generations for exports, page by page: one line each, without a text or a secret.
+
+Each page is a statement of its own. A cursor over millions of rows would keep a transaction open,
+and while one is open PostgreSQL keeps every version of the accounts and meters.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any, Final
+
+from django.db import connections, router
+
+from config.bulk.tables import Column, Kind, Row
+from inference.models import Generation
+from inference.reports.rollups import midnight
+
+PAGE_ROWS: Final = 2_000
+_DAY: Final = timedelta(days=1)
+# An id has the second of a worker's clock; the database stamps the row. Both agree within an hour.
+_SLACK: Final = timedelta(hours=1)
+
+_TEXT, _INTEGER, _BOOLEAN, _TIME, _NANO = (
+    Kind.TEXT, Kind.INTEGER, Kind.BOOLEAN, Kind.TIME, Kind.NANO
+)  # fmt: skip
+
+# The columns of an export, with the column of the table where its name differs.
+_COLUMNS: Final[tuple[tuple[str, Kind, str], ...]] = (
+    ("id", _TEXT, ""),
+    ("created_at", _TIME, ""),
+    ("organization_id", _TEXT, ""),
+    ("workspace_id", _TEXT, ""),
+    ("api_key_id", _TEXT, ""),
+    ("member_id", _TEXT, ""),
+    ("end_user", _TEXT, ""),
+    ("session_id", _TEXT, ""),
+    ("preset_id", _TEXT, ""),
+    ("trace", _TEXT, ""),
+    ("region", _TEXT, ""),
+    ("http_referer", _TEXT, ""),
+    ("app_title", _TEXT, ""),
+    ("user_agent", _TEXT, ""),
+    ("request_id", _TEXT, ""),
+    ("operation", _TEXT, ""),
+    ("streamed", _BOOLEAN, ""),
+    ("model", _TEXT, ""),
+    ("provider_name", _TEXT, ""),
+    ("private_endpoint_id", _TEXT, ""),
+    ("model_endpoint_id", _TEXT, ""),
+    ("price_id", _INTEGER, ""),
+    ("is_byok", _BOOLEAN, ""),
+    ("status", _TEXT, ""),
+    ("finish_reason", _TEXT, ""),
+    ("native_finish_reason", _TEXT, ""),
+    ("error_type", _TEXT, ""),
+    ("prompt_tokens", _INTEGER, ""),
+    ("completion_tokens", _INTEGER, ""),
+    ("cached_tokens", _INTEGER, ""),
+    ("cache_write_tokens", _INTEGER, ""),
+    ("reasoning_tokens", _INTEGER, ""),
+    ("units", _TEXT, ""),
+    ("is_estimated", _BOOLEAN, ""),
+    ("cost_usd", _NANO, "cost_nano"),
+    ("upstream_cost_usd", _NANO, "upstream_cost_nano"),
+    ("reported_cost_usd", _NANO, "reported_cost_nano"),
+    ("upstream_id", _TEXT, ""),
+    ("upstream_model", _TEXT, ""),
+    ("latency_ms", _INTEGER, ""),
+    ("duration_ms", _INTEGER, ""),
+    ("cached_from", _TEXT, ""),
+    ("retry_of", _TEXT, ""),
+)
+COLUMNS: Final = tuple(Column(name, kind) for name, kind, _ in _COLUMNS)
+
+_SELECT: Final = ", ".join(
+    f"{column or name}::text" if kind is Kind.TEXT else column or name
+    for name, kind, column in _COLUMNS
+)
+# By id: only the primary key is in the order of time, and its bounds name the partitions.
+_PAGE: Final = f"""
+SELECT {_SELECT}
+FROM inference_generation
+WHERE id > %(last_id)s AND id < %(last)s AND created_at >= %(begin)s AND created_at < %(end)s
+ORDER BY id
+LIMIT %(rows)s
+"""  # noqa: S608 - names of columns
+# The index of an organization is in the order of its stamps.
+_PAGE_OF_ORGANIZATION: Final = f"""
+SELECT {_SELECT}
+FROM inference_generation
+WHERE organization_id = %(organization)s
+    AND created_at >= %(last_moment)s AND created_at < %(end)s
+    AND (created_at > %(last_moment)s OR id > %(last_id)s)
+    AND id > %(first)s AND id < %(last)s
+ORDER BY created_at, id
+LIMIT %(rows)s
+"""  # noqa: S608 - names of columns
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The generations to export: those of the UTC days, the last included, of one organization."""
+
+    first: date | None = None
+    last: date | None = None
+    organization_id: uuid.UUID | None = None
+
+
+def read_generations(selection: Selection) -> Iterator[Row]:
+    """Yields the rows of an export in the order of their time, with constant memory."""
+    begin = midnight(selection.first or date(1971, 1, 1))
+    end = midnight(selection.last or date(2286, 1, 1)) + _DAY
+    first = f"gen-{int((begin - _SLACK).timestamp())}" if selection.first else ""
+    values: dict[str, Any] = {
+        "organization": selection.organization_id, "begin": begin, "end": end, "first": first,
+        "last": f"gen-{int((end + _SLACK).timestamp())}" if selection.last else "gen-9999999999",
+        "last_id": first, "last_moment": begin, "rows": PAGE_ROWS,
+    }  # fmt: skip
+    statement = _PAGE if selection.organization_id is None else _PAGE_OF_ORGANIZATION
+    while page := _read_page(statement, values):
+        yield from page
+        if len(page) < PAGE_ROWS:
+            return
+        values["last_id"], values["last_moment"] = page[-1][0], page[-1][1]
+
+
+def _read_page(statement: str, values: dict[str, Any]) -> list[Row]:
+    connection = connections[router.db_for_read(Generation)]
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return list(cursor.fetchall())

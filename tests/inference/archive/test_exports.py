@@ -1,0 +1,222 @@
+"""`export_generations`: every column, three formats, one organization, pages of constant size."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from django.core.management import CommandError, call_command
+
+from config.bulk import parquet
+from inference.archive import exports
+from inference.archive.exports import COLUMNS
+from inference.models import Generation
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+
+HOUR = timedelta(hours=1)
+NOON = datetime(2026, 3, 31, 12, tzinfo=UTC)
+
+
+def make(tenant: Tenant, moment: datetime, **fields: Any) -> Generation:
+    made = f"gen-{int(moment.timestamp())}-{Generation.objects.count():020}"
+    return factories.make_generation(tenant, id=made, created_at=moment, **fields)
+
+
+@pytest.fixture
+def other() -> Tenant:
+    return factories.make_tenant("Other")
+
+
+def export(path: Path, *arguments: str) -> int:
+    output = io.StringIO()
+    call_command("export_generations", str(path), *arguments, "--json", stdout=output)
+    return int(json.loads(output.getvalue())["exported"]["generations"])
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line, parse_float=Decimal) for line in path.read_text().splitlines()]
+
+
+def test_the_formats_have_the_same_rows(tenant: Tenant, tmp_path: Path) -> None:
+    for number in range(3):
+        make(
+            tenant, NOON + number * HOUR, cost_nano=12_345 * number, prompt_tokens=number,
+            end_user=f'user "{number}",\nü', upstream_cost_nano=2**40 + 1,
+        )  # fmt: skip
+    for name in ("a.csv", "a.jsonl", "a.parquet"):
+        assert export(tmp_path / name) == 3
+
+    objects = read(tmp_path / "a.jsonl")
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text(), newline="")))
+    table = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    names = [column.name for column in COLUMNS]
+    assert [list(row) for row in (objects[0], lines[0], table[0])] == [names] * 3
+    costs = [Decimal(0), Decimal("0.000012345"), Decimal("0.00002469")]
+    assert [row["cost_usd"] for row in objects] == costs
+    assert [row["cost_usd"] for row in lines] == ["0", "0.000012345", "0.00002469"]
+    assert [row["cost_usd"] for row in table] == costs
+    assert {row["upstream_cost_usd"] for row in table} == {Decimal("1099.511627777")}
+    assert {row["upstream_cost_usd"] for row in lines} == {"1099.511627777"}
+    for kind in (objects, lines, table):
+        assert [row["end_user"] for row in kind] == [f'user "{n}",\nü' for n in range(3)]
+        assert [str(row["prompt_tokens"]) for row in kind] == ["0", "1", "2"]
+    assert objects[1]["created_at"] == lines[1]["created_at"] == "2026-03-31T13:00:00.000000Z"
+    assert table[1]["created_at"] == NOON + HOUR
+    assert [lines[0]["streamed"], lines[0]["session_id"]] == ["false", ""]
+    assert (tmp_path / "a.csv").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_text_is_no_formula_of_a_spreadsheet(tenant: Tenant, tmp_path: Path) -> None:
+    make(tenant, NOON, app_title="=HYPERLINK(1)", end_user="-1", session_id="'@x", model="a/b")
+    export(tmp_path / "a.csv")
+    export(tmp_path / "a.jsonl")
+    [line] = csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text(), newline=""))
+    assert [line["app_title"], line["end_user"], line["session_id"], line["model"]] == [
+        "'=HYPERLINK(1)", "'-1", "''@x", "a/b",
+    ]  # fmt: skip
+    assert read(tmp_path / "a.jsonl")[0]["app_title"] == "=HYPERLINK(1)"
+
+
+def test_an_organization_gets_its_own_rows_alone(
+    tenant: Tenant, other: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exports, "PAGE_ROWS", 2)
+    mine = [make(tenant, NOON + number // 2 * HOUR).pk for number in range(5)]
+    make(other, NOON, end_user="a stranger's user")
+    path = tmp_path / "a.jsonl"
+
+    assert export(path, "--organization", str(tenant.organization.pk)) == 5
+
+    assert [row["id"] for row in read(path)] == mine
+    assert "stranger" not in path.read_text()
+    assert str(other.organization.pk) not in path.read_text()
+    assert export(path) == 6
+
+
+@pytest.mark.parametrize("of_one", [True, False])
+def test_days_are_those_of_the_database_and_include_the_last(
+    tenant: Tenant, tmp_path: Path, of_one: bool
+) -> None:
+    """The id has the second of a worker whose clock was a little late or ahead."""
+    moments = [
+        datetime(2026, 3, 29, 23, 59, 59, 999_999, tzinfo=UTC),
+        datetime(2026, 3, 30, tzinfo=UTC),
+        datetime(2026, 3, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        datetime(2026, 4, 1, tzinfo=UTC),
+    ]
+    made = []
+    for number, moment in enumerate(moments):
+        skewed = int((moment + (-1) ** number * timedelta(minutes=2)).timestamp())
+        row = factories.make_generation(tenant, id=f"gen-{skewed}-{number}", created_at=moment)
+        made.append(row.pk)
+    path, own = tmp_path / "a.jsonl", []
+    if of_one:
+        own = [f"--organization={tenant.organization.pk}"]
+
+    def days(*arguments: str) -> set[str]:
+        export(path, *arguments, *own)
+        return {row["id"] for row in read(path)}
+
+    assert days("--from=2026-03-30", "--to=2026-03-31") == {made[1], made[2]}
+    assert days("--from=2026-03-31", "--to=2026-03-31") == {made[2]}
+    assert days("--to=2026-03-29") == {made[0]}
+    assert days("--from=2026-04-01") == {made[3]}
+    assert days() == set(made)
+
+
+def test_pages_join_without_a_gap(
+    tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exports, "PAGE_ROWS", 3)
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 4)
+    made = [make(tenant, NOON + number * HOUR).pk for number in range(9)]
+    for name in ("a.jsonl", "a.parquet"):
+        assert export(tmp_path / name) == 9
+    assert [row["id"] for row in read(tmp_path / "a.jsonl")] == made
+    table = pyarrow.parquet.ParquetFile(tmp_path / "a.parquet")
+    assert table.num_row_groups == 3
+    assert table.read(["id"]).column("id").to_pylist() == made
+
+
+def test_no_generations_are_a_file_without_rows(tmp_path: Path, db: None) -> None:
+    assert [export(tmp_path / name) for name in ("a.csv", "a.jsonl", "a.parquet")] == [0, 0, 0]
+    assert (tmp_path / "a.csv").read_text().startswith("id,created_at,organization_id,")
+    assert (tmp_path / "a.jsonl").read_bytes() == b""
+    assert pyarrow.parquet.read_table(tmp_path / "a.parquet").num_rows == 0
+
+
+def test_every_column_is_exported_or_left_out_for_a_reason() -> None:
+    left_out = {
+        "attempts", "attestation_id", "held_tokens", "hold_nano", "limit_subjects",
+        "upstream_hold_nano", "cost_nano", "upstream_cost_nano", "reported_cost_nano",
+    }  # fmt: skip
+    named = {column.name for column in COLUMNS}
+    stored = {field.column for field in Generation._meta.concrete_fields}
+    assert stored - named == left_out
+    assert named - stored == {"cost_usd", "upstream_cost_usd", "reported_cost_usd"}
+
+
+@pytest.fixture
+def without_pyarrow() -> Iterator[None]:
+    parquet.load_pyarrow.cache_clear()
+    names = [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]
+    kept = {name: sys.modules.pop(name) for name in names}
+    sys.modules["pyarrow.parquet"] = sys.modules["pyarrow"] = None  # type: ignore[assignment]
+    yield
+    sys.modules.update(kept)
+    parquet.load_pyarrow.cache_clear()
+
+
+@pytest.mark.usefixtures("without_pyarrow")
+def test_parquet_without_pyarrow_names_the_extra(db: None, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    with pytest.raises(CommandError, match=r'pip install "causeway\[parquet\]"') as refusal:
+        export(path)
+    assert refusal.value.returncode == 1
+    assert not path.exists()
+    assert export(tmp_path / "a.csv") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        (["--from=2026-03-31", "--to=2026-03-30"], "is before --from", 1),
+        (["--organization=1"], "must be the ID", 2),
+        (["--organization=00000000-0000-4000-8000-000000000000"], "There is no organization", 1),
+    ],
+)
+def test_a_wrong_argument_writes_nothing(
+    db: None, tmp_path: Path, arguments: list[str], message: str, code: int
+) -> None:
+    before, path = snapshots.everything(), tmp_path / "a.csv"
+    with pytest.raises(CommandError, match=message) as refusal:
+        call_command("export_generations", str(path), *arguments)
+    assert refusal.value.returncode == code
+    assert not path.exists()
+    assert snapshots.everything() == before
+
+
+def test_standard_output_has_rows_or_the_report(db: None, capfdbinary: Any) -> None:
+    with pytest.raises(CommandError, match="--json needs a FILE"):
+        call_command("export_generations", "-", "--json")
+    call_command("export_generations", "-", "--format=parquet")
+    written = capfdbinary.readouterr().out
+    assert (written[:4], written[-4:]) == (b"PAR1", b"PAR1")
+
+
+def test_pyarrow_is_loaded_for_parquet_alone() -> None:
+    """It takes 60 MB, which no server and no duty should pay."""
+    probe = "import sys, config.bulk.tables; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
