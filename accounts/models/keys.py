@@ -216,6 +216,14 @@ class ApiKey(BaseModel):
                 is_limited = RateLimit.objects.change(self.limit_owner, changes.pop("rate_limits"))
             return write_fields(self, changes) or is_limited
 
+    def pause(self) -> bool:
+        """ENABLED → DISABLED. Refuses the key from the next request on; returns whether it did."""
+        return self.edit(disabled=True)
+
+    def resume(self) -> bool:
+        """DISABLED → ENABLED. Returns whether the key was disabled; raises as :meth:`edit` does."""
+        return self.edit(disabled=False)
+
     def revoke(self) -> bool:
         """PRESENT → DELETED. Refuses the key from the next request on.
 

@@ -32,8 +32,9 @@ from config.audit.triggers import audit_triggers
 from config.console.forms import ConsoleForm
 from config.console.unfold import ModelAdmin, TextareaWidget
 
-# The suffixes that Django's list filters append to a column's name.
-_FILTER_SUFFIX: Final = re.compile("(?:__id)?__(?:exact|in|isnull|gte|lt)")
+# The suffixes that Django's list filters append to a column's name; the filter of all values of a
+# column appends none.
+_FILTER_SUFFIX: Final = re.compile("(?:(?:__id)?__(?:exact|in|isnull|gte|lt))?")
 _MAX_COUNT: Final = 2_000
 
 

@@ -57,10 +57,13 @@ def test_key_is_created_and_fits_its_page(server: str, width: int) -> None:
         page.fill("#id_name", "CI")
         page.locator("[name=_save]").click()
         seen.append(page.locator("#api-key").inner_text())
+        page.get_by_text("OpenAI SDK", exact=True).click()
+        seen.append(page.locator("details[open] pre").last.inner_text())
         overflow.append(page.evaluate(OVERFLOW))
 
     assert browse(server, visit, width=width) == []
     assert re.fullmatch(r"sk-cw-[0-9A-Za-z]{49}", seen[0])
+    assert f'api_key="{seen[0]}"' in seen[1]
     assert overflow == [0]
     assert factories.client(seen[0]).get("/api/v1/key").status_code == 200
     assert ApiKey.objects.filter(name="CI").count() == 1

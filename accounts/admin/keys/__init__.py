@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.conf import settings
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from accounts.admin.cancellations import CancelledColumn, render_cancellations
+from accounts.admin.keys.actions import KeyActions, describe_limit
+from accounts.admin.keys.columns import MeterColumns
 from accounts.admin.keys.preview import preview
+from accounts.admin.keys.snippets import write_snippets
 from accounts.admin.rate_limits import RateLimitedAdmin
 from accounts.models import ApiKey
 from config.clocks.clock import clock
-from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin
-from config.console.formatting import label_renderer, nano_dollars
+from config.console.formatting import label_renderer
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
 from config.credentials import Secret
@@ -25,7 +27,7 @@ from config.server.regions import region_of_host
 
 _KINDS: Final = {"management": "info"}
 _KEY_STATES: Final = {
-    "usable": "success", "expired": "warning", "disabled": "warning", "revoked": "danger",
+    "usable": "success", "expired": "warning", "paused": "warning", "revoked": "danger",
 }  # fmt: skip
 
 
@@ -41,7 +43,7 @@ class ApiKeyStatusFilter(admin.SimpleListFilter):
         match self.value():
             case "revoked":
                 return queryset.exclude(deleted_at=None)
-            case "disabled":
+            case "paused":
                 return queryset.filter(disabled=True, deleted_at=None)
             case "expired":
                 return expired
@@ -67,9 +69,6 @@ class PepperFilter(admin.SimpleListFilter):
 
 
 class ApiKeyForm(ConsoleForm):
-    class Meta:
-        labels = {"include_byok_in_limit": "Include BYOK in limit"}
-
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         workspace, creator = cleaned.get("workspace"), cleaned.get("creator")
@@ -79,21 +78,19 @@ class ApiKeyForm(ConsoleForm):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(RateLimitedAdmin, CancelledColumn, ConsoleAdmin):
+class ApiKeyAdmin(KeyActions, MeterColumns, CancelledColumn, RateLimitedAdmin, ConsoleAdmin):
     """Lists the API keys; a key is shown once, in the response to its creation."""
 
     list_display = (
-        "name", "label", "kind", "status", "organization", "workspace_name", "expires_at",
-        "cancelled", "created_at",
+        "name", "label", "kind", "status", "workspace", "spent", "limit", "last_used", "cancelled",
+        "created_at",
     )  # fmt: skip
-    list_select_related = ("organization", "workspace")
+    list_select_related = ("organization", "workspace__organization")
     form = ApiKeyForm
     list_filter = (ApiKeyStatusFilter, "is_management", PepperFilter)
     search_fields = ("name", "label", "digest__exact")
     uuid_search_fields = ("id", "organization_id", "workspace_id")
     autocomplete_fields = ("workspace", "creator")
-    actions = ("revoke_selected",)
-    actions_detail = ("limit_rates", "revoke")
     empty_hint = "Add a key: choose its workspace, then copy the key, which is shown only once."
     change_form_outer_after_template = "admin/accounts/apikey/preview.html"
     add_fieldsets = (
@@ -106,8 +103,8 @@ class ApiKeyAdmin(RateLimitedAdmin, CancelledColumn, ConsoleAdmin):
             "Use",
             {
                 "fields": (
-                    ("limit", "limit_reset"),
-                    "include_byok_in_limit",
+                    ("spent_in_all", "last_used"),
+                    "limit",
                     ("external_user", "creator"),
                 )
             },
@@ -119,7 +116,7 @@ class ApiKeyAdmin(RateLimitedAdmin, CancelledColumn, ConsoleAdmin):
         ),
     )
     readonly_fields = (
-        "label", "kind", "status", "organization", "limit", "limit_reset", "include_byok_in_limit",
+        "label", "kind", "status", "organization", "limit", "spent_in_all", "last_used",
         "external_user", "current_limits", "id", "digest", "created_at", "updated_at",
     )  # fmt: skip
 
@@ -137,16 +134,12 @@ class ApiKeyAdmin(RateLimitedAdmin, CancelledColumn, ConsoleAdmin):
         if key.deleted_at is not None:
             return "revoked"
         if key.disabled:
-            return "disabled"
+            return "paused"
         return "usable" if key.is_usable else "expired"
 
     @display(description="Limit")
     def limit(self, key: ApiKey) -> str | None:
-        return None if key.limit_nano is None else nano_dollars(key.limit_nano)
-
-    @display(description="Workspace", ordering="workspace__name")
-    def workspace_name(self, key: ApiKey) -> str:
-        return key.workspace.name
+        return None if key.limit_nano is None else describe_limit(key)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, "workspace", "creator") if obj else self.readonly_fields
@@ -167,9 +160,6 @@ class ApiKeyAdmin(RateLimitedAdmin, CancelledColumn, ConsoleAdmin):
                 context["cancellations"] = render_cancellations(key)
         return super().changeform_view(request, object_id, form_url, context)
 
-    def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_apikey")
-
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ApiKey:
         key, secret = ApiKey.objects.create_key(
             workspace=obj.workspace,
@@ -187,6 +177,7 @@ class ApiKeyAdmin(RateLimitedAdmin, CancelledColumn, ConsoleAdmin):
     ) -> HttpResponse:
         # There is no redirect: its message would store the secret in a cookie or a session.
         secret: Secret = obj.__dict__.pop("issued_secret")
+        origin = request.build_absolute_uri("/").rstrip("/")
         context = {
             **self.admin_site.each_context(request),
             "title": "API key created",
@@ -194,6 +185,8 @@ class ApiKeyAdmin(RateLimitedAdmin, CancelledColumn, ConsoleAdmin):
             "key": obj,
             "kind": "Management" if obj.is_management else "Inference",
             "secret": secret.reveal(),
+            "base_url": f"{origin}/api/v1",
+            "snippets": write_snippets(obj, secret.reveal(), origin=origin),
             "next": self.url_of(request, obj),
         }
         return TemplateResponse(
@@ -202,30 +195,3 @@ class ApiKeyAdmin(RateLimitedAdmin, CancelledColumn, ConsoleAdmin):
             context,
             headers={"Cache-Control": "no-store"},
         )
-
-    @transition(
-        description="Revoke",
-        question="Every request with this key is refused from now on. This cannot be undone.",
-        submit="Revoke the key",
-        permission="revoke",
-        icon="key_off",
-        danger=True,
-    )
-    def revoke(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
-        if key.revoke():
-            return messages.SUCCESS, "The key is revoked."
-        return messages.INFO, "The key is already revoked."
-
-    @bulk_action(
-        description="Revoke",
-        question="Revoke these keys? Every request with them is refused from now on. This cannot "
-        "be undone.",
-        permission="revoke",
-    )
-    def revoke_selected(self, request: HttpRequest, key: ApiKey) -> None:
-        key.revoke()
-
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
-        key = self.get_object(request, str(object_id))
-        return [] if key is None or key.deleted_at is not None else actions

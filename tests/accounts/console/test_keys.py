@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
@@ -12,6 +13,7 @@ from django.utils import timezone
 from accounts.models import (
     ApiKey,
 )
+from billing.models import Meter
 from config.audit.entries import AuditEntry
 from tests.support import factories
 from tests.support.console import SUBMIT, fingerprint, listing, messages_of, page
@@ -74,6 +76,104 @@ def test_a_revoked_key_is_refused(operator: Client, tenant: Tenant) -> None:
     assert messages_of(again) == ["The key is already revoked."]
 
 
+def test_a_paused_key_is_refused_until_it_is_resumed(operator: Client, tenant: Tenant) -> None:
+    key = ApiKey.objects.get(name="inference")
+    caller = factories.client(tenant.api_key)
+
+    paused = operator.post(page(key, "pause"), SUBMIT, follow=True)
+    assert messages_of(paused) == ["The key is paused."]
+    assert caller.get("/api/v1/key").status_code == 401
+    again = operator.post(page(key, "pause"), SUBMIT, follow=True)
+    assert messages_of(again) == ["The key is already paused."]
+
+    resumed = operator.post(page(key, "resume"), SUBMIT, follow=True)
+    assert messages_of(resumed) == ["The key is resumed."]
+    assert caller.get("/api/v1/key").status_code == 200
+    again = operator.post(page(key, "resume"), SUBMIT, follow=True)
+    assert messages_of(again) == ["The key is not paused."]
+    written = AuditEntry.objects.filter(object_id=str(key.pk)).order_by("pk")
+    assert [entry.after for entry in written] == [{"disabled": True}, {"disabled": False}]
+
+
+def test_a_revoked_key_is_not_resumed(operator: Client, tenant: Tenant) -> None:
+    key = ApiKey.objects.get(name="inference")
+    key.revoke()
+    before = fingerprint()
+
+    for verb in ("pause", "resume", "limit-spending"):
+        path = f"{page(key).removesuffix('change/')}{verb}/"
+        assert operator.post(path, {**SUBMIT, "limit": "1"}).status_code == 302, path
+    after = fingerprint()
+    assert {**after, "django_session": None} == {**before, "django_session": None}
+
+
+def test_many_keys_are_paused_and_resumed(operator: Client, tenant: Tenant) -> None:
+    selected = [str(key.pk) for key in ApiKey.objects.all()]
+    form = {"_selected_action": selected, "confirmed": "yes"}
+
+    operator.post(listing(ApiKey), {**form, "action": "pause_selected"})
+    assert ApiKey.objects.filter(disabled=True).count() == 2
+    operator.post(listing(ApiKey), {**form, "action": "resume_selected"})
+    assert ApiKey.objects.filter(disabled=True).count() == 0
+
+
+def test_the_limit_of_a_key_is_set_and_removed(operator: Client, tenant: Tenant) -> None:
+    key = ApiKey.objects.get(name="inference")
+    form = {**SUBMIT, "limit": "2.5", "limit_reset": "weekly", "include_byok_in_limit": "on"}
+
+    done = operator.post(page(key, "limit_spending"), form, follow=True)
+    assert messages_of(done) == ["The key may spend $2.5 a week, BYOK included."]
+    shown = factories.client(tenant.api_key).get("/api/v1/key").json()["data"]
+    assert (shown["limit"], shown["limit_reset"]) == (2.5, "weekly")
+    assert shown["include_byok_in_limit"] is True
+    # The dialog starts with the present limit, so that submitting it changes nothing.
+    dialog = operator.get(page(key, "limit_spending"), headers={"HX-Request": "true"})
+    assert 'value="2.5"' in dialog.content.decode()
+    same = operator.post(page(key, "limit_spending"), form, follow=True)
+    assert messages_of(same) == ["The limit was like this already."]
+
+    none = operator.post(page(key, "limit_spending"), SUBMIT, follow=True)
+    assert messages_of(none) == ["The key may spend without a limit."]
+    assert ApiKey.objects.get(pk=key.pk).limit_nano is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("limit", "-1"),
+        ("limit", "0.0000000001"),
+        ("limit", "1000000000.1"),
+        ("limit", "much"),
+        ("limit_reset", "hourly"),
+    ],
+)
+def test_a_wrong_limit_is_refused_at_its_field(
+    operator: Client, tenant: Tenant, field: str, value: str
+) -> None:
+    key = ApiKey.objects.get(name="inference")
+    before = fingerprint()
+
+    response = operator.post(page(key, "limit_spending"), {**SUBMIT, field: value})
+
+    assert response.status_code == 200
+    assert set(response.context["form"].errors) == {field}
+    after = fingerprint()
+    assert {**after, "django_session": None} == {**before, "django_session": None}
+
+
+def test_the_list_shows_what_keys_have_spent_and_when(operator: Client, tenant: Tenant) -> None:
+    key = ApiKey.objects.get(name="inference")
+    now = timezone.now()
+    Meter.objects.filter(pk=key.pk).update(
+        cost=5_000_000_000, cost_monthly=1_250_000_000, byok=7, day=now.date(), last_used_at=now
+    )
+
+    listed = operator.get(listing(ApiKey)).content.decode()
+    assert "$1.25" in listed
+    shown = operator.get(page(key)).content.decode()
+    assert "$1.25 this month, $5 in all, and $0.000000007 by own credentials" in shown
+
+
 def test_revoke_selected_asks_for_confirmation(operator: Client, tenant: Tenant) -> None:
     keys = list(ApiKey.objects.all())
     form = {"action": "revoke_selected", "_selected_action": [str(key.pk) for key in keys]}
@@ -100,23 +200,28 @@ def test_keys_are_filtered_by_their_pepper(operator: Client, tenant: Tenant, set
 
 
 def test_keys_are_filtered_by_state(operator: Client, tenant: Tenant) -> None:
-    for name in ("disabled", "revoked", "expired"):
+    for name in ("paused", "revoked", "expired"):
         ApiKey.objects.create_key(
             workspace=tenant.workspace,
             name=name,
             expires_at=timezone.now() if name == "expired" else None,
             limit_nano=1_500_000_000,
         )
-    ApiKey.objects.get(name="disabled").edit(disabled=True)
+    ApiKey.objects.get(name="paused").pause()
     ApiKey.objects.get(name="revoked").revoke()
+    offered = {
+        "paused": ["Limit spending", "Rate limits", "Resume", "Revoke"],
+        "expired": ["Limit spending", "Rate limits", "Pause", "Revoke"],
+        "revoked": [],
+    }
 
-    for state in ("disabled", "revoked", "expired"):
+    for state in ("paused", "revoked", "expired"):
         listed = operator.get(f"{listing(ApiKey)}?status={state}").context["cl"].result_list
         assert [key.name for key in listed] == [state]
         shown = operator.get(page(ApiKey.objects.get(name=state)))
         assert "$1.5" in shown.content.decode()
         actions = [action["title"] for action in shown.context["actions_detail"]]
-        assert actions == ([] if state == "revoked" else ["Rate limits", "Revoke"])
+        assert actions == offered[state]
 
 
 def test_the_creator_of_a_key_belongs_to_its_organization(operator: Client, tenant: Tenant) -> None:

@@ -68,6 +68,8 @@ def test_action_is_refused_without_permission(viewer: Client, tenant: Tenant, ve
 @pytest.mark.parametrize(
     ("label", "action"),
     [
+        ("accounts.apikey", "pause_selected"),
+        ("accounts.apikey", "resume_selected"),
         ("accounts.apikey", "revoke_selected"),
         ("endpoints.privateendpoint", "activate_selected"),
         ("endpoints.privateendpoint", "disable_selected"),
@@ -96,6 +98,9 @@ def test_bulk_action_is_refused_without_permission(
 @pytest.mark.parametrize(
     ("label", "verb"),
     [
+        ("accounts.apikey", "limit_spending"),
+        ("accounts.apikey", "pause"),
+        ("accounts.apikey", "resume"),
         ("accounts.apikey", "revoke"),
         ("accounts.apikey", "change"),
         ("accounts.byokcredential", "change"),

@@ -1,0 +1,156 @@
+"""The actions of a key's page and of the list of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.http import HttpRequest
+
+from accounts.admin.forms import DollarsField, nano_of
+from accounts.models import ApiKey, LimitReset
+from config.console.actions import Message, bulk_action, transition
+from config.console.formatting import nano_dollars
+from config.console.unfold import Dialog, SelectWidget
+
+
+class LimitDialog(Dialog):
+    """Asks for the most that a key may spend, with the present limit filled in."""
+
+    limit = DollarsField(
+        label="Limit in USD", required=False, help_text="At most nine decimals; empty for no limit."
+    )
+    limit_reset = forms.ChoiceField(
+        label="Reset",
+        choices=[("", "never"), *LimitReset.choices],
+        required=False,
+        widget=SelectWidget(),
+        help_text="At midnight UTC; weeks begin on Monday.",
+    )
+    include_byok_in_limit = forms.BooleanField(
+        label="Include BYOK",
+        required=False,
+        help_text="Counts what the organization's own credentials cost, too.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        key = ApiKey.objects.filter(pk=self.object_id).first()
+        if key is not None:
+            present = None if key.limit_nano is None else nano_dollars(key.limit_nano)
+            self.initial = {
+                "limit": present and present.removeprefix("$"),
+                "limit_reset": key.limit_reset or "",
+                "include_byok_in_limit": key.include_byok_in_limit,
+            }
+
+
+class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Adds the transitions of a key: limit, pause, resume and revoke, singly or for many."""
+
+    actions = ("pause_selected", "resume_selected", "revoke_selected")
+    actions_detail = ("limit_spending", "limit_rates", "pause", "resume", "revoke")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Returns the actions that the state allows; the model checks it again under a lock."""
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        key = self.get_object(request, str(object_id))
+        if key is None or key.deleted_at is not None:
+            return []
+        left_out = f"_{'pause' if key.disabled else 'resume'}"
+        return [action for action in actions if not action.action_name.endswith(left_out)]
+
+    def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_apikey")
+
+    @transition(
+        description="Limit spending",
+        question="Replaces the limit of this key. It holds from the next request on; what the key "
+        "has spent in the period counts.",
+        submit="Set the limit",
+        permission="revoke",
+        icon="paid",
+        form=LimitDialog,
+    )
+    def limit_spending(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
+        changes = {
+            "limit_nano": nano_of(form.cleaned_data["limit"]),
+            "limit_reset": form.cleaned_data["limit_reset"] or None,
+            "include_byok_in_limit": form.cleaned_data["include_byok_in_limit"],
+        }
+        if key.edit(**changes):
+            return messages.SUCCESS, f"The key may spend {describe_limit(key)}."
+        return messages.INFO, "The limit was like this already."
+
+    @transition(
+        description="Pause",
+        question="Every request with this key is refused from now on, until you resume it.",
+        submit="Pause the key",
+        permission="revoke",
+        icon="pause",
+    )
+    def pause(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
+        if key.pause():
+            return messages.SUCCESS, "The key is paused."
+        return messages.INFO, "The key is already paused."
+
+    @transition(
+        description="Resume",
+        question="Requests with this key are served again.",
+        submit="Resume the key",
+        permission="revoke",
+        icon="play_arrow",
+    )
+    def resume(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
+        if key.resume():
+            return messages.SUCCESS, "The key is resumed."
+        return messages.INFO, "The key is not paused."
+
+    @transition(
+        description="Revoke",
+        question="Every request with this key is refused from now on. This cannot be undone.",
+        submit="Revoke the key",
+        permission="revoke",
+        icon="key_off",
+        danger=True,
+    )
+    def revoke(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
+        if key.revoke():
+            return messages.SUCCESS, "The key is revoked."
+        return messages.INFO, "The key is already revoked."
+
+    @bulk_action(
+        description="Pause",
+        question="Pause these keys? Every request with them is refused from now on, until you "
+        "resume them.",
+        permission="revoke",
+    )
+    def pause_selected(self, request: HttpRequest, key: ApiKey) -> None:
+        key.pause()
+
+    @bulk_action(
+        description="Resume",
+        question="Resume these keys? Requests with them are served again.",
+        permission="revoke",
+    )
+    def resume_selected(self, request: HttpRequest, key: ApiKey) -> None:
+        key.resume()
+
+    @bulk_action(
+        description="Revoke",
+        question="Revoke these keys? Every request with them is refused from now on. This cannot "
+        "be undone.",
+        permission="revoke",
+    )
+    def revoke_selected(self, request: HttpRequest, key: ApiKey) -> None:
+        key.revoke()
+
+
+def describe_limit(key: ApiKey) -> str:
+    """Returns the limit in words: ``$5 a month, BYOK included``."""
+    if key.limit_nano is None:
+        return "without a limit"
+    periods = {None: "in all", "daily": "a day", "weekly": "a week", "monthly": "a month"}
+    byok = ", BYOK included" if key.include_byok_in_limit else ""
+    return f"{nano_dollars(key.limit_nano)} {periods[key.limit_reset]}{byok}"
