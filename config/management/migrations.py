@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
@@ -9,14 +11,28 @@ from config.bulk.files import refuse
 from config.clocks.report import clock_report
 from config.sql import measure_clock
 
+logger = logging.getLogger(__name__)
+
 
 def require_known_migrations() -> None:
-    """Refuses a database whose applied migrations this version does not have."""
-    if _unknown_migrations():
+    """Refuses a database that lacks migrations of ours and has some that we do not know.
+
+    A later release has migrated one that has all of ours. It keeps what this release uses, so
+    this release may still run, beside it or after going back.
+    """
+    unknown = _unknown_migrations()
+    if not unknown:
+        return
+    if _pending_migrations():
         refuse(
             "The database was made by an unreleased version of Causeway: "
             "remove the data directory, or point DATA_DIR or DATABASE_URL elsewhere."
         )
+    logger.warning(
+        "A later release has migrated the database (%s, …). This release runs on it as long as "
+        "it is the one before; docs/operating.md says how to upgrade.",
+        unknown[0],
+    )
 
 
 def require_migrated() -> None:

@@ -10,12 +10,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+import requests
 from django.apps import apps
 from django.conf import settings
 from django.core.management import call_command
 from django_migration_linter import MigrationLinter
 
-from tests.support.processes import manage
+from tests.support.processes import manage, serve
 
 OURS = [
     config.label
@@ -104,3 +105,19 @@ def test_a_database_of_an_unreleased_version_is_refused(
         "CommandError: The database was made by an unreleased version of Causeway: "
         "remove the data directory, or point DATA_DIR or DATABASE_URL elsewhere."
     )
+
+
+def test_a_database_of_the_next_release_is_served(empty_database: str) -> None:
+    """An operator goes back, or a host of the earlier release restarts in mid-upgrade."""
+    assert manage("migrate", DATABASE_URL=empty_database).returncode == 0
+    with psycopg.connect(empty_database, autocommit=True) as database:
+        database.execute(
+            "INSERT INTO django_migrations (app, name, applied) "
+            "VALUES ('billing', '9999_of_the_next_release', now())"
+        )
+    for command in (("migrate",), ("work", "--once")):
+        done = manage(*command, DATABASE_URL=empty_database)
+        assert done.returncode == 0, done.stderr
+        assert "A later release has migrated the database (billing.9999_of_the" in done.stderr
+    with serve(DATABASE_URL=empty_database) as served:
+        assert requests.get(f"{served.address}/readyz", timeout=10).status_code == 200
