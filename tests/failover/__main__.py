@@ -1,0 +1,254 @@
+"""Kills the primary under load, again and again: python -m tests.failover --kills 10
+
+Builds on this machine what ``docs/deploy/ha`` describes, from its files: three PostgreSQL under
+Patroni with etcd, HAProxy, two ``serve`` hosts and one ``work``, with a simulated upstream. Streams
+that outlast a failover and short requests go on all the time. Each kill (SIGKILL) ends
+PostgreSQL and Patroni of the primary; ``--freezes`` stops them instead, as if their machine hung,
+and lets them go on when another one has been promoted. ``--outages`` keeps the standbys from being
+promoted for longer than a worker may be silent: the sweeper must not end what still runs.
+
+Prints one JSON object. Exits with 1 if an answer was lost or charged twice, if a request failed
+otherwise than with 503 and ``Retry-After``, if a stream broke off, if the service was back later
+than 10 seconds after a promotion, or if the ledger contradicts itself.
+"""
+
+# ruff: noqa: E402
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+
+from tests.support.clusters import ports
+
+DATABASE, GATEWAY, *SERVICES = (ports.reserve() for _ in range(4))
+# Made-up data never goes into the database that the caller's environment names.
+os.environ["DATABASE_URL"] = f"postgres://causeway:{ports.PASSWORD}@127.0.0.1:{DATABASE}/causeway"
+os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
+
+import django
+
+import tests.support.embedded  # noqa: F401 - makes secrets and certificates, before settings are read
+
+django.setup()
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import requests
+from django.db import connection
+
+from inference.models import Generation, Journal
+from tests.support import factories
+from tests.support.clusters.callers import BROKEN, OTHER, REFUSED, WHOLE, Callers, examine
+from tests.support.clusters.patroni import Cluster, Node, run_cluster
+from tests.support.clusters.programs import find_missing, wait_until
+from tests.support.inference.site import Site, own_site
+from tests.support.ledger import differences
+from tests.support.processes import MANAGE, environment, manage
+
+STREAMS: Final = 16
+PLAIN: Final = 4
+# A stream outlasts the time until the key of a dead primary expires, and the promotion.
+SECONDS: Final = 36
+# An outage that is longer than the lease of a generation, HOLD_LEASE.
+OUTAGE_SECONDS: Final = 65
+BACK_SECONDS: Final = 10.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.failover",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--freezes", type=int, default=0)
+    parser.add_argument("--switchovers", type=int, default=0)
+    parser.add_argument("--outages", type=int, default=0, help="without a primary for a minute")
+    parser.add_argument("--etcds", type=int, choices=(1, 3), default=3)
+    options = parser.parse_args()
+    if missing := find_missing():
+        sys.exit(missing)
+    with contextlib.ExitStack() as stack:
+        say("three PostgreSQL, etcd and HAProxy start")
+        cluster = stack.enter_context(
+            run_cluster(etcds=options.etcds, database=DATABASE, gateway=GATEWAY, services=SERVICES)
+        )
+        say("the database is migrated")
+        site = stack.enter_context(own_site())
+        for port in SERVICES:
+            stack.enter_context(run_service("serve", "--port", str(port)))
+        stack.enter_context(run_service("work"))
+        wait_until(is_served, "an answer of both hosts")
+        losses = [
+            *[lose_by_kill] * options.kills,
+            *[lose_by_freeze] * options.freezes,
+            *[lose_by_switchover] * options.switchovers,
+            *[lose_for_long] * options.outages,
+        ]
+        report = run(cluster, site, losses)
+    print(json.dumps(report, indent=2))
+    sys.exit(0 if report["is_passed"] else 1)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def is_served() -> bool:
+    addresses = [f"http://127.0.0.1:{port}/readyz" for port in (*SERVICES, GATEWAY)]
+    with contextlib.suppress(requests.RequestException):
+        return all(requests.get(each, timeout=5).status_code == 200 for each in addresses)
+    return False
+
+
+@contextlib.contextmanager
+def run_service(*arguments: str) -> Iterator[None]:
+    """Runs ``serve`` or ``work`` until the end; it must not end before."""
+    name = os.path.join(os.environ["CAUSEWAY_TEST_DIR"], f"{'-'.join(arguments)}.log")
+    with open(name, "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(MANAGE), *arguments], env=environment(), stderr=log
+        )
+    try:
+        yield
+        assert process.poll() is None, f"{arguments} ended: see {name}"
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+
+
+def run(cluster: Cluster, site: Site, losses: list[Callable[[Cluster], float]]) -> dict[str, Any]:
+    """Takes primaries away under load, and returns what the callers and the ledger say."""
+    seconds = SECONDS + OUTAGE_SECONDS if lose_for_long in losses else SECONDS
+    site.publish("sim-slow:0,1", price=factories.make_price())
+    short = factories.make_model("acme/swift")
+    site.publish("sim-echo", model=short, price=factories.make_price())
+    words = {"role": "user", "content": " ".join(["word"] * seconds)}
+    callers = Callers(
+        [f"http://127.0.0.1:{GATEWAY}"],
+        site.tenant.api_key,
+        streams=STREAMS,
+        plain=PLAIN,
+        stream_body={"model": site.model.slug, "messages": [words], "max_tokens": 200},
+        plain_body={"model": short.slug, "messages": [words], "max_tokens": 200},
+        spread=seconds,
+    )
+    promoted, back, lost_at = [], [], []
+    with callers:
+        for number, lose in enumerate(losses, 1):
+            callers.wait_for_open_streams(STREAMS // 2, 2 * seconds)
+            lost_at.append(time.monotonic())
+            promoted_at = lose(cluster)
+            promoted.append(round(promoted_at - lost_at[-1], 1))
+            back.append(round(callers.wait_for_success(promoted_at), 1))
+            say(f"{number}: promoted after {promoted[-1]} s, served {back[-1]} s later")
+            cluster.wait_until_whole()
+    # This process's own connection went with a primary.
+    connection.close()
+    wait_until(lambda: not Journal.objects.exists(), "settlement of everything", 240)
+    report = describe(callers, site, lost_at)
+    report["seconds_to_promotion"], report["seconds_from_promotion_to_success"] = promoted, back
+    report["is_passed"] = report["is_passed"] and max(back) <= BACK_SECONDS
+    return report
+
+
+def lose_by_kill(cluster: Cluster) -> float:
+    """Kills the primary, and starts it again when another one is; returns when that was."""
+    lost, others = find_nodes(cluster)
+    lost.kill()
+    promoted_at = wait_for_promotion(others)
+    lost.start()
+    return promoted_at
+
+
+def lose_by_freeze(cluster: Cluster) -> float:
+    """Stops the primary, which goes on where it was and finds that it is none any more."""
+    lost, others = find_nodes(cluster)
+    lost.freeze()
+    promoted_at = wait_for_promotion(others)
+    lost.thaw()
+    return promoted_at
+
+
+def lose_for_long(cluster: Cluster) -> float:
+    """Kills the primary, and stops the standbys for longer than a lease."""
+    lost, others = find_nodes(cluster)
+    for node in others:
+        node.freeze()
+    lost.kill()
+    time.sleep(OUTAGE_SECONDS)
+    for node in others:
+        node.thaw()
+    promoted_at = wait_for_promotion(others)
+    lost.start()
+    return promoted_at
+
+
+def lose_by_switchover(cluster: Cluster) -> float:
+    """Makes the synchronous standby the primary, as an operator does."""
+    lost, others = find_nodes(cluster)
+    [standby] = [each["name"] for each in lost.members() if each["role"] == "sync_standby"]
+    orders = {"leader": lost.name, "candidate": standby}
+    url = f"http://127.0.0.1:{lost.rest_port}/switchover"
+    answer = requests.post(url, json=orders, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return wait_for_promotion(others)
+
+
+def find_nodes(cluster: Cluster) -> tuple[Node, list[Node]]:
+    """Returns the primary and the standbys."""
+    primary = cluster.find_primary()
+    assert primary is not None
+    return primary, [node for node in cluster.nodes if node is not primary]
+
+
+def wait_for_promotion(nodes: list[Node]) -> float:
+    wait_until(lambda: any(node.ask("primary") == 200 for node in nodes), "a promotion")
+    return time.monotonic()
+
+
+def describe(callers: Callers, site: Site, lost_at: list[float]) -> dict[str, Any]:
+    found = examine(callers.log, site.tenant.organization)
+    opened = [
+        asked
+        for moment in lost_at
+        for asked in callers.log
+        if asked.is_stream and asked.was_open_at(moment)
+    ]
+    swept = Generation.objects.filter(error_type="abandoned")
+    verified = manage("verify_ledger", "--json")
+    contradictions = [*map(str, differences())]
+    return {
+        "failovers": len(lost_at),
+        "requests": len(callers.log),
+        "acknowledged": found.outcomes[WHOLE],
+        "acknowledged_lost": len(found.lost),
+        "charged_twice": len(found.charged_twice),
+        "refused_and_charged": len(found.refused_and_charged),
+        "streams_open_at_a_failover": len(opened),
+        "streams_that_went_on": sum(asked.is_whole for asked in opened),
+        "refused_with_retry_after": found.outcomes[REFUSED],
+        "other_failures": found.outcomes[BROKEN] + found.outcomes[OTHER],
+        "swept": swept.count(),
+        "swept_and_charged": swept.filter(cost_nano__gt=0).count(),
+        "open_holds": found.open_holds,
+        "verify_ledger": json.loads(verified.stdout),
+        "problems": [*found.lost, *found.charged_twice, *found.refused_and_charged, *found.other,
+                     *contradictions][:20],
+        "is_passed": found.is_clean
+        and not contradictions
+        and verified.returncode == 0
+        and all(asked.is_whole for asked in opened),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
