@@ -19,6 +19,7 @@ from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError, connection
 
 from config.api.errors import Unavailable
+from config.partitions.declarations import table_of
 from config.server.batching.waits import Blocked, waits
 from config.sql import Statement, load_statement
 
@@ -135,7 +136,7 @@ class DataPlaneConnection:
                 relation = find_relation(exc.context)
                 owner = None
                 if len(organizations) > 1:
-                    owner = await self._find_owner(relation, exc.context)
+                    owner = await self._find_owner(exc.context)
                     organizations = organizations if owner is None else [owner]
                 waits.report_timeout(query.name, organizations, seconds, relation)
                 raise Blocked(owner) from None
@@ -160,7 +161,7 @@ class DataPlaneConnection:
             broken, self._connection = self._connection, None
             broken.terminate()
 
-    async def _find_owner(self, relation: str, context: str | None) -> UUID | None:
+    async def _find_owner(self, context: str | None) -> UUID | None:
         """Returns the organization of the row that a statement did not get, if it can be found."""
         row = _ROW.search(context or "")
         if row is None or self._connection is None:
@@ -169,7 +170,7 @@ class DataPlaneConnection:
         try:
             async with asyncio.timeout(_STATEMENT_SECONDS):
                 found: UUID | None = await self._connection.fetchval(
-                    FIND_OWNER.text, relation, address
+                    FIND_OWNER.text, _find_lock(context), address
                 )
                 return found
         except (asyncpg.PostgresError, *_AWAY):
@@ -191,8 +192,13 @@ def find_lock_ms(usual: float) -> int:
 def find_relation(context: str | None) -> str:
     """Returns the table, or the function, whose lock a statement did not get.
 
-    ``context`` is that of PostgreSQL's error.
+    ``context`` is that of PostgreSQL's error. A partition is named by its table.
     """
+    return table_of(_find_lock(context))
+
+
+def _find_lock(context: str | None) -> str:
+    """Returns the table or partition, or the function, that PostgreSQL's error names."""
     found = _RELATION.search(context or "")
     return "unknown" if found is None else found[1] or found[2]
 

@@ -20,8 +20,8 @@ from config.console.unfold import Dialog
 from inference.admin.columns import GenerationColumns
 from inference.admin.invoices import InvoiceAdmin
 from inference.admin.search import find_generations
+from inference.ids import first_id
 from inference.models import Generation, Journal
-from inference.reports.hours import first_id
 
 _SINCE: Final = {
     "hour": ("The last hour", timedelta(hours=1)),

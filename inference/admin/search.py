@@ -26,7 +26,8 @@ _MOMENTS: Final = (
 def find_generations(generations: QuerySet[Any], term: str) -> QuerySet[Any]:
     """Narrows generations to those that a search term names, by the shape of the term."""
     if term.startswith("gen-"):
-        return generations.filter(id__startswith=term)
+        # Ids end in hexadecimal digits; the range names the partitions.
+        return generations.filter(id__startswith=term, id__gte=term, id__lte=f"{term}z")
     moment = _parse_moment(term)
     if moment is not None:
         began_at, lasts = moment

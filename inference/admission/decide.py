@@ -23,7 +23,7 @@ from inference.admission.budgets import AffordableCandidate, Budgets
 from inference.admission.estimate import estimate_tokens
 from inference.filters.definitions import Filters, Finding
 from inference.filters.screening import Screened, TimeSlice
-from inference.models import new_generation_id
+from inference.ids import new_generation_id
 from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, require_candidates
 from inference.routing.health import HealthTable

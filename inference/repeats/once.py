@@ -22,7 +22,7 @@ from inference.admission.decide import AdmissionRequest
 from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import Exchange
 from inference.faces.connection import Connection
-from inference.models import new_generation_id
+from inference.ids import new_generation_id
 from inference.repeats.answers import Answer, KeptAnswers
 from inference.repeats.cache_use import CacheUse
 from inference.repeats.keeper import FirstRequest, Keeper

@@ -30,8 +30,9 @@ from config.console.charts import Chart
 from config.console.formatting import nano_dollars
 from config.console.navigation import group_by_section
 from endpoints.models import PrivateEndpoint, Validation
+from inference.ids import first_id
 from inference.models import HourlyUsage, UsageDay
-from inference.reports.hours import HOUR, SUMS, first_id, hour_of, summed_until
+from inference.reports.hours import HOUR, SUMS, hour_of, summed_until
 from inference.reports.rollups import midnight
 
 _SECONDS: Final = 60

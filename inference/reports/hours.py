@@ -8,12 +8,12 @@ from typing import Any, Final
 from django.db import connection, transaction
 from django.db.models import Q
 
+from inference.ids import first_id, last_id
 from inference.models import HourlyUsage
 
 HOUR: Final = timedelta(hours=1)
-# A worker makes a generation's id, and the database stamps it a little later. An hour is summed
-# this long after its end: a statement that stores a generation may commit later than its stamp, and
-# workers of an older release stamp by the clock of their host.
+# An hour is summed this long after its end: a statement that stores a generation may commit later
+# than its stamp, and workers of an older release stamp by the clock of their host.
 _SLACK: Final = timedelta(hours=1)
 
 SUMS: Final = """
@@ -29,7 +29,8 @@ _ROLL_UP: Final = """
 WITH summed AS (
     SELECT date_trunc('hour', created_at, 'UTC') AS hour, {sums}
     FROM inference_generation
-    WHERE id >= %(first_id)s AND created_at >= %(begin)s AND created_at < %(end)s
+    WHERE id >= %(first_id)s AND id < %(last_id)s
+        AND created_at >= %(begin)s AND created_at < %(end)s
     GROUP BY 1
 )
 INSERT INTO inference_hourlyusage
@@ -49,11 +50,6 @@ FROM inference_journal j JOIN inference_generation g ON g.id = j.generation_id
 _LOCK: Final = "LOCK TABLE inference_hourlyusage IN SHARE ROW EXCLUSIVE MODE"
 _NOW: Final = "SELECT now()"
 _FIRST: Final = "SELECT created_at FROM inference_generation ORDER BY id LIMIT 1"
-
-
-def first_id(moment: datetime) -> str:
-    """Returns a lower bound of the ids of all generations since a moment."""
-    return f"gen-{int((moment - _SLACK).timestamp())}"
 
 
 def hour_of(moment: datetime) -> datetime:
@@ -114,7 +110,8 @@ def _sum_hours(begin: datetime, end: datetime) -> int:
     if end <= begin:
         return 0
     with connection.cursor() as cursor:
-        cursor.execute(_ROLL_UP, {"begin": begin, "end": end, "first_id": first_id(begin)})
+        ids = {"first_id": first_id(begin), "last_id": last_id(end)}
+        cursor.execute(_ROLL_UP, {"begin": begin, "end": end, **ids})
         return int(cursor.rowcount)
 
 

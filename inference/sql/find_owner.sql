@@ -1,6 +1,6 @@
 -- Finds the organization of a row that another transaction has locked.
 --
--- Parameters: $1 text, the table of the row; $2 tid, its address.
+-- Parameters: $1 text, the table of the row, or its partition; $2 tid, its address.
 -- Returns: the organization's id; no row if the row has moved, or if its table has no organization.
 -- Locks: none.
 SELECT a.organization_id
@@ -25,7 +25,9 @@ WHERE $1::text = 'accounts_apikey' AND k.ctid = $2::tid
 UNION ALL
 SELECT g.organization_id
 FROM inference_generation AS g
-WHERE $1::text = 'inference_generation' AND g.ctid = $2::tid
+WHERE
+    $1::text LIKE 'inference\_generation%'
+    AND g.tableoid = to_regclass($1::text) AND g.ctid = $2::tid
 UNION ALL
 SELECT g.organization_id
 FROM inference_journal AS j

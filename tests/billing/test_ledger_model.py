@@ -35,8 +35,9 @@ from config import sql
 from config.api.errors import NotFound
 from inference.admission.admit import ADMIT
 from inference.admission.estimate import Claim
+from inference.ids import new_generation_id
 from inference.management.commands.verify_ledger import VERIFY_EXCESSES, VERIFY_GENERATIONS
-from inference.models import Generation, Journal, new_generation_id
+from inference.models import Generation, Journal
 from inference.settlement.journal import JOURNAL
 from inference.settlement.settle import SETTLE, Settlement, encode_settlements
 from inference.settlement.sweeper import sweep

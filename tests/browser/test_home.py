@@ -14,7 +14,7 @@ from django_otp.oath import totp as code_at
 from django_otp.plugins.otp_totp.models import TOTPDevice
 from playwright.sync_api import Page
 
-from inference.models import new_generation_id
+from inference.ids import new_generation_id
 from tests.support import factories
 from tests.support.browser import MARKS, OVERFLOW, PASSWORD, browse
 

@@ -29,7 +29,8 @@ from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
-from inference.models import Generation, new_generation_id
+from inference.ids import new_generation_id
+from inference.models import Generation
 from tests.support import factories
 from tests.support.browser import (
     CUT_OFF,

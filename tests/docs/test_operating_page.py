@@ -17,6 +17,7 @@ from billing.models import Account
 from billing.open_transactions import OpenTransactionCollector
 from config.local.bootstrap import PROJECT
 from config.management.commands.work import DUTIES
+from config.partitions.metrics import PartitionCollector
 from tests.support.database.locks import locked, waiting
 from tests.support.factories import Tenant
 from tests.support.markdown import read_blocks, read_tables
@@ -61,6 +62,7 @@ def test_every_metric_is_listed(db: None) -> None:
         *REGISTRY.collect(),
         *TopUpCollector().collect(),
         *OpenTransactionCollector().collect(),
+        *PartitionCollector().collect(),
     ]
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name

@@ -33,7 +33,8 @@ from config.credentials import Secret
 from config.secrets import digest_api_key
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
-from inference.models import Generation, Journal, new_generation_id
+from inference.ids import id_bound, new_generation_id
+from inference.models import Generation, Journal
 from inference.settlement.settle import SETTLE
 
 # What a settlement writes, which is also what it must be told.
@@ -168,7 +169,6 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
     """
     key = fields.setdefault("api_key", ApiKey.objects.get(digest=digest_api_key(tenant.api_key)))
     defaults: dict[str, Any] = {
-        "id": new_generation_id(),
         "organization": tenant.organization,
         "workspace": tenant.workspace,
         "member_id": key.creator_id,
@@ -182,6 +182,9 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
     }
     if not {"private_endpoint", "model_endpoint"} & fields.keys():
         fields["model_endpoint"] = make_endpoint(make_model(), make_provider())
+    made_at = fields.get("created_at", defaults["created_at"])
+    number = new_generation_id().rsplit("-", 1)[1]
+    fields.setdefault("id", f"{id_bound(made_at)}-{number}")
     served = fields.get("private_endpoint") or fields["model_endpoint"]
     fields.setdefault("price", served.price)
     generation = Generation(**{**defaults, **fields})

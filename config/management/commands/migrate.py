@@ -11,6 +11,8 @@ from django.db import OperationalError, connections
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from config.management.migrations import require_known_migrations
+from config.partitions.conversion import CannotConvert
+from config.partitions.tables import make_all_ahead
 
 # A change of a table waits for every transaction that uses the table, for instance a dump, and all
 # later statements on the table wait behind it. So a change gives up early and is tried again.
@@ -28,7 +30,12 @@ class Command(migrate.Command):
             with connection.cursor() as cursor:
                 cursor.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
             try:
-                return super().handle(*args, **options)
+                done = super().handle(*args, **options)
+                if not (options["plan"] or options["check_unapplied"]):
+                    make_all_ahead()
+                return done
+            except CannotConvert as exc:
+                raise CommandError(str(exc)) from None
             except OperationalError as exc:
                 if not isinstance(exc.__cause__, LockNotAvailable | DeadlockDetected):
                     raise

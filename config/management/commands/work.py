@@ -22,6 +22,7 @@ from config.clocks.report import clock_report
 from config.console.sign_in.throttle import clear_limits
 from config.management.commands.serve import bind_metrics
 from config.management.migrations import require_migrated
+from config.partitions.tables import make_all_ahead
 from endpoints.watch import watch_due
 from inference.repeats.clearing import clear_expired
 from inference.reports.hours import roll_up_hours
@@ -82,6 +83,7 @@ DUTIES: Final = (
     Duty("roll_up_hours", 300.0, roll_up_hours),
     Duty("clear_health", 300.0, clear_health),
     Duty("clear_answers", 60.0, clear_expired),
+    Duty("make_partitions", 3600.0, make_all_ahead),
     Duty("clear_sessions", 3600.0, _clear_sessions),
     Duty("sync_price_lists", 86_400.0, sync_due, own_thread=True),
 )

@@ -18,7 +18,8 @@ from django.utils import timezone
 from accounts.models import Organization
 from billing import ledger
 from endpoints.models import PrivateEndpoint
-from inference.models import Generation, HourlyUsage, UsageDay, new_generation_id
+from inference.ids import new_generation_id
+from inference.models import Generation, HourlyUsage, UsageDay
 from inference.reports.hours import hour_of, roll_up_hours
 from inference.reports.rollups import roll_up_usage
 from tests.support import factories

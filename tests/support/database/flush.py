@@ -14,6 +14,11 @@ from django.test import TransactionTestCase
 KEPT: Final = {ContentType._meta.db_table, Permission._meta.db_table}
 # A large table is truncated: deleted rows stay on the disk and slow later scans down.
 LARGE_BYTES: Final = 4 << 20
+# A table's own, or that of all its partitions.
+_SIZE: Final = (
+    "SELECT coalesce(sum(pg_relation_size(relid)), pg_relation_size('{0}')) "
+    "FROM pg_partition_tree('{0}')"
+)
 
 
 def replace_flush(patch: Any) -> None:
@@ -59,7 +64,7 @@ def empty_tables(connection: BaseDatabaseWrapper) -> None:
         cursor.execute(f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE")
         cursor.execute(
             " UNION ALL ".join(
-                f"SELECT '{table}', pg_relation_size('{table}') WHERE EXISTS (SELECT FROM {table})"
+                f"SELECT '{table}', ({_SIZE.format(table)}) WHERE EXISTS (SELECT FROM {table})"
                 for table in tables
             )
         )

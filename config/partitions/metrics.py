@@ -1,0 +1,42 @@
+"""Metrics of the partitions, read from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.db import DatabaseError
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from config.partitions.declarations import partitionings
+from config.partitions.tables import count_odd, is_partitioned, list_partitions, read_now
+
+
+class PartitionCollector(Collector):
+    """Collects how many partitions each table has ahead, and its odd rows.
+
+    Collects nothing while the database is unreachable, so that other metrics are still served.
+    """
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        ahead = GaugeMetricFamily(
+            "causeway_partitions_ahead",
+            "Partitions of a table that begin after the present moment.",
+            labels=("table",),
+        )
+        odd = GaugeMetricFamily(
+            "causeway_partition_odd_rows",
+            "Rows of a table that lie in none of its partitions, at most 1,000.",
+            labels=("table",),
+        )
+        try:
+            now = read_now()
+            for partitioning in partitionings():
+                if is_partitioned(partitioning.table):
+                    begins = [each.begin for each in list_partitions(partitioning)]
+                    later = sum(begin is not None and begin > now for begin in begins)
+                    ahead.add_metric((partitioning.table,), later)
+                    odd.add_metric((partitioning.table,), count_odd(partitioning))
+        except DatabaseError:
+            return
+        yield from (ahead, odd)

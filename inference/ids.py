@@ -1,0 +1,40 @@
+"""Ids of generations: they begin with their second, so their order is that of time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from config.clocks.clock import clock
+from config.ids import RandomIds
+
+# A worker makes a generation's id, and the database stamps it a little later. Workers of an older
+# release stamp by the clock of their host.
+SLACK: Final = timedelta(hours=1)
+
+_IDS: Final = RandomIds(10)
+
+
+def new_generation_id() -> str:
+    """Returns an identifier that sorts by time: ``gen-``, Unix seconds, 80 random bits."""
+    return f"gen-{int(clock.time())}-{_IDS.make()}"
+
+
+def id_bound(moment: datetime) -> str:
+    """Returns a lower bound of the ids that are made from a moment on, and of no earlier one."""
+    return f"gen-{int(moment.timestamp())}"
+
+
+def read_id_bound(bound: str) -> datetime:
+    """Returns the moment of a bound."""
+    return datetime.fromtimestamp(int(bound.removeprefix("gen-")), UTC)
+
+
+def first_id(since: datetime) -> str:
+    """Returns a lower bound of the ids of all generations that are stamped since a moment."""
+    return id_bound(since - SLACK)
+
+
+def last_id(until: datetime) -> str:
+    """Returns an upper bound of the ids of all generations that are stamped before a moment."""
+    return id_bound(until + SLACK)

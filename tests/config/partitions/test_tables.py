@@ -1,0 +1,175 @@
+"""Partitions are made ahead, take what lies in their span, and leave; odd rows are kept apart."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from django.db import connection, connections, transaction
+
+from config.partitions.declarations import Partitioning, partitionings, table_of
+from config.partitions.metrics import PartitionCollector
+from config.partitions.spans import MONTH, QUARTER, YEAR, Span
+from config.partitions.tables import (
+    TableLocked,
+    count_odd,
+    detach,
+    list_partitions,
+    make_ahead,
+    make_all_ahead,
+)
+from inference.models import Generation
+
+NOTES = Partitioning("notes", "at", storage={"fillfactor": 50})
+NOW = datetime(2026, 11, 23, 9, 30, tzinfo=UTC)
+MONTHS = [datetime(2026, month, 1, tzinfo=UTC) for month in (11, 12)] + [
+    datetime(2027, month, 1, tzinfo=UTC) for month in (1, 2)
+]
+
+
+def run(statement: str) -> list[tuple[object, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+@pytest.fixture
+def notes(transactional_db: None) -> Iterator[None]:
+    """An empty divided table without partitions, append-only."""
+    run("CREATE TABLE notes (id int, at timestamptz, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)")
+    run(
+        "CREATE FUNCTION no_delete() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'append-only'; END $$"
+    )
+    run("CREATE TRIGGER no_delete BEFORE DELETE ON notes FOR EACH ROW EXECUTE FUNCTION no_delete()")
+    yield
+    run("DROP TABLE notes")
+    run("DROP TABLE IF EXISTS notes_p20261101")
+    run("DROP FUNCTION no_delete")
+
+
+def places() -> list[tuple[object, ...]]:
+    return run("SELECT id, tableoid::regclass::text FROM notes ORDER BY id")
+
+
+def note(number: int, moment: datetime) -> None:
+    run(f"INSERT INTO notes VALUES ({number}, '{moment.isoformat()}')")
+
+
+@pytest.mark.parametrize(
+    ("span", "begin", "end"),
+    [
+        (MONTH, datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)),
+        (QUARTER, datetime(2026, 10, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)),
+        (YEAR, datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_span_begins_with_a_month(span: Span, begin: datetime, end: datetime) -> None:
+    assert span.begin(NOW) == begin
+    assert span.following(begin) == end
+
+
+def test_the_present_span_and_two_more_are_made_once(notes: None) -> None:
+    assert make_ahead(NOTES, NOW) == 4
+    assert make_ahead(NOTES, NOW) == 0
+    *made, odd = list_partitions(NOTES)
+    assert [(each.begin, each.end) for each in made] == list(pairwise(MONTHS))
+    assert [each.name for each in made] == ["notes_p20261101", "notes_p20261201", "notes_p20270101"]
+    assert odd.is_default
+    assert run(
+        "SELECT DISTINCT reloptions FROM pg_class WHERE relname LIKE 'notes_%' AND relkind = 'r'"
+    ) == [(["fillfactor=50"],)]
+    assert {table_of(each.name) for each in (*made, odd)} == {"notes"}
+
+
+def test_a_longer_span_begins_where_the_shorter_ones_end(notes: None) -> None:
+    make_ahead(NOTES, NOW)
+    quarterly = Partitioning("notes", "at", QUARTER)
+    assert make_ahead(quarterly, NOW) == 3
+    bounds = [(each.begin, each.end) for each in list_partitions(quarterly) if not each.is_default]
+    assert [end for _, end in bounds][:-1] == [begin for begin, _ in bounds][1:]
+
+
+def test_a_row_without_a_partition_is_kept_and_moves_to_it_later(notes: None) -> None:
+    make_ahead(NOTES, NOW - timedelta(days=200))
+    note(1, NOW)
+    note(2, datetime(2038, 1, 1, tzinfo=UTC))
+    assert places() == [(1, "notes_default"), (2, "notes_default")]
+    assert count_odd(NOTES) == 2
+    make_ahead(NOTES, NOW)
+    assert places() == [(1, "notes_p20261101"), (2, "notes_default")]
+    with pytest.raises(Exception, match="append-only"):
+        run("DELETE FROM notes")
+
+
+def test_many_rows_without_a_partition_stay_and_the_next_spans_are_made(
+    notes: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_ahead(NOTES, NOW - timedelta(days=200))
+    run(f"INSERT INTO notes SELECT n, '{NOW.isoformat()}' FROM generate_series(1, 20001) AS n")
+    with caplog.at_level(logging.ERROR, "causeway.partitions"):
+        assert make_ahead(NOTES, NOW) == 2
+    assert "notes_default has more than 20000 rows of notes_p20261101" in caplog.text
+    assert run("SELECT count(*) FROM notes") == [(20001,)]
+
+
+def test_a_detached_partition_is_a_table_of_its_own(notes: None) -> None:
+    make_ahead(NOTES, NOW)
+    note(1, NOW)
+    [november, *_] = list_partitions(NOTES)
+    detach(NOTES, november)
+    assert places() == []
+    assert run("SELECT id FROM notes_p20261101") == [(1,)]
+    assert november.name not in [each.name for each in list_partitions(NOTES)]
+
+
+def test_a_locked_table_is_left_alone(notes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_ahead(NOTES, NOW)
+    monkeypatch.setattr("config.partitions.tables._TRIES", 2)
+    before = list_partitions(NOTES)
+    is_locked, is_tried = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with transaction.atomic():
+            run("SELECT count(*) FROM notes")
+            is_locked.set()
+            is_tried.wait(30)
+        connections.close_all()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert is_locked.wait(30)
+    with pytest.raises(TableLocked, match="notes is locked by another transaction"):
+        detach(NOTES, before[0])
+    is_tried.set()
+    reader.join()
+    assert list_partitions(NOTES) == before
+    detach(NOTES, before[0])
+
+
+def test_each_declared_table_is_that_of_its_model_and_has_partitions(db: None) -> None:
+    assert Generation.partitioning in partitionings()
+    assert Generation.partitioning.table == Generation._meta.db_table
+    for partitioning in partitionings():
+        assert len(list_partitions(partitioning)) >= 4
+    assert make_all_ahead() == 0
+
+
+def test_metrics_say_what_is_ahead_and_what_is_odd(db: None) -> None:
+    ahead, odd = PartitionCollector().collect()
+    tables = {each.table for each in partitionings()}
+    assert {sample.labels["table"] for sample in ahead.samples} == tables
+    assert {sample.value for sample in ahead.samples} == {2}
+    assert {sample.value for sample in odd.samples} == {0}
+
+
+def test_a_gap_before_a_partition_is_filled_and_nothing_overlaps(notes: None) -> None:
+    make_ahead(NOTES, MONTHS[3])
+    make_ahead(NOTES, MONTHS[0])
+    bounds = [(each.begin, each.end) for each in list_partitions(NOTES) if not each.is_default]
+    assert len(bounds) == 6
+    assert [end for _, end in bounds][:-1] == [begin for begin, _ in bounds][1:]
