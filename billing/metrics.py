@@ -55,12 +55,18 @@ class TopUpCollector(Collector):
             "When a chain was last read up to its confirmed head.",
             labels=("chain_id",),
         )
+        behind = GaugeMetricFamily(
+            "causeway_chain_lag_blocks",
+            "Blocks between the newest one of a chain and the last one whose payments are stored.",
+            labels=("chain_id",),
+        )
         for state in states:
             labels = (str(state.chain_id),)
             halted.add_metric(labels, float(state.halted_at is not None))
             failures.add_metric(labels, state.failures)
             if state.number is not None:
                 block.add_metric(labels, state.number)
+                behind.add_metric(labels, max((state.latest_number or 0) - state.number, 0))
             if state.scanned_at is not None:
                 scanned.add_metric(labels, state.scanned_at.timestamp())
-        yield from (halted, failures, block, scanned)
+        yield from (halted, failures, block, behind, scanned)

@@ -20,6 +20,7 @@ from config.sql import execute, load_statement
 logger = logging.getLogger(__name__)
 
 FIND: Final = load_statement("billing", "find_open_transactions")
+FIND_LOCK_WAITS: Final = load_statement("billing", "find_lock_waits")
 
 # Transactions of requests take milliseconds, and those of imports seconds.
 LONG_SECONDS: Final = 5.0
@@ -72,7 +73,7 @@ open_transactions: Final = OpenTransactions()
 
 
 class OpenTransactionCollector(Collector):
-    """Collects the age of the oldest transaction that keeps old versions of rows.
+    """Collects the age of the oldest transaction that keeps old versions of rows, and lock waits.
 
     Collects nothing while the database is unreachable, so that other metrics are still served.
     """
@@ -80,12 +81,21 @@ class OpenTransactionCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         try:
             found = find_open_transactions(0)
+            waiting, seconds = measure_lock_waits()
         except DatabaseError:
             return
         yield GaugeMetricFamily(
             "causeway_oldest_transaction_seconds",
             "The age of the oldest open transaction that keeps old versions of rows.",
             value=max((each.seconds for each in found), default=0.0),
+        )
+        yield GaugeMetricFamily(
+            "causeway_lock_waits", "Sessions of the database that wait for a lock.", value=waiting
+        )
+        yield GaugeMetricFamily(
+            "causeway_longest_lock_wait_seconds",
+            "For how long the statement of one of these sessions has run.",
+            value=seconds,
         )
 
 
@@ -94,3 +104,11 @@ def find_open_transactions(seconds: float) -> list[OpenTransaction]:
     with connection.cursor() as cursor:
         execute(cursor, FIND, [seconds])
         return [OpenTransaction(*row) for row in cursor.fetchall()]
+
+
+def measure_lock_waits() -> tuple[int, float]:
+    """Returns how many sessions wait for a lock, and the age of their oldest statement."""
+    with connection.cursor() as cursor:
+        execute(cursor, FIND_LOCK_WAITS)
+        waiting, seconds = cursor.fetchone()
+        return waiting, seconds

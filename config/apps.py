@@ -99,7 +99,10 @@ class FloorConfig(CausewayApp):
     name = "config"
     verbose_name = "Causeway"
     section = Section("Operators", position=6)
-    collectors = ("config.partitions.metrics.PartitionCollector",)
+    collectors = (
+        "config.clocks.duties.DutyCollector",
+        "config.partitions.metrics.PartitionCollector",
+    )
     models_declared: ClassVar = {
         "auth.user": ModelDeclaration(
             "badge", Audience.ADMINISTRATORS, title_columns=("username", "email")

@@ -30,8 +30,11 @@ from config.console.sign_in.gate import SignInGate
 from config.console.sign_in.recognition import PREFIX, OperatorSessions
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
 from config.server.collector import Collector
+from config.server.load.loop_lag import LoopLag
 from config.server.load.memory import return_large_blocks
+from config.server.load.pools import show_pools
 from config.server.readiness import PROBES, serve_probe
+from config.telemetry.drops import DROPPED as DROPPED
 from inference.asgi import Inference
 from inference.exchange.gateway import Gateway
 from inference.faces.routes import ROUTES
@@ -98,6 +101,7 @@ class Application:
         self._inference: Inference | None = None
         self._sessions: OperatorSessions | None = None
         self._collector: Collector | None = None
+        self._loop_lag: LoopLag | None = None
         guarded: Any = guard_bodies(SignInGate(control_plane), self._find_caller)
         self._django: Any = ProxyHeadersMiddleware(guarded, settings.FORWARDED_ALLOW_IPS)
 
@@ -161,6 +165,8 @@ class Application:
                 self._sessions = OperatorSessions(self._gateway.bulkheads.refuse)
                 self._collector = Collector(self._gateway.bulkheads)
                 self._collector.start()
+                self._loop_lag = LoopLag([self._gateway.show_figures, show_pools])
+                self._loop_lag.start()
                 return_large_blocks()
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
@@ -169,6 +175,8 @@ class Application:
                     await self._gateway.close()
                 if self._inference is not None:
                     await self._inference.close()
+                if self._loop_lag is not None:
+                    self._loop_lag.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

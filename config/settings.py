@@ -18,6 +18,7 @@ from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import reverse_lazy
@@ -80,6 +81,17 @@ def _port(name: str) -> int | None:
     if number > 65_535:
         raise ImproperlyConfigured(f"{name} must be a port from 1 to 65535.")
     return number or None
+
+
+def _organizations(name: str) -> frozenset[UUID]:
+    """Reads a comma list of at most 100 ids of organizations."""
+    try:
+        found = frozenset(UUID(text.strip()) for text in env.list(name, default=[]))
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} is a comma list of ids of organizations.") from None
+    if len(found) > 100:
+        raise ImproperlyConfigured(f"{name} may list at most 100 organizations.")
+    return found
 
 
 def _percentage(name: str) -> Decimal:
@@ -442,6 +454,7 @@ FORWARDED_ALLOW_IPS = _proxies("FORWARDED_ALLOW_IPS", ["127.0.0.1", "::1"])
 METRICS_TOKEN = str(env.str("METRICS_TOKEN", default="")).strip()
 METRICS_PORT = _port("METRICS_PORT")
 METRICS_HOST = str(env.str("METRICS_HOST", default="")).strip()
+METRICS_ORGANIZATIONS = _organizations("METRICS_ORGANIZATIONS")
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
 

@@ -8,6 +8,7 @@ class InferenceConfig(CausewayApp):
     name = "inference"
     verbose_name = "Inference"
     section = Section("Traffic", position=4)
+    collectors = ("inference.settlement.collector.HoldCollector",)
     models_declared: ClassVar = {
         "generation": ModelDeclaration("bolt"),
         "feedback": ModelDeclaration("feedback"),

@@ -82,7 +82,7 @@ class Inference:
             await connection.abort()
         except GatewayError as error:
             if not connection.generation_id:
-                metrics.count_refused(error.status)
+                metrics.count_refused(error.status, error.error_type)
             await connection.respond_error(error)
         except Exception:
             logger.exception("an inference request failed")

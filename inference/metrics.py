@@ -1,4 +1,7 @@
-"""The data plane's metrics for Prometheus."""
+"""The data plane's metrics for Prometheus: what happens before and beside a generation.
+
+What a generation itself counts stands in :mod:`inference.exchange.usage.counts`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge
 
-from catalog.pricing import Usage
 from inference.filters.definitions import Finding
 
-_GENERATIONS: Final = Counter(
-    "causeway_generations_total", "Generations settled.", ("operation", "status")
-)
 _CANCELLED: Final = Counter(
     "causeway_cancelled_generations_total",
     "Generations whose caller left, by the usage that they pay for.",
@@ -34,24 +33,15 @@ _PACED: Final = Counter(
     "Requests that went elsewhere, or were refused, because a provider is at its limit.",
     ("provider",),
 )
-_FAILED_ATTEMPTS: Final = Counter(
-    "causeway_failed_attempts_total",
-    "Attempts at providers that failed, by the kind of failure.",
-    ("provider", "kind"),
-)
 _REFUSED_CREDENTIALS: Final = Counter(
     "causeway_refused_credentials_total",
     "Refusals of the operator's own credential or account.",
     ("provider",),
 )
-_TOKENS: Final = Counter("causeway_tokens_total", "Tokens used.", ("kind",))
-_SECONDS: Final = Histogram(
-    "causeway_generation_seconds",
-    "Admission to settlement.",
-    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
-)
 _REFUSALS: Final = Counter(
-    "causeway_refusals_total", "Inference requests refused before admission.", ("status",)
+    "causeway_refusals_total",
+    "Inference requests refused before admission, by status and type of the error.",
+    ("status", "type"),
 )
 _LIMITED: Final = Counter(
     "causeway_rate_limited_total",
@@ -76,18 +66,20 @@ _HINTS: Final = Counter(
     "Notifications of changed versions, and the times that a worker could not listen.",
     ("kind",),
 )
-_count_ended: Final = lru_cache(_GENERATIONS.labels)
-_PROMPT: Final = _TOKENS.labels("prompt")
-_COMPLETION: Final = _TOKENS.labels("completion")
-
-
-def count_settled(operation: str, status: str, usage: Usage | None, duration_ms: int) -> None:
-    """Counts a settled generation."""
-    _count_ended(operation, status).inc()
-    _SECONDS.observe(duration_ms / 1000)
-    if usage is not None:
-        _PROMPT.inc(usage.prompt)
-        _COMPLETION.inc(usage.completion)
+_LISTENING: Final = Gauge(
+    "causeway_listening_workers",
+    "Workers that hear of changed versions; the others read versions every second.",
+    multiprocess_mode="livesum",
+)
+_SNAPSHOT_AGE: Final = Gauge(
+    "causeway_snapshot_age_seconds",
+    "The age of the oldest copy that a worker has, by what is copied.",
+    ("copy",),
+    multiprocess_mode="livemax",
+)
+_CATALOG_AGE: Final = _SNAPSHOT_AGE.labels("catalog")
+_ORGANIZATION_AGE: Final = _SNAPSHOT_AGE.labels("organization")
+_refusals: Final = lru_cache(_REFUSALS.labels)
 
 
 def count_cancelled(is_estimated: bool | None) -> None:
@@ -99,11 +91,6 @@ def count_cancelled(is_estimated: bool | None) -> None:
 def count_paced(provider: str) -> None:
     """Counts a request that a provider did not get, because it is at the operator's limit."""
     _PACED.labels(provider).inc()
-
-
-def count_failed_attempt(provider: str, kind: str) -> None:
-    """Counts an attempt that failed."""
-    _FAILED_ATTEMPTS.labels(provider, kind).inc()
 
 
 def count_refused_credential(provider: str) -> None:
@@ -121,9 +108,9 @@ def count_missing_mark(provider: str) -> None:
     _UNMARKED.labels(provider).inc()
 
 
-def count_refused(status: int) -> None:
+def count_refused(status: int, error_type: str) -> None:
     """Counts a request that was refused before it had a generation."""
-    _REFUSALS.labels(str(status)).inc()
+    _refusals(str(status), error_type).inc()
 
 
 def count_limited(scope: str, limit: str) -> None:
@@ -144,6 +131,13 @@ def count_organization_load() -> None:
 def count_hint(kind: str) -> None:
     """Counts a notification, by what has changed; ``lost`` when nothing is heard any more."""
     _HINTS.labels(kind).inc()
+
+
+def show_copies(catalog_seconds: float, organization_seconds: float, *, is_listening: bool) -> None:
+    """Sets the ages of this worker's copies, and whether it hears of changes."""
+    _CATALOG_AGE.set(catalog_seconds)
+    _ORGANIZATION_AGE.set(organization_seconds)
+    _LISTENING.set(is_listening)
 
 
 def count_findings(findings: Iterable[Finding]) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
+from django.contrib.postgres.functions import TransactionNow
 from django.db import connection, models
 
 logger = logging.getLogger("causeway.work")
@@ -26,10 +27,13 @@ _SLACK_SECONDS: Final = 5
 # has locked is left alone, so that no lock stops the other duties.
 _TAKE: Final = """
 WITH made AS (
-    INSERT INTO config_lease (name, until, holder, renewed_at)
-    VALUES (%(name)s, now() + make_interval(secs => %(every)s), %(holder)s, now())
+    INSERT INTO config_lease (name, until, holder, renewed_at, every_seconds)
+    VALUES (
+        %(name)s, now() + make_interval(secs => %(every)s),
+        CASE WHEN %(waits)s THEN '' ELSE %(holder)s END, now(), %(every)s
+    )
     ON CONFLICT DO NOTHING
-    RETURNING name
+    RETURNING holder
 ),
 due AS (
     SELECT name, holder FROM config_lease
@@ -43,12 +47,13 @@ due AS (
 ),
 taken AS (
     UPDATE config_lease AS l SET
-        until = now() + make_interval(secs => %(every)s), holder = %(holder)s, renewed_at = now()
+        until = now() + make_interval(secs => %(every)s), holder = %(holder)s, renewed_at = now(),
+        every_seconds = %(every)s
     FROM due
     WHERE l.name = due.name
     RETURNING due.holder
 )
-SELECT '' FROM made UNION ALL SELECT holder FROM taken
+SELECT '' FROM made WHERE holder <> '' UNION ALL SELECT holder FROM taken
 """
 _RENEW: Final = """
 WITH held AS (
@@ -64,7 +69,12 @@ WITH held AS (
     WHERE name = %(name)s AND holder = %(holder)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE config_lease AS l SET holder = '' FROM held WHERE l.name = held.name
+UPDATE config_lease AS l SET
+    holder = '',
+    succeeded_at = CASE WHEN %(succeeded)s THEN now() ELSE l.succeeded_at END,
+    failures = CASE WHEN %(succeeded)s THEN 0 ELSE l.failures + 1 END
+FROM held
+WHERE l.name = held.name
 """
 
 
@@ -85,23 +95,29 @@ class LeaseManager(models.Manager["Lease"]):
         self._held: Counter[str] = Counter()
 
     @contextmanager
-    def hold(self, name: str, *, every_seconds: float) -> Iterator[bool]:
+    def hold(self, name: str, *, every_seconds: float, waits_first: bool = False) -> Iterator[bool]:
         """Holds the lease of a duty during the block, if the duty is due and nobody holds it.
 
         The value is whether it does; only one of several concurrent calls gets True. The duty is
-        due again ``every_seconds`` after it was taken. A process that dies keeps the lease for 30
-        seconds; one that lives calls :meth:`renew`.
+        due again ``every_seconds`` after it was taken; one that ``waits_first`` is due the first
+        time so long after this installation first asked. A process that dies keeps the lease for 30
+        seconds; one that lives calls :meth:`renew`. The lease records whether the block raised.
         """
-        if not self._take(name, every_seconds):
+        if not self._take(name, every_seconds, waits_first=waits_first):
             yield False
             return
         self._held[name] += 1
+        succeeded = False
         try:
             yield True
+            succeeded = True
         finally:
             self._held[name] -= 1
+            values: dict[str, Any] = {
+                "name": name, "holder": process_name(), "succeeded": succeeded
+            }  # fmt: skip
             with connection.cursor() as cursor:
-                cursor.execute(_RELEASE, {"name": name, "holder": process_name()})
+                cursor.execute(_RELEASE, values)
 
     def renew(self) -> None:
         """Renews the leases that this process holds; the heartbeat of ``work`` calls it."""
@@ -110,9 +126,14 @@ class LeaseManager(models.Manager["Lease"]):
             with connection.cursor() as cursor:
                 cursor.execute(_RENEW, {"names": names, "holder": process_name()})
 
-    def _take(self, name: str, every_seconds: float) -> bool:
+    def note_result(self, name: str, result: int) -> None:
+        """Stores what a duty has found, for the metrics."""
+        self.filter(name=name).update(result=result)
+
+    def _take(self, name: str, every_seconds: float, *, waits_first: bool) -> bool:
         values: dict[str, Any] = {
             "name": name,
+            "waits": waits_first,
             "every": every_seconds,
             "holder": process_name(),
             "lease": LEASE_SECONDS,
@@ -132,13 +153,19 @@ class Lease(models.Model):
     """The exclusive right of one process to do a scheduled duty.
 
     All times are the database's. ``until`` is when the duty is due again. ``holder`` does it now;
-    it is empty between two runs.
+    it is empty between two runs. ``succeeded_at`` is the end of the last run that succeeded, at
+    first the time at which the row was made; ``failures`` is the number of runs since that failed.
+    ``result`` is what the last run has found, if the duty looks for something.
     """
 
     name = models.CharField(primary_key=True, max_length=64)
     until = models.DateTimeField()
     holder = models.CharField(max_length=128, default="", db_default="")
     renewed_at = models.DateTimeField(null=True)
+    every_seconds = models.FloatField(null=True)
+    succeeded_at = models.DateTimeField(db_default=TransactionNow())
+    failures = models.IntegerField(default=0, db_default=0)
+    result = models.BigIntegerField(null=True)
 
     objects = LeaseManager()
 

@@ -449,6 +449,12 @@ class AdmissionLanes:
                 return self._authority.govern(reading.authority, catalog), catalog
         raise Unavailable
 
+    def show_figures(self) -> None:
+        """Sets the gauges of the queues and of the worker's copies."""
+        self._admissions.show_figures()
+        self._repins.show_figures()
+        self._authority.snapshots.show_ages(is_listening=self._hints.is_listening)
+
     def submit(
         self,
         organization_id: UUID,

@@ -48,6 +48,7 @@ from inference.exchange.reporting import AttemptReports
 from inference.exchange.upstream import calls, failures
 from inference.exchange.upstream.alerts import CredentialAlerts
 from inference.exchange.upstream.waits import read_pause
+from inference.exchange.usage.counts import count_fallback
 from inference.exchange.workload import Workload
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
@@ -229,6 +230,7 @@ class Attempts:
             if not has_next:
                 error.details |= self.metadata()
                 raise error from None
+            count_fallback(self.candidate.route)
             # Changed content filters may have changed the request.
             self._request = self._admission.request
 

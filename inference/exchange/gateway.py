@@ -36,6 +36,7 @@ from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.rendering import Renderer, open_renderer
 from inference.exchange.upstream.alerts import CredentialAlerts
 from inference.exchange.usage.claims import ClaimLog
+from inference.exchange.usage.counts import count_settled
 from inference.exchange.usage.tally import Ending, Tally
 from inference.exchange.workload import Workload
 from inference.filters.problems import ContentBlocked, Unscreened
@@ -195,6 +196,11 @@ class Gateway:
                 del self._ending[organization_id]
 
         stored.add_done_callback(forget)
+
+    def show_figures(self) -> None:
+        """Sets the gauges of the worker."""
+        self._admissions.show_figures()
+        self._settlements.show_figures()
 
     def journal_now(self) -> None:
         """Journals the running generations that delivered much, before the next heartbeat."""
@@ -459,7 +465,6 @@ class Exchange:
         if usage is not None:
             tokens = usage.prompt + usage.completion
             attempts.pace_count.count_usage(attempts.candidate, tokens)
-        duration_ms = attempts.elapsed_ms
         self.outcome = Settlement(
             generation_id=self.generation_id,
             status=ending,
@@ -475,15 +480,16 @@ class Exchange:
             error_type=error.error_type if isinstance(error, GatewayError) else None,
             attempts=attempts.records,
             latency_ms=attempts.latency_ms,
-            duration_ms=duration_ms,
+            duration_ms=attempts.elapsed_ms,
             claim=claim,
             cached_from=cached_from,
             retry_of=self.admission.retry_of,
         )
         self._gateway.settle(self, self.outcome)
-        metrics.count_settled(self._request.operation, ending, usage, duration_ms)
+        route, request = attempts.candidate.route, self._request
+        count_settled(self.organization_id, route, request, self.outcome)
         if claim is not None:
-            self._gateway.claims.report(self.generation_id, attempts.candidate.route, claim)
+            self._gateway.claims.report(self.generation_id, route, claim)
         if ending is Ending.CANCELLED:
             metrics.count_cancelled(None if charged is None else charged.is_estimated)
 

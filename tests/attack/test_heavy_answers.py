@@ -32,14 +32,18 @@ def test_an_answer_with_more_choices_than_asked_for_is_refused(
     service: Site, is_served: Callable[[], bool], count: int
 ) -> None:
     service.own(f"sim-choices:{count}")
-    failed = read_counter(service.server, "causeway_generations_total", status="failed")
+
+    def count_failed() -> float:
+        return read_counter(service.server, "causeway_generations_total", status="failed")
+
+    failed = count_failed()
     answer = service.chat(**ALONE)
     assert answer.status_code == 502, answer.text
     assert answer.json()["error"]["message"].startswith(NOT_VALID)
     assert "choices" in answer.json()["error"]["message"]
     [row] = settle(service, 1)
     assert (row.status, row.cost_nano) == (Generation.Status.FAILED, 0)
-    assert read_counter(service.server, "causeway_generations_total", status="failed") > failed
+    service.eventually(lambda: count_failed() > failed)
     assert is_served()
 
 

@@ -36,11 +36,11 @@ from config.api.errors import NotFound
 from inference.admission.admit import ADMIT
 from inference.admission.estimate import Claim
 from inference.ids import new_generation_id
-from inference.management.commands.verify_ledger import VERIFY_EXCESSES, VERIFY_GENERATIONS
 from inference.models import Generation, Journal
 from inference.settlement.journal import JOURNAL
 from inference.settlement.settle import SETTLE, Settlement, encode_settlements
 from inference.settlement.sweeper import sweep
+from inference.settlement.verification import VERIFY_EXCESSES, VERIFY_GENERATIONS
 from tests.support import factories
 
 pytestmark = pytest.mark.slow

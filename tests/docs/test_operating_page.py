@@ -6,18 +6,18 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from itertools import chain
 
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
 from django.db import connection
+from django.utils.module_loading import import_string
 from prometheus_client import REGISTRY
 
-from billing.metrics import TopUpCollector
 from billing.models import Account
-from billing.open_transactions import OpenTransactionCollector
+from config.apps import declaring_apps
 from config.local.bootstrap import PROJECT
 from config.management.commands.work import DUTIES
-from config.partitions.metrics import PartitionCollector
 from tests.support.database.locks import locked, waiting
 from tests.support.factories import Tenant
 from tests.support.markdown import read_blocks, read_tables
@@ -58,12 +58,8 @@ def test_every_duty_is_listed_with_its_interval() -> None:
 
 def test_every_metric_is_listed(db: None) -> None:
     import_module("config.asgi").control_plane.load()  # registers the metrics of both planes
-    families = [
-        *REGISTRY.collect(),
-        *TopUpCollector().collect(),
-        *OpenTransactionCollector().collect(),
-        *PartitionCollector().collect(),
-    ]
+    collectors = [import_string(path)() for app in declaring_apps() for path in app.collectors]
+    families = [*REGISTRY.collect(), *chain(*(each.collect() for each in collectors))]
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in families

@@ -17,8 +17,8 @@ from catalog.models import CatalogVersion, ModelEndpoint
 from config import sql
 from inference.admission.admit import ADMIT
 from inference.ids import new_generation_id
-from inference.management.commands.verify_ledger import VERIFY_REFERENCES
 from inference.models import Generation, Journal
+from inference.settlement.verification import VERIFY_REFERENCES
 from tests.support import factories
 from tests.support.database.locks import waiting
 from tests.support.factories import Tenant

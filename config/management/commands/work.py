@@ -34,6 +34,7 @@ from inference.settlement.sweeper import (
     may_believe_silence,
     sweep,
 )
+from inference.settlement.verification import CHECK_LEDGER, check_daily
 
 logger = logging.getLogger("causeway.work")
 
@@ -48,14 +49,15 @@ _BEAT_SECONDS: Final = 1.0
 class Duty:
     """A periodic task, run by one process at a time; ``run`` returns the number of handled items.
 
-    A duty that waits long for other servers has ``own_thread``, so that it does not delay the
-    sweeper.
+    A duty that takes long has ``own_thread``, so that it does not delay the sweeper. One that
+    ``waits_first`` is done for the first time a whole interval after the installation.
     """
 
     name: str
     every_seconds: float
     run: Callable[[], int]
     own_thread: bool = False
+    waits_first: bool = False
 
 
 def _sweep_generations() -> int:
@@ -86,6 +88,7 @@ DUTIES: Final = (
     Duty("make_partitions", 3600.0, make_all_ahead),
     Duty("clear_sessions", 3600.0, _clear_sessions),
     Duty("sync_price_lists", 86_400.0, sync_due, own_thread=True),
+    Duty(CHECK_LEDGER, 86_400.0, check_daily, own_thread=True, waits_first=True),
 )
 
 
@@ -174,7 +177,9 @@ def _run_due(duties: Sequence[Duty]) -> bool:
     all_succeeded = True
     for duty in duties:
         try:
-            with Lease.objects.hold(duty.name, every_seconds=duty.every_seconds) as is_held:
+            with Lease.objects.hold(
+                duty.name, every_seconds=duty.every_seconds, waits_first=duty.waits_first
+            ) as is_held:
                 if is_held and (done := duty.run()):
                     logger.info("%s: %d", duty.name, done)
         except (OperationalError, InterfaceError):

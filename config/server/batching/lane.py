@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from uuid import UUID
 
+from config.server.batching.queues import QueueFigures
 from config.server.batching.waits import Blocked
 
 Item = TypeVar("Item")
@@ -64,10 +65,11 @@ class Ticket(Generic[Item, Result]):
 class Runner(Generic[Item, Result]):
     """A lane and the task that runs it; ``started_at`` is when its flush began."""
 
-    __slots__ = ("lane", "started_at", "task")
+    __slots__ = ("_figures", "lane", "started_at", "task")
 
-    def __init__(self, lane: Lane[Item, Result]) -> None:
+    def __init__(self, lane: Lane[Item, Result], figures: QueueFigures) -> None:
         self.lane = lane
+        self._figures = figures
         self.task: asyncio.Task[None] | None = None
         self.started_at: float | None = None
 
@@ -80,7 +82,9 @@ class Runner(Generic[Item, Result]):
         """
         for ticket in tickets:
             ticket.is_taken = True
-        self.started_at = asyncio.get_running_loop().time()
+        self.started_at = now = asyncio.get_running_loop().time()
+        if tickets:
+            self._figures.count_batch(len(tickets), now - tickets[0].submitted_at)
         results: Sequence[Result | BaseException]
         try:
             results = await self.lane.flush([ticket.item for ticket in tickets], organizations)

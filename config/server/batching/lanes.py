@@ -8,6 +8,7 @@ from typing import Final, Generic
 from uuid import UUID
 
 from config.server.batching.lane import Item, Lane, Result, Runner, Ticket
+from config.server.batching.queues import QueueFigures
 from config.server.batching.sides import Sides
 from config.server.batching.suspects import Suspects
 
@@ -51,12 +52,13 @@ class Lanes(Generic[Item, Result]):
         self._pause = pause
         self._interval = interval
         self._began_at = -interval
-        self._shared = [Runner(open_lane()) for _ in range(shared)]
+        self._figures = QueueFigures(name)
+        self._shared = [Runner(open_lane(), self._figures) for _ in range(shared)]
         self._queues: dict[UUID, list[Ticket[Item, Result]]] = {}
         self._busy: set[UUID] = set()
         self._sides = Sides(
             name,
-            [Runner(open_lane()) for _ in range(side)],
+            [Runner(open_lane(), self._figures) for _ in range(side)],
             suspects,
             self._busy,
             self._take_back,
@@ -96,6 +98,10 @@ class Lanes(Generic[Item, Result]):
     def is_full(self, organization_id: UUID) -> bool:
         """Returns whether a locked organization has as many waiting items as it may have."""
         return self._sides.count(organization_id) >= _MOST_BLOCKED
+
+    def show_figures(self) -> None:
+        """Sets the number of items that wait."""
+        self._figures.show(sum(map(len, self._queues.values())) + self._sides.waiting)
 
     async def drain(self) -> None:
         """Waits until no item is queued and no flush is running."""

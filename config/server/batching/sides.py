@@ -95,6 +95,11 @@ class Sides(Generic[Item, Result]):
         """Whether items wait for their turn."""
         return bool(self._turns or self._blocked_turns)
 
+    @property
+    def waiting(self) -> int:
+        """The number of items that wait here."""
+        return sum(len(apart.waiting) for apart in self._apart.values())
+
     def serves(self, organization_id: UUID, now: float) -> bool:
         """Returns whether the items of an organization belong here."""
         if not self._apart and not self._suspects:

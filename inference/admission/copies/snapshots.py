@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import uuid
 from collections import OrderedDict
 from typing import Final
@@ -34,6 +35,9 @@ class Snapshots:
         self._refreshes_begun = 0
         self._organizations: OrderedDict[uuid.UUID, OrganizationCopy] = OrderedDict()
         self._loading: dict[uuid.UUID, asyncio.Task[OrganizationCopy]] = {}
+        # When the copies were read; those of organizations in this order.
+        self._catalog_at = time.monotonic()
+        self._loaded_at: dict[uuid.UUID, float] = {}
 
     async def close(self) -> None:
         for load in self._loading.values():
@@ -52,6 +56,7 @@ class Snapshots:
             self._refreshes_begun += 1
             old = self.catalog
             self.catalog = await run_reading(read_catalog(old), self._connection)
+            self._catalog_at = time.monotonic()
         if self.catalog is not old:
             metrics.count_catalog_read("whole" if self.catalog.is_whole else "patch")
         if old is NO_CATALOG and self.catalog is not old:
@@ -59,6 +64,12 @@ class Snapshots:
             # again. Recent garbage is collected first, because freezing would keep it for ever.
             gc.collect(1)
             gc.freeze()
+
+    def show_ages(self, *, is_listening: bool) -> None:
+        """Sets the metrics of the copies; ``is_listening`` is whether changes are heard."""
+        now = time.monotonic()
+        oldest = next(iter(self._loaded_at.values()), now)
+        metrics.show_copies(now - self._catalog_at, now - oldest, is_listening=is_listening)
 
     def remembers(self, organization_id: uuid.UUID) -> bool:
         """Returns whether there is a copy of an organization, at any version."""
@@ -105,6 +116,9 @@ class Snapshots:
             del self._loading[organization_id]
         self._organizations[organization_id] = found
         self._organizations.move_to_end(organization_id)
+        self._loaded_at.pop(organization_id, None)
+        self._loaded_at[organization_id] = time.monotonic()
         if len(self._organizations) > _ORGANIZATIONS:
-            self._organizations.popitem(last=False)
+            dropped, _ = self._organizations.popitem(last=False)
+            del self._loaded_at[dropped]
         return found

@@ -11,6 +11,7 @@ from config.api.errors import GatewayError
 from config.clocks.clock import clock
 from inference import metrics
 from inference.exchange.upstream.failures import CredentialRefused, Scope
+from inference.exchange.usage.counts import count_failed_attempt
 from inference.routing.health import WINDOW_SECONDS, HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
 
@@ -43,7 +44,7 @@ class CredentialAlerts:
             if self._health.refused.providers and not candidate.is_byok:
                 self._health.refused.clear(provider)
             return
-        metrics.count_failed_attempt(provider, getattr(error, "kind", None) or "other")
+        count_failed_attempt(candidate.route, getattr(error, "kind", None) or "other")
         if isinstance(error, CredentialRefused) and error.scope is not None:
             self._alert(candidate, error)
 

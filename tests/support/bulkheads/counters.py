@@ -1,10 +1,11 @@
-"""Reads the metrics of a running service."""
+"""Reads the metrics of a running service, and those of this process."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import requests
+from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 _SECONDS: Final = 20.0
@@ -19,3 +20,8 @@ def read_counter(address: str, name: str, **labels: str) -> float:
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )
+
+
+def sample(name: str, **labels: str) -> float:
+    """Returns the value of one series of this process; 0 if there is none."""
+    return REGISTRY.get_sample_value(name, labels) or 0.0

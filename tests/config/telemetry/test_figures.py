@@ -1,0 +1,92 @@
+"""Deferred metrics are the same as those that are written at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from config.server.load.figures import DeferredCounter, DeferredHistogram, figures
+from config.server.load.loop_lag import LoopLag
+from tests.support.bulkheads.counters import sample
+
+BOUNDS = (0.25, 0.5, 1.0)
+# Their sums are exact.
+VALUES = (0.0, 0.25, 0.265625, 0.5, 0.75, 1.0, 1.5, 300.0)
+
+
+def samples(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
+    return {
+        (each.name, str(sorted(each.labels.items()))): each.value
+        for family in registry.collect()
+        for each in family.samples
+        if not each.name.endswith("_created")
+    }
+
+
+def test_a_deferred_histogram_is_what_the_library_counts_at_once() -> None:
+    plain, deferred = CollectorRegistry(), CollectorRegistry()
+    direct = Histogram("x", "x", ("kind",), buckets=BOUNDS, registry=plain)
+    later = DeferredHistogram(
+        Histogram("x", "x", ("kind",), buckets=BOUNDS, registry=deferred), BOUNDS
+    )
+    for _ in range(2):
+        for number, value in enumerate(VALUES):
+            kind = "even" if number % 2 else "odd"
+            direct.labels(kind).observe(value)
+            later.observe((kind,), value)
+        later.flush()
+    assert samples(deferred) == samples(plain)
+    later.flush()
+    assert samples(deferred) == samples(plain)
+
+
+def test_a_deferred_counter_counts_when_it_is_flushed() -> None:
+    registry = CollectorRegistry()
+    counter = DeferredCounter(Counter("x", "x", ("kind",), registry=registry))
+    counter.add(("a",))
+    counter.add(("a",), 2.5)
+    counter.add(("b",))
+    assert samples(registry) == {}
+    counter.flush()
+    counter.flush()
+    assert sorted(samples(registry).values()) == [1.0, 3.5]
+
+
+def test_a_blocked_event_loop_is_late(db: None) -> None:
+    name = "causeway_event_loop_lag_seconds"
+    before = {bound: sample(f"{name}_bucket", le=bound) for bound in ("0.25", "+Inf")}
+    shown: list[int] = []
+
+    async def block() -> None:
+        lag = LoopLag([lambda: shown.append(1)])
+        lag.start()
+        await asyncio.sleep(0)
+        time.sleep(0.6)
+        await asyncio.sleep(0.01)
+        lag.stop()
+
+    asyncio.run(block())
+    figures.flush()
+    assert sample(f"{name}_bucket", le="+Inf") == before["+Inf"] + 1
+    assert sample(f"{name}_bucket", le="0.25") == before["0.25"]
+
+
+def test_gauges_are_shown_once_a_second() -> None:
+    async def run() -> int:
+        shown: list[int] = []
+        done = asyncio.Event()
+
+        def show() -> None:
+            shown.append(1)
+            done.set()
+
+        lag = LoopLag([show])
+        lag.start()
+        async with asyncio.timeout(20):
+            await done.wait()
+        lag.stop()
+        return len(shown)
+
+    assert asyncio.run(run()) == 1

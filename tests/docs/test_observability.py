@@ -1,0 +1,68 @@
+"""The configuration for Prometheus and Grafana works with the metrics that the service has."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from config.local.bootstrap import PROJECT
+from tests.support.inference.site import Site
+
+FOLDER: Final = PROJECT / "docs" / "deploy" / "observability"
+ALERTS: Final = FOLDER / "alerts.yml"
+_METRIC: Final = re.compile(r"\bcauseway_[a-z_]+\b")
+_ALERT: Final = re.compile(r"alert: (\w+)")
+_SUFFIX: Final = re.compile(r"_(bucket|count|sum)$")
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="Debian's package prometheus is not installed"
+)
+
+
+def names_in(path: Path) -> set[str]:
+    """Returns the names of the metrics that a file asks for."""
+    return {_SUFFIX.sub("", name) for name in _METRIC.findall(path.read_text())}
+
+
+def served(site: Site) -> set[str]:
+    """Returns the names of the metrics of a running service."""
+    families = text_string_to_metric_families(
+        requests.get(f"{site.server}/metrics", timeout=20).text
+    )
+    return {
+        f"{family.name}_total" if family.type == "counter" else family.name for family in families
+    }
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "config", "prometheus.yml"),
+        ("check", "rules", "alerts.yml"),
+        ("test", "rules", "alerts.test.yml"),
+    ],
+)
+def test_promtool_accepts_the_configuration(command: tuple[str, ...]) -> None:
+    done = subprocess.run(["promtool", *command], cwd=FOLDER, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["alerts.yml"])
+def test_every_metric_that_is_asked_for_is_served(site: Site, name: str) -> None:
+    assert names_in(FOLDER / name) - served(site) == set()
+
+
+def test_every_alert_links_to_a_runbook_of_its_name() -> None:
+    text = ALERTS.read_text()
+    links = re.findall(r"runbook_url: docs/runbooks\.md#(\w+)", text)
+    alerts = _ALERT.findall(text)
+    assert len(alerts) > 20
+    assert links == [name.lower() for name in alerts]

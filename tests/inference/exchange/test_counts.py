@@ -1,0 +1,127 @@
+"""What generations count, by provider, model, operation and status."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from catalog.dialects.base import Operation
+from catalog.pricing import Usage
+from config.server.load.figures import figures
+from inference.exchange.usage.counts import MOST_MODELS, ModelNames, count_settled
+from inference.models import Generation
+from inference.settlement.settle import Settlement
+from tests.support.bulkheads.counters import read_counter, sample
+from tests.support.inference.routes import route as make_route
+from tests.support.inference.site import Site
+
+
+class Request:
+    operation = Operation.CHAT
+    stream = True
+
+
+def test_a_request_counts_by_provider_model_operation_and_status(site: Site) -> None:
+    site.publish()
+    named = {"provider": site.provider.slug, "model": site.model.slug}
+    labels = {**named, "operation": "chat/completions"}
+
+    def read(name: str, **more: str) -> float:
+        return read_counter(site.server, name, **more)
+
+    names = {
+        "causeway_generations_total": {**labels, "status": "completed"},
+        "causeway_generation_seconds_count": labels,
+        "causeway_time_to_first_token_seconds_count": labels,
+        "causeway_attempts_total": {"provider": site.provider.slug},
+        "causeway_queue_seconds_count": {"queue": "admit"},
+        "causeway_batch_items_sum": {"queue": "settle"},
+        "causeway_statement_seconds_count": {"statement": "settle"},
+    }
+    before = {name: read(name, **labels) for name, labels in names.items()}
+    tokens = read("causeway_tokens_total", **named, kind="prompt")
+    cost = read("causeway_cost_usd_total", **named, kind="credits")
+    assert site.chat(stream=False).status_code == 200
+    assert site.post(site.chat_body("a b", stream=True), stream=True).text.endswith("[DONE]\n\n")
+    site.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
+    rows = Generation.objects.all()
+    site.eventually(
+        lambda: (
+            read("causeway_generations_total", **names["causeway_generations_total"])
+            == before["causeway_generations_total"] + 2
+        )
+    )
+    after = {name: read(name, **labels) - before[name] for name, labels in names.items()}
+    assert after["causeway_generation_seconds_count"] == 2
+    assert after["causeway_time_to_first_token_seconds_count"] == 1
+    assert after["causeway_attempts_total"] == 2
+    assert after["causeway_batch_items_sum"] == 2
+    assert after["causeway_queue_seconds_count"] >= 1
+    assert after["causeway_statement_seconds_count"] >= 1
+    used = read("causeway_tokens_total", **named, kind="prompt") - tokens
+    assert used == sum(row.prompt_tokens or 0 for row in rows)
+    charged = read("causeway_cost_usd_total", **named, kind="credits") - cost
+    assert charged == pytest.approx(sum(row.cost_nano for row in rows) / 1e9)
+
+
+def test_a_fallback_counts_by_the_provider_that_failed(site: Site) -> None:
+    failing = site.another_provider("failing")
+    site.publish("sim-error:500", provider=failing)
+    site.publish()
+
+    def read(name: str, **labels: str) -> float:
+        return read_counter(site.server, name, provider="failing", **labels)
+
+    names = ("causeway_fallbacks_total", "causeway_failed_attempts_total")
+    before = [read(name) for name in names]
+    assert site.chat(provider={"order": ["failing", site.provider.slug]}).status_code == 200
+    site.eventually(lambda: [read(name) for name in names] == [each + 1 for each in before])
+
+
+def test_private_endpoints_name_neither_provider_nor_model(site: Site) -> None:
+    site.own()
+    labels = {"provider": "private", "model": "private", "status": "completed"}
+    before = read_counter(site.server, "causeway_generations_total", **labels)
+    named = read_counter(site.server, "causeway_generations_total", model=site.model.slug)
+    assert site.chat().status_code == 200
+    site.eventually(
+        lambda: read_counter(site.server, "causeway_generations_total", **labels) == before + 1
+    )
+    assert read_counter(site.server, "causeway_generations_total", model=site.model.slug) == named
+
+
+def test_a_worker_names_a_bounded_number_of_models() -> None:
+    names = ModelNames()
+    routes = [
+        make_route("acme", model_slug=f"acme/model-{number}") for number in range(MOST_MODELS + 1)
+    ]
+    labels = [names.name(route) for route in routes]
+    assert len(set(labels[:-1])) == MOST_MODELS
+    assert labels[-1] == ("other", "other")
+    assert names.name(routes[0]) == labels[0]
+
+
+def test_only_listed_organizations_have_figures_of_their_own(settings: Any) -> None:
+    listed, other = uuid.uuid4(), uuid.uuid4()
+    route: Any = make_route("acme", model_slug="acme/listed")
+    outcome = Settlement("gen-1-a", "completed", Usage(10, 5), cost_nano=2_000_000_000)
+
+    def read(organization: object) -> list[float]:
+        name, text = "causeway_organization", str(organization)
+        return [
+            sample(f"{name}_generations_total", organization=text, status="completed"),
+            sample(f"{name}_tokens_total", organization=text, kind="prompt"),
+            sample(f"{name}_cost_usd_total", organization=text, kind="credits"),
+        ]
+
+    before = read("other")
+    count_settled(listed, route, Request(), outcome)  # type: ignore[arg-type]
+    settings.METRICS_ORGANIZATIONS = frozenset({listed})
+    count_settled(listed, route, Request(), outcome)  # type: ignore[arg-type]
+    count_settled(other, route, Request(), outcome)  # type: ignore[arg-type]
+    figures.flush()
+    assert read(listed) == [1, 10, 2]
+    assert read(other) == [0, 0, 0]
+    assert read("other") == [was + now for was, now in zip(before, [1, 10, 2], strict=True)]
