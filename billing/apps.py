@@ -23,4 +23,7 @@ class BillingConfig(CausewayApp):
         "deposit": ModelDeclaration("savings", permissions={Role.FINANCE: ("change",)}),
         "chainstate": ModelDeclaration("link", permissions={Role.FINANCE: ("change",)}),
         "meter": INTERNAL,
+        "fold": INTERNAL,
+        "opening": INTERNAL,
+        "meteropening": INTERNAL,
     }

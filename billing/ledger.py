@@ -13,11 +13,14 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
-from billing.models import Account, NotChargeable, Transfer
+from billing.models import Account, Archived, Fold, NotChargeable, Transfer
 from config.api.errors import Conflict, InvalidRequest, NotFound
 from config.clocks.clock import clock
+
+# The constraint that keeps the rows of a partition as they are while it is archived.
+SEAL: Final = "leaves"
 
 # The most nano-USD that are written off for one organization, so that its accounts stay inside the
 # range of BIGINT: a settlement that left it could not be stored, and its generation would be free.
@@ -81,8 +84,19 @@ def credit_deposit(
 def refund(generation_id: str, *, actor: str, note: str = "") -> Transfer:
     """Refunds the credits that a generation cost: all of them, and only once.
 
-    Meters still count the cost, because a budget limits usage. Raises :class:`NothingToRefund`.
+    Meters still count the cost, because a budget limits usage. Raises :class:`NothingToRefund`, and
+    :class:`Archived` for a generation that has left the database or is about to.
     """
+    try:
+        return _refund(generation_id, actor=actor, note=note)
+    except IntegrityError as exc:
+        if getattr(getattr(exc.__cause__, "diag", None), "constraint_name", None) == SEAL:
+            raise Archived from None
+        raise
+
+
+def _refund(generation_id: str, *, actor: str, note: str) -> Transfer:
+    """Refunds a generation. Reading its transfers keeps their partition until the end."""
     with transaction.atomic():
         paid = Transfer.objects.filter(
             reference=generation_id,
@@ -91,6 +105,8 @@ def refund(generation_id: str, *, actor: str, note: str = "") -> Transfer:
         )
         first = paid.first()
         if first is None:
+            if Fold.objects.covering(generation_id).exists():
+                raise Archived
             raise NothingToRefund
         accounts = _lock_accounts(first.organization_id, Account.Kind.USAGE, Account.Kind.CREDITS)
         if Transfer.objects.filter(reference=generation_id, kind=Transfer.Kind.REFUND).exists():

@@ -1,7 +1,8 @@
 """Recomputes the ledger from its transfers and finds accounts and deposits that differ.
 
-Each check is one statement, so that it sees one snapshot even if the ledger changes meanwhile. A
-check returns differences only, so its memory does not grow with the ledger.
+Each check is one statement, so that it sees one snapshot even if the ledger changes meanwhile; a
+fold, which never changes, takes several. A check returns differences only, so its memory does not
+grow with the ledger.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 
 from django.db import connection
 
+from billing.folds import find_fold_differences
 from config.sql import Statement, execute, load_statement
 
 # The maximum number of differences that each check reports.
@@ -36,7 +38,8 @@ CHECKS: Final = (
 
 def find_differences() -> list[str]:
     """Returns a sentence for each difference; an empty list means that the ledger is consistent."""
-    return [text for check in CHECKS for text in run_check(check)]
+    found = [text for check in CHECKS for text in run_check(check)]
+    return [*found, *find_fold_differences()]
 
 
 def run_check(check: Statement) -> list[str]:

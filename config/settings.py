@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import importlib.metadata
+import importlib.util
 import os
 import re
 import secrets
@@ -29,6 +30,7 @@ from config.environment import Environment, find_misspelt
 from config.local.programs import has_programs
 from config.server.connections.peers import parse_proxies
 from config.server.regions import parse_region_hosts
+from inference.archive.plans import NOWHERE, Place, parse_place, parse_retention
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment()
@@ -214,6 +216,34 @@ def _price_lists(name: str) -> dict[str, str]:
             )
         found[source] = url
     return found
+
+
+def _retention(name: str) -> dict[str, int]:
+    try:
+        return parse_retention(env.str(name, default=""))
+    except ValueError as exc:
+        raise ImproperlyConfigured(
+            f"{name} is a comma list of kind=days, such as generations=400: {exc}."
+        ) from None
+
+
+def _archive(name: str, *, retention: dict[str, int]) -> Place | None:
+    """Reads where data go that leave; without a place they leave only if the variable says none."""
+    text = env.str(name, default="").strip()
+    try:
+        place = parse_place(text)
+    except ValueError as exc:
+        raise ImproperlyConfigured(f"{name}: {exc}.") from None
+    if retention and not text:
+        raise ImproperlyConfigured(
+            f"RETENTION_DAYS lets data leave, but {name} is not set. Set it to a directory or to "
+            f"s3://BUCKET/PREFIX, or to {NOWHERE} to drop the data without an archive."
+        )
+    if retention and place and importlib.util.find_spec("pyarrow") is None:
+        raise ImproperlyConfigured(
+            f'{name} needs pyarrow, which is not installed: pip install "causeway[parquet]"'
+        )
+    return place
 
 
 def _chains() -> dict[int, Chain]:
@@ -426,6 +456,8 @@ EGRESS_POLICY = EgressPolicy(
     connect_timeout=UPSTREAM_CONNECT_TIMEOUT,
     max_response_bytes=MAX_UPSTREAM_BYTES,
 )
+RETENTION_DAYS = _retention("RETENTION_DAYS")
+ARCHIVE_PLACE = _archive("ARCHIVE_URL", retention=RETENTION_DAYS)
 HOLD_TIMEOUT = _integer("HOLD_TIMEOUT", 900)
 IDEMPOTENCY_TTL = _integer("IDEMPOTENCY_TTL", 600)
 KEPT_ANSWER_BYTES = _integer("KEPT_ANSWER_BYTES", 8 * 1024 * 1024)

@@ -8,7 +8,10 @@ class InferenceConfig(CausewayApp):
     name = "inference"
     verbose_name = "Inference"
     section = Section("Traffic", position=4)
-    collectors = ("inference.settlement.collector.HoldCollector",)
+    collectors = (
+        "inference.archive.retention.RetentionCollector",
+        "inference.settlement.collector.HoldCollector",
+    )
     models_declared: ClassVar = {
         "generation": ModelDeclaration("bolt"),
         "feedback": ModelDeclaration("feedback"),

@@ -1,6 +1,7 @@
 """Money: the ledger, and top-ups and deposits on chains."""
 
 from billing.models.excesses import Excess, NotChargeable
+from billing.models.folds import Archived, Fold, MeterOpening, Opening
 from billing.models.ledger import (
     Account,
     GrantRequest,
@@ -16,14 +17,18 @@ from billing.topups.models.units import UnitsField
 
 __all__ = [
     "Account",
+    "Archived",
     "ChainNotOffered",
     "ChainState",
     "Deposit",
     "Excess",
+    "Fold",
     "GrantRequest",
     "Meter",
+    "MeterOpening",
     "NotChargeable",
     "NotIndependent",
+    "Opening",
     "SameOperator",
     "TooManyTopUps",
     "TopUp",

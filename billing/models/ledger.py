@@ -7,8 +7,8 @@ admission and settlement write accounts, transfers and meters.
 from __future__ import annotations
 
 import uuid
-from datetime import date
-from typing import Final, Self
+from datetime import UTC, date, datetime
+from typing import ClassVar, Final, Self
 
 import pgtrigger
 from django.db import models, transaction
@@ -21,6 +21,7 @@ from config.audit.approvals import find_objection
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.models import StatefulModel
+from config.partitions.declarations import Partitioning
 from config.triggers import AppendOnly, KeepUsed, Trigger
 
 
@@ -95,6 +96,20 @@ class Account(models.Model):
         return self.balance - self.pending_debits
 
 
+# The references of transfers that belong to a generation lie between these; its id has its second.
+OF_GENERATIONS: Final = ("gen-", "gen.")
+
+
+def reference_bound(moment: datetime) -> str:
+    """Returns the lowest reference of the transfers of generations from a moment on."""
+    return f"gen-{int(moment.timestamp())}"
+
+
+def read_reference_bound(bound: str) -> datetime:
+    """Returns the moment of a bound."""
+    return datetime.fromtimestamp(int(bound.removeprefix("gen-")), UTC)
+
+
 class TransferQuerySet(models.QuerySet["Transfer"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id)
@@ -109,7 +124,20 @@ class Transfer(models.Model):
     PENDING → POSTED with ``posted_nano``, at most the amount, or PENDING → VOIDED. A transfer
     without a hold is created as posted. ``reference`` names the generation of a usage or refund, or
     the deposit of a deposit; it is unique for each kind.
+
+    The table has a partition for each month of generations, by their ids. What has no generation
+    lies in the partition for odd rows, for ever.
     """
+
+    # The end of a transfer stores the new version of the row beside the old one.
+    partitioning: ClassVar = Partitioning(
+        "billing_transfer",
+        "reference",
+        write_bound=reference_bound,
+        read_bound=read_reference_bound,
+        storage={"fillfactor": 60},
+        values=OF_GENERATIONS,
+    )
 
     class Kind(models.TextChoices):
         USAGE = "usage", "usage"

@@ -1,4 +1,5 @@
--- Compares what each account has posted and pending with the sums of its transfers.
+-- Compares what each account has posted and pending with the sums of its transfers and of its
+-- opening balances, which are the sums of archived transfers.
 --
 -- Returns: a sentence for each account that differs.
 -- Locks: none.
@@ -11,6 +12,8 @@ WITH sums AS (
         FROM billing_transfer
         UNION ALL
         SELECT credit_id, 0, coalesce(posted_nano, 0), 0 FROM billing_transfer
+        UNION ALL
+        SELECT account_id, posted_debits, posted_credits, 0 FROM billing_opening
     ) AS sides
     GROUP BY account_id
 )

@@ -1,4 +1,5 @@
--- Compares each decision about an excess with its transfer. Nothing moves before a decision.
+-- Compares each decision about an excess with its transfer. Nothing moves before a decision. The
+-- transfers of archived generations are in opening balances.
 --
 -- Returns: a sentence for each excess that differs.
 -- Locks: none.
@@ -24,5 +25,8 @@ WHERE
     <> (
         CASE e.status WHEN 'charged' THEN e.amount_nano ELSE 0 END,
         CASE e.status WHEN 'written_off' THEN e.amount_nano ELSE 0 END
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM billing_fold AS f WHERE e.reference >= f.begin AND e.reference < f.end
     )
 ORDER BY e.reference

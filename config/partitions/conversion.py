@@ -100,7 +100,8 @@ def unite(partitioning: Partitioning, key: str) -> None:
         indexes, foreign_keys, triggers = (
             _fetch(cursor, query, table) for query in (_INDEXES, _FOREIGN_KEYS, _TRIGGERS)
         )
-        [(primary_key, _)] = _fetch(cursor, _PRIMARY_KEY, table)
+        [(primary_key, _)] = _fetch(cursor, _PRIMARY_KEY, table) or [(f"{table}_pkey", ())]
+        indexes = [index for index in indexes if index[0] != _key_index(partitioning)]
         _run(cursor, "CREATE TABLE {} (LIKE {} INCLUDING ALL EXCLUDING INDEXES)", whole, table)
         _run(cursor, "INSERT INTO {} SELECT * FROM {}", whole, table)
         identities = _read_identities(cursor, table)
@@ -122,8 +123,10 @@ def _bound_rows(partitioning: Partitioning) -> tuple[str, datetime]:
         if found is None:
             begin = partitioning.span.begin(read_now() + _LONGEST_CONVERSION)
             bound = sql.Literal(partitioning.write_bound(partitioning.span.following(begin)))
-            statement = "ALTER TABLE {} ADD CONSTRAINT {} CHECK ({} < {}) NOT VALID"
-            _run(cursor, statement, table, name, column, bound)
+            statement = (
+                "ALTER TABLE {} ADD CONSTRAINT {} CHECK ({} IS NOT NULL AND {} < {}) NOT VALID"
+            )
+            _run(cursor, statement, table, name, column, column, bound)
             cursor.execute(_CHECK, [table, name])
             found = cursor.fetchone()
         text = found[0].split("'")[1]
@@ -178,13 +181,17 @@ def _exchange(
     _write_identities(cursor, table, identities)
     for name in (primary_key, *(index for index, _ in kept)):
         _run(cursor, "ALTER INDEX {} RENAME TO {}", name, _partition_name(first, name))
+    own_key, index = _partition_name(first, primary_key), _key_index(partitioning)
     if key:
-        own_key = _partition_name(first, primary_key)
-        index = _key_index(partitioning)
         _run(cursor, "ALTER TABLE {} DROP CONSTRAINT {}", first, own_key)
-        _run(cursor, "ALTER TABLE {} ADD CONSTRAINT {} PRIMARY KEY USING INDEX {}",
-             first, own_key, index)  # fmt: skip
-    _add_primary_key(cursor, table, primary_key, key or columns)
+    if partitioning.values is not None:
+        _run(cursor, "ALTER INDEX {} RENAME TO {}", index, _partition_name(first, index))
+        _run(cursor, "CREATE UNIQUE INDEX {} ON {} ({})", index, table, _join(key))
+    else:
+        if key:
+            _run(cursor, "ALTER TABLE {} ADD CONSTRAINT {} PRIMARY KEY USING INDEX {}",
+                 first, own_key, index)  # fmt: skip
+        _add_primary_key(cursor, table, primary_key, key or columns)
     _create(cursor, table, kept, foreign_keys, ())
     _run(cursor, "ALTER TABLE {} ATTACH PARTITION {} FOR VALUES FROM (MINVALUE) TO ({})",
          table, first, sql.Literal(bound))  # fmt: skip

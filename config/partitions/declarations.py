@@ -42,6 +42,10 @@ class Partitioning:
     ``column`` is part of the primary key. ``write_bound`` returns the lowest value of the column at
     a moment, and ``read_bound`` the moment of such a value. ``storage`` has the storage parameters
     of each partition, which PostgreSQL does not inherit from the table.
+
+    ``values`` are the lowest value that has a moment, and the lowest one above all that have. Rows
+    with another value, or with none, have no time: they stay in the partition for odd rows. Such a
+    table has a unique index in place of a primary key, which would demand a value.
     """
 
     table: str
@@ -50,6 +54,7 @@ class Partitioning:
     write_bound: Callable[[datetime], str] = write_time
     read_bound: Callable[[str], datetime] = read_time
     storage: Mapping[str, int] = field(default_factory=dict)
+    values: tuple[str, str] | None = None
 
     @property
     def default(self) -> str:

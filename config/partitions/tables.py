@@ -152,12 +152,23 @@ def detach(partitioning: Partitioning, partition: Partition) -> None:
 
 
 def count_odd(partitioning: Partitioning) -> int:
-    """Returns the number of rows in the partition for odd rows, at most ``MANY_ROWS``."""
-    query = sql.SQL("SELECT count(*) FROM (SELECT FROM {} LIMIT {}) AS odd")
+    """Returns the number of odd rows that have a time, at most ``MANY_ROWS``."""
+    query = sql.SQL("SELECT count(*) FROM (SELECT FROM {} WHERE {} LIMIT {}) AS odd").format(
+        sql.Identifier(partitioning.default), has_time(partitioning), sql.Literal(MANY_ROWS)
+    )
     with connection.cursor() as cursor:
-        cursor.execute(query.format(sql.Identifier(partitioning.default), sql.Literal(MANY_ROWS)))
+        cursor.execute(query)
         [count] = cursor.fetchone()
     return int(count)
+
+
+def has_time(partitioning: Partitioning) -> sql.Composable:
+    """Returns the condition of the rows that have a time, by the value of their column."""
+    if partitioning.values is None:
+        return sql.SQL("TRUE")
+    lowest, above = map(sql.Literal, partitioning.values)
+    column = sql.Identifier(partitioning.column)
+    return sql.SQL("({0} >= {1} AND {0} < {2})").format(column, lowest, above)
 
 
 def is_partitioned(table: str) -> bool:

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from inference.ids import first_id, last_id
 from inference.models import HourlyUsage
+from inference.reports.rollups import require_rows
 
 HOUR: Final = timedelta(hours=1)
 # An hour is summed this long after its end: a statement that stores a generation may commit later
@@ -82,8 +83,9 @@ def sum_hours_again(begin: datetime, end: datetime) -> int:
     """Sums the hours from ``begin`` to ``end`` again; returns the number of hours.
 
     Sums of hours that are not over, or have a running generation, are deleted: the duty stores them
-    later.
+    later. Raises :class:`RowsArchived`.
     """
+    require_rows(begin)
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(_LOCK)

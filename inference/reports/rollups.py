@@ -10,6 +10,8 @@ from django.db import connection, transaction
 from django.db.models import Min, OuterRef, Subquery
 
 from accounts.models import Organization
+from billing.folds import archived_until
+from config.api.errors import Conflict
 from inference.models import Generation, UsageDay
 
 _DAY: Final = timedelta(days=1)
@@ -72,11 +74,29 @@ def roll_up_usage(now: datetime | None = None) -> int:
     return sum(_roll_up(day) for day in _due(now or _read_time()))
 
 
+class RowsArchived(Conflict):
+    """The generations of a day or hour have left, so its sums cannot be made again."""
+
+    error_type = "rows_archived"
+
+
+def require_rows(begin: datetime) -> None:
+    """Raises :class:`RowsArchived` for a time whose generations were archived."""
+    until = archived_until()
+    if until is not None and begin < until:
+        raise RowsArchived(
+            f"The generations before {until:%Y-%m-%d} are archived, so their sums cannot be made "
+            "again. Nothing was changed."
+        )
+
+
 def sum_days_again(first: date, last: date) -> list[date]:
     """Deletes the sums of days, and sums the completed ones again; returns those days.
 
-    The sums of a day with a running generation are stored later, by the duty.
+    The sums of a day with a running generation are stored later, by the duty. Raises
+    :class:`RowsArchived`.
     """
+    require_rows(midnight(first))
     days = {"first": first, "last": last}
     with transaction.atomic():
         with connection.cursor() as cursor:

@@ -13,7 +13,9 @@ WHERE $1::text = 'billing_meter' AND m.ctid = $2::tid
 UNION ALL
 SELECT t.organization_id
 FROM billing_transfer AS t
-WHERE $1::text = 'billing_transfer' AND t.ctid = $2::tid
+WHERE
+    $1::text LIKE 'billing\_transfer%'
+    AND t.tableoid = to_regclass($1::text) AND t.ctid = $2::tid
 UNION ALL
 SELECT o.id AS organization_id
 FROM accounts_organization AS o

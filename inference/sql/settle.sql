@@ -81,6 +81,9 @@ ended_holds AS (
     WHERE
         t.reference = s.id AND t.kind = 'usage' AND t.status = 'pending'
         AND t.reference = any(array(SELECT id FROM settled))
+        -- The bounds name the partitions; the array does not.
+        AND t.reference >= (SELECT min(id) FROM settled)
+        AND t.reference <= (SELECT max(id) FROM settled)
     RETURNING t.debit_id, t.credit_id, t.amount_nano, coalesce(t.posted_nano, 0) AS posted_nano
 ),
 

@@ -1,5 +1,5 @@
 -- Finds excesses that contradict their generations: an excess belongs to a generation of its
--- organization that has ended.
+-- organization that has ended. Archived generations have.
 --
 -- Returns: a sentence for each such excess.
 -- Locks: none.
@@ -10,5 +10,9 @@ SELECT
     )
 FROM billing_excess AS e
 LEFT JOIN inference_generation AS g ON e.reference = g.id
-WHERE g.id IS NULL OR g.status = 'pending' OR g.organization_id <> e.organization_id
+WHERE
+    (g.id IS NULL OR g.status = 'pending' OR g.organization_id <> e.organization_id)
+    AND NOT EXISTS (
+        SELECT 1 FROM billing_fold AS f WHERE e.reference >= f.begin AND e.reference < f.end
+    )
 ORDER BY e.reference

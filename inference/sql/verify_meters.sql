@@ -1,4 +1,5 @@
--- Compares the counts and the holds of each meter with the generations of its subject.
+-- Compares the counts and the holds of each meter with the generations of its subject, and with
+-- what its archived generations had counted.
 --
 -- Returns: a sentence for each meter that differs.
 -- Locks: none.
@@ -20,6 +21,12 @@ WITH used AS (
         ) AS s (subject_id)
     WHERE s.subject_id IS NOT NULL
     GROUP BY s.subject_id
+),
+
+archived AS (
+    SELECT subject_id, sum(cost) AS cost, sum(byok) AS byok
+    FROM billing_meteropening
+    GROUP BY subject_id
 )
 
 SELECT
@@ -27,16 +34,19 @@ SELECT
         'meter %s: cost %s, own credentials %s, held %s and %s; '
         'its generations make %s, %s, %s and %s; '
         '%s requests run with %s tokens; its generations make %s and %s',
-        m.subject_id, m.cost, m.byok, m.held_cost, m.held_byok, coalesce(u.cost, 0),
-        coalesce(u.byok, 0), coalesce(u.held_cost, 0), coalesce(u.held_byok, 0),
+        m.subject_id, m.cost, m.byok, m.held_cost, m.held_byok,
+        coalesce(u.cost, 0) + coalesce(p.cost, 0), coalesce(u.byok, 0) + coalesce(p.byok, 0),
+        coalesce(u.held_cost, 0), coalesce(u.held_byok, 0),
         m.running, m.held_tokens, coalesce(u.running, 0), coalesce(u.held_tokens, 0)
     )
 FROM billing_meter AS m
 LEFT JOIN used AS u ON m.subject_id = u.subject_id
+LEFT JOIN archived AS p ON m.subject_id = p.subject_id
 WHERE
     (m.cost, m.byok, m.held_cost, m.held_byok, m.running, m.held_tokens)
     <> (
-        coalesce(u.cost, 0), coalesce(u.byok, 0), coalesce(u.held_cost, 0),
-        coalesce(u.held_byok, 0), coalesce(u.running, 0), coalesce(u.held_tokens, 0)
+        coalesce(u.cost, 0) + coalesce(p.cost, 0), coalesce(u.byok, 0) + coalesce(p.byok, 0),
+        coalesce(u.held_cost, 0), coalesce(u.held_byok, 0), coalesce(u.running, 0),
+        coalesce(u.held_tokens, 0)
     )
 ORDER BY m.subject_id

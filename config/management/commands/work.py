@@ -24,6 +24,7 @@ from config.management.commands.serve import bind_metrics
 from config.management.migrations import require_migrated
 from config.partitions.tables import make_all_ahead
 from endpoints.watch import watch_due
+from inference.archive.retention import archive_due
 from inference.repeats.clearing import clear_expired
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import roll_up_usage
@@ -87,6 +88,7 @@ DUTIES: Final = (
     Duty("clear_answers", 60.0, clear_expired),
     Duty("make_partitions", 3600.0, make_all_ahead),
     Duty("clear_sessions", 3600.0, _clear_sessions),
+    Duty("archive_partitions", 3600.0, archive_due, own_thread=True),
     Duty("sync_price_lists", 86_400.0, sync_due, own_thread=True),
     Duty(CHECK_LEDGER, 86_400.0, check_daily, own_thread=True, waits_first=True),
 )

@@ -9,7 +9,7 @@ from config.bulk.commands import JSONCommand
 from config.bulk.days import parse_day
 from config.bulk.files import refuse
 from inference.reports.hours import sum_hours_again
-from inference.reports.rollups import midnight, sum_days_again
+from inference.reports.rollups import RowsArchived, midnight, sum_days_again
 
 
 class Command(JSONCommand):
@@ -29,6 +29,9 @@ class Command(JSONCommand):
         first, last = options["first"], options["last"]
         if last < first:
             refuse(f"--to is {last}, which is before --from ({first}); nothing was summed.")
-        days = sum_days_again(first, last)
+        try:
+            days = sum_days_again(first, last)
+        except RowsArchived as exc:
+            refuse(str(exc))
         hours = sum_hours_again(midnight(first), midnight(last + timedelta(days=1)))
         self.report({"days": len(days), "hours": hours}, as_json=options["json"])

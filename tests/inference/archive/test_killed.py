@@ -1,0 +1,120 @@
+"""A process that is killed while it archives leaves everything as it was, or everything done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from django.conf import LazySettings
+from django.db import connection
+
+from billing.models import Fold
+from config.partitions.tables import list_partitions
+from inference.archive.plans import DirectoryPlace
+from inference.archive.retention import archive_due
+from inference.archive.sealing import list_sealed
+from inference.models import Generation
+from tests.support import factories
+from tests.support.database import archive
+from tests.support.database.archive import HOUR
+from tests.support.processes import MANAGE, environment
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def place(transactional_db: None, tmp_path: Path, settings: LazySettings) -> Iterator[Path]:
+    """Two months that may leave, in a database that other processes see."""
+    tenant = factories.make_tenant()
+    archive.divide_past()
+    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
+    settings.ARCHIVE_PLACE = DirectoryPlace(tmp_path / "archive")
+    for month in list_partitions(Generation.partitioning)[:2]:
+        assert month.begin is not None
+        archive.fill(tenant, month.begin + HOUR)
+    archive.sum_all()
+    yield tmp_path / "archive"
+    archive.unite_past()
+
+
+def begin_work(place: Path) -> subprocess.Popen[bytes]:
+    days = archive.days_to_keep()
+    return subprocess.Popen(
+        [sys.executable, str(MANAGE), "work", "--once"],
+        env=environment(RETENTION_DAYS=f"generations={days}", ARCHIVE_URL=str(place)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    connection.ensure_connection()
+    wait_until("SELECT count(*) = 0 FROM pg_locks WHERE relation = 'billing_fold'::regclass")
+
+
+def wait_until(query: str) -> None:
+    deadline = time.monotonic() + 60
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        while not cursor.fetchone()[0]:
+            assert time.monotonic() < deadline, query
+            time.sleep(0.01)
+            cursor.execute(query)
+
+
+def archive_the_rest(months: int) -> None:
+    assert archive_due() == months
+    assert Fold.objects.count() == 2
+    assert archive.verify() == []
+    assert list_sealed() == set()
+
+
+def test_a_process_that_is_killed_in_its_fold_has_changed_nothing(place: Path) -> None:
+    """A reader keeps the table, so the process waits, with the sums stored and not committed."""
+    before, names = archive.balances(), archive.partition_names()
+    parameters = connection.get_connection_params()
+    with psycopg.connect(
+        **{
+            name: parameters[name]
+            for name in ("dbname", "host", "user", "port")
+            if name in parameters
+        }
+    ) as reader:
+        reader.execute("LOCK TABLE ONLY inference_generation IN ACCESS SHARE MODE")
+        process = begin_work(place)
+        wait_until(
+            "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'billing_opening'::regclass "
+            "AND mode = 'RowExclusiveLock'"
+        )
+        kill(process)
+    assert (archive.balances(), archive.partition_names()) == (before, names)
+    assert not Fold.objects.exists()
+    assert len(list_sealed()) == 2
+    assert archive.verify() == []
+    archive_the_rest(2)
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_process_that_is_killed_at_any_time_leaves_one_of_two_states(
+    place: Path, attempt: int
+) -> None:
+    """The kills are spread over what the process does after its start, from the first seal on."""
+    names = archive.partition_names()
+    process = begin_work(place)
+    wait_until("SELECT EXISTS (SELECT 1 FROM pg_constraint WHERE conname = 'leaves')")
+    time.sleep(0.04 * attempt)
+    kill(process)
+    done = Fold.objects.count()
+    assert len(names) - len(archive.partition_names()) == 2 * done
+    assert archive.verify() == []
+    archive_the_rest(2 - done)
+    assert os.listdir(place)
