@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import ClassVar, Self
 
+import pgtrigger
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
@@ -15,7 +16,7 @@ from catalog.pricing import Usage
 from config.api.errors import Conflict
 from config.models import StampField
 from config.partitions.declarations import Partitioning
-from config.triggers import KeepUsed
+from config.triggers import TRANSACTION_ID, KeepUsed, Trigger
 from endpoints.models import Attestation, PrivateEndpoint
 from inference.ids import id_bound, read_id_bound
 from inference.kept_answers import IdempotentRequest, KeptAnswer
@@ -309,6 +310,21 @@ class EndpointHealth(models.Model):
     latencies = ArrayField(models.IntegerField(), help_text="In milliseconds.")
     speeds = ArrayField(models.FloatField(), help_text="In tokens per second.")
     retry_at = models.FloatField(help_text="In Unix seconds, or 0.")
+    changed = models.BigIntegerField(
+        default=0, db_default=0, help_text="The transaction that wrote the row last."
+    )
+
+    class Meta:
+        indexes = [models.Index(fields=["changed"], name="health_changed")]
+        # A trigger, because workers of an earlier release write the rows too.
+        triggers = [
+            Trigger(
+                name="stamp",
+                when=pgtrigger.Before,
+                operation=pgtrigger.Insert | pgtrigger.Update,
+                func=f"NEW.changed := {TRANSACTION_ID}; RETURN NEW;",
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.endpoint_id}/{self.slot}"

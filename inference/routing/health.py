@@ -4,9 +4,10 @@ Outcomes depend on the credential, so they are kept by subject: the id of the en
 operator's credential, and the id that :func:`subject_of` makes of endpoint and credential for an
 organization's own. Latency and throughput are kept by endpoint, for every payer.
 
-Each worker keeps a health table and shares it through one small database table:
-``exchange_health.sql`` adds the worker's latest outcomes and returns those of all workers, in one
-round trip.
+Each worker keeps a health table. The workers of a host share one (the *leader's*), and hosts share
+theirs through one small database table: ``exchange_health.sql`` adds a host's latest outcomes and
+returns what has changed, in one round trip. Between a worker and its leader the same exchange takes
+place in memory: :meth:`HealthTable.exchange`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 from config.api.errors import GatewayError, UpstreamError, UpstreamRateLimited, UpstreamRefused
@@ -43,6 +45,10 @@ _RATE_LIMIT_SECONDS: Final = 5.0
 _REFRESH_SECONDS: Final = 0.25
 # A worker remembers at most this many subjects without failures or without recent outcomes.
 _REMEMBERED: Final = 10_000
+# The buckets that one exchange sends, and those that it returns: those with failures first. So the
+# cost of an exchange does not grow with the number of endpoints.
+MOST_SENT: Final = 1_000
+_MOST_RETURNED: Final = 2_000
 # How long a worker remembers an open circuit that no request probes.
 _OPEN_SECONDS: Final = 900.0
 # The upstream statuses that refuse an own credential. They do not count as failures of the subject:
@@ -148,6 +154,11 @@ class Bucket:
     speeds: list[float] = field(default_factory=list)
     retry_at: float = 0.0
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether other workers should learn of it before they call the endpoint."""
+        return self.failures > 0 or self.retry_at > 0
+
     def add(self, other: Bucket) -> None:
         self.successes += other.successes
         self.failures += other.failures
@@ -180,12 +191,26 @@ class _Record:
     forgiven: int = -1
     # Whether the exchange includes this subject.
     is_shared: bool = False
+    # The table's version at the last change of each bucket, and of any of them.
+    versions: dict[int, int] = field(default_factory=dict)
+    version: int = 0
 
     def forget(self, oldest: int) -> None:
         """Drops buckets that have left the window, so that an unreachable table costs no memory."""
+        for numbered in (self.shared, self.sent, self.fresh, self.versions):
+            for number in [number for number in numbered if number <= oldest]:
+                del numbered[number]  # type: ignore[attr-defined]
+
+    def sum(self, number: int) -> Bucket | None:
+        """Returns all that is known of one bucket."""
+        total: Bucket | None = None
         for buckets in (self.shared, self.sent, self.fresh):
-            for number in [number for number in buckets if number <= oldest]:
-                del buckets[number]
+            if (bucket := buckets.get(number)) is None:
+                continue
+            if total is None:
+                total = Bucket(bucket.endpoint_id, number)
+            total.add(bucket)
+        return total
 
     def recent(self, oldest: int) -> list[Bucket]:
         """Returns the buckets of the window."""
@@ -204,7 +229,11 @@ class HealthTable:
     """
 
     def __init__(self) -> None:
+        # By their last change, the oldest first.
         self._records: dict[uuid.UUID, _Record] = {}
+        # The subjects with buckets that are not exchanged yet.
+        self._pending: dict[uuid.UUID, None] = {}
+        self._version = 0
         # The endpoints whose streams end without an end mark.
         self._unmarked: set[uuid.UUID] = set()
         self.pacer = Pacer()
@@ -317,15 +346,26 @@ class HealthTable:
             record.probed_until = -math.inf
             record.computed_at = -math.inf
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a failure or a pause waits for the next exchange."""
+        return any(
+            bucket.is_urgent
+            for subject in self._pending
+            for bucket in self._records[subject].fresh.values()
+        )
+
     def outgoing(self) -> list[Bucket]:
-        """Returns the buckets that other workers do not know yet, for ``exchange_health.sql``.
+        """Returns buckets that others do not know yet, at most ``MOST_SENT``, urgent ones first.
 
         Buckets that were returned before and never merged are returned again: their exchange
         failed.
         """
         rows: list[Bucket] = []
-        for record in self._records.values():
+        for subject in list(self._pending):
+            record = self._records[subject]
             if not record.is_shared:
+                del self._pending[subject]
                 continue
             for number, bucket in record.fresh.items():
                 if number in record.sent:
@@ -334,30 +374,91 @@ class HealthTable:
                     record.sent[number] = bucket
             record.fresh = {}
             rows.extend(record.sent.values())
+        if len(rows) > MOST_SENT:
+            rows.sort(key=lambda bucket: not bucket.is_urgent)
+            for bucket in rows[MOST_SENT:]:
+                record = self._records[bucket.endpoint_id]
+                record.fresh[bucket.bucket] = record.sent.pop(bucket.bucket)
+            del rows[MOST_SENT:]
         return rows
 
     def merge(self, rows: Iterable[Sequence[Any]], now: float, *, has_sent: bool = True) -> None:
-        """Replaces the shared buckets by the rows of ``exchange_health.sql``, ours included.
+        """Takes over the changed buckets that an exchange returns, ours included.
 
         ``has_sent=False`` keeps the buckets that could not be sent, for the next exchange.
         """
-        for record in self._records.values():
-            record.shared = {}
-            if has_sent:
+        if has_sent:
+            for subject in list(self._pending):
+                record = self._records[subject]
                 record.sent = {}
+                if not record.fresh:
+                    del self._pending[subject]
+                record.computed_at = -math.inf
+                self._touch(subject, record)
         for row in rows:
             bucket = Bucket(*row)
-            record = self._records.setdefault(bucket.endpoint_id, _Record())
+            record = self._records.get(bucket.endpoint_id) or _Record()
             record.shared[bucket.bucket] = bucket
             record.is_shared = True
-        oldest = oldest_bucket(now)
-        for subject, record in list(self._records.items()):
             record.computed_at = -math.inf
+            self._touch(bucket.endpoint_id, record, bucket.bucket)
+        self._forget_quiet(now)
+
+    def exchange(
+        self, rows: Iterable[Sequence[Any]], since: int, now: float
+    ) -> tuple[list[Bucket], int]:
+        """Adds the buckets of another worker of the host; returns what has changed, and a version.
+
+        It is ``exchange_health.sql`` in memory: ``since`` is the version of the last call, 0 at
+        first.
+        """
+        for row in rows:
+            bucket = Bucket(*row)
+            record = self._records.get(bucket.endpoint_id) or _Record()
+            empty = Bucket(bucket.endpoint_id, bucket.bucket)
+            record.fresh.setdefault(bucket.bucket, empty).add(bucket)
+            record.is_shared = True
+            record.computed_at = -math.inf
+            self._pending[bucket.endpoint_id] = None
+            self._touch(bucket.endpoint_id, record, bucket.bucket)
+        changed: list[Bucket] = []
+        for record in reversed(self._records.values()):
+            if record.version <= since:
+                break
+            if record.is_shared:
+                numbers = [number for number, at in record.versions.items() if at > since]
+                changed += filter(None, map(record.sum, numbers))
+        if len(changed) > _MOST_RETURNED:
+            # The newest come first already.
+            changed.sort(key=lambda bucket: not bucket.is_urgent)
+            del changed[_MOST_RETURNED:]
+        self._forget_quiet(now)
+        return changed, self._version
+
+    def _touch(self, subject: uuid.UUID, record: _Record, number: int | None = None) -> None:
+        """Notes a change of a record, which is the newest then."""
+        self._records.pop(subject, None)
+        self._records[subject] = record
+        if number is not None:
+            self._version += 1
+            record.versions[number] = self._version
+        record.version = self._version
+
+    def _forget_quiet(self, now: float) -> None:
+        """Forgets the records that have left the window; they stand at the beginning.
+
+        An open circuit is remembered for longer, but not more than 10,000 of them.
+        """
+        oldest = oldest_bucket(now)
+        for subject, record in list(islice(self._records.items(), MOST_SENT)):
             record.forget(oldest)
+            if record.shared or record.fresh or record.sent:
+                break
             is_open = record.opened_at is not None and now < record.opened_at + _OPEN_SECONDS
-            is_quiet = not record.shared and not record.fresh
-            if is_quiet and not (is_open and len(self._records) <= _REMEMBERED):
-                del self._records[subject]
+            del self._records[subject]
+            self._pending.pop(subject, None)
+            if is_open and len(self._records) < _REMEMBERED:
+                self._touch(subject, record)
 
     def _place(self, subject: uuid.UUID, now: float) -> tuple[_Record, Bucket]:
         """Returns the record of a subject and its bucket for this moment."""
@@ -367,6 +468,8 @@ class HealthTable:
         if bucket is None:
             record.forget(oldest_bucket(now))
             bucket = record.fresh[number] = Bucket(subject, number)
+        self._pending[subject] = None
+        self._touch(subject, record, number)
         return record, bucket
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,8 +22,9 @@ from config.clocks.report import clock_report
 from config.server.batching.waits import Blocked
 from config.server.readiness import readiness
 from config.sql import load_statement
-from inference.routing.health import HealthTable, oldest_bucket
+from inference.routing.health import HealthTable
 from inference.routing.pacing import oldest_pace
+from inference.settlement.health_exchange import HealthExchange
 from inference.store import DataPlaneConnection, Rejected
 
 logger = logging.getLogger(__name__)
@@ -30,8 +32,6 @@ logger = logging.getLogger(__name__)
 JOURNAL: Final = load_statement("inference", "journal")
 BEAT: Final = load_statement("inference", "beat")
 EXCHANGE_PACE: Final = load_statement("inference", "exchange_pace")
-EXCHANGE_HEALTH: Final = load_statement("inference", "exchange_health")
-READ_HEALTH: Final = load_statement("inference", "read_health")
 MARK_REFUSED: Final = load_statement("inference", "mark_refused")
 CLEAR_REFUSED: Final = load_statement("inference", "clear_refused")
 READ_REFUSED: Final = load_statement("inference", "read_refused")
@@ -56,7 +56,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Heartbeat:
-    """Journals the progress of a worker with one statement, and exchanges health with another."""
+    """Journals the progress of a worker, and exchanges health and paces, each with a statement."""
 
     def __init__(
         self, collect_progress: Callable[[bool], Sequence[Progress]], health: HealthTable
@@ -72,6 +72,12 @@ class Heartbeat:
         self._is_urgent = asyncio.Event()
         self._last_full = 0.0
         self._task: asyncio.Task[None] | None = None
+        # A connection of its own: a slow exchange delays no journal.
+        self._health_connection = DataPlaneConnection()
+        self._health_exchange = HealthExchange(
+            health, self._health_connection, os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        )
+        self._sharing: asyncio.Task[None] | None = None
 
     def flush_now(self) -> None:
         """Asks for a heartbeat now, because a stream has delivered much since the last one."""
@@ -79,12 +85,29 @@ class Heartbeat:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
+        self._sharing = asyncio.create_task(self._share_health())
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        if tasks := [task for task in (self._task, self._sharing) if task is not None]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        await self._health_exchange.close()
+        await self._health_connection.close()
         await self._connection.close()
+
+    async def _share_health(self) -> None:
+        """Keeps the health of endpoints up to date, on a connection of its own."""
+        while True:
+            await asyncio.sleep(self._health_exchange.pause)
+            try:
+                await self._health_exchange.run_once()
+            except (Unavailable, Rejected):
+                # The heartbeat reports the outage.
+                await asyncio.sleep(_INTERVAL_SECONDS)
+            except Exception:
+                logger.exception("the health of endpoints is not shared; the next exchange tries")
+                await asyncio.sleep(_INTERVAL_SECONDS)
 
     async def _run(self) -> None:
         """Runs a full heartbeat every second, and journals urgent progress in between."""
@@ -103,7 +126,6 @@ class Heartbeat:
                     await self._connection.execute(JOURNAL, [_encode(progress).decode()])
                 if is_due:
                     await self._beat()
-                    await self._exchange_health()
                     await self._exchange_pace()
                     await self._exchange_refused()
                     readiness.is_database_available = True
@@ -122,20 +144,6 @@ class Heartbeat:
         [[read_at]] = await self._connection.execute(BEAT, [GAP_SECONDS])
         clock.observe(read_at, sent)
         clock_report.update()
-
-    async def _exchange_health(self) -> None:
-        now = clock.time()
-        rows = _encode(self._health.outgoing()).decode()
-        oldest = oldest_bucket(now)
-        try:
-            found = await self._connection.execute(EXCHANGE_HEALTH, [rows, oldest])
-        except Blocked:
-            # All workers share these rows. While one of them is locked, what this worker has seen
-            # waits, and what the others have seen still comes.
-            found = await self._connection.execute(READ_HEALTH, [oldest])
-            self._health.merge(found, now, has_sent=False)
-        else:
-            self._health.merge(found, now)
 
     async def _exchange_pace(self) -> None:
         pacer = self._health.pacer

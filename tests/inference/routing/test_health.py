@@ -38,7 +38,7 @@ from inference.routing.health import (
     subject_of,
 )
 from inference.routing.health import oldest_bucket as oldest
-from inference.settlement.journal import EXCHANGE_HEALTH
+from inference.settlement.health_exchange import EXCHANGE_HEALTH
 from inference.settlement.sweeper import clear_health
 from tests.support.inference.health import ONE, TWO, exchange
 
@@ -325,7 +325,9 @@ def test_merged_rows_replace_sent_ones() -> None:
     assert table.outgoing() == []
     assert table.health(ONE, START).failure_share == 1 / 3
     table.merge([], START)
-    assert table.health(ONE, START).failure_share == 0.0
+    assert table.health(ONE, START).failure_share == 1 / 3
+    table.merge([(*rows[0][:2], 9, 1, *rows[0][4:])], START)
+    assert table.health(ONE, START).failure_share == 1 / 10
 
 
 def test_merged_failures_of_other_workers_open_the_circuit() -> None:
@@ -426,7 +428,7 @@ def test_clear_health_deletes_old_rows(db: None) -> None:
     old = table_of(0, 3, now=now - 720)
     with connection.cursor() as cursor:
         rows = msgspec.json.encode(old.outgoing()).decode().replace(str(ONE), str(TWO))
-        sql.execute(cursor, EXCHANGE_HEALTH, [rows, 0])
+        sql.execute(cursor, EXCHANGE_HEALTH, [rows, 0, 0])
     clear_health()
     found = EndpointHealth.objects.filter(endpoint_id__in=(ONE, TWO))
     assert list(found.values_list("endpoint_id", flat=True)) == [ONE]

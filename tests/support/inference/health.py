@@ -14,7 +14,7 @@ from inference.routing.health import (
     HealthTable,
 )
 from inference.routing.health import oldest_bucket as oldest
-from inference.settlement.journal import EXCHANGE_HEALTH
+from inference.settlement.health_exchange import EXCHANGE_HEALTH
 
 ONE = uuid.UUID(int=1)
 TWO = uuid.UUID(int=2)
@@ -34,8 +34,8 @@ def failures_of(endpoint_id: uuid.UUID) -> int | None:
 def exchange(table: HealthTable, now: float) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         rows = msgspec.json.encode(table.outgoing()).decode()
-        sql.execute(cursor, EXCHANGE_HEALTH, [rows, oldest(now)])
+        sql.execute(cursor, EXCHANGE_HEALTH, [rows, oldest(now), 0])
         # A service that other tests had may still tell of theirs.
-        found = [row for row in cursor.fetchall() if row[0] in (ONE, TWO)]
+        found = [row[:7] for row in cursor.fetchall() if row[0] in (ONE, TWO)]
     table.merge(found, now)
     return found
