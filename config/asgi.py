@@ -34,7 +34,7 @@ from config.server.load.loop_lag import LoopLag
 from config.server.load.memory import return_large_blocks
 from config.server.load.pools import show_pools
 from config.server.readiness import PROBES, serve_probe
-from config.telemetry.drops import DROPPED as DROPPED
+from config.telemetry.access_log import ENTRY, AccessLog, AccessLogMiddleware
 from inference.asgi import Inference
 from inference.exchange.gateway import Gateway
 from inference.faces.routes import ROUTES
@@ -133,6 +133,8 @@ class Application:
                     raise
                 return None
             occupancy = bulkheads.enter(key.organization_id, key.key_id, is_management=True)
+            if (entry := scope.get(ENTRY)) is not None:
+                entry.name_caller(key.organization_id, key.digest)
         elif not is_large:
             return None
         elif path.startswith(PREFIX) and await self._sessions.is_signed_in(scope):
@@ -197,7 +199,14 @@ def with_cors(application: Any) -> Any:
     )
 
 
-application = with_cors(Application())
+def with_access_log(application: Any) -> Any:
+    """Returns the application with a line for each request, if ``ACCESS_LOG`` asks for it."""
+    if not settings.ACCESS_LOG:
+        return application
+    return AccessLogMiddleware(application, AccessLog(settings.ACCESS_LOG))
+
+
+application = with_access_log(with_cors(Application()))
 
 
 def pooled_application() -> Any:

@@ -85,6 +85,16 @@ def _port(name: str) -> int | None:
     return number or None
 
 
+def _access_log(name: str) -> str:
+    """Reads where the access log goes: nothing for off, a path, or ``-``."""
+    target = str(env.str(name, default="")).strip()
+    if target.lower() in ("", "off"):
+        return ""
+    if target != "-" and not Path(target).absolute().parent.is_dir():
+        raise ImproperlyConfigured(f"{name}: there is no folder {Path(target).absolute().parent}.")
+    return target
+
+
 def _organizations(name: str) -> frozenset[UUID]:
     """Reads a comma list of at most 100 ids of organizations."""
     try:
@@ -486,6 +496,7 @@ FORWARDED_ALLOW_IPS = _proxies("FORWARDED_ALLOW_IPS", ["127.0.0.1", "::1"])
 METRICS_TOKEN = str(env.str("METRICS_TOKEN", default="")).strip()
 METRICS_PORT = _port("METRICS_PORT")
 METRICS_HOST = str(env.str("METRICS_HOST", default="")).strip()
+ACCESS_LOG = _access_log("ACCESS_LOG")
 METRICS_ORGANIZATIONS = _organizations("METRICS_ORGANIZATIONS")
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES

@@ -104,6 +104,8 @@ class Inference:
         )
         require_inference(is_management=key.is_management)
         connection.mark_recognized()
+        if connection.access_entry is not None:
+            connection.access_entry.name_caller(key.organization_id, key.digest)
         idempotency_key = connection.idempotency_key() if is_repeatable else None
         wants_cache = read_wish(connection).is_wanted
         may_cache = key.may_cache if wants_cache is None else wants_cache
@@ -175,6 +177,8 @@ class Inference:
         finally:
             connection.unwatch_caller()
             exchange.settle(asyncio.CancelledError())
+            if connection.access_entry is not None:
+                exchange.describe(connection.access_entry)
             logs.generation_id.reset(token)
 
     async def _answer_late(

@@ -24,6 +24,7 @@ from config.server.bodies import (
 )
 from config.server.bulkheads import Occupancy
 from config.server.connections.cycle import Cycle
+from config.telemetry.access_log import ENTRY, AccessEntry
 from inference.admission.copies.presets import PresetReader
 from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck
@@ -74,6 +75,8 @@ class Connection(RequestHead):
         self._receive = receive
         self._send = send
         self._cycle: Cycle = scope["causeway.cycle"]
+        # The line of the access log, if there is one.
+        self.access_entry: AccessEntry | None = scope.get(ENTRY)
         self.generation_id = ""
         self.rate_headers: Mapping[str, str] | None = None
         self.preset: Preset | None = None

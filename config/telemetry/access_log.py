@@ -1,0 +1,202 @@
+"""The access log: one line of JSON for each request, which a thread writes.
+
+A line has neither texts nor keys nor the query of the address. The event loop only puts it aside: a
+disk that is full, or a reader that has stopped, delays no request. Lines that cannot be written are
+dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from config.clocks.clock import clock
+from config.telemetry.drops import DROPPED
+
+logger = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+ENTRY: Final = "causeway.access"
+_WAITING: Final = 10_000
+_TOGETHER: Final = 500
+_LOG_SECONDS: Final = 60.0
+_CLOSE_SECONDS: Final = 2.0
+_REOPEN_SECONDS: Final = 1.0
+# So much of the public hash of a key tells it from the others of an organization.
+_HASH_CHARACTERS: Final = 12
+# The longest path that is logged; no route has a longer one.
+_PATH_CHARACTERS: Final = 256
+_STANDARD_OUTPUT: Final = "-"
+_dropped: Final = DROPPED.labels("access_log")
+
+
+class AccessEntry(msgspec.Struct, omit_defaults=True):
+    """A line of the log. What is not known of a request is left out."""
+
+    time: str
+    method: str
+    path: str
+    status: int = 0
+    bytes: int = 0
+    duration_ms: float = 0.0
+    first_byte_ms: float | None = None
+    request_id: str | None = None
+    organization_id: str | None = None
+    key: str | None = None
+    model: str | None = None
+    provider: str | None = None
+    generation_id: str | None = None
+
+    def name_caller(self, organization_id: object, public_hash: str) -> None:
+        """Adds who calls."""
+        self.organization_id = str(organization_id)
+        self.key = public_hash[:_HASH_CHARACTERS]
+
+    def name_generation(self, generation_id: str, model: str, provider: str) -> None:
+        """Adds what served the request."""
+        self.generation_id = generation_id
+        self.model = model
+        self.provider = provider
+
+
+class AccessLog:
+    """Writes the lines of a process to a file, or to standard output, in a thread of its own."""
+
+    def __init__(self, target: str) -> None:
+        """Stores the target: a path, or ``-`` for standard output."""
+        self._target = target
+        self._waiting: queue.Queue[AccessEntry | None] = queue.Queue(_WAITING)
+        self._descriptor: int | None = None
+        self._checked_at = 0.0
+        self._logged_at = -_LOG_SECONDS
+        self._thread: threading.Thread | None = None
+
+    def write(self, entry: AccessEntry) -> None:
+        """Puts a line aside; drops it if 10,000 wait."""
+        if self._thread is None:
+            # A process that is forked has no threads, so the first line starts it.
+            self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+            self._thread.start()
+        try:
+            self._waiting.put_nowait(entry)
+        except queue.Full:
+            _dropped.inc()
+
+    def close(self) -> None:
+        """Writes what waits, if that takes no longer than two seconds."""
+        if self._thread is None:
+            return
+        try:
+            self._waiting.put_nowait(None)
+        except queue.Full:
+            return
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            entries = [self._waiting.get()]
+            while len(entries) < _TOGETHER and not self._waiting.empty():
+                entries.append(self._waiting.get_nowait())
+            lines = [msgspec.json.encode(entry) for entry in entries if entry is not None]
+            if lines:
+                self._store(b"\n".join(lines) + b"\n", len(lines))
+            if len(lines) < len(entries):
+                return
+
+    def _store(self, text: bytes, lines: int) -> None:
+        """Writes whole lines; drops them if that fails."""
+        try:
+            descriptor = self._open()
+            while text:
+                text = text[os.write(descriptor, text) :]
+        except OSError as exc:
+            _dropped.inc(lines)
+            self._close()
+            now = time.monotonic()
+            if now >= self._logged_at + _LOG_SECONDS:
+                self._logged_at = now
+                logger.error("the access log cannot be written: %s", exc.strerror)
+
+    def _open(self) -> int:
+        """Returns the file; opens it again when it was moved away, as programs do that rotate."""
+        if self._target == _STANDARD_OUTPUT:
+            return sys.__stdout__.fileno() if sys.__stdout__ is not None else 1
+        now = time.monotonic()
+        if self._descriptor is not None and now >= self._checked_at + _REOPEN_SECONDS:
+            self._checked_at = now
+            if not self._is_present(self._descriptor):
+                self._close()
+        if self._descriptor is None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._descriptor = os.open(self._target, flags, 0o640)
+        return self._descriptor
+
+    def _is_present(self, descriptor: int) -> bool:
+        try:
+            found, opened = os.stat(self._target), os.fstat(descriptor)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class AccessLogMiddleware:
+    """Logs each request of an ASGI application when it ends."""
+
+    def __init__(self, application: Any, log: AccessLog) -> None:
+        self._application = application
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            if scope["type"] == "lifespan":
+                self._log.close()
+            return
+        began = time.perf_counter()
+        entry = scope[ENTRY] = AccessEntry(
+            format_time(clock.time()), scope["method"], scope["path"][:_PATH_CHARACTERS]
+        )
+
+        async def send_and_note(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                entry.status = message["status"]
+                for name, value in message.get("headers", ()):
+                    if name.lower() == b"x-request-id":
+                        entry.request_id = value.decode("latin-1")
+            elif message["type"] == "http.response.body" and (body := message.get("body")):
+                if entry.first_byte_ms is None:
+                    entry.first_byte_ms = _measure(began)
+                entry.bytes += len(body)
+            await send(message)
+
+        try:
+            await self._application(scope, receive, send_and_note)
+        finally:
+            entry.duration_ms = _measure(began)
+            self._log.write(entry)
+
+
+def format_time(seconds: float) -> str:
+    """Returns a time with milliseconds and zone."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _measure(began: float) -> float:
+    return round((time.perf_counter() - began) * 1000, 3)
