@@ -178,7 +178,9 @@ class Inference:
             connection.unwatch_caller()
             exchange.settle(asyncio.CancelledError())
             if connection.access_entry is not None:
-                exchange.describe(connection.access_entry)
+                connection.access_entry.name_generation(
+                    exchange.generation_id, *exchange.attempts.candidate.route.names
+                )
             logs.generation_id.reset(token)
 
     async def _answer_late(

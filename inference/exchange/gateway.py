@@ -25,7 +25,6 @@ from config.server.batching.waits import Blocked
 from config.server.bulkheads import Bulkheads, Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime
-from config.telemetry.access_log import AccessEntry
 from inference import metrics
 from inference.admission.admit import AdmissionLanes
 from inference.admission.copies.presets import PresetReader
@@ -493,11 +492,6 @@ class Exchange:
             self._gateway.claims.report(self.generation_id, route, claim)
         if ending is Ending.CANCELLED:
             metrics.count_cancelled(None if charged is None else charged.is_estimated)
-
-    def describe(self, entry: AccessEntry) -> None:
-        """Adds to a line of the access log what served the request."""
-        route = self.attempts.candidate.route
-        entry.name_generation(self.generation_id, route.model_slug, route.facts.provider_slug)
 
     def is_ahead(self) -> bool:
         """Returns whether the generation delivered much since its progress was journalled."""

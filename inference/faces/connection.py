@@ -75,7 +75,6 @@ class Connection(RequestHead):
         self._receive = receive
         self._send = send
         self._cycle: Cycle = scope["causeway.cycle"]
-        # The line of the access log, if there is one.
         self.access_entry: AccessEntry | None = scope.get(ENTRY)
         self.generation_id = ""
         self.rate_headers: Mapping[str, str] | None = None

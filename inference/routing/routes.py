@@ -151,6 +151,11 @@ class Route:
     time_limits: TimeLimits = NO_OWN_LIMITS
 
     @property
+    def names(self) -> tuple[str, str]:
+        """The slugs of the model and of its provider, for people who run the service."""
+        return self.model_slug, self.facts.provider_slug
+
+    @property
     def has_search_rate(self) -> bool:
         """Whether a search of the web has a rate: one of its own, or a fee for each request.
 

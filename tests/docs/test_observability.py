@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -55,9 +56,30 @@ def test_promtool_accepts_the_configuration(command: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["alerts.yml"])
+@pytest.mark.parametrize("name", ["alerts.yml", "dashboard.json"])
 def test_every_metric_that_is_asked_for_is_served(site: Site, name: str) -> None:
     assert names_in(FOLDER / name) - served(site) == set()
+
+
+def test_the_dashboard_has_queries_that_prometheus_accepts(tmp_path: Path) -> None:
+    dashboard = json.loads((FOLDER / "dashboard.json").read_text())
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert len(queries) > len(panels) > 15
+    # Prometheus refuses a query with Grafana's variables, so they get values.
+    values = {"$__rate_interval": "1m", "$provider": ".*", "$model": ".*"}
+    rules = []
+    for number, query in enumerate(queries):
+        for name, value in values.items():
+            query = query.replace(name, value)
+        rules.append({"record": f"query:{number}", "expr": query})
+    if shutil.which("promtool") is None:
+        pytest.skip("Debian's package prometheus is not installed")
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_links_to_a_runbook_of_its_name() -> None:

@@ -1,0 +1,156 @@
+"""The access log: one line for each request, without secrets, and never in the way of requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from accounts.models import ApiKey
+from config.telemetry.access_log import AccessEntry, AccessLog
+from inference.models import Generation
+from tests.support.bulkheads.counters import read_counter, sample
+from tests.support.inference.site import CHAT, Site
+from tests.support.processes import manage, serve
+
+DROPPED = "causeway_telemetry_dropped_total"
+WORDS = "words-of-the-prompt"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def entry(number: int = 0) -> AccessEntry:
+    return AccessEntry("2026-11-23T09:00:00.000+00:00", "GET", f"/{number}", 200)
+
+
+def dropped() -> float:
+    return sample(DROPPED, signal="access_log")
+
+
+def test_each_request_is_one_line_without_secrets(site: Site, tmp_path: Path) -> None:
+    site.publish()
+    path = tmp_path / "access.log"
+    with serve("--workers", "2", ACCESS_LOG=str(path)) as served:
+        site.server = served.address
+        stream = site.post(site.chat_body(WORDS, stream=True), stream=True)
+        assert stream.text.endswith("[DONE]\n\n")
+        refused = requests.post(
+            f"{served.address}{CHAT}?key=sk-cw-secret-of-the-query", json={}, timeout=20,
+            headers={"Authorization": "Bearer sk-cw-nobodys-key-0123456789"},
+        )  # fmt: skip
+        listed = requests.get(
+            f"{served.address}/api/v1/keys", timeout=20,
+            headers={"Authorization": f"Bearer {site.tenant.management_key}"},
+        )  # fmt: skip
+        assert (refused.status_code, listed.status_code) == (401, 200)
+        site.eventually(lambda: len(read_lines(path)) == 3)
+        assert served.stop()[0] == 0
+    text = path.read_text()
+    for secret in (WORDS, site.tenant.api_key, site.tenant.management_key, "secret-of-the-query"):
+        assert secret not in text
+    row = Generation.objects.get()
+    lines = {line["path"]: line for line in read_lines(path) if line["status"] == 200}
+    chat, keys = lines[CHAT], lines["/api/v1/keys"]
+    key = ApiKey.objects.get(pk=row.api_key_id)
+    assert chat["organization_id"] == keys["organization_id"] == str(row.organization_id)
+    assert len(chat["key"]) == 12
+    assert key.digest.startswith(chat["key"])
+    assert (chat["generation_id"], chat["model"]) == (row.pk, site.model.slug)
+    assert (chat["provider"], chat["method"]) == (site.provider.slug, "POST")
+    assert chat["bytes"] == len(stream.content)
+    assert chat["request_id"] == stream.headers["X-Request-Id"]
+    assert 0 < chat["first_byte_ms"] <= chat["duration_ms"]
+    assert datetime.fromisoformat(chat["time"]).utcoffset() is not None
+    assert len(chat["time"].partition(".")[2]) == len("318+00:00")
+    [stranger] = [line for line in read_lines(path) if line["status"] == 401]
+    assert "organization_id" not in stranger
+    assert "generation_id" not in stranger
+
+
+def test_a_full_disk_stops_no_request(site: Site) -> None:
+    site.publish()
+    with serve(ACCESS_LOG="/dev/full") as served:
+        site.server = served.address
+        for _ in range(3):
+            assert site.chat().status_code == 200
+        site.eventually(lambda: read_counter(served.address, DROPPED, signal="access_log") >= 3)
+        code, errors = served.stop()
+    assert code == 0, errors
+    assert errors.count("the access log cannot be written: No space left on device") == 1
+
+
+def test_a_reader_that_has_stopped_costs_a_bounded_number_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    log, before = AccessLog(str(path)), dropped()
+    for number in range(40_000):
+        log.write(entry(number))
+    # The pipe, the thread and the queue hold some of the lines; nobody takes the others.
+    assert 20_000 < dropped() - before < 40_000
+    os.close(reader)
+
+
+def test_a_closed_pipe_is_survived(
+    tmp_path: Path, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    log, before = AccessLog(str(path)), dropped()
+    log.write(entry(1))
+
+    def has_read() -> bool:
+        try:
+            return os.read(reader, 4096).endswith(b"}\n")
+        except BlockingIOError:
+            return False
+
+    eventually(has_read)
+    os.close(reader)
+    log.write(entry(2))
+    eventually(lambda: dropped() == before + 1)
+
+
+def test_a_file_that_is_moved_away_is_opened_again(
+    tmp_path: Path, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    path, moved = tmp_path / "access.log", tmp_path / "access.log.1"
+    log = AccessLog(str(path))
+    log.write(entry(1))
+    eventually(lambda: len(read_lines(path)) == 1)
+    path.rename(moved)
+
+    def is_open_again() -> bool:
+        time.sleep(0.1)
+        log.write(entry(2))
+        return bool(read_lines(path))
+
+    eventually(is_open_again)
+    assert read_lines(moved)[0]["path"] == "/1"
+    log.close()
+
+
+def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    log = AccessLog(str(path))
+    for number in range(2_000):
+        log.write(entry(number))
+    log.close()
+    assert [line["path"] for line in read_lines(path)] == [f"/{n}" for n in range(2_000)]
+
+
+def test_a_folder_that_is_missing_stops_the_start(transactional_db: None) -> None:
+    result = manage("check", ACCESS_LOG="/nowhere/access.log")
+    assert result.returncode == 1
+    assert "ACCESS_LOG: there is no folder /nowhere." in result.stderr
