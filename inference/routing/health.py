@@ -199,7 +199,7 @@ class _Record:
         """Drops buckets that have left the window, so that an unreachable table costs no memory."""
         for numbered in (self.shared, self.sent, self.fresh, self.versions):
             for number in [number for number in numbered if number <= oldest]:
-                del numbered[number]  # type: ignore[attr-defined]
+                del numbered[number]
 
     def sum(self, number: int) -> Bucket | None:
         """Returns all that is known of one bucket."""

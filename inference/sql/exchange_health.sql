@@ -1,17 +1,17 @@
--- Adds the outcomes and samples of a host to the health of endpoints that all hosts share, and reads
--- what has changed since the host read last.
+-- Adds the outcomes and samples of a host to the health of endpoints that all hosts share, and
+-- reads what has changed since the host read last.
 --
 -- A row is one bucket of five seconds in a ring of twelve slots; `endpoint_id` is the subject. A
 -- row that is older than the stored bucket of its slot comes too late and is dropped, unless that
 -- bucket was stored while the database's clock was ahead: by more than the minute of a late row.
 --
--- A change is found by the transaction that wrote the row. `upto` is the oldest transaction that is
--- still running: whatever it and later ones write is read by the next statement, some of it twice.
--- Rows with failures or pauses come first, and then the newest ones: each statement returns 2,000 at
--- most, however many endpoints there are.
+-- A change is found by the transaction that wrote the row. `upto` is the oldest transaction that
+-- is still running: whatever it and later ones write is read by the next statement, some of it
+-- twice. Rows with failures or pauses come first, and then the newest ones: each statement returns
+-- 2,000 at most, however many endpoints there are.
 --
--- Parameters: $1 json, an array of `Bucket`; $2 bigint, the bucket before the window; $3 bigint, the
---             `upto` of the last statement, 0 at first.
+-- Parameters: $1 json, an array of `Bucket`; $2 bigint, the bucket before the window; $3 bigint,
+--             the `upto` of the last statement, 0 at first.
 -- Returns: the buckets within the window that have changed, those of $1 included, with `upto`.
 --
 -- Lock order: rows of inference_endpointhealth by endpoint and slot.
