@@ -18,8 +18,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
-from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import reverse_lazy
@@ -30,6 +30,7 @@ from config.environment import Environment, find_misspelt
 from config.local.programs import has_programs
 from config.server.connections.peers import parse_proxies
 from config.server.regions import parse_region_hosts
+from config.telemetry.parsing import parse_access_log, parse_organizations
 from inference.archive.plans import NOWHERE, Place, parse_place, parse_retention
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -85,25 +86,12 @@ def _port(name: str) -> int | None:
     return number or None
 
 
-def _access_log(name: str) -> str:
-    """Reads where the access log goes: nothing for off, a path, or ``-``."""
-    target = str(env.str(name, default="")).strip()
-    if target.lower() in ("", "off"):
-        return ""
-    if target != "-" and not Path(target).absolute().parent.is_dir():
-        raise ImproperlyConfigured(f"{name}: there is no folder {Path(target).absolute().parent}.")
-    return target
-
-
-def _organizations(name: str) -> frozenset[UUID]:
-    """Reads a comma list of at most 100 ids of organizations."""
+def _parse(parse: Callable[[Any], Any], value: Any, name: str) -> Any:
+    """Returns a parsed value; names the variable if it is refused."""
     try:
-        found = frozenset(UUID(text.strip()) for text in env.list(name, default=[]))
-    except ValueError:
-        raise ImproperlyConfigured(f"{name} is a comma list of ids of organizations.") from None
-    if len(found) > 100:
-        raise ImproperlyConfigured(f"{name} may list at most 100 organizations.")
-    return found
+        return parse(value)
+    except ValueError as exc:
+        raise ImproperlyConfigured(f"{name}: {exc}.") from None
 
 
 def _percentage(name: str) -> Decimal:
@@ -496,8 +484,10 @@ FORWARDED_ALLOW_IPS = _proxies("FORWARDED_ALLOW_IPS", ["127.0.0.1", "::1"])
 METRICS_TOKEN = str(env.str("METRICS_TOKEN", default="")).strip()
 METRICS_PORT = _port("METRICS_PORT")
 METRICS_HOST = str(env.str("METRICS_HOST", default="")).strip()
-ACCESS_LOG = _access_log("ACCESS_LOG")
-METRICS_ORGANIZATIONS = _organizations("METRICS_ORGANIZATIONS")
+ACCESS_LOG = _parse(parse_access_log, env.str("ACCESS_LOG", default=""), "ACCESS_LOG")
+METRICS_ORGANIZATIONS = _parse(
+    parse_organizations, env.list("METRICS_ORGANIZATIONS", default=[]), "METRICS_ORGANIZATIONS"
+)
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
 
