@@ -5,18 +5,27 @@ from __future__ import annotations
 from django.contrib import admin
 
 from config.console.base import BoundedPaginator, ReadOnlyAdmin
+from config.console.unfold import display
 from inference.models import Feedback
 
 
 @admin.register(Feedback)
 class FeedbackAdmin(ReadOnlyAdmin):
-    """Lists the callers' feedback on generations, newest first."""
+    """Lists the callers' feedback on generations, newest first.
 
-    list_display = ("created_at", "category", "generation", "created_by")
+    It shows ids: a generation may have been archived.
+    """
+
+    list_display = ("created_at", "category", "about", "created_by")
     list_filter = ("category",)
     search_fields = ("generation__id__startswith",)
     search_help_text = "The beginning of a generation's ID."
     paginator = BoundedPaginator
     ordering = ("-id",)
     sortable_by = ()
-    fields = (("category", "generation"), "comment", ("created_by", "created_at"))
+    fields = (("category", "about"), "comment", ("created_by", "created_at"))
+    readonly_fields = ("category", "about", "comment", "created_by", "created_at")
+
+    @display(description="Generation")
+    def about(self, feedback: Feedback) -> str:
+        return feedback.generation_id

@@ -26,7 +26,7 @@ _MODELS: Final = {
 _RUNNING: Final = "SELECT 1 FROM inference_journal WHERE generation_id >= %s AND generation_id < %s"
 _UNDER_REVIEW: Final = """
 SELECT 1 FROM billing_excess
-WHERE reference >= %s AND reference < %s AND status = 'under_review'
+WHERE reference >= %s AND reference < %s AND status = 'under_review' AND amount_nano > 0
 """
 _PENDING: Final = "SELECT 1 FROM {} WHERE status = 'pending' LIMIT 1"
 _DAYS: Final = """

@@ -52,7 +52,7 @@ def _archive(ranges: list[Range]) -> int:
 def _unseal_others(due: Iterable[list[Range]]) -> None:
     """Opens partitions that a process which died has sealed, and that are not due any more."""
     names = {part.partition.name for ranges in due for range_ in ranges for part in range_.parts}
-    unseal(sorted(list_sealed() - names))
+    unseal(list_sealed() - names)
 
 
 class RetentionCollector(Collector):

@@ -39,7 +39,7 @@ def seal(parts: Iterable[Part]) -> None:
 
 def unseal(names: Iterable[str]) -> None:
     """Allows changes again; a partition that has left meanwhile is passed over."""
-    for name in names:
+    for name in sorted(list_sealed().intersection(names)):
         change = sql.SQL("ALTER TABLE IF EXISTS {} DROP CONSTRAINT IF EXISTS {}")
         _alter(name, change.format(sql.Identifier(name), sql.Identifier(SEAL)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from importlib import import_module
@@ -14,6 +15,7 @@ from billing import ledger
 from billing.models import Transfer
 from config.partitions.tables import list_partitions, read_now
 from inference.ids import id_bound
+from inference.settlement.settle import SETTLE
 from tests.support import factories
 from tests.support.database import archive
 from tests.support.factories import Tenant
@@ -103,3 +105,30 @@ def test_a_generation_has_one_hold_in_all_partitions(db: None, tenant: Tenant) -
         hold(later)
     with pytest.raises(IntegrityError, match="never changed"), transaction.atomic():
         Transfer.objects.filter(pk=made.pk).delete()
+
+
+def test_settlement_reads_the_partition_of_its_holds_alone(db: None, tenant: Tenant) -> None:
+    """The data plane's plans are generic, so partitions are left out when a statement begins."""
+    row = factories.make_generation(tenant, status="pending")
+    factories.place_hold(row, 9)
+    settled = {
+        "id": row.pk, "status": "completed", "cost_nano": 4, "upstream_cost_nano": 4,
+        "is_estimated": False, "attempts": [],
+    }  # fmt: skip
+    outcome = json.dumps([settled])
+    with connection.cursor() as cursor:
+        for name in ("enable_seqscan", "enable_bitmapscan", "jit"):
+            cursor.execute(f"SET LOCAL {name} = off")
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        cursor.execute(f"PREPARE settle_plan (json) AS {SETTLE.text}")
+        cursor.execute(
+            f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE settle_plan ('{outcome}')"
+        )
+        plan = [line for (line,) in cursor.fetchall()]
+        cursor.execute("DEALLOCATE settle_plan")
+    scans = [line for line in plan if " Scan" in line and " on billing_transfer_" in line]
+    names = {each.name for each in list_partitions(Transfer.partitioning)}
+    assert len(scans) == len(names)
+    executed = [line for line in scans if "never executed" not in line]
+    place = place_of(Transfer.objects.get(reference=row.pk))
+    assert [place in line for line in executed] == [True]

@@ -14,15 +14,16 @@ import pytest
 from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, transaction
+from django.test import Client
 
-from billing import ledger
+from billing import ledger, reviews
 from billing.models import Archived, Excess, Fold, MeterOpening, Opening, Transfer
 from config.partitions.tables import list_partitions
 from inference.archive.plans import DirectoryPlace
 from inference.archive.ranges import list_ranges
 from inference.archive.retention import RetentionCollector, archive_due
 from inference.archive.sealing import list_sealed
-from inference.models import DailyUsage, Generation, HourlyUsage, Journal, UsageDay
+from inference.models import DailyUsage, Feedback, Generation, HourlyUsage, Journal, UsageDay
 from tests.support import factories
 from tests.support.database import archive, snapshots
 from tests.support.database.archive import HOUR
@@ -366,6 +367,28 @@ def test_an_excess_of_an_archived_generation_keeps_its_decision(
     assert Excess.objects.filter(status="charged").exists()
     assert Journal.objects.count() == 0
     assert archive.verify() == []
+
+
+def test_a_claim_that_costs_nothing_keeps_no_month(place: Path, tenant: Tenant) -> None:
+    """No money moves for it, so its review may come after its generation has left."""
+    row = archive.make_old(tenant, months()[0] + HOUR, cost_nano=5)
+    claim = factories.make_excess(tenant, 0, row.pk)
+    archive.sum_all()
+    assert archive_due() == 2
+    reviews.write_off(claim, by="test")
+    assert archive.verify() == []
+
+
+def test_the_console_shows_feedback_on_an_archived_generation(
+    place: Path, tenant: Tenant, operator: Client
+) -> None:
+    row = archive.make_old(tenant, months()[0] + HOUR, cost_nano=5)
+    given = Feedback.objects.submit(row, category="latency", comment="slow", by="test")
+    archive.sum_all()
+    assert archive_due() == 2
+    assert row.pk in operator.get("/admin/inference/feedback/").content.decode()
+    page = operator.get(f"/admin/inference/feedback/{given.pk}/change/")
+    assert (page.status_code, row.pk in page.content.decode()) == (200, True)
 
 
 def test_sums_of_archived_days_cannot_be_made_again(place: Path, tenant: Tenant) -> None:
