@@ -35,6 +35,7 @@ from config.server.load.memory import return_large_blocks
 from config.server.load.pools import show_pools
 from config.server.readiness import PROBES, serve_probe
 from config.telemetry.access_log import ENTRY, AccessLog, AccessLogMiddleware
+from config.telemetry.workers import close_tracer, open_tracer
 from inference.asgi import Inference
 from inference.exchange.gateway import Gateway
 from inference.faces.routes import ROUTES
@@ -161,6 +162,7 @@ class Application:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                open_tracer()
                 self._gateway = Gateway()
                 await self._gateway.open()
                 self._inference = Inference(self._gateway)
@@ -179,6 +181,7 @@ class Application:
                     await self._inference.close()
                 if self._loop_lag is not None:
                     self._loop_lag.stop()
+                await close_tracer()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

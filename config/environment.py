@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
@@ -82,3 +84,17 @@ def measure_distance(one: str, other: str) -> int:
 
 def _tolerance(name: str) -> int:
     return 2 if len(name) >= 9 else 1
+
+
+def parse_credential_keys(text: str) -> list[bytes]:
+    """Returns the keys of ``CREDENTIAL_KEYS``; raises :class:`ImproperlyConfigured`."""
+    try:
+        keys = [base64.b64decode(part, validate=True) for part in text.split(",") if part]
+    except (binascii.Error, ValueError):
+        raise ImproperlyConfigured("CREDENTIAL_KEYS is a comma list of base64 texts.") from None
+    if not keys or any(len(key) != 32 or not any(key) for key in keys):
+        raise ImproperlyConfigured(
+            "CREDENTIAL_KEYS needs at least one key of 32 random bytes in base64: "
+            "openssl rand -base64 32"
+        )
+    return keys

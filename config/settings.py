@@ -8,7 +8,6 @@ missing secret stops the start.
 from __future__ import annotations
 
 import base64
-import binascii
 import importlib.metadata
 import importlib.util
 import os
@@ -26,11 +25,11 @@ from django.urls import reverse_lazy
 
 from billing.topups.chains import Chain, parse_chains
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
-from config.environment import Environment, find_misspelt
+from config.environment import Environment, find_misspelt, parse_credential_keys
 from config.local.programs import has_programs
 from config.server.connections.peers import parse_proxies
 from config.server.regions import parse_region_hosts
-from config.telemetry.parsing import parse_access_log, parse_organizations
+from config.telemetry.parsing import has_receiver, parse_access_log, parse_organizations
 from inference.archive.plans import NOWHERE, Place, parse_place, parse_retention
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -166,19 +165,6 @@ def _secret_list(name: str) -> list[str]:
             f"{name} is a comma list; each part needs at least 32 random characters."
         )
     return values
-
-
-def _parse_credential_keys(text: str) -> list[bytes]:
-    try:
-        keys = [base64.b64decode(part, validate=True) for part in text.split(",") if part]
-    except (binascii.Error, ValueError):
-        raise ImproperlyConfigured("CREDENTIAL_KEYS is a comma list of base64 texts.") from None
-    if not keys or any(len(key) != 32 or not any(key) for key in keys):
-        raise ImproperlyConfigured(
-            "CREDENTIAL_KEYS needs at least one key of 32 random bytes in base64: "
-            "openssl rand -base64 32"
-        )
-    return keys
 
 
 def _upstream_hosts(items: list[str]) -> dict[str, PinnedHost]:
@@ -484,6 +470,13 @@ FORWARDED_ALLOW_IPS = _proxies("FORWARDED_ALLOW_IPS", ["127.0.0.1", "::1"])
 METRICS_TOKEN = str(env.str("METRICS_TOKEN", default="")).strip()
 METRICS_PORT = _port("METRICS_PORT")
 METRICS_HOST = str(env.str("METRICS_HOST", default="")).strip()
+TRACES = not _switch("OTEL_SDK_DISABLED", default=False) and has_receiver(
+    env.str("OTEL_EXPORTER_OTLP_ENDPOINT", default=""),
+    env.str("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", default=""),
+    env.str("OTEL_EXPORTER_OTLP_PROTOCOL", default="http/protobuf"),
+)
+TRACE_CALLERS = _switch("TRACE_CALLERS", default=False)
+TRACE_UPSTREAMS = _switch("TRACE_UPSTREAMS", default=False)
 ACCESS_LOG = _parse(parse_access_log, env.str("ACCESS_LOG", default=""), "ACCESS_LOG")
 METRICS_ORGANIZATIONS = _parse(
     parse_organizations, env.list("METRICS_ORGANIZATIONS", default=[]), "METRICS_ORGANIZATIONS"
@@ -583,7 +576,7 @@ if len(SECRET_KEY) < 32:
         f"SECRET_KEY {'is too short' if SECRET_KEY else 'is not set'}: it needs at least 32 random "
         "characters; generate one with: openssl rand -base64 48"
     )
-CREDENTIAL_KEYS = _parse_credential_keys(
+CREDENTIAL_KEYS = parse_credential_keys(
     _credential_keys
     or _generate_secret(
         "CREDENTIAL_KEYS", lambda: base64.b64encode(secrets.token_bytes(32)).decode()

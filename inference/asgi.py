@@ -29,12 +29,14 @@ from config.server.bodies import ClientGone, Receive, Scope, Send
 from config.server.bulkheads import Occupancy
 from config.server.load.large_work import LargeWork
 from config.server.regions import region_of_host
+from config.telemetry.tracing import Attributes, Tracer, request_span, tracing
 from inference import metrics
 from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import estimate_tokens
 from inference.admission.recognition import RecognizedKey
 from inference.documents.parts import read_files
 from inference.exchange.gateway import CallerStuck, Exchange, Gateway
+from inference.exchange.usage.spans import describe_outcome
 from inference.exchange.workload import Workload
 from inference.faces.connection import Connection
 from inference.faces.head import IDEMPOTENCY_KEY
@@ -73,6 +75,29 @@ class Inference:
         """Serves one request, and answers every error in the format of its interface."""
         route = ROUTES[scope["path"]]
         connection = route.face(route.operation, scope, receive, send)
+        if tracing.tracer is None:
+            await self._serve_logged(connection)
+        else:
+            await self._serve_traced(tracing.tracer, connection)
+
+    async def _serve_traced(self, tracer: Tracer, connection: Connection) -> None:
+        """Serves a request within a span."""
+        attributes: Attributes = {
+            "http.request.method": connection.method,
+            "url.path": connection.path,
+            "causeway.request.id": connection.request_id,
+        }
+        traceparent = connection.header(b"traceparent")
+        span = tracer.start_request(f"POST {connection.path}", traceparent, attributes)
+        token = request_span.set(span)
+        try:
+            await self._serve_logged(connection)
+        finally:
+            request_span.reset(token)
+            tracer.end_request(span, connection.span_attributes, connection.error_type)
+
+    async def _serve_logged(self, connection: Connection) -> None:
+        """Serves a request; its log records have its id."""
         token = logs.request_id.set(connection.request_id)
         try:
             await self._serve(connection)
@@ -81,6 +106,7 @@ class Inference:
         except CallerStuck:
             await connection.abort()
         except GatewayError as error:
+            connection.error_type = error.error_type
             if not connection.generation_id:
                 metrics.count_refused(error.status, error.error_type)
             await connection.respond_error(error)
@@ -177,6 +203,8 @@ class Inference:
         finally:
             connection.unwatch_caller()
             exchange.settle(asyncio.CancelledError())
+            if tracing.tracer is not None:
+                _describe(connection, exchange)
             if connection.access_entry is not None:
                 connection.access_entry.name_generation(
                     exchange.generation_id, *exchange.attempts.candidate.route.names
@@ -196,6 +224,18 @@ class Inference:
             raise CallerStuck
         await exchange.deliver_error(connection.deliver, RequestTimeout(_LATE))
         await connection.end_events()
+
+
+def _describe(connection: Connection, exchange: Exchange) -> None:
+    """Notes for the span of a request what its generation was."""
+    assert exchange.outcome is not None
+    connection.error_type = exchange.outcome.error_type
+    connection.span_attributes = describe_outcome(
+        exchange.attempts.candidate,
+        connection.operation,
+        exchange.organization_id,
+        exchange.outcome,
+    )
 
 
 async def _read_files(

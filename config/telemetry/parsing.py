@@ -1,17 +1,23 @@
-"""Parses the settings of metrics and of the access log; raises ``ValueError`` with the reason."""
+"""Reads the settings of metrics, traces and the access log."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from django.core.exceptions import ImproperlyConfigured
+
+_PROTOCOL: Final = "http/protobuf"
+# What the extra otel installs.
+_PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _MOST_ORGANIZATIONS: Final = 100
 
 
 def parse_access_log(text: str) -> str:
-    """Returns where the access log goes: nothing for off, a path, or ``-``."""
+    """Returns where the access log goes: nothing, a path, or ``-``; raises ``ValueError``."""
     target = text.strip()
     if target.lower() in ("", "off"):
         return ""
@@ -21,7 +27,7 @@ def parse_access_log(text: str) -> str:
 
 
 def parse_organizations(items: Iterable[str]) -> frozenset[UUID]:
-    """Returns the ids of at most 100 organizations."""
+    """Returns the ids of at most 100 organizations; raises ``ValueError``."""
     try:
         found = frozenset(UUID(text.strip()) for text in items)
     except ValueError:
@@ -29,3 +35,28 @@ def parse_organizations(items: Iterable[str]) -> frozenset[UUID]:
     if len(found) > _MOST_ORGANIZATIONS:
         raise ValueError(f"it may list {_MOST_ORGANIZATIONS} organizations at most")
     return found
+
+
+def has_receiver(endpoint: str, traces_endpoint: str, protocol: str) -> bool:
+    """Returns whether spans are exported; the packages of OpenTelemetry read what else is set.
+
+    Raises :class:`ImproperlyConfigured` if they are not installed.
+    """
+    if not endpoint and not traces_endpoint:
+        return False
+    if protocol != _PROTOCOL:
+        raise ImproperlyConfigured(f"OTEL_EXPORTER_OTLP_PROTOCOL must be {_PROTOCOL}.")
+    if not _has_packages():
+        raise ImproperlyConfigured(
+            "OTEL_EXPORTER_OTLP_ENDPOINT needs the extra otel, which is not installed: "
+            "pip install 'causeway[otel]'."
+        )
+    return True
+
+
+def _has_packages() -> bool:
+    try:
+        return all(importlib.util.find_spec(name) is not None for name in _PACKAGES)
+    except (ModuleNotFoundError, ValueError):
+        # A package around them is missing.
+        return False

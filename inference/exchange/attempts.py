@@ -49,6 +49,7 @@ from inference.exchange.upstream import calls, failures
 from inference.exchange.upstream.alerts import CredentialAlerts
 from inference.exchange.upstream.waits import read_pause
 from inference.exchange.usage.counts import count_fallback
+from inference.exchange.usage.spans import record_attempt
 from inference.exchange.workload import Workload
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
@@ -380,6 +381,7 @@ class Attempts:
 
     def _record(self, started_ms: int, ended_ms: int, error: GatewayError | None) -> None:
         self.records.append(_describe_attempt(self.candidate, ended_ms - started_ms, error))
+        record_attempt(self.candidate, self._request.operation, ended_ms - started_ms, error)
 
 
 def may_accept(route: Route, error: UpstreamRefused, refusing: Route) -> bool:

@@ -11,6 +11,7 @@ from config.api.idempotency import HEADER, idempotency_key_of
 from config.secrets import KeyDigests
 from config.server import logs
 from config.server.bodies import Scope
+from config.telemetry.tracing import NO_ATTRIBUTES, Attributes
 from inference.requests.multipart import MAX_PARTS, is_form, read_boundary
 
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
@@ -23,6 +24,10 @@ _ANTHROPIC: Final = b"anthropic-"
 
 class RequestHead:
     """The method, the path and the headers of one request; reads what they say of its caller."""
+
+    # What the span of the request says of its generation, and of its error.
+    span_attributes: Attributes = NO_ATTRIBUTES
+    error_type: str | None = None
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope

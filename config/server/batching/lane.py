@@ -10,6 +10,7 @@ from uuid import UUID
 
 from config.server.batching.queues import QueueFigures
 from config.server.batching.waits import Blocked
+from config.telemetry.tracing import request_span, tracing
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,7 +36,9 @@ class Ticket(Generic[Item, Result]):
     ``on_abandoned`` gets the result of a flush whose future was cancelled meanwhile.
     """
 
-    __slots__ = ("future", "is_taken", "item", "on_abandoned", "organization_id", "submitted_at")
+    __slots__ = (
+        "future", "is_taken", "item", "on_abandoned", "organization_id", "span", "submitted_at",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -51,6 +54,8 @@ class Ticket(Generic[Item, Result]):
         self.submitted_at = now
         self.on_abandoned = on_abandoned
         self.is_taken = False
+        # The span of the request, for that of the statement.
+        self.span = None if tracing.tracer is None else request_span.get()
 
     def withdraw(self) -> bool:
         """Drops the item and returns True, unless a flush has it and may store it."""
@@ -92,6 +97,10 @@ class Runner(Generic[Item, Result]):
             results = [exc] * len(tickets)
         finally:
             self.started_at = None
+        if tracing.tracer is not None:
+            seconds = asyncio.get_running_loop().time() - now
+            spans = [ticket.span for ticket in tickets]
+            tracing.tracer.record_batch(self._figures.name, seconds, spans)
         blocked, owner = [], None
         for ticket, result in zip(tickets, results, strict=True):
             if isinstance(result, Blocked):

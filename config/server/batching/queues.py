@@ -31,9 +31,10 @@ _BATCH: Final = figures.histogram(
 class QueueFigures:
     """The figures of one queue of a worker."""
 
-    __slots__ = ("_gauge", "_labels")
+    __slots__ = ("_gauge", "_labels", "name")
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self._labels = (name,)
         self._gauge = _WAITING.labels(name)
 
