@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -163,9 +164,15 @@ def test_upstreams_learn_of_a_trace_only_if_the_operator_wishes(
     assert found.rpartition("-")[0] == (wanted if setting == "on" else "")
 
 
-def test_a_receiver_that_is_down_costs_spans_and_nothing_else(site: Site) -> None:
+@pytest.mark.parametrize("is_hanging", [False, True])
+def test_a_receiver_that_takes_nothing_costs_spans_and_nothing_else(
+    site: Site, *, is_hanging: bool
+) -> None:
+    """One refuses connections; the other accepts them in its backlog, and never answers."""
     site.publish()
-    nobody = Receiver(f"http://127.0.0.1:{free_port()}")
+    hanging = socket.create_server(("127.0.0.1", 0))
+    port = hanging.getsockname()[1] if is_hanging else free_port()
+    nobody = Receiver(f"http://127.0.0.1:{port}")
     settings = exporting(nobody, OTEL_EXPORTER_OTLP_TIMEOUT="1", OTEL_BSP_MAX_QUEUE_SIZE="8",
                          OTEL_BSP_MAX_EXPORT_BATCH_SIZE="4")  # fmt: skip
     with serve(**settings) as served:
@@ -180,6 +187,7 @@ def test_a_receiver_that_is_down_costs_spans_and_nothing_else(site: Site) -> Non
         )
         send(site)
         code, errors = served.stop()
+    hanging.close()
     assert code == 0, errors
     assert "Queue full" not in errors
 
