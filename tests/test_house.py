@@ -54,11 +54,7 @@ LARGE_FOLDERS: Final = {
     "inference": "The application of the data plane with its store, and every room of it.",
     "inference/sql": "One file for each statement; their names say which room runs them.",
 }
-IMPORTS_IN_FUNCTIONS: Final = {
-    "billing/topups/chains.py:checksum_address": (
-        "The library takes five megabytes, and only installations that accept payments need it."
-    ),
-}
+IMPORTS_IN_FUNCTIONS: Final[dict[str, str]] = {}
 
 
 def product_modules() -> Iterator[tuple[str, ast.Module, int]]:

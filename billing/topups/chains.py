@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Literal
 
+from billing.topups.keccak import keccak_256
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_target
 
 # The operator chooses the node, so its URL may have any scheme and address.
@@ -30,11 +31,8 @@ _SYMBOL = re.compile(r"[A-Za-z0-9.$₮]{1,16}")
 
 def checksum_address(address: bytes) -> str:
     """Returns the EIP-55 text of the 20 bytes of an address."""
-    # Imported here, because it takes five megabytes of memory that only top-ups need.
-    from Crypto.Hash import keccak
-
     text = address.hex()
-    digest = keccak.new(digest_bits=256, data=text.encode()).hexdigest()
+    digest = keccak_256(text.encode()).hex()
     return "0x" + "".join(
         letter.upper() if int(nibble, 16) >= 8 else letter
         for letter, nibble in zip(text, digest, strict=False)
