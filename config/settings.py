@@ -26,6 +26,7 @@ from django.urls import reverse_lazy
 from billing.topups.chains import Chain, parse_chains
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from config.environment import Environment, find_misspelt, parse_credential_keys
+from config.local.entry import default_data_dir
 from config.local.programs import has_programs
 from config.server.connections.peers import parse_proxies
 from config.server.regions import parse_region_hosts
@@ -36,7 +37,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment()
 VERSION = importlib.metadata.version("causeway")
 
-DATA_DIR = Path(env.str("DATA_DIR", default=str(BASE_DIR / ".data"))).expanduser().absolute()
+DATA_DIR = Path(env.str("DATA_DIR", default=str(default_data_dir()))).expanduser().absolute()
 _database_url = env.str("DATABASE_URL", default="").strip()
 EMBEDDED = _database_url in ("", "embedded")
 # The public price lists that catalog.sync reads.

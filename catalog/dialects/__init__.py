@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.base import Dialect, NativeBody
+from catalog.dialects.shared.credentials import InvalidCredential
 from config.credentials import Secret
 
 if TYPE_CHECKING:
@@ -47,16 +49,43 @@ _RESPONSES_DIALECTS: Final = frozenset(("openai", "azure"))
 # The clouds that know a part of Anthropic's format alone.
 _PARTIAL: Final = frozenset(("bedrock", "vertex"))
 _CLAUDE_DIALECTS: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
+# The package that a dialect needs, which the extra of the dialect's name installs.
+_PACKAGES: Final = {"bedrock": "botocore", "vertex": "google.auth"}
 
 
 def get(name: str, capabilities: Capabilities = UNDESCRIBED) -> Dialect | None:
-    """Returns the dialect of that name, or ``None`` for a name that this release does not support.
+    """Returns the dialect of that name; ``None`` if this installation does not support it.
 
     Azure and Vertex have another dialect for models whose native format is Anthropic's.
     """
-    if name in _CLAUDE_DIALECTS and capabilities.is_anthropic:
-        return _load(_CLAUDE_DIALECTS[name])
-    return _load(name) if name in _NAMES else None
+    if name not in _NAMES or missing_extra(name) is not None:
+        return None
+    is_claude = name in _CLAUDE_DIALECTS and capabilities.is_anthropic
+    return _load(_CLAUDE_DIALECTS[name] if is_claude else name)
+
+
+@cache
+def missing_extra(name: str) -> str | None:
+    """Returns the extra that a dialect needs and this installation lacks; ``None`` if none."""
+    package = _PACKAGES.get(name)
+    if package is None:
+        return None
+    try:
+        is_installed = find_spec(package) is not None
+    except ModuleNotFoundError:  # of the parent package
+        is_installed = False
+    return None if is_installed else name
+
+
+def describe_missing_extra(name: str) -> str | None:
+    """Returns the sentence that says what a dialect lacks here; ``None`` if it lacks nothing."""
+    extra = missing_extra(name)
+    if extra is None:
+        return None
+    return (
+        f"This installation of Causeway does not speak the dialect {name}: its operator must "
+        f"install the extra, pip install 'causeway[{extra}]', and start it again."
+    )
 
 
 def native_format(name: str, capabilities: Capabilities) -> NativeFormat | None:
@@ -98,7 +127,12 @@ def _load(name: str) -> Dialect:
 
 
 def check_credential(name: str, secret: Secret) -> None:
-    """Raises :class:`credentials.InvalidCredential` when the secret lacks a host that it needs."""
+    """Raises :class:`credentials.InvalidCredential` when the secret lacks a host that it needs.
+
+    So it does when the dialect lacks a package here: nobody could say whether the secret is right.
+    """
+    if (problem := describe_missing_extra(name)) is not None:
+        raise InvalidCredential(problem)
     dialect = get(name)
     if dialect is not None:
         dialect.host(None, secret)

@@ -15,6 +15,7 @@ from config.audit import context as audit
 from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report, RowListener, RowOutcome
+from config.local.entry import PROGRAM
 from config.sql import measure_clock
 
 _SPOOLED_BYTES: Final = 1024 * 1024
@@ -59,7 +60,7 @@ class JSONCommand(AuditedCommand):
         except (OperationalError, ProgrammingError) as exc:
             refuse(
                 f"The database cannot be used: {str(exc).splitlines()[0]}. "
-                "Is it reachable, and migrated (python3 manage.py migrate)?"
+                f"Is it reachable, and migrated ({PROGRAM} migrate)?"
             )
 
     def note(self, message: str) -> None:

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Final
 
 SIMULATOR_DIR: Final = "simulator"
-_PROJECT: Final = Path(__file__).resolve().parents[2]
 
 
-def prepare_environment(arguments: list[str]) -> None:
+def prepare_environment(arguments: list[str], default: Path) -> None:
     """Points this process and the server that it starts at the demo's own data directory.
 
     A demo always uses its own database, and may reach the simulated provider on loopback.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--data-dir", default=os.environ.get("DATA_DIR", str(_PROJECT / ".data")))
+    parser.add_argument("--data-dir", default=os.environ.get("DATA_DIR", str(default)))
     data_dir = Path(parser.parse_known_args(arguments)[0].data_dir).expanduser().absolute()
     os.environ.pop("DATABASE_URL_FILE", None)
     os.environ["DATABASE_URL"] = "embedded"

@@ -9,6 +9,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from config.bulk.files import refuse
 from config.clocks.report import clock_report
+from config.local.entry import PROGRAM
 from config.sql import measure_clock
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def require_migrated() -> None:
     if pending:
         refuse(
             f"The database lacks {len(pending)} migrations ({pending[0]}, …); "
-            "run: python3 manage.py migrate"
+            f"run: {PROGRAM} migrate"
         )
 
 

@@ -136,6 +136,8 @@ def _refusal_of_base_url(base_url: str | None, provider: Provider) -> InvalidBas
 
 def refusal_of_operation(model: LanguageModel, provider: Provider) -> OperationNotServed | None:
     """Returns the error that refuses a model whose output no route can ask this provider for."""
+    if (problem := dialects.describe_missing_extra(provider.dialect)) is not None:
+        return OperationNotServed(f"operation_not_supported: {problem}")
     dialect = dialects.get(provider.dialect, model.capabilities)
     if dialect is None or served_operations(model.output_modalities, dialect):
         return None

@@ -71,7 +71,10 @@ def find_attempt(
         if base_url is not None:
             base_url = egress.parse_base_url(base_url, policy=settings.EGRESS_POLICY).text
         if dialect is None:
-            raise CheckFailed("base_url", Reason.INVALID_BASE_URL)
+            problem = dialects.describe_missing_extra(endpoint.provider.dialect)
+            if problem is None:
+                raise CheckFailed("base_url", Reason.INVALID_BASE_URL)
+            raise CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=problem)
         host = dialect.host(base_url, secret)
     except (InvalidBaseURL, InvalidCredential, egress.InvalidURL):
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL) from None

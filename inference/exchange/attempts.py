@@ -500,7 +500,7 @@ def _dialect_of(candidate: Candidate, request: InferenceRequest) -> Dialect:
     dialect = find(route.dialect or "", route.capabilities)
     if dialect is None:
         raise UpstreamError(
-            "This release does not speak the provider's dialect.",
+            "This installation does not speak the provider's dialect.",
             metadata={"kind": "untranslatable"},
         )
     return dialect

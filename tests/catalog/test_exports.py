@@ -337,5 +337,5 @@ def test_import_command_requires_either_a_file_or_a_url(
 ) -> None:
     with pytest.raises(CommandError) as caught:
         run("import_catalog", *arguments)
-    message = "Name either a FILE or --from-url URL."
+    message = "Name a FILE, --from-url URL or --bundled."
     assert (caught.value.returncode, str(caught.value)) == (2, message)

@@ -13,6 +13,7 @@ from config.egress import EgressError, OutboundRequest
 from config.egress.fetch import fetch
 
 FETCH_TIMEOUT: Final = 60
+BUNDLED: Final = settings.BASE_DIR / "catalog" / "data" / "catalogue.json"
 
 
 class Command(ImportCommand):
@@ -20,13 +21,18 @@ class Command(ImportCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", nargs="?", help="the catalogue, in JSON; - for standard input")
+        parser.add_argument(
+            "--bundled", action="store_true", help="take the catalogue that Causeway brings"
+        )
         parser.add_argument("--from-url", metavar="URL", help="fetch the catalogue over HTTPS")
         super().add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         file, url = options["file"], options["from_url"]
-        if (file is None) == (url is None):
-            raise CommandError("Name either a FILE or --from-url URL.", returncode=2)
+        if [file is not None, url is not None, options["bundled"]].count(True) != 1:
+            raise CommandError("Name a FILE, --from-url URL or --bundled.", returncode=2)
+        if options["bundled"]:
+            file = str(BUNDLED)
         # Downloads before the transaction begins: locks must not wait for a slow server.
         options["data"] = read_input(file) if url is None else _download(url)
         super().handle(*args, **options)

@@ -31,6 +31,7 @@ from accounts.models import (
 )
 from billing import ledger
 from catalog import imports
+from catalog.management.commands.import_catalog import BUNDLED
 from catalog.models import Provider
 from catalog.pricing import NANO
 from config.bulk.commands import JSONCommand
@@ -40,6 +41,7 @@ from config.egress import EgressError, EgressPolicy, OutboundRequest
 from config.egress.client import EgressClient
 from config.egress.fetch import fetch
 from config.local.demo import SIMULATOR_DIR
+from config.local.entry import COMMAND, default_data_dir
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from config.management.commands.serve import listen, port_number
@@ -70,7 +72,7 @@ class Command(JSONCommand):
         parser.add_argument(
             "--data-dir",
             metavar="DIR",
-            help="the data directory (default .data)",
+            help=f"the data directory (default {default_data_dir()})",
         )
         parser.add_argument("--once", action="store_true", help="stop after the sample run")
         super().add_arguments(parser)
@@ -109,8 +111,7 @@ class Command(JSONCommand):
                     signal.pause()
 
     def _import_bundled_catalogue(self) -> None:
-        path = settings.BASE_DIR / "catalog" / "data" / "catalogue.json"
-        imports.apply(imports.parse(path.read_bytes()))
+        imports.apply(imports.parse(BUNDLED.read_bytes()))
 
     @contextmanager
     def _run_provider(self, state: _State) -> Iterator[Simulator]:
@@ -124,7 +125,7 @@ class Command(JSONCommand):
     @contextmanager
     def _run_server(self, port: int) -> Iterator[str]:
         """Runs ``serve`` in a separate process; yields its base URL once it is ready."""
-        command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "serve"]
+        command = [*COMMAND, "serve"]
         log = settings.DATA_DIR / "serve.log"
         with log.open("ab") as output:
             process = subprocess.Popen(

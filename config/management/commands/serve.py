@@ -16,6 +16,7 @@ from django.db import connection
 from django.utils.module_loading import import_string
 
 from config.bulk.files import refuse
+from config.management.extras import log_missing_extras
 from config.management.migrations import require_migrated
 from config.server.connections.open_files import (
     fitting_connections,
@@ -44,6 +45,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         host, port, workers = options["host"], options["port"], options["workers"]
         require_migrated()
+        log_missing_extras()
         connection.close()
         if port == settings.METRICS_PORT:
             refuse(f"METRICS_PORT is {port}, the port of the service; choose another one.")

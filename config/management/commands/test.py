@@ -8,6 +8,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
+from config.local.entry import IS_CLONE
+
 PARALLEL = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
@@ -30,6 +32,8 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Replaces this process with pytest, which handles arguments, signals and exit code."""
+        if not IS_CLONE:
+            sys.exit("An installation has no tests: run python3 manage.py test in a clone.")
         os.chdir(settings.BASE_DIR)
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *add_workers(argv[2:])])
 

@@ -21,6 +21,7 @@ from config.clocks.leases import Lease
 from config.clocks.report import clock_report
 from config.console.sign_in.throttle import clear_limits
 from config.management.commands.serve import bind_metrics
+from config.management.extras import log_missing_extras
 from config.management.migrations import require_migrated
 from config.partitions.tables import make_all_ahead
 from endpoints.watch import watch_due
@@ -104,6 +105,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
+        log_missing_extras()
         if options["once"]:
             beat()
             _wait_until_silence_counts()

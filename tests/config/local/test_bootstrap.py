@@ -24,6 +24,9 @@ FILES = (
     "config/local/__init__.py",
     "config/local/bootstrap.py",
     "config/local/demo.py",
+    "config/local/entry.py",
+    "config/local/package/__init__.py",
+    "config/local/package/__main__.py",
 )
 # Replaces the command line: prints the interpreter and the arguments that the command reached.
 COMMAND = """
