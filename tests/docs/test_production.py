@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shlex
 from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
-from django.core.management import load_command_class
 
 from config.local.bootstrap import PROJECT
 from tests.support.markdown import SHELL, Reader, read_blocks
@@ -48,11 +46,3 @@ def test_every_block_runs_twice(empty_database: str) -> None:
             assert "The ledger is in order." in output
         assert (config / "env").stat().st_mode & 0o777 == 0o600
         assert set(json.loads((config / "acme.json").read_text())) >= {"api_key", "management_key"}
-
-
-def test_the_units_start_commands_that_exist() -> None:
-    for unit in PAGE.parent.glob("*.service"):
-        [line] = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
-        _, manage, name, *arguments = shlex.split(line)
-        assert manage == "manage.py"
-        load_command_class("config", name).create_parser(manage, name).parse_args(arguments)
