@@ -31,7 +31,7 @@ from config.local.programs import has_programs
 from config.server.connections.peers import parse_proxies
 from config.server.regions import parse_region_hosts
 from config.telemetry.parsing import has_receiver, parse_access_log, parse_organizations
-from inference.archive.plans import NOWHERE, Place, parse_place, parse_retention
+from inference.archive.plans import NOWHERE, BucketPlace, Place, parse_place, parse_retention
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment()
@@ -227,6 +227,10 @@ def _archive(name: str, *, retention: dict[str, int]) -> Place | None:
     if retention and place and importlib.util.find_spec("pyarrow") is None:
         raise ImproperlyConfigured(
             f'{name} needs pyarrow, which is not installed: pip install "causeway[parquet]"'
+        )
+    if isinstance(place, BucketPlace) and importlib.util.find_spec("botocore") is None:
+        raise ImproperlyConfigured(
+            f'{name} is a bucket, which needs botocore: pip install "causeway[s3]"'
         )
     return place
 

@@ -52,6 +52,9 @@ fields = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
 assert get("vertex") is not None
 call = Call(operation=Operation.CHAT, base_url=None, model="m", secret=secret, fields=fields)
 print(get("bedrock").build(call).headers["Authorization"])
+from botocore.session import get_session
+login = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+get_session().create_client("s3", region_name="eu-central-1", **login)
 """
 
 

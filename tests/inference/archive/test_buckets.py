@@ -13,11 +13,12 @@ from django.conf import LazySettings
 
 from billing.models import Fold
 from config.partitions.tables import list_partitions
-from inference.archive import stores
+from inference.archive import buckets
+from inference.archive.buckets import BucketStore
 from inference.archive.plans import BucketPlace, parse_place
 from inference.archive.restoring import restore
 from inference.archive.retention import archive_due
-from inference.archive.stores import BucketStore, StoreFailed, open_store
+from inference.archive.stores import StoreFailed, open_store
 from inference.models import Generation
 from tests.support.database import archive, snapshots
 from tests.support.database.archive import HOUR
@@ -82,7 +83,7 @@ def test_a_month_goes_to_a_bucket_and_comes_back(due: Tenant, place: BucketPlace
 
 def test_a_large_file_is_sent_in_parts(place: BucketPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     # Of all parts but the last one the protocol demands five MiB.
-    monkeypatch.setattr(stores, "PART_BYTES", 5 * 1024 * 1024)
+    monkeypatch.setattr(buckets, "PART_BYTES", 5 * 1024 * 1024)
     store = BucketStore(place)
     chunks = [bytes([number]) * 1_000_000 for number in range(12)]
     store.write("a/b", iter(chunks))
