@@ -335,6 +335,10 @@ CSRF_FAILURE_VIEW = "config.console.site.csrf_failure"
 CORS_ALLOWED_ORIGINS = env.list("CORS_ALLOWED_ORIGINS", default=[])
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
+SECURE_HSTS_SECONDS = _integer("SECURE_HSTS_SECONDS", 0, minimum=0)
+SECURE_SSL_REDIRECT = _switch("SECURE_SSL_REDIRECT", default=False)
+# Whether browsers use HTTPS for other names of the domain too is not for one of its hosts to say.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 X_FRAME_OPTIONS = "DENY"
 ADMIN_REQUIRES_TOTP = _switch("ADMIN_REQUIRES_TOTP", default=False)
 OTP_TOTP_ISSUER = "Causeway"

@@ -15,6 +15,8 @@ from tests.support.markdown import PAGES, PYTHON, SHELL, Reader, name_of, read_b
 EXECUTED = {
     "CONTRIBUTING.md": "test_blocks",
     "README.md": "test_demo_pages",
+    # By python -m tests.restore, which takes minutes.
+    "docs/backup.md": "__main__",
     "docs/aliases.md": "test_demo_pages",
     "docs/clients.md": "test_demo_pages",
     "docs/deploy/index.md": "test_production",

@@ -118,8 +118,11 @@ def _upgrade(
     counts = load.servers()
     _say(f"{len(load.sent)} requests: {counts[f's{ports[0]}']} by the old service, "
          f"{counts[f's{ports[1]}']} by the new one")  # fmt: skip
-    wrong = [f"{each.server} {each.status}: {each.error or each.text[-80:]}"
-             for each in load.failed()]  # fmt: skip
+    wrong = [
+        f"{each.began_at - _BEGAN:.0f} s {each.server} {each.status}: "
+        f"{' '.join((each.error or each.text[-80:]).split())}"
+        for each in load.failed()
+    ]
     if not (open_streams and counts[f"s{ports[0]}"] and counts[f"s{ports[1]}"]):
         wrong.append(f"both releases must have served, with streams open: {counts}")
     examination.wait_for_settlements(database)

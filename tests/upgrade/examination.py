@@ -17,8 +17,8 @@ from tests.upgrade.load import Sent
 
 _NANO: Final = 10**9
 _SECONDS: Final = 180.0
-# Members whose values move with time, or with what others do.
-_MOVING: Final = {"last_used_at", "updated_at", "health"}
+# Members whose values move with time, or with the address that is asked.
+_MOVING: Final = {"last_used_at", "updated_at", "health", "payment_url"}
 _ROWS: Final = """
 SELECT id, status, cost_nano, finish_reason FROM inference_generation
 WHERE organization_id = ANY(%s)

@@ -77,19 +77,19 @@ def fill(old: Release, logs: Path, upstream: str, token: Contract, scale: str) -
     """Fills the database of a release that was just migrated, by its commands and its API."""
     filled = old.run("-m", "tests.bench.fill", "--scale", scale)
     assert filled.returncode == 0, filled.stderr
-    old.manage_json("import_catalog", "-", data=json.dumps(_catalogue(upstream)))
+    old.manage_json("import_catalog", "-", data=make_catalogue(upstream))
     old.manage("set_provider_credential", "simulator", data=SECRET)
     password = secrets.token_urlsafe(18)
     old.settings["DJANGO_SUPERUSER_PASSWORD"] = password
     old.manage("createsuperuser", "--noinput", "--username", OPERATOR, "--email", "a@example.com")
-    quiet, busy, private = (_create_tenant(old, name) for name in ("Quiet", "Busy", "Private"))
+    quiet, busy, private = (create_tenant(old, name) for name in ("Quiet", "Busy", "Private"))
     world = World(password, quiet, busy, private)
     # It must have read the chain before anybody can pay.
     old.manage("work", "--once")
     with serve(old, logs) as running:
         for tenant in (quiet, private):
             _govern(running.address, tenant, upstream)
-        _pay(running.address, quiet, token)
+        token.pay(open_top_up(running.address, quiet, token))
         _use(running.address, quiet)
     old.manage("work", "--once")
     with serve(old, logs) as running:
@@ -120,9 +120,10 @@ def read(address: str, tenant: Tenant) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _create_tenant(old: Release, name: str) -> Tenant:
-    made = old.manage_json("create_organization", name)
-    old.manage_json("grant_credits", made["organization_id"], CREDITS)
+def create_tenant(release: Release, name: str) -> Tenant:
+    """Creates an organization with credits."""
+    made = release.manage_json("create_organization", name)
+    release.manage_json("grant_credits", made["organization_id"], CREDITS)
     return Tenant(**made)
 
 
@@ -165,14 +166,16 @@ def _govern(address: str, tenant: Tenant, upstream: str) -> None:
         make("end-users", user=user)
 
 
-def _pay(address: str, tenant: Tenant, token: Contract) -> None:
-    """Opens two top-ups and pays one of them."""
-    chain_id = int(token.node.rpc("eth_chainId"), 16)
-    body = {"amount": 25, "sender": token.payers[0], "chain_id": chain_id}
+def open_top_up(address: str, tenant: Tenant, token: Contract) -> int:
+    """Opens a top-up and returns how many units of the token pay it."""
+    body = {
+        "amount": 25,
+        "sender": token.payers[0],
+        "chain_id": int(token.node.rpc("eth_chainId"), 16),
+    }
     made = call(address, tenant.api_key, "POST", "credits/crypto", body)["data"]
-    call(address, tenant.api_key, "POST", "credits/crypto", {**body, "amount": 7})
     tenant.top_up = made["id"]
-    token.pay(int(made["web3_data"]["transfer_intent"]["call_data"]["recipient_amount"]))
+    return int(made["web3_data"]["transfer_intent"]["call_data"]["recipient_amount"])
 
 
 def _use(address: str, tenant: Tenant) -> None:
@@ -236,9 +239,10 @@ def _abandon_stream(running: Running, tenant: Tenant) -> None:
         running.kill()
 
 
-def _catalogue(upstream: str) -> dict[str, Any]:
+def make_catalogue(upstream: str) -> str:
+    """Returns a catalogue file with :data:`MODELS` at the simulated provider."""
     policy = {"training": False, "retains_prompts": False}
-    return {
+    catalogue = {
         "providers": [
             {
                 "slug": "simulator",
@@ -281,3 +285,4 @@ def _catalogue(upstream: str) -> dict[str, Any]:
             for name, behaviour in MODELS.items()
         ],
     }
+    return json.dumps(catalogue)

@@ -14,6 +14,7 @@ import aiohttp
 
 _TOTAL: Final = aiohttp.ClientTimeout(total=300)
 _PAUSE_SECONDS: Final = 0.1
+_WAIT_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,17 @@ class Load:
 
     def servers(self) -> Counter[str]:
         return Counter(each.server for each in list(self.sent) if each.ended_at)
+
+    def wait_for(self, count: int) -> None:
+        """Returns once so many requests were sent."""
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while len(self.sent) < count:
+            assert time.monotonic() < deadline, f"only {len(self.sent)} requests were sent"
+            time.sleep(0.1)
+
+    def open_streams(self) -> int:
+        """Counts the streams of which something has arrived, and not the end."""
+        return sum(bool(each.text) and not each.ended_at for each in list(self.sent))
 
     def open_at(self, server: str) -> int:
         """Counts the streams that a service has begun and not ended."""

@@ -213,7 +213,8 @@ def proxy(directory: Path, ports: list[int]) -> Iterator[int]:
     )
     config = directory / "haproxy.cfg"
     config.write_text(
-        "defaults\n  mode http\n  timeout connect 2s\n  timeout client 600s\n"
+        # A busy host may answer a probe late; only a 503 says that it leaves.
+        "defaults\n  mode http\n  timeout connect 2s\n  timeout check 10s\n  timeout client 600s\n"
         "  timeout server 600s\n  option redispatch 1\n  retries 3\n"
         f"frontend in\n  bind 127.0.0.1:{port}\n  default_backend out\n"
         "backend out\n  balance roundrobin\n  option httpchk GET /readyz\n"

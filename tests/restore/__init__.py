@@ -1,0 +1,1 @@
+"""Backups that are restored, with the commands of the page that describes them."""
