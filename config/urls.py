@@ -27,6 +27,7 @@ from catalog.views import (
 )
 from config.api.openapi.document import DocumentView
 from config.console.apps import discover_pages
+from config.landing import landing
 from config.server.metrics import metrics
 from endpoints.views import PrivateEndpointViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
@@ -94,6 +95,7 @@ reference = SpectacularSwaggerSplitView.as_view(
 discover_pages()
 
 urlpatterns = [
+    path("", landing, name="landing"),
     path("api/v1/", include(api)),
     path("docs", reference, name="docs"),
     path("admin/", admin.site.urls),

@@ -13,8 +13,9 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordChangeView, redirect_to_login
 from django.core.exceptions import BadRequest, PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -211,12 +212,16 @@ def _has_device(request: HttpRequest) -> bool:
 
 
 class RefusalMiddleware(MiddlewareMixin):
-    """Renders a page that an operator may not open in plain English; the API answers in JSON.
+    """Renders in plain English what an operator may not open, and what the console does not have.
 
-    Django runs a ``handler403`` in another thread, whose connection to the database nobody closes.
+    The API answers in JSON. Django runs a ``handler403`` in another thread, whose connection to the
+    database nobody closes.
     """
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        if isinstance(exception, Http404) and request.path_info.startswith(PREFIX):
+            context = {**admin.site.each_context(request), "title": "There is no such page"}
+            return render(request, "admin/missing.html", context, status=404)
         if not isinstance(exception, PermissionDenied) or request.path_info.startswith(_API):
             return None
         roles = request.user.groups.order_by("name").values_list("name", flat=True)

@@ -54,3 +54,21 @@ def test_form_without_a_token_is_refused_in_english(support: Client, caplog: Any
     assert (
         line == "refused POST /admin/two-factor/: CSRF check: CSRF cookie not set. (operator 'sue')"
     )
+
+
+@pytest.mark.parametrize("path", ["/admin/nothing/", "/admin/accounts/nothing/", "/admin/r/1/2/"])
+def test_missing_page_of_the_console_is_english(support: Client, path: str, caplog: Any) -> None:
+    answer = support.get(path)
+
+    assert (answer.status_code, answer["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert "There is no such page" in answer.content.decode()
+    assert [line for level, line, _ in lines(caplog) if level == "ERROR"] == []
+
+
+def test_missing_page_of_the_console_shows_strangers_the_login(db: None) -> None:
+    answer = Client().get("/admin/nothing/")
+
+    assert (answer.status_code, answer["Location"]) == (
+        302,
+        "/admin/login/?next=/admin/nothing/",
+    )
