@@ -12,7 +12,10 @@ from tests.upgrade.releases import BASE, HistoryMissing, read_base
 
 
 def test_the_base_is_part_of_this_history() -> None:
-    commit = read_base()
+    try:
+        commit = read_base()
+    except HistoryMissing as exc:
+        pytest.skip(str(exc))
     command = ["git", "-C", str(PROJECT), "merge-base", "--is-ancestor", commit, "HEAD"]
     assert subprocess.run(command).returncode == 0
 
