@@ -55,8 +55,11 @@ def test_a_deferred_counter_counts_when_it_is_flushed() -> None:
 
 
 def test_a_blocked_event_loop_is_late(db: None) -> None:
-    name = "causeway_event_loop_lag_seconds"
-    before = {bound: sample(f"{name}_bucket", le=bound) for bound in ("0.25", "+Inf")}
+    def count_late() -> float:
+        name = "causeway_event_loop_lag_seconds_bucket"
+        return sample(name, le="+Inf") - sample(name, le="0.25")
+
+    before = count_late()
     shown: list[int] = []
 
     async def block() -> None:
@@ -69,8 +72,8 @@ def test_a_blocked_event_loop_is_late(db: None) -> None:
 
     asyncio.run(block())
     figures.flush()
-    assert sample(f"{name}_bucket", le="+Inf") == before["+Inf"] + 1
-    assert sample(f"{name}_bucket", le="0.25") == before["0.25"]
+    # Another event loop of this process may count, too.
+    assert count_late() >= before + 1
 
 
 def test_gauges_are_shown_once_a_second() -> None:

@@ -165,10 +165,14 @@ def test_the_rows_that_have_changed_are_found_by_index(
         query = EXCHANGE_HEALTH.text
         for number, value in ((1, "'[]'"), (2, str(oldest(NOW))), (3, str(upto))):
             query = query.replace(f"${number}", value)
-        cursor.execute(f"EXPLAIN {query}")
-        plan = "\n".join(text for (text,) in cursor.fetchall())
+        # What the planner expects of so small a table depends on when it was analyzed.
+        cursor.execute("SET enable_seqscan = off")
+        try:
+            cursor.execute(f"EXPLAIN {query}")
+            plan = "\n".join(text for (text,) in cursor.fetchall())
+        finally:
+            cursor.execute("RESET enable_seqscan")
     assert "health_changed" in plan, plan
-    assert "Seq Scan on inference_endpointhealth" not in plan, plan
 
 
 def test_one_statement_returns_a_bounded_number_of_rows_failures_first(db: None) -> None:
