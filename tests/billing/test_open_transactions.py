@@ -37,10 +37,12 @@ def session_after(statement: str, name: str = "psql of anna") -> Iterator[int]:
 
 
 def oldest() -> float:
-    [family] = OpenTransactionCollector().collect()
-    [sample] = family.samples
-    assert sample.name == "causeway_oldest_transaction_seconds"
-    return float(sample.value)
+    values = {
+        sample.name: float(sample.value)
+        for family in OpenTransactionCollector().collect()
+        for sample in family.samples
+    }
+    return values["causeway_oldest_transaction_seconds"]
 
 
 def test_a_transaction_that_has_written_is_found_until_it_ends(
