@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -28,6 +29,15 @@ def id_bound(moment: datetime) -> str:
 def read_id_bound(bound: str) -> datetime:
     """Returns the moment of a bound."""
     return datetime.fromtimestamp(int(bound.removeprefix("gen-")), UTC)
+
+
+def id_range(ids: Collection[str]) -> tuple[str, str]:
+    """Returns the lowest and the highest id of a batch, by which PostgreSQL finds its partitions.
+
+    It prunes by values that it knows before it executes a plan: by bounds that are parameters, but
+    not by an array, and only late by bounds that it computes.
+    """
+    return (min(ids), max(ids)) if ids else ("", "")
 
 
 def first_id(since: datetime) -> str:

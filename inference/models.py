@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import datetime
 from typing import ClassVar, Self
 
 import pgtrigger
@@ -18,13 +19,14 @@ from config.models import StampField
 from config.partitions.declarations import Partitioning
 from config.triggers import TRANSACTION_ID, KeepUsed, Trigger
 from endpoints.models import Attestation, PrivateEndpoint
-from inference.ids import id_bound, read_id_bound
+from inference.ids import first_id, id_bound, last_id, read_id_bound
 from inference.kept_answers import IdempotentRequest, KeptAnswer
 
 __all__ = (
-    "ApiKeyUse", "DailyUsage", "EndpointHealth", "Feedback", "FeedbackGiven", "Generation",
-    "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse", "ModelEndpointUse",
-    "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "Uptime", "UsageDay", "WorkspaceUse",
+    "ApiKeyUse", "DailyUsage", "EndpointHealth", "EndpointHour", "Feedback", "FeedbackGiven",
+    "Generation", "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse",
+    "ModelEndpointUse", "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "Uptime",
+    "UsageDay", "WorkspaceUse",
 )  # fmt: skip
 
 
@@ -41,6 +43,13 @@ def _keep_used(column: str, *, organization: str = "organization_id") -> KeepUse
 class GenerationQuerySet(models.QuerySet["Generation"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id)
+
+    def created(self, since: datetime, until: datetime | None = None) -> Self:
+        """Narrows to the rows of a time, and to its partitions by the ids."""
+        rows = self.filter(pk__gte=first_id(since), created_at__gte=since)
+        if until is None:
+            return rows
+        return rows.filter(pk__lt=last_id(until), created_at__lt=until)
 
 
 class Generation(models.Model):
@@ -493,6 +502,23 @@ class HourlyUsage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.hour:%Y-%m-%d %H}:00"
+
+
+class EndpointHour(models.Model):
+    """The traffic of one public endpoint in one UTC hour of the last two days.
+
+    A minute counts if it had ten attempts or more.
+    """
+
+    pk = models.CompositePrimaryKey("hour", "endpoint_id")
+    hour = models.DateTimeField()
+    endpoint_id = models.UUIDField()
+    tokens = models.BigIntegerField(help_text="Prompt and completion tokens.")
+    minutes = models.IntegerField()
+    minutes_up = models.IntegerField(help_text="Those with 80 % successes.")
+
+    def __str__(self) -> str:
+        return f"{self.endpoint_id} {self.hour:%Y-%m-%d %H}:00"
 
 
 class OrganizationUse(Organization):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.dateparse import parse_datetime
 
 from billing import ledger
 from billing.models import Transfer
@@ -28,6 +29,15 @@ _SINCE: Final = {
     "day": ("The last 24 hours", timedelta(days=1)),
     "week": ("The last 7 days", timedelta(days=7)),
 }
+
+
+def _read_time(text: str) -> datetime | None:
+    """Returns the time of a link's filter; ``None`` for what Django refuses itself."""
+    try:
+        moment = parse_datetime(text)
+        return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 class SinceFilter(admin.SimpleListFilter):
@@ -159,7 +169,8 @@ class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
         rows: QuerySet[Any] = super().get_queryset(request)
         match = request.resolver_match
         if match is None or str(match.url_name).endswith("_changelist"):
-            return rows
+            since = _read_time(request.GET.get("created_at__gte", ""))
+            return rows if since is None else rows.filter(pk__gte=first_id(since))
         # The detail page shows all of these by name.
         return rows.select_related(
             "organization", "workspace__organization", "api_key", "member", "price", "attestation",

@@ -35,6 +35,7 @@ from inference.admission.copies.snapshots import Snapshots
 from inference.admission.decide import Admission, AdmissionRequest, decide, give_back
 from inference.admission.rows import make_row
 from inference.filters.screening import TimeSlice
+from inference.ids import id_range
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
 from inference.store import DataPlaneConnection, Rejected
@@ -267,6 +268,7 @@ class AdmissionStore:
                 _encode([make_row(entry, admission) for entry, admission in admitted]).decode(),
                 _encode(list(budgets.ceilings.values())).decode(),
                 list({rule.subject_id for _, each in admitted for rule in each.rates}),
+                *id_range([admission.generation_id for _, admission in admitted]),
             ],
             {admission.authority.organization_id for _, admission in admitted},
         )
@@ -476,7 +478,7 @@ class AdmissionLanes:
 
     async def _probe(self) -> None:
         """Executes the statement of admission without a request; raises its error."""
-        await self._probe_connection.execute(ADMIT, ["[]", "[]", []])
+        await self._probe_connection.execute(ADMIT, ["[]", "[]", [], "", ""])
 
     def _open_admission(self) -> Lane[AdmissionRequest, Admission]:
         store = AdmissionStore(self._health, self._authority)

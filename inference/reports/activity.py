@@ -5,9 +5,9 @@ A generation counts once it has ended, for the UTC day on which it was admitted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from catalog.models import ModelEndpoint
 from config.clocks.clock import clock
 from endpoints.models import PrivateEndpoint
 from inference.models import DailyUsage, Generation, UsageDay
-from inference.reports.rollups import midnight
+from inference.reports.rollups import join_days, midnight
 
 ACTIVITY_DAYS: Final = 30
 _DAY: Final = timedelta(days=1)
@@ -74,11 +74,12 @@ class Activity:
         if not days:
             return ()
         spans = Q()
-        for begin, end in _spans(days):
+        for begin, end in join_days(days):
             spans |= Q(created_at__gte=begin, created_at__lt=end)
         rows = (
             Generation.objects.for_organization(self.organization_id)
             .exclude(status=Generation.Status.PENDING)
+            .created(midnight(min(days)), midnight(max(days) + _DAY))
             .filter(spans)
             .annotate(
                 date=TruncDate("created_at"),
@@ -129,14 +130,3 @@ def permaslugs(endpoint_ids: Collection[UUID]) -> dict[UUID, str]:
         rows = kind.objects.filter(pk__in=endpoint_ids)
         named.update(rows.values_list("pk", "model__canonical_slug"))
     return named
-
-
-def _spans(days: Collection[date]) -> Iterator[tuple[datetime, datetime]]:
-    """Joins consecutive days, so that each range needs one index scan."""
-    begin: date | None = None
-    for day in sorted(days):
-        if begin is None:
-            begin = day
-        if day + _DAY not in days:
-            yield midnight(begin), midnight(day + _DAY)
-            begin = None

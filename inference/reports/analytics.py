@@ -268,7 +268,7 @@ class Query:
         rows: Any = (
             Generation.objects.for_organization(self.organization_id)
             .exclude(status=Generation.Status.PENDING)
-            .filter(created_at__gte=self.start, created_at__lt=self.end)
+            .created(self.start, self.end)
         )
         # The prefix avoids a conflict with a column of the same name.
         asked = {*self.dimensions, *(item.field for item in self.filters)}

@@ -55,7 +55,8 @@ def sum_today(key: ApiKey) -> Cancellations:
     """Returns the cancellations of a key among its latest 10,000 requests of this UTC day."""
     today = midnight(clock.now().date())
     latest = (
-        Generation.objects.filter(api_key=key, created_at__gte=today)
+        Generation.objects.created(today)
+        .filter(api_key=key)
         .order_by("-created_at")
         .values("status", "upstream_cost_nano")[:_LATEST]
     )

@@ -94,8 +94,8 @@ def _find_generations(
     provider: Provider, first: date, last: date, organization_id: uuid.UUID | None
 ) -> Iterable[dict[str, Any]]:
     """Returns the ended generations of these UTC days at a provider, one at a time."""
-    rows: QuerySet[Any] = Generation.objects.exclude(status="pending").filter(
-        created_at__gte=midnight(first), created_at__lt=midnight(last + timedelta(days=1))
+    rows: QuerySet[Any] = Generation.objects.exclude(status="pending").created(
+        midnight(first), midnight(last + timedelta(days=1))
     )
     if organization_id is None:
         rows = rows.filter(is_byok=False, model_endpoint__provider=provider)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from django.db import connection, transaction
-from django.db.models import Min, OuterRef, Subquery
 
-from accounts.models import Organization
 from billing.folds import archived_until
 from config.api.errors import Conflict
+from inference.ids import first_id, last_id
 from inference.models import Generation, UsageDay
 
 _DAY: Final = timedelta(days=1)
@@ -27,7 +26,8 @@ WITH opened AS (
     SELECT %(day)s, now()
     WHERE NOT EXISTS (
         SELECT FROM inference_journal j JOIN inference_generation g ON g.id = j.generation_id
-        WHERE g.created_at >= %(begin)s AND g.created_at < %(end)s
+        WHERE g.id >= %(first_id)s AND g.id < %(last_id)s
+        AND g.created_at >= %(begin)s AND g.created_at < %(end)s
     )
     ON CONFLICT DO NOTHING
     RETURNING day
@@ -49,7 +49,8 @@ summed AS (
     FROM (
         SELECT g.*, o.day, coalesce(g.private_endpoint_id, g.model_endpoint_id) AS endpoint_id
         FROM opened o, inference_generation g
-        WHERE g.created_at >= %(begin)s AND g.created_at < %(end)s
+        WHERE g.id >= %(first_id)s AND g.id < %(last_id)s
+        AND g.created_at >= %(begin)s AND g.created_at < %(end)s
     ) g
     GROUP BY organization_id, day, workspace_id, api_key_id, member_id, endpoint_id, model,
              provider_name, GROUPING SETS ((), (end_user))
@@ -64,6 +65,24 @@ _DELETE_DAYS: Final = "DELETE FROM inference_usageday WHERE day BETWEEN %(first)
 def midnight(day: date) -> datetime:
     """Returns the beginning of a UTC day."""
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def join_days(days: Collection[date]) -> Iterator[tuple[datetime, datetime]]:
+    """Joins consecutive days to ranges of time, so that each needs one index scan."""
+    return join_spans({midnight(day) for day in days}, _DAY)
+
+
+def join_spans(
+    begins: Collection[datetime], length: timedelta
+) -> Iterator[tuple[datetime, datetime]]:
+    """Joins spans of one length that follow each other; yields the begin and end of each range."""
+    begin: datetime | None = None
+    for each in sorted(begins):
+        if begin is None:
+            begin = each
+        if each + length not in begins:
+            yield begin, each + length
+            begin = None
 
 
 def roll_up_usage(now: datetime | None = None) -> int:
@@ -127,15 +146,14 @@ def _due(now: datetime) -> Iterator[date]:
 
 
 def _first_day() -> date | None:
-    """Returns the day of the first generation, with one index lookup for each organization."""
-    own = Generation.objects.filter(organization=OuterRef("pk")).order_by("created_at")
-    first: datetime | None = Organization.objects.annotate(
-        first=Subquery(own.values("created_at")[:1])
-    ).aggregate(first_of_all=Min("first"))["first_of_all"]
+    """Returns the day of the first generation by the order of the ids."""
+    first = Generation.objects.order_by("pk").values_list("created_at", flat=True).first()
     return None if first is None else first.astimezone(UTC).date()
 
 
 def _roll_up(day: date) -> bool:
     with connection.cursor() as cursor:
-        cursor.execute(_ROLL_UP, {"day": day, "begin": midnight(day), "end": midnight(day + _DAY)})
+        begin, end = midnight(day), midnight(day + _DAY)
+        ids = {"first_id": first_id(begin), "last_id": last_id(end)}
+        cursor.execute(_ROLL_UP, {"day": day, "begin": begin, "end": end, **ids})
         return cursor.fetchone() is not None

@@ -19,6 +19,7 @@ from config.server.batching.suspects import Suspects
 from config.server.batching.waits import Blocked
 from config.sql import load_statement
 from inference.admission.estimate import Claim
+from inference.ids import id_range
 from inference.store import DataPlaneConnection
 
 logger = logging.getLogger(__name__)
@@ -152,11 +153,11 @@ class SettlementStore:
         return None
 
     async def _execute(self, batch: list[Settlement], organizations: Collection[UUID]) -> None:
-        rows = encode_settlements(batch)
+        parameters = settlement_parameters(batch)
         pause = _RETRY_SECONDS
         while True:
             try:
-                await self._connection.execute(SETTLE, [rows], organizations)
+                await self._connection.execute(SETTLE, parameters, organizations)
             except Blocked:
                 raise
             except Unavailable:
@@ -177,9 +178,10 @@ def _open_lane() -> Lane[Settlement, None]:
     return Lane(store.store, store.close)
 
 
-def encode_settlements(batch: Sequence[Settlement]) -> str:
-    """Returns the parameter of :data:`SETTLE`."""
-    return _encode([_make_row(item) for item in batch]).decode()
+def settlement_parameters(batch: Sequence[Settlement]) -> list[str]:
+    """Returns the parameters of :data:`SETTLE`."""
+    rows = _encode([_make_row(item) for item in batch]).decode()
+    return [rows, *id_range([item.generation_id for item in batch])]
 
 
 def _make_row(item: Settlement) -> SettlementRow:

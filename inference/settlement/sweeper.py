@@ -27,7 +27,7 @@ from inference.requests.operations import ROWS
 from inference.routing.health import oldest_bucket
 from inference.routing.pacing import oldest_pace
 from inference.settlement.journal import BEAT, GAP_SECONDS
-from inference.settlement.settle import SETTLE, Settlement, encode_settlements
+from inference.settlement.settle import SETTLE, Settlement, settlement_parameters
 from inference.store import find_relation
 
 logger = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ def _store(
             made = (_make_settlement(journal, is_free=is_free) for journal in journals)
             found = [settlement for settlement in made if settlement is not None]
             if found:
-                sql.execute(cursor, SETTLE, [encode_settlements(found)])
+                sql.execute(cursor, SETTLE, settlement_parameters(found))
             return len(found)
     except OperationalError as exc:
         if not isinstance(exc.__cause__, _BLOCKED):

@@ -10,7 +10,9 @@
 --             holds of running requests. `spent` and `spent_total` count the same without the
 --             holds; `requests` counts requests, `tokens` the tokens of ended requests and those
 --             held for running ones, `running` the requests in flight;
---             $3 uuid[], the subjects whose meters are returned.
+--             $3 uuid[], the subjects whose meters are returned;
+--             $4 text, $5 text, the lowest and the highest id of the batch, which name its
+--             partitions.
 -- Returns: the ids of the stored generations, without a meter, and the instants at which they were
 --          stored, in Unix seconds. An id that existed before was stored by an earlier try of this
 --          statement whose result was lost: ids are random. Then the
@@ -52,7 +54,7 @@ WITH batch AS (
 already_stored AS MATERIALIZED (
     SELECT id, created_at
     FROM inference_generation
-    WHERE id = any(array(SELECT id FROM batch))
+    WHERE id = any(array(SELECT id FROM batch)) AND id >= $4::text AND id <= $5::text
 ),
 
 locked_accounts AS MATERIALIZED (

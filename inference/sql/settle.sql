@@ -7,7 +7,9 @@
 -- The hold bounds any honest usage, so nothing beyond it is charged. What an upstream claimed
 -- beyond what was allowed is stored as an excess under review, and no money moves for it.
 --
--- Parameters: $1 json, an array of `SettlementRow`, at most one row for each generation.
+-- Parameters: $1 json, an array of `SettlementRow`, at most one row for each generation;
+--             $2 text, $3 text, the lowest and the highest id of the batch, which name its
+--             partitions.
 -- Returns: the ids of the generations that ended now.
 --
 -- Lock order: generations (those of the batch, in no fixed order: a generation has one worker, and
@@ -56,7 +58,9 @@ settled AS (
         cached_from = b.cached_from,
         retry_of = b.retry_of
     FROM batch AS b
-    WHERE g.id = b.id AND g.id = any(array(SELECT id FROM batch)) AND g.status = 'pending'
+    WHERE
+        g.id = b.id AND g.id = any(array(SELECT id FROM batch)) AND g.status = 'pending'
+        AND g.id >= $2::text AND g.id <= $3::text
     RETURNING
         g.id, g.organization_id, g.hold_nano, g.upstream_hold_nano AS byok_hold_nano, g.cost_nano,
         CASE WHEN g.is_byok THEN g.upstream_cost_nano ELSE 0 END AS byok_cost_nano,
@@ -81,9 +85,7 @@ ended_holds AS (
     WHERE
         t.reference = s.id AND t.kind = 'usage' AND t.status = 'pending'
         AND t.reference = any(array(SELECT id FROM settled))
-        -- The bounds name the partitions; the array does not.
-        AND t.reference >= (SELECT min(id) FROM settled)
-        AND t.reference <= (SELECT max(id) FROM settled)
+        AND t.reference >= $2::text AND t.reference <= $3::text
     RETURNING t.debit_id, t.credit_id, t.amount_nano, coalesce(t.posted_nano, 0) AS posted_nano
 ),
 

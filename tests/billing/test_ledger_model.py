@@ -35,10 +35,10 @@ from config import sql
 from config.api.errors import NotFound
 from inference.admission.admit import ADMIT
 from inference.admission.estimate import Claim
-from inference.ids import new_generation_id
+from inference.ids import id_range, new_generation_id
 from inference.models import Generation, Journal
 from inference.settlement.journal import JOURNAL
-from inference.settlement.settle import SETTLE, Settlement, encode_settlements
+from inference.settlement.settle import SETTLE, Settlement, settlement_parameters
 from inference.settlement.sweeper import sweep
 from inference.settlement.verification import VERIFY_EXCESSES, VERIFY_GENERATIONS
 from tests.support import factories
@@ -266,7 +266,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _open(self) -> set[str]:
         with connection.cursor() as cursor:
-            sql.execute(cursor, ADMIT, (*(self.last or ()), []))
+            rows, ceilings = self.last or ("[]", "[]")
+            ids = id_range([row["id"] for row in json.loads(rows)])
+            sql.execute(cursor, ADMIT, [rows, ceilings, [], *ids])
             return {row[0] for row in cursor.fetchall()}
 
     def _wish(
@@ -338,20 +340,18 @@ class LedgerMachine(RuleBasedStateMachine):
             sql.execute(
                 cursor,
                 SETTLE,
-                [
-                    encode_settlements(
-                        [
-                            Settlement(
-                                generation_id,
-                                "completed",
-                                cost_nano=cost,
-                                upstream_cost_nano=upstream,
-                                claim=None if claim is None else Claim(7, 9, 7, 8, claim, claim),
-                            )
-                            for generation_id, (cost, upstream, claim) in batch.items()
-                        ]
-                    )
-                ],
+                settlement_parameters(
+                    [
+                        Settlement(
+                            generation_id,
+                            "completed",
+                            cost_nano=cost,
+                            upstream_cost_nano=upstream,
+                            claim=None if claim is None else Claim(7, 9, 7, 8, claim, claim),
+                        )
+                        for generation_id, (cost, upstream, claim) in batch.items()
+                    ]
+                ),
             )
             ended = {row[0] for row in cursor.fetchall()}
         assert ended == {i for i in batch if self.made[i].status == "pending"}

@@ -20,8 +20,9 @@ from catalog.models import CatalogVersion
 from config import sql
 from inference.admission.admit import ADMIT
 from inference.admission.rows import GenerationRow
+from inference.ids import id_range
 from inference.models import Generation
-from inference.settlement.settle import SETTLE, Settlement, encode_settlements
+from inference.settlement.settle import SETTLE, Settlement, settlement_parameters
 from inference.store import connect
 from tests.support import factories
 from tests.support.database.locks import waiting
@@ -100,13 +101,14 @@ def make_row(pending: Generation, identity: str, hold: int = 70) -> GenerationRo
 
 def settle(cursor: CursorWrapper, *rows: Generation, cost: int = 40) -> int:
     found = [Settlement(row.pk, "completed", cost_nano=cost) for row in rows]
-    sql.execute(cursor, SETTLE, [encode_settlements(found)])
+    sql.execute(cursor, SETTLE, settlement_parameters(found))
     return len(cursor.fetchall())
 
 
 def admit(cursor: CursorWrapper, *rows: GenerationRow, shown: Any = ()) -> list[Any]:
     """Returns the ids that were stored, and the meters, without the times of the rows."""
-    sql.execute(cursor, ADMIT, [msgspec.json.encode(rows).decode(), "[]", list(shown)])
+    ids = id_range([row.id for row in rows])
+    sql.execute(cursor, ADMIT, [msgspec.json.encode(rows).decode(), "[]", list(shown), *ids])
     return [row[:2] for row in cursor.fetchall()]
 
 
@@ -288,7 +290,7 @@ def assert_refuses_an_old_address(table: str, rows: Any, call: str) -> None:
 
 @pytest.mark.parametrize("rows", [0, 2_000])
 @pytest.mark.parametrize(
-    ("statement", "parameters"), [(ADMIT, "'[]', '[]', '{}'"), (SETTLE, "'[]'")]
+    ("statement", "parameters"), [(ADMIT, "'[]', '[]', '{}', '', ''"), (SETTLE, "'[]', '', ''")]
 )
 def test_accounts_and_meters_are_searched_from_the_newest_entry(
     transactional_db: None, statement: sql.Statement, parameters: str, rows: int

@@ -149,7 +149,7 @@ class Racer:
             "routing_version": self._version, "catalog_version": self.catalog,
         }  # fmt: skip
         with connection.cursor() as cursor:
-            sql.execute(cursor, ADMIT, [json.dumps([row]), "[]", []])
+            sql.execute(cursor, ADMIT, [json.dumps([row]), "[]", [], row["id"], row["id"]])
             return {found[0] for found in cursor.fetchall()}
 
 

@@ -204,7 +204,7 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
     if outcome["status"] != Generation.Status.PENDING:
         place_hold(generation, outcome["cost_nano"])
         with connection.cursor() as cursor:
-            sql.execute(cursor, SETTLE, [json.dumps([outcome])])
+            sql.execute(cursor, SETTLE, [json.dumps([outcome]), generation.pk, generation.pk])
         _forget_in_later_periods(generation, outcome)
         generation.refresh_from_db()
     return generation

@@ -23,7 +23,7 @@ from catalog.dialects.base import Operation
 from config import sql
 from inference.models import Generation
 from inference.requests import parsing
-from inference.settlement.settle import SETTLE, Settlement, encode_settlements
+from inference.settlement.settle import SETTLE, Settlement, settlement_parameters
 from inference.settlement.sweeper import sweep
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -114,11 +114,11 @@ def test_concurrent_settlements_of_a_generation_charge_it_once(
 ) -> None:
     row = factories.make_generation(tenant_of_threads, status="pending")
     factories.place_hold(row, 7)
-    parameter = encode_settlements([Settlement(row.pk, "completed", cost_nano=7)])
+    parameters = settlement_parameters([Settlement(row.pk, "completed", cost_nano=7)])
 
     def settle() -> int:
         with connection.cursor() as cursor:
-            sql.execute(cursor, SETTLE, [parameter])
+            sql.execute(cursor, SETTLE, parameters)
             return len(cursor.fetchall())
 
     assert sorted(together(*[settle] * 32)) == [0] * 31 + [1]
