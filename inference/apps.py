@@ -24,4 +24,5 @@ class InferenceConfig(CausewayApp):
         "usageday": INTERNAL,
         "dailyusage": INTERNAL,
         "hourlyusage": INTERNAL,
+        "endpointhour": INTERNAL,
     }

@@ -1,12 +1,13 @@
 """The recent latency, throughput, uptime and popularity of public endpoints.
 
-The figures come from the generations of all organizations. Anyone may request a list in their
-order, so they are cached for ``KEPT_SECONDS``: any number of callers costs one query per minute in
-each worker.
+The figures come from the traffic of all organizations: from the sums of past hours and days, and
+from the generations of the last hours. Anyone may request a list in their order, so they are cached
+for ``KEPT_SECONDS``: any number of callers costs one query per minute in each worker.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,25 +16,26 @@ from uuid import UUID
 
 from django.core.cache import cache
 from django.db import connection
-from django.db.models import F, Sum
+from django.db.models import QuerySet, Sum
+from django.db.models.functions import Coalesce
 
+from catalog.models import ModelEndpoint
 from config.clocks.clock import clock
-from inference.models import Generation
+from inference.ids import first_id, last_id
+from inference.models import DailyUsage, EndpointHour, Generation, UsageDay
+from inference.reports.endpoint_hours import BUSY_MINUTES, missing_spans, summed_hours
+from inference.reports.hours import HOUR, hour_of
+from inference.reports.rollups import join_days
 
 KEPT_SECONDS: Final = 60
+_WEEK_DAYS: Final = 7
+_DAY: Final = timedelta(days=1)
 _PERCENTILES: Final = ("p50", "p75", "p90", "p99")
 
 # Only the last attempt's own time counts, because earlier attempts went to other endpoints. Only
-# streams have a time to the first token. A caller's mistake, a rate limit and a refused BYOK
-# credential do not count as failures of the endpoint.
+# streams have a time to the first token.
 _FIGURES: Final = """
-WITH recent AS MATERIALIZED (
-    SELECT model_endpoint_id, created_at, status, streamed, completion_tokens, attempts,
-        (attempts -> -1 ->> 'latency_ms')::bigint AS latency_ms,
-        duration_ms - latency_ms + (attempts -> -1 ->> 'latency_ms')::bigint AS duration_ms
-    FROM inference_generation
-    WHERE id >= %(oldest_id)s AND created_at >= %(day)s
-), speed AS (
+WITH recent AS MATERIALIZED ({recent}), speed AS (
     SELECT model_endpoint_id AS endpoint_id,
         percentile_cont(%(percentiles)s) WITHIN GROUP (ORDER BY latency_ms)
             FILTER (WHERE streamed) AS latency,
@@ -43,29 +45,33 @@ WITH recent AS MATERIALIZED (
     FROM recent
     WHERE created_at >= %(half_hour)s AND status = 'completed' AND model_endpoint_id IS NOT NULL
     GROUP BY 1
-), minutes AS (
-    SELECT (attempt ->> 'endpoint_id')::uuid AS endpoint_id,
-        date_trunc('minute', created_at) AS minute,
-        count(*) FILTER (
-            WHERE attempt ->> 'error_type' IS NULL
-            AND (status <> 'failed' OR number < jsonb_array_length(attempts))
-        ) >= 0.8 * count(*) AS is_up
-    FROM recent, jsonb_array_elements(attempts) WITH ORDINALITY AS tried (attempt, number)
-    WHERE status <> 'pending'
-    AND coalesce(attempt ->> 'error_type', '') NOT IN ('invalid_request', 'rate_limit_exceeded')
-    AND NOT ((attempt ->> 'is_byok')::bool AND (attempt ->> 'status')::int IN (401, 402, 403))
-    GROUP BY 1, 2
-    HAVING count(*) >= 10
-), uptime AS (
+), minutes AS ({minutes}), counted AS (
     SELECT endpoint_id,
         100 * avg(is_up::int) FILTER (WHERE minute >= %(five_minutes)s) AS uptime_5m,
         100 * avg(is_up::int) FILTER (WHERE minute >= %(half_hour)s) AS uptime_30m,
-        100 * avg(is_up::int) AS uptime_1d
+        count(*) AS minutes, count(*) FILTER (WHERE is_up) AS minutes_up
     FROM minutes
+    GROUP BY 1
+    UNION ALL
+    SELECT endpoint_id, NULL, NULL, minutes, minutes_up
+    FROM inference_endpointhour WHERE hour = ANY(%(summed)s::timestamptz[])
+), uptime AS (
+    SELECT endpoint_id, max(uptime_5m) AS uptime_5m, max(uptime_30m) AS uptime_30m,
+        100.0 * sum(minutes_up) / nullif(sum(minutes), 0) AS uptime_1d
+    FROM counted
     GROUP BY 1
 )
 SELECT endpoint_id, latency, throughput, uptime_5m, uptime_30m, uptime_1d
 FROM speed FULL JOIN uptime USING (endpoint_id)
+"""
+# One for each span of time, so that PostgreSQL reads the partitions and the rows of that span.
+_RECENT: Final = """
+    SELECT model_endpoint_id, created_at, status, streamed, completion_tokens, attempts,
+        (attempts -> -1 ->> 'latency_ms')::bigint AS latency_ms,
+        duration_ms - latency_ms + (attempts -> -1 ->> 'latency_ms')::bigint AS duration_ms
+    FROM inference_generation
+    WHERE id >= %(first_id{n})s AND id < %(last_id{n})s
+        AND created_at >= %(begin{n})s AND created_at < %(end{n})s
 """
 
 
@@ -94,22 +100,30 @@ def figures() -> dict[UUID, Figures]:
 
 
 def tokens_last_week() -> dict[UUID, int]:
-    """Returns the number of tokens that public endpoints processed in seven days, by model."""
+    """Returns the tokens that public endpoints processed today and in the six days before."""
     return cache.get_or_set("traffic.tokens", _tokens, KEPT_SECONDS) or {}
 
 
 def _figures() -> dict[UUID, Figures]:
     now = clock.now()
-    day = now - timedelta(days=1)
+    begin = hour_of(now - _DAY)
+    summed = summed_hours(begin)
     values: dict[str, Any] = {
-        "oldest_id": _first_id(day),
-        "day": day,
+        "summed": sorted(summed),
         "half_hour": now - timedelta(minutes=30),
         "five_minutes": now - timedelta(minutes=5),
         "percentiles": [int(name[1:]) / 100 for name in _PERCENTILES],
     }
+    parts = []
+    for n, (since, until) in enumerate(missing_spans(begin, hour_of(now) + HOUR, summed)):
+        parts.append(_RECENT.replace("{n}", str(n)))
+        values |= {
+            f"first_id{n}": first_id(since), f"last_id{n}": last_id(until),
+            f"begin{n}": since, f"end{n}": until,
+        }  # fmt: skip
+    query = _FIGURES.replace("{recent}", "UNION ALL".join(parts)).replace("{minutes}", BUSY_MINUTES)
     with connection.cursor() as cursor:
-        cursor.execute(_FIGURES, values)
+        cursor.execute(query, values)
         return {
             endpoint_id: Figures(
                 _name_percentiles(latency), _name_percentiles(throughput), *map(_round, uptimes)
@@ -119,23 +133,41 @@ def _figures() -> dict[UUID, Figures]:
 
 
 def _tokens() -> dict[UUID, int]:
-    week = clock.now() - timedelta(days=7)
+    """Adds the sums of days, the sums of hours of the other days, and generations since then."""
+    now = clock.now()
+    days = {now.date() - number * _DAY for number in range(_WEEK_DAYS)}
+    summed = set(UsageDay.objects.filter(day__in=days).values_list("day", flat=True))
+    stored = DailyUsage.objects.filter(day__in=summed, by_end_user=False)
+    tokens = Counter(_by_endpoint(stored, "endpoint_id"))
+    for begin, end in join_days(days - summed):
+        tokens.update(_tokens_by_hour(begin, min(end, hour_of(now) + HOUR)))
+    models: Counter[UUID] = Counter()
+    for endpoint_id, model_id in ModelEndpoint.objects.filter(pk__in=tokens).values_list(
+        "pk", "model_id"
+    ):
+        models[model_id] += tokens[endpoint_id]
+    return {model_id: count for model_id, count in models.items() if count}
+
+
+def _tokens_by_hour(begin: datetime, end: datetime) -> Counter[UUID]:
+    """Returns the tokens of endpoints in a span of hours."""
+    summed = {hour for hour in summed_hours(begin) if hour < end}
+    hours = EndpointHour.objects.filter(hour__in=summed)
+    sums = hours.order_by().values_list("endpoint_id").annotate(tokens=Sum("tokens"))
+    tokens = Counter({endpoint_id: int(count) for endpoint_id, count in sums})
+    for since, until in missing_spans(begin, end, summed):
+        tokens.update(_by_endpoint(Generation.objects.created(since, until), "model_endpoint_id"))
+    return tokens
+
+
+def _by_endpoint(rows: QuerySet[Any], endpoint: str) -> dict[UUID, int]:
+    """Returns the tokens of rows by the endpoint that a column names."""
     sums = (
-        Generation.objects.filter(pk__gte=_first_id(week), created_at__gte=week)
-        .order_by()
-        .values_list("model_endpoint__model_id")
-        .annotate(tokens=Sum(F("prompt_tokens") + F("completion_tokens")))
+        rows.order_by()
+        .values_list(endpoint)
+        .annotate(tokens=Coalesce(Sum("prompt_tokens"), 0) + Coalesce(Sum("completion_tokens"), 0))
     )
-    return {model_id: tokens for model_id, tokens in sums if model_id and tokens}
-
-
-def _first_id(since: datetime) -> str:
-    """Returns a lower bound of the ids of generations since a moment.
-
-    An id begins with its second, so the primary key serves as an index by time. One minute is
-    subtracted for clocks that differ.
-    """
-    return f"gen-{int(since.timestamp()) - 60}"
+    return {key: int(tokens) for key, tokens in sums if key is not None}
 
 
 def _name_percentiles(values: list[float] | None) -> dict[str, float] | None:

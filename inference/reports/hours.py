@@ -1,4 +1,4 @@
-"""Stores the sums of completed hours for the console's first page."""
+"""Stores the sums of completed hours, for the console's first page and the lists of models."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from inference.ids import first_id, last_id
 from inference.models import HourlyUsage
+from inference.reports.endpoint_hours import forget_endpoints, sum_endpoints
 from inference.reports.rollups import require_rows
 
 HOUR: Final = timedelta(hours=1)
@@ -46,6 +47,7 @@ ON CONFLICT DO NOTHING
 _OLDEST_PENDING: Final = """
 SELECT min(g.created_at)
 FROM inference_journal j JOIN inference_generation g ON g.id = j.generation_id
+WHERE g.id >= (SELECT min(generation_id) FROM inference_journal)
 """
 # Only the duty and another re-sum wait for the lock.
 _LOCK: Final = "LOCK TABLE inference_hourlyusage IN SHARE ROW EXCLUSIVE MODE"
@@ -76,7 +78,9 @@ def roll_up_hours() -> int:
         begin = summed_until() or _moment(_FIRST)
         if begin is None:
             return 0
-        return _sum_hours(hour_of(begin), _end_of_sums())
+        end = _end_of_sums()
+        sum_endpoints(end)
+        return _sum_hours(hour_of(begin), end)
 
 
 def sum_hours_again(begin: datetime, end: datetime) -> int:
@@ -96,6 +100,7 @@ def sum_hours_again(begin: datetime, end: datetime) -> int:
         # The rows stay without gaps.
         begin = min(max(begin, hour_of(first)), until)
         HourlyUsage.objects.filter(Q(hour__gte=begin, hour__lt=end) | Q(hour__gte=final)).delete()
+        forget_endpoints(begin)
         return _sum_hours(begin, min(end, final))
 
 

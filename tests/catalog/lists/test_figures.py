@@ -5,12 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.core.cache import cache
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from catalog.lists import traffic
 from catalog.models import ModelEndpoint
+from inference.models import EndpointHour
+from inference.reports.hours import hour_of, roll_up_hours, sum_hours_again
 from tests.support.catalogue import ROUTE, publish, spend
 from tests.support.factories import Tenant
 
@@ -89,6 +93,47 @@ def test_uptime_is_the_share_of_busy_minutes_without_many_failures(
     assert measured["uptime_last_5m"] == 50
     assert measured["uptime_last_30m"] == 50
     assert measured["uptime_last_1d"] == 60
+
+
+def test_uptime_and_popularity_are_the_same_from_sums_of_hours(
+    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
+) -> None:
+    failure = {"status": 502, "error_type": "provider_unavailable"}
+    for ago, bad in ((2, 0), (300, 0), (301, 9), (700, 1), (1000, 4)):
+        for number in range(10):
+            is_bad = {"status": "failed", "attempt": failure} if number < bad else {}
+            spend(tenant, falcon, created_at=_minute(ago), prompt_tokens=ago, **is_bad)
+    before = _measured(inference), traffic.tokens_last_week()
+    assert before[0]["uptime_last_1d"] == 60
+
+    cache.clear()
+    assert roll_up_hours() > 0
+    assert EndpointHour.objects.count() >= 3
+    assert (_measured(inference), traffic.tokens_last_week()) == before
+
+    # The sums are what is read.
+    cache.clear()
+    EndpointHour.objects.update(minutes_up=0, tokens=0)
+    assert _measured(inference)["uptime_last_1d"] == 20
+    assert sum(traffic.tokens_last_week().values()) < sum(before[1].values())
+
+
+def test_sums_of_hours_are_kept_for_two_days_and_made_again(
+    tenant: Tenant, falcon: ModelEndpoint
+) -> None:
+    now = timezone.now()
+    for hours in (3, 30, 60):
+        spend(tenant, falcon, created_at=now - timedelta(hours=hours), prompt_tokens=hours)
+    roll_up_hours()
+    sums = list(EndpointHour.objects.order_by("hour").values_list("hour", "tokens"))
+    assert [hour for hour, _ in sums] == [
+        hour_of(now - timedelta(hours=hours)) for hours in (30, 3)
+    ]
+
+    sum_hours_again(hour_of(now - timedelta(hours=31)), now)
+    assert not EndpointHour.objects.filter(hour__gte=now - timedelta(hours=31)).exists()
+    roll_up_hours()
+    assert list(EndpointHour.objects.order_by("hour").values_list("hour", "tokens")) == sums
 
 
 def test_figures_are_cached_for_a_minute(

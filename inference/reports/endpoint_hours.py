@@ -1,0 +1,93 @@
+"""The traffic of public endpoints by hour, so that the lists of models read few generations.
+
+The duty that sums hours stores the latest two days, which are all that anybody reads. An hour
+without rows was not summed, or had no traffic; its generations are read either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db import connection
+
+from inference.ids import first_id, last_id
+from inference.models import EndpointHour
+from inference.reports.rollups import join_spans
+
+_HOUR: Final = timedelta(hours=1)
+_KEPT: Final = timedelta(days=2)
+
+# The minutes with at least ten attempts of each endpoint, from rows named ``recent``. A minute is
+# up with 80 % successes. A caller's mistake, a rate limit and a refused BYOK credential do not
+# count as failures of the endpoint.
+BUSY_MINUTES: Final = """
+    SELECT (attempt ->> 'endpoint_id')::uuid AS endpoint_id,
+        date_trunc('minute', created_at) AS minute,
+        count(*) FILTER (
+            WHERE attempt ->> 'error_type' IS NULL
+            AND (status <> 'failed' OR number < jsonb_array_length(attempts))
+        ) >= 0.8 * count(*) AS is_up
+    FROM recent, jsonb_array_elements(attempts) WITH ORDINALITY AS tried (attempt, number)
+    WHERE status <> 'pending'
+    AND coalesce(attempt ->> 'error_type', '') NOT IN ('invalid_request', 'rate_limit_exceeded')
+    AND NOT ((attempt ->> 'is_byok')::bool AND (attempt ->> 'status')::int IN (401, 402, 403))
+    GROUP BY 1, 2
+    HAVING count(*) >= 10
+"""
+_SUM: Final = """
+WITH recent AS MATERIALIZED (
+    SELECT model_endpoint_id, created_at, status, attempts,
+        coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0) AS tokens
+    FROM inference_generation
+    WHERE id >= %(first_id)s AND id < %(last_id)s
+        AND created_at >= %(begin)s AND created_at < %(end)s
+), minutes AS ({minutes}), found AS (
+    SELECT date_trunc('hour', created_at, 'UTC') AS hour, model_endpoint_id AS endpoint_id,
+        sum(tokens) AS tokens, 0 AS minutes, 0 AS minutes_up
+    FROM recent WHERE model_endpoint_id IS NOT NULL GROUP BY 1, 2
+    UNION ALL
+    SELECT date_trunc('hour', minute, 'UTC'), endpoint_id,
+        0, count(*), count(*) FILTER (WHERE is_up)
+    FROM minutes WHERE endpoint_id IN (SELECT id FROM catalog_modelendpoint) GROUP BY 1, 2
+)
+INSERT INTO inference_endpointhour (hour, endpoint_id, tokens, minutes, minutes_up)
+SELECT hour, endpoint_id, sum(tokens), sum(minutes), sum(minutes_up) FROM found GROUP BY 1, 2
+ON CONFLICT DO NOTHING
+""".replace("{minutes}", BUSY_MINUTES)
+
+
+def sum_endpoints(end: datetime) -> None:
+    """Stores the sums of the two days before the hour ``end``, and deletes older ones."""
+    begin = end - _KEPT
+    EndpointHour.objects.filter(hour__lt=begin).delete()
+    with connection.cursor() as cursor:
+        for since, until in missing_spans(begin, end, summed_hours(begin)):
+            cursor.execute(
+                _SUM,
+                {
+                    "first_id": first_id(since), "last_id": last_id(until),
+                    "begin": since, "end": until,
+                },
+            )  # fmt: skip
+
+
+def forget_endpoints(begin: datetime) -> None:
+    """Deletes the sums since ``begin``; the duty stores them again."""
+    EndpointHour.objects.filter(hour__gte=begin).delete()
+
+
+def summed_hours(begin: datetime) -> set[datetime]:
+    """Returns the hours since ``begin`` that have sums."""
+    return set(
+        EndpointHour.objects.filter(hour__gte=begin).values_list("hour", flat=True).distinct()
+    )
+
+
+def missing_spans(
+    begin: datetime, end: datetime, summed: Collection[datetime]
+) -> Iterator[tuple[datetime, datetime]]:
+    """Yields the spans between the hours ``begin`` and ``end`` that have no sums."""
+    hours = (begin + number * _HOUR for number in range((end - begin) // _HOUR))
+    return join_spans({hour for hour in hours if hour not in summed}, _HOUR)

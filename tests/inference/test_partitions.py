@@ -1,0 +1,209 @@
+"""Statements execute on the partitions that they ask for, and on no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from catalog.lists import traffic
+from config import sql
+from config.clocks.clock import clock
+from config.partitions.tables import list_partitions, make_ahead
+from inference.admin.search import find_generations
+from inference.admission.admit import ADMIT
+from inference.ids import id_bound, id_range
+from inference.models import Generation, UsageDay
+from inference.reports import analytics, endpoint_hours, hours, reconciliation, rollups
+from inference.reports.activity import Activity
+from inference.reports.rollups import midnight
+from inference.settlement.settle import SETTLE, Settlement, settlement_parameters
+from tests.support import factories
+from tests.support.factories import Tenant
+
+TABLE = Generation.partitioning
+
+
+@pytest.fixture
+def year(db: None) -> None:
+    """Partitions for a year and more."""
+    moment = clock.now()
+    for _ in range(12):
+        make_ahead(TABLE, moment)
+        moment = TABLE.span.following(TABLE.span.begin(moment))
+    assert len(list_partitions(TABLE)) >= 14
+
+
+@pytest.fixture
+def generation(year: None, tenant: Tenant) -> Generation:
+    return factories.make_generation(tenant, status="pending")
+
+
+def home_of(generation: Generation) -> str:
+    """Returns the partition of a generation."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT tableoid::regclass::text FROM inference_generation WHERE id = %s",
+            [generation.pk],
+        )
+        name: str = cursor.fetchone()[0]
+    return name
+
+
+def nodes(plan: Any) -> Iterator[dict[str, Any]]:
+    yield plan
+    for each in plan.get("Plans", ()):
+        yield from nodes(each)
+
+
+def executed(cursor: Any, explained: str, parameters: Any = None) -> set[str]:
+    """Returns the partitions of generations that a statement has read or changed."""
+    cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {explained}", parameters)
+    [found] = cursor.fetchone()
+    plan = (found if isinstance(found, list) else json.loads(found))[0]["Plan"]
+    return {
+        node["Relation Name"]
+        for node in nodes(plan)
+        if node.get("Relation Name", "").startswith("inference_generation")
+        and node["Actual Loops"]
+        and node["Node Type"] != "ModifyTable"
+    }
+
+
+def executed_by_plan(statement: sql.Statement, types: str, *values: str) -> set[str]:
+    """Returns the partitions that the data plane's plan executes: one for all parameters."""
+    arguments = ", ".join(f"'{value}'" for value in values)
+    with connection.cursor() as cursor:
+        for name in ("enable_seqscan", "enable_bitmapscan"):
+            cursor.execute(f"SET LOCAL {name} = off")
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        cursor.execute(f"PREPARE asked ({types}) AS {statement.text}")
+        try:
+            return executed(cursor, f"EXECUTE asked ({arguments})")
+        finally:
+            cursor.execute("DEALLOCATE asked")
+
+
+def test_settlement_changes_the_partition_of_its_batch_alone(generation: Generation) -> None:
+    parameters = settlement_parameters([Settlement(generation.pk, "completed")])
+    assert executed_by_plan(SETTLE, "json, text, text", *parameters) == {home_of(generation)}
+    generation.refresh_from_db()
+    assert generation.status == "completed"
+
+
+def test_admission_looks_for_earlier_tries_in_the_partition_of_its_batch_alone(
+    generation: Generation,
+) -> None:
+    rows = json.dumps([{"id": generation.pk}])
+    ids = id_range([generation.pk])
+    types = "json, json, uuid[], text, text"
+    assert executed_by_plan(ADMIT, types, rows, "[]", "{}", *ids) == {home_of(generation)}
+
+
+def far_day() -> date:
+    """Returns the tenth of the fifth month from now: all its bounds lie in that month."""
+    return list_partitions(TABLE)[5].begin.date() + timedelta(days=9)
+
+
+def read_activity(tenant: Tenant, day: date) -> None:
+    Activity(tenant.organization.pk, [day]).rows()
+
+
+def read_range(tenant: Tenant, day: date) -> None:
+    list(Generation.objects.created(midnight(day), midnight(day + timedelta(days=1))))
+
+
+def search_moment(tenant: Tenant, day: date) -> None:
+    list(find_generations(Generation.objects.all(), day.isoformat()))
+
+
+def search_prefix(tenant: Tenant, day: date) -> None:
+    list(find_generations(Generation.objects.all(), id_bound(midnight(day))))
+
+
+def reconcile_day(tenant: Tenant, day: date) -> None:
+    list(reconciliation._find_generations(factories.make_provider(), day, day, None))
+
+
+def query_analytics(tenant: Tenant, day: date) -> None:
+    begin = midnight(day)
+    analytics.Query(
+        tenant.organization.pk, begin, begin + timedelta(days=1), ["request_count"]
+    ).run()
+
+
+def sum_day(tenant: Tenant, day: date) -> None:
+    rollups._roll_up(day)
+
+
+def sum_endpoints(tenant: Tenant, day: date) -> None:
+    endpoint_hours.sum_endpoints(midnight(day))
+
+
+def sum_hour(tenant: Tenant, day: date) -> None:
+    hours._sum_hours(midnight(day), midnight(day) + hours.HOUR)
+
+
+def read_statements(read: Callable[[], object]) -> list[str]:
+    """Returns the statements on generations that a call has sent."""
+    with CaptureQueriesContext(connection) as captured:
+        read()
+    asked = [query["sql"] for query in captured if "inference_generation" in query["sql"]]
+    assert asked
+    UsageDay.objects.all().delete()
+    return asked
+
+
+def all_executed(statements: list[str]) -> set[str]:
+    with connection.cursor() as cursor:
+        return set().union(*(executed(cursor, statement) for statement in statements))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_activity, read_range, search_moment, search_prefix, reconcile_day, query_analytics,
+        sum_day, sum_hour, sum_endpoints,
+    ],
+)  # fmt: skip
+def test_a_read_of_a_day_executes_on_the_partition_of_its_month_alone(
+    year: None, tenant: Tenant, read: Callable[[Tenant, date], None]
+) -> None:
+    month, day = list_partitions(TABLE)[5].name, far_day()
+    for statement in read_statements(lambda: read(tenant, day)):
+        with connection.cursor() as cursor:
+            assert executed(cursor, statement) == {month}
+
+
+def test_statistics_of_models_execute_on_the_present_partition_alone(year: None) -> None:
+    [present] = [each.name for each in list_partitions(TABLE) if each.contains(clock.now())]
+    for read in (traffic._figures, traffic._tokens):
+        assert all_executed(read_statements(read)) == {present}
+
+
+def test_the_list_since_a_time_executes_on_no_earlier_partition(year: None) -> None:
+    client = Client()
+    client.force_login(User.objects.create_superuser("lister"))
+    url = reverse("admin:inference_generation_changelist")
+    asked = read_statements(
+        lambda: client.get(url, {"created_at__gte": midnight(far_day()).isoformat()})
+    )
+    assert all_executed(asked) == {each.name for each in list_partitions(TABLE)[5:]}
+
+
+def test_the_first_day_is_one_lookup_for_each_partition(generation: Generation) -> None:
+    [statement] = read_statements(rollups._first_day)
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}")
+        [found] = cursor.fetchone()
+    plan = found if isinstance(found, list) else json.loads(found)
+    kinds = {node["Node Type"] for node in nodes(plan[0]["Plan"])}
+    assert kinds == {"Limit", "Merge Append", "Index Scan"}
