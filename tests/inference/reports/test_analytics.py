@@ -282,7 +282,7 @@ def test_the_metadata_states_row_count_and_truncation(
 def test_the_default_limit_is_a_thousand_rows(management: APIClient, tenant: Tenant) -> None:
     made = make(tenant)
     copies = [
-        Generation(**{**_values(made), "id": f"gen-{n}", "end_user": f"{n:04}"})
+        Generation(**{**_values(made), "id": f"{made.pk}-{n}", "end_user": f"{n:04}"})
         for n in range(1001)
     ]
     Generation.objects.bulk_create(copies)
