@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Role, Section
+from config.apps import INTERNAL, Audience, CausewayApp, ModelDeclaration, Role, Section
 
 
 class AccountsConfig(CausewayApp):
@@ -38,5 +38,11 @@ class AccountsConfig(CausewayApp):
         ),
         "presetversion": ModelDeclaration(title_columns=("version",)),
         "ratelimit": INTERNAL,
+        "cell": ModelDeclaration("hub", Audience.ADMINISTRATORS, is_shared=True),
+        "cellbeat": ModelDeclaration(
+            audience=Audience.NOBODY, is_shared=True, shared_rows="cell = 'home'"
+        ),
+        "cellidentity": INTERNAL,
+        "directoryentry": ModelDeclaration("travel_explore"),
         "memberassignment": ModelDeclaration(),
     }

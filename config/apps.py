@@ -49,7 +49,10 @@ class ModelDeclaration:
     ``icon`` is the Material symbol of the model's page in the sidebar. ``permissions`` are the
     verbs that a role has beyond viewing; an administrator has every verb. ``title_columns`` are
     the columns whose values name a row in the audit log. ``title`` replaces the plural name of the
-    model of an installed package in the sidebar.
+    model of an installed package in the sidebar. The home cell keeps the rows of a model that
+    ``is_shared``, and replicates them to the other cells; ``shared_rows`` is an SQL condition if it
+    shares only some of them. ``owned_by`` is an SQL condition for the rows of the organization
+    ``%(id)s``, for a model without a foreign key that leads to one.
     """
 
     icon: str = "database"
@@ -57,6 +60,14 @@ class ModelDeclaration:
     permissions: Mapping[Role, tuple[str, ...]] = field(default_factory=dict)
     title_columns: tuple[str, ...] = ("name",)
     title: str = ""
+    is_shared: bool = False
+    shared_rows: str = ""
+    owned_by: str = ""
+
+    @property
+    def is_whole_shared(self) -> bool:
+        """Whether the other cells have no rows of their own."""
+        return self.is_shared and not self.shared_rows
 
     def verbs_of(self, role: Role) -> tuple[str, ...]:
         """Returns the permissions of a role, ``view`` first."""
@@ -71,6 +82,7 @@ class ModelDeclaration:
 
 INTERNAL: Final = ModelDeclaration(audience=Audience.NOBODY)
 """Declares a model without a page, such as a counter or a link between two models."""
+SHARED_INTERNAL: Final = ModelDeclaration(audience=Audience.NOBODY, is_shared=True)
 
 
 class CausewayApp(AppConfig):
@@ -79,13 +91,15 @@ class CausewayApp(AppConfig):
     A key of ``models_declared`` is the name of a model of the app, or the full label of a model of
     an installed package. ``collectors`` are dotted paths of Prometheus collectors. ``tenant`` is
     the full label of the model whose rows own the rows of other models, such as
-    ``accounts.organization``; only one app declares it.
+    ``accounts.organization``; only one app declares it. ``obstacles`` are dotted paths of functions
+    that yield, for the id of a tenant, what keeps it from moving to another cell now.
     """
 
     section: ClassVar[Section]
     models_declared: ClassVar[Mapping[str, ModelDeclaration]] = {}
     collectors: ClassVar[tuple[str, ...]] = ()
     tenant: ClassVar[str] = ""
+    obstacles: ClassVar[tuple[str, ...]] = ()
 
     def declarations(self) -> Iterator[tuple[str, ModelDeclaration]]:
         """Yields the full label and the declaration of each declared model."""
@@ -105,21 +119,24 @@ class FloorConfig(CausewayApp):
     )
     models_declared: ClassVar = {
         "auth.user": ModelDeclaration(
-            "badge", Audience.ADMINISTRATORS, title_columns=("username", "email")
+            "badge",
+            Audience.ADMINISTRATORS,
+            title_columns=("username", "email"),
+            is_shared=True,
         ),
-        "auth.group": ModelDeclaration("groups", Audience.ADMINISTRATORS),
+        "auth.group": ModelDeclaration("groups", Audience.ADMINISTRATORS, is_shared=True),
         "otp_totp.totpdevice": ModelDeclaration(
-            "phonelink_lock", Audience.ADMINISTRATORS, title="Second factors"
+            "phonelink_lock", Audience.ADMINISTRATORS, title="Second factors", is_shared=True
         ),
         "signinlimit": ModelDeclaration("lock_clock", Audience.ADMINISTRATORS),
-        "auditentry": ModelDeclaration("history"),
+        "auditentry": ModelDeclaration("history", owned_by="organization_id = %(id)s"),
         "lease": INTERNAL,
         "admin.logentry": INTERNAL,
-        "auth.permission": INTERNAL,
-        "auth.group_permissions": INTERNAL,
-        "auth.user_groups": INTERNAL,
-        "auth.user_user_permissions": INTERNAL,
-        "contenttypes.contenttype": INTERNAL,
+        "auth.permission": SHARED_INTERNAL,
+        "auth.group_permissions": SHARED_INTERNAL,
+        "auth.user_groups": SHARED_INTERNAL,
+        "auth.user_user_permissions": SHARED_INTERNAL,
+        "contenttypes.contenttype": SHARED_INTERNAL,
         "otp_static.staticdevice": INTERNAL,
         "otp_static.statictoken": INTERNAL,
         "sessions.session": INTERNAL,

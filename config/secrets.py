@@ -32,7 +32,7 @@ MANAGEMENT_PREFIX: Final = "mk-cw-"
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BODY_LENGTH: Final = 43  # 256 bits in base 62
 _CHECKSUM_LENGTH: Final = 6  # 32 bits in base 62
-_KEY: Final = re.compile(r"(?:sk|mk)-cw-[0-9A-Za-z]{49}")
+_KEY: Final = re.compile(r"(?:sk|mk)-cw-([0-9a-z]{8}-)?[0-9A-Za-z]{49}")
 _VERSION: Final = b"\x01"
 _KEY_ID_LENGTH: Final = 8
 _NONCE_LENGTH: Final = 12
@@ -43,10 +43,15 @@ class DecryptionFailed(Exception):
     """The secret cannot be decrypted: its key is missing, or it was altered or copied."""
 
 
-def generate_api_key(*, is_management: bool) -> Secret:
-    """Generates a key: a prefix for its type, 256 random bits in base 62, and a checksum."""
+def generate_api_key(*, is_management: bool, code: str = "") -> Secret:
+    """Generates a key: a prefix for its type, a code, 256 random bits in base 62, and a checksum.
+
+    Proxies route by the ``code`` of the key's owner, eight characters before a hyphen. It decides
+    nothing here: only the digest of the whole key finds the key. Keys of earlier releases have no
+    code.
+    """
     prefix = MANAGEMENT_PREFIX if is_management else INFERENCE_PREFIX
-    body = prefix + _base62(random.randbits(256), _BODY_LENGTH)
+    body = prefix + (f"{code}-" if code else "") + _base62(random.randbits(256), _BODY_LENGTH)
     return Secret(body + _checksum(body))
 
 
@@ -106,9 +111,13 @@ class KeyDigests(Sequence[str]):
 
 
 def label_api_key(key: Secret) -> str:
-    """Returns the label of a key in lists: its prefix, three characters, and the last three."""
+    """Returns the label of a key in lists: all before its random part, and three characters of it.
+
+    The last three characters follow.
+    """
     value = key.reveal()
-    return f"{value[:9]}…{value[-3:]}"
+    start = value.rindex("-") + 1
+    return f"{value[: start + 3]}…{value[-3:]}"
 
 
 def hash_end_user(organization_id: str, user: str) -> str:
@@ -206,6 +215,11 @@ def _decode(text: str) -> bytes:
 def is_current(blob: bytes) -> bool:
     """Returns whether the first credential key encrypts this secret."""
     return bytes(blob)[1 : 1 + _KEY_ID_LENGTH] == _key_id(settings.CREDENTIAL_KEYS[0])
+
+
+def current_key_id(number: int = 0) -> str:
+    """Returns the id of one of ``CREDENTIAL_KEYS``, by default of the one that encrypts."""
+    return _key_id(settings.CREDENTIAL_KEYS[number]).hex()
 
 
 def _wrap(data_key: bytes, associated: str) -> bytes:

@@ -1,5 +1,6 @@
 """The console's pages for organizations, their workspaces, people and keys, and for operators."""
 
+from accounts.admin.cells import CellAdmin, DirectoryEntryAdmin
 from accounts.admin.credentials import ByokCredentialAdmin
 from accounts.admin.guardrails import GuardrailAdmin
 from accounts.admin.keys import ApiKeyAdmin
@@ -12,6 +13,8 @@ from accounts.admin.workspaces import WorkspaceAdmin
 __all__ = [
     "ApiKeyAdmin",
     "ByokCredentialAdmin",
+    "CellAdmin",
+    "DirectoryEntryAdmin",
     "GuardrailAdmin",
     "MemberAdmin",
     "OperatorAdmin",

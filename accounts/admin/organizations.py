@@ -100,12 +100,18 @@ class OrganizationAdmin(RateLimitedAdmin, ConsoleAdmin):
             "Record",
             {
                 "classes": ["collapse"],
-                "fields": ("id", "routing_version", ("created_at", "updated_at")),
+                "fields": (
+                    ("id", "code"),
+                    ("residence", "other_cell"),
+                    "routing_version",
+                    ("created_at", "updated_at"),
+                ),
             },
         ),
     )
     readonly_fields = (
-        "id", "slug", "current_limits", "routing_version", "created_at", "updated_at",
+        "id", "slug", "code", "residence", "other_cell", "current_limits", "routing_version",
+        "created_at", "updated_at",
     )  # fmt: skip
 
     @display(description="Endpoint limit", ordering="endpoint_limit")

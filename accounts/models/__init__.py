@@ -1,5 +1,14 @@
 """Callers and their permissions."""
 
+from accounts.models.cells import (
+    Cell,
+    CellBeat,
+    CellIdentity,
+    DirectoryEntry,
+    OrganizationElsewhere,
+    Residence,
+    require_here,
+)
 from accounts.models.credentials import (
     HOST_NAME,
     ByokCredential,
@@ -47,7 +56,11 @@ __all__ = [
     "BudgetInterval",
     "BudgetNotFound",
     "ByokCredential",
+    "Cell",
+    "CellBeat",
+    "CellIdentity",
     "CredentialNotFound",
+    "DirectoryEntry",
     "Guardrail",
     "GuardrailNotFound",
     "KeyAssignment",
@@ -59,11 +72,13 @@ __all__ = [
     "MemberAssignment",
     "MemberNotFound",
     "Organization",
+    "OrganizationElsewhere",
     "Preset",
     "PresetNotFound",
     "PresetVersion",
     "RateLimit",
     "Region",
+    "Residence",
     "SecretRequired",
     "Workspace",
     "WorkspaceBudget",
@@ -72,5 +87,6 @@ __all__ = [
     "describe_limits",
     "guardrails_of",
     "policy_of",
+    "require_here",
     "workspace_for",
 ]

@@ -98,9 +98,9 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them. Raises
         :class:`WorkspaceNotFound` when the workspace was deleted meanwhile.
         """
-        secret = secrets.generate_api_key(is_management=is_management)
         with transaction.atomic():
-            Organization.objects.lock(workspace.organization_id)
+            code = Organization.objects.require_code(workspace.organization_id)
+            secret = secrets.generate_api_key(is_management=is_management, code=code)
             require_workspace(workspace.pk)
             key = self.create(
                 organization_id=workspace.organization_id,

@@ -9,8 +9,17 @@ import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
+from django.db.models import Q
 from django.utils.text import slugify
 
+from accounts.models.cells import (
+    CODE_LENGTH,
+    CellIdentity,
+    ListInDirectory,
+    Residence,
+    make_code,
+    require_here,
+)
 from accounts.models.edits import write_fields
 from accounts.policy import Policy
 from config.audit.triggers import Audit
@@ -23,7 +32,10 @@ class OrganizationManager(models.Manager["Organization"]):
         """Creates an organization with its default workspace."""
         with transaction.atomic():
             organization = self.create(
-                name=name, slug=self._unused_slug(name), endpoint_limit=endpoint_limit
+                name=name,
+                slug=self._unused_slug(name),
+                code=self._unused_code(),
+                endpoint_limit=endpoint_limit,
             )
             organization.workspaces.create(name="Default", slug="default", is_default=True)
         return organization
@@ -37,6 +49,24 @@ class OrganizationManager(models.Manager["Organization"]):
         """
         return self.select_for_update(no_key=True).get(pk=organization_id)
 
+    def require_code(self, organization_id: uuid.UUID) -> str:
+        """Locks an organization and returns its routing code; gives one to an older organization.
+
+        Raises :class:`OrganizationElsewhere` when it does not live in this cell.
+        """
+        organization = self.lock(organization_id)
+        require_here(organization.residence)
+        if organization.code is None:
+            organization.code = self._unused_code()
+            organization.save_fields("code")
+        return organization.code
+
+    def _unused_code(self) -> str:
+        shard = CellIdentity.objects.shard()
+        while self.filter(code=(code := make_code(shard))).exists():
+            pass
+        return code
+
     def _unused_slug(self, name: str) -> str:
         base = slugify(name)[:40] or "organization"
         return base if not self.filter(slug=base).exists() else f"{base}-{uuid.uuid4().hex[:8]}"
@@ -47,6 +77,27 @@ class Organization(BaseModel):
 
     name = models.CharField(max_length=255)
     slug = models.SlugField(max_length=64, unique=True)
+    code = models.CharField(
+        max_length=CODE_LENGTH,
+        null=True,
+        editable=False,
+        help_text="The routing code, which new keys contain so that a proxy finds the cell. It "
+        "never changes; organizations of earlier releases get one with their next key.",
+    )
+    residence = models.CharField(
+        max_length=16,
+        choices=Residence,
+        default=Residence.HERE,
+        db_default=Residence.HERE,
+        editable=False,
+    )
+    other_cell = models.CharField(
+        max_length=32,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="The cell that a move leads to or comes from.",
+    )
     endpoint_limit = models.PositiveIntegerField(
         null=True,
         blank=True,
@@ -87,13 +138,22 @@ class Organization(BaseModel):
 
     class Meta:
         ordering = ("name",)
+        constraints = [
+            models.UniqueConstraint(
+                fields=("code",), condition=Q(code__isnull=False), name="organization_code_once"
+            )
+        ]
         triggers = [
             Trigger(
                 name="settings_changed",
                 when=pgtrigger.Before,
                 operation=pgtrigger.Update,
                 condition=pgtrigger.AnyChange(
-                    "allowed_providers", "ignored_providers", "requires_zdr", "forbids_training"
+                    "allowed_providers",
+                    "ignored_providers",
+                    "requires_zdr",
+                    "forbids_training",
+                    "residence",
                 ),
                 func=f"NEW.routing_version := {TRANSACTION_ID};\nRETURN NEW;",
             ),
@@ -105,7 +165,15 @@ class Organization(BaseModel):
                 condition=pgtrigger.AnyChange("routing_version"),
                 func="PERFORM pg_notify('causeway_versions', NEW.id::text);\nRETURN NULL;",
             ),
-            Audit(organization="id", ignored=("routing_version",)),
+            ListInDirectory(
+                name="list_in_directory", operation=pgtrigger.Insert | pgtrigger.Delete
+            ),
+            ListInDirectory(
+                name="update_directory",
+                operation=pgtrigger.Update,
+                condition=pgtrigger.AnyChange("name", "slug", "code", "residence"),
+            ),
+            Audit(organization="id", ignored=("routing_version", "code")),
         ]
 
     def __str__(self) -> str:

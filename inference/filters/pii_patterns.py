@@ -160,7 +160,7 @@ BUILTINS: Final[Mapping[str, tuple[Recogniser, ...]]] = {
         Recogniser(
             compile_pattern(
                 r"\b(?:"
-                r"[sm]k-cw-[0-9A-Za-z]{49}"  # this gateway's own keys
+                r"[sm]k-cw-(?:[0-9a-z]{8}-)?[0-9A-Za-z]{49}"  # this gateway's own keys
                 r"|(?:AKIA|ASIA)[0-9A-Z]{16}"
                 r"|gh[oprsu]_[0-9A-Za-z]{36,}|github_pat_[0-9A-Za-z_]{22,}"
                 r"|AIza[0-9A-Za-z_-]{35}|ya29\.[0-9A-Za-z_-]{20,}"

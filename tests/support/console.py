@@ -17,6 +17,8 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from accounts.models import (
     ApiKey,
+    Cell,
+    DirectoryEntry,
     Organization,
 )
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
@@ -59,6 +61,8 @@ STATUSES = {
             "accounts_member",
             "accounts_guardrail",
             "accounts_preset",
+            "accounts_cell",
+            "accounts_directoryentry",
             "catalog_provider",
             "catalog_modelalias",
             "catalog_languagemodel",
@@ -85,6 +89,7 @@ STATUSES = {
     **{
         f"{model}_add": 403
         for model in (
+            "accounts_directoryentry",
             "catalog_priceversion",
             "catalog_catalogproposal",
             "endpoints_validation",
@@ -154,6 +159,8 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         make_member(tenant.organization),
         make_guardrail(tenant.workspace),
         make_preset(tenant.workspace),
+        Cell.objects.create_cell(name="north", base_url="https://north.example.com"),
+        DirectoryEntry.objects.get(organization_id=tenant.organization.pk),
         provider,
         model,
         public,

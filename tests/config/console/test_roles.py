@@ -22,7 +22,9 @@ EVERYBODY = set(Role)
 # Every role has these pages, for navigation and for the operator's own account.
 OWN = {"index", "logout", "login", "password_change", "password_change_done", "jsi18n",
        "two_factor", "search", "app_list", "autocomplete", "view_on_site", ""}  # fmt: skip
-OF_OPERATORS = ("auth_user", "auth_group", "otp_totp_totpdevice", "config_signinlimit")
+OF_OPERATORS = (
+    "auth_user", "auth_group", "otp_totp_totpdevice", "config_signinlimit", "accounts_cell",
+)  # fmt: skip
 # The roles that may POST to each page. All other pages outside OWN refuse every role.
 WRITES = {
     **{
@@ -32,6 +34,8 @@ WRITES = {
             "accounts_organization_change",
             "accounts_organization_limit_rates",
             "accounts_apikey_add",
+            "accounts_cell_add",
+            "accounts_cell_change",
             "accounts_byokcredential_add",
             "accounts_byokcredential_change",
             "accounts_byokcredential_remove",

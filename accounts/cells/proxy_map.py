@@ -1,0 +1,44 @@
+"""The map from routing codes to cells, by which a proxy finds the cell of a request.
+
+A code begins with the shard of the cell in which its organization began. So a line for each shard
+is enough for all organizations that never moved, and the map does not grow with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.db import connection
+
+from accounts.models import Cell
+from accounts.models.cells import HOME_SHARD
+from config.cells import HOME
+
+# An organization that has left one cell and not been admitted by the next waits for the latter.
+_MOVED = """
+SELECT code, cell FROM (
+    SELECT DISTINCT ON (d.code) d.code, d.cell
+    FROM accounts_directoryentry AS d
+    WHERE d.code IS NOT NULL AND d.residence <> 'left'
+    ORDER BY d.code, d.residence = 'arriving', d.cell
+) AS present
+WHERE cell <> coalesce(
+    (SELECT c.name FROM accounts_cell AS c WHERE c.shard = left(present.code, 2)), %s
+)
+ORDER BY code
+"""
+_ROWS_AT_ONCE = 10_000
+
+
+def read_map() -> Iterator[tuple[str, str]]:
+    """Yields shards with their cells, then the codes of moved organizations with theirs.
+
+    Must run in a transaction; its memory does not grow with the number of organizations.
+    """
+    yield HOME_SHARD, HOME
+    for cell in Cell.objects.order_by("shard"):
+        yield cell.shard, cell.name
+    with connection.chunked_cursor() as cursor:
+        cursor.execute(_MOVED, [HOME])
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            yield from rows
