@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Section
+from config.apps import INTERNAL, Audience, CausewayApp, ModelDeclaration, Section
 
 
 class InferenceConfig(CausewayApp):
@@ -16,8 +16,14 @@ class InferenceConfig(CausewayApp):
         "generation": ModelDeclaration("bolt"),
         "feedback": ModelDeclaration("feedback"),
         "journal": INTERNAL,
-        "idempotentrequest": INTERNAL,
-        "keptanswer": INTERNAL,
+        "idempotentrequest": ModelDeclaration(
+            audience=Audience.NOBODY,
+            owned_by="api_key_id IN "
+            "(SELECT k.id FROM accounts_apikey AS k WHERE k.organization_id = %(id)s)",
+        ),
+        "keptanswer": ModelDeclaration(
+            audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
+        ),
         "endpointhealth": INTERNAL,
         "uptime": INTERNAL,
         "providerpace": INTERNAL,

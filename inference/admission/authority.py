@@ -58,6 +58,7 @@ class Authority(msgspec.Struct, frozen=True):
     available_nano: int
     key_guardrail_id: UUID | None
     member_guardrail_id: UUID | None
+    residence: str = "here"
 
     @property
     def subjects(self) -> tuple[UUID, ...]:

@@ -12,6 +12,7 @@ import msgspec
 from django.conf import settings
 
 from accounts.bearers import require_inference, require_usable
+from accounts.models import require_here
 from accounts.policy import Policy, require_ingress_region
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
 from config.api.errors import InvalidRequest
@@ -182,6 +183,7 @@ def _require_permission(
     """Raises an error if the key may not send any request now."""
     authority = key.authority
     require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=budgets.now)
+    require_here(authority.residence)
     require_inference(is_management=authority.is_management)
     require_ingress_region(key.policy, entry.region)
     if owners:
