@@ -9,6 +9,7 @@ class AccountsConfig(CausewayApp):
     verbose_name = "Accounts"
     section = Section("Customers", position=1)
     tenant = "accounts.organization"
+    collectors = ("accounts.cells.metrics.CellCollector",)
     models_declared: ClassVar = {
         "organization": ModelDeclaration("domain", title_columns=("name", "slug")),
         "workspace": ModelDeclaration(

@@ -9,13 +9,25 @@ class CatalogConfig(CausewayApp):
     verbose_name = "Catalogue"
     section = Section("Catalogue", position=3)
     models_declared: ClassVar = {
-        "provider": ModelDeclaration("cloud", title_columns=("name", "slug")),
-        "languagemodel": ModelDeclaration("neurology", title_columns=("name", "slug")),
-        "modelendpoint": ModelDeclaration("hub", permissions={Role.FINANCE: ("change",)}),
-        "modelalias": ModelDeclaration(
-            "alternate_email", permissions={Role.SUPPORT: ("add", "change", "delete")}
+        "provider": ModelDeclaration("cloud", title_columns=("name", "slug"), is_shared=True),
+        "languagemodel": ModelDeclaration(
+            "neurology", title_columns=("name", "slug"), is_shared=True
         ),
-        "priceversion": ModelDeclaration("sell"),
+        "modelendpoint": ModelDeclaration(
+            "hub", permissions={Role.FINANCE: ("change",)}, is_shared=True
+        ),
+        "modelalias": ModelDeclaration(
+            "alternate_email",
+            permissions={Role.SUPPORT: ("add", "change", "delete")},
+            is_shared=True,
+            shared_rows="organization_id IS NULL",
+        ),
+        "priceversion": ModelDeclaration(
+            # The other cells number the prices of their private endpoints themselves.
+            "sell",
+            is_shared=True,
+            shared_rows="id < 8796093022208",
+        ),
         "catalogproposal": ModelDeclaration("price_change", title_columns=("subject",)),
         "catalogversion": INTERNAL,
         "catalogchange": INTERNAL,

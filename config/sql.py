@@ -14,11 +14,15 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
+import psycopg
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
 
 from config.clocks.clock import clock
 
+# The code of triggers that refuse a row because another cell keeps it. PostgreSQL itself has no
+# 57CW1; drivers take a code that begins with 57 for a passing obstacle, as it is.
+KEPT_ELSEWHERE: Final = "57CW1"
 _PLACEHOLDER: Final = re.compile(r"\$([0-9]+)")
 
 
@@ -45,6 +49,15 @@ def execute(cursor: CursorWrapper, statement: Statement, parameters: Sequence[An
         cursor.execute(_convert_placeholders(statement.text), named)
     else:
         cursor.execute(statement.text)
+
+
+def refusal_of(exc: BaseException) -> str | None:
+    """Returns the sentence of a trigger by which another cell keeps the row of an exception."""
+    cause = exc.__cause__
+    if not isinstance(cause, psycopg.Error) or cause.sqlstate != KEPT_ELSEWHERE:
+        return None
+    text = cause.diag.message_primary or ""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def measure_clock() -> None:

@@ -36,8 +36,27 @@ class TriggerSql(compiler.UpsertTriggerSql):
         """
 
 
+class ReplicatedTriggerSql(TriggerSql):
+    """The SQL of a trigger that also runs for rows that logical replication brings.
+
+    A process that applies replicated rows has no search path, so the function has one of its own.
+    """
+
+    def get_template(self) -> str:
+        return (
+            super().get_template()
+            + """
+            ALTER FUNCTION {pgid}() SET search_path FROM CURRENT;
+            ALTER TABLE {table} ENABLE ALWAYS TRIGGER {pgid};
+        """
+        )
+
+
 class Trigger(pgtrigger.Trigger):
     """A trigger whose function runs exactly the declared statements."""
+
+    # The template of the statements that install the trigger.
+    template: type[TriggerSql] = TriggerSql
 
     def render_condition(self, model: Any) -> str:
         condition: Any = self.get_condition(model)
@@ -50,7 +69,7 @@ class Trigger(pgtrigger.Trigger):
     def compile(self, model: Any) -> compiler.Trigger:
         return compiler.Trigger(
             name=self.name,
-            sql=TriggerSql(
+            sql=self.template(
                 pgid=self.get_pgid(model),
                 declare=self.render_declare(model),
                 func=self.render_func(model),

@@ -32,6 +32,7 @@ from config.api.errors import (
     UnsupportedMediaType,
 )
 from config.server.health import error_response
+from config.sql import refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ def from_framework(exc: BaseException) -> GatewayError | None:
             return HostNotServed()
         case SuspiciousOperation():
             return InvalidRequest()
+        case OperationalError() if refusal := refusal_of(exc):
+            return Unavailable(refusal)
         case OperationalError() | InterfaceError():
             logger.error("database unavailable: %s", type(exc).__name__)
             return Unavailable()

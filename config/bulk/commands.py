@@ -16,7 +16,7 @@ from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report, RowListener, RowOutcome
 from config.local.entry import PROGRAM
-from config.sql import measure_clock
+from config.sql import measure_clock, refusal_of
 
 _SPOOLED_BYTES: Final = 1024 * 1024
 
@@ -58,6 +58,8 @@ class JSONCommand(AuditedCommand):
         try:
             return super().execute(*args, **options)
         except (OperationalError, ProgrammingError) as exc:
+            if refusal := refusal_of(exc):
+                refuse(refusal)
             refuse(
                 f"The database cannot be used: {str(exc).splitlines()[0]}. "
                 f"Is it reachable, and migrated ({PROGRAM} migrate)?"

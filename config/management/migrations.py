@@ -7,6 +7,7 @@ import logging
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
+from accounts.cells.membership import require_cell
 from config.bulk.files import refuse
 from config.clocks.report import clock_report
 from config.local.entry import PROGRAM
@@ -37,7 +38,7 @@ def require_known_migrations() -> None:
 
 
 def require_migrated() -> None:
-    """Refuses to start on a database that cannot be reached or lacks migrations."""
+    """Refuses a database that cannot be reached, lacks migrations or is another cell's."""
     try:
         require_known_migrations()
         pending = _pending_migrations()
@@ -50,6 +51,7 @@ def require_migrated() -> None:
             f"The database lacks {len(pending)} migrations ({pending[0]}, …); "
             f"run: {PROGRAM} migrate"
         )
+    require_cell()
 
 
 def _pending_migrations() -> list[str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
+from django.conf import settings
 from django.core.management.base import CommandError
 from django.core.management.commands import migrate
 from django.db import OperationalError, connections
+from django.db.models.signals import post_migrate
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
+from config.cells import HOME
 from config.management.migrations import require_known_migrations
 from config.partitions.conversion import CannotConvert
 from config.partitions.tables import make_all_ahead
@@ -25,6 +28,10 @@ class Command(migrate.Command):
     def handle(self, *args: Any, **options: Any) -> str | None:
         """Migrates; a migration that meets a lock is rolled back and tried again for minutes."""
         require_known_migrations()
+        if settings.CELL != HOME:
+            # They make permissions and roles, which are replicated from the home cell.
+            post_migrate.receivers = []
+            post_migrate.sender_receivers_cache.clear()
         connection = connections[options["database"]]
         for _ in range(_TRIES):
             with connection.cursor() as cursor:

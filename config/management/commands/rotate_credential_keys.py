@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import CommandParser
 from django.db import transaction
 
@@ -9,6 +10,7 @@ from accounts.models import ByokCredential
 from catalog.models import Provider
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
+from config.cells import HOME
 from config.console.sign_in.models import SecondFactor
 from config.secrets import DecryptionFailed
 
@@ -31,9 +33,16 @@ class Command(JSONCommand):
         counts = {"rotated": 0, "unchanged": 0, "failed": 0}
         rewraps = [
             *(row.rewrap for row in ByokCredential.objects.filter(deleted_at=None)),
-            *(row.rewrap_credential for row in Provider.objects.exclude(sealed_credential=None)),
-            *(row.rewrap for row in SecondFactor.objects.all()),
         ]
+        if settings.CELL == HOME:
+            # The other cells receive these rows with the home cell's encryption.
+            rewraps += [
+                *(
+                    row.rewrap_credential
+                    for row in Provider.objects.exclude(sealed_credential=None)
+                ),
+                *(row.rewrap for row in SecondFactor.objects.all()),
+            ]
         for rewrap in rewraps:
             with transaction.atomic():
                 try:

@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, connection
 from django.db.models.functions import Now
 
+from accounts.cells.beats import beat_cells
 from billing.open_transactions import open_transactions
 from billing.topups import watcher
 from catalog.sync.run import sync_due
@@ -86,6 +87,7 @@ DUTIES: Final = (
     Duty("roll_up_usage", 300.0, roll_up_usage),
     Duty("roll_up_hours", 300.0, roll_up_hours),
     Duty("clear_health", 300.0, clear_health),
+    Duty("beat_cells", 15.0, beat_cells),
     Duty("clear_answers", 60.0, clear_expired),
     Duty("make_partitions", 3600.0, make_all_ahead),
     Duty("clear_sessions", 3600.0, _clear_sessions),
