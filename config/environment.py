@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Collection, Iterable, Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 import environ
@@ -29,6 +31,20 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc]
             raise ImproperlyConfigured(
                 f"{var}_FILE: {exc.filename} cannot be read: {exc.strerror}."
             ) from None
+
+    def percentage(self, name: str) -> Decimal:
+        """Reads a percentage as an exact decimal; 0 if the variable is not set."""
+        text = self.str(name, default="").strip() or "0"
+        if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", text) or Decimal(text) > 100:
+            raise ImproperlyConfigured(f"{name} must be a number from 0 to 100.")
+        return Decimal(text)
+
+    def dollars(self, name: str, default: str) -> int:
+        """Reads an amount of USD and returns it in nano-USD."""
+        text = self.str(name, default="").strip() or default
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+            raise ImproperlyConfigured(f"{name} must be an amount of USD, such as 5 or 0.50.")
+        return int(Decimal(text).scaleb(9))
 
 
 def find_misspelt(

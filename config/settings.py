@@ -11,10 +11,8 @@ import base64
 import importlib.metadata
 import importlib.util
 import os
-import re
 import secrets
 from collections.abc import Callable
-from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
@@ -93,22 +91,6 @@ def _parse(parse: Callable[[Any], Any], value: Any, name: str) -> Any:
         return parse(value)
     except ValueError as exc:
         raise ImproperlyConfigured(f"{name}: {exc}.") from None
-
-
-def _percentage(name: str) -> Decimal:
-    """Reads a percentage as an exact decimal; 0 if the variable is not set."""
-    text = env.str(name, default="").strip() or "0"
-    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", text) or Decimal(text) > 100:
-        raise ImproperlyConfigured(f"{name} must be a number from 0 to 100.")
-    return Decimal(text)
-
-
-def _dollars(name: str, default: str) -> int:
-    """Reads an amount of USD and returns it in nano-USD."""
-    text = env.str(name, default="").strip() or default
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
-        raise ImproperlyConfigured(f"{name} must be an amount of USD, such as 5 or 0.50.")
-    return int(Decimal(text).scaleb(9))
 
 
 def _networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
@@ -467,10 +449,10 @@ DRAIN_SECONDS = _number("DRAIN_SECONDS", 5.0, minimum=0)
 # The sweeper ends a generation whose worker has written no journal for this many seconds.
 HOLD_LEASE = min(HOLD_TIMEOUT, 60)
 REQUESTS_PER_MINUTE = _integer("REQUESTS_PER_MINUTE", 0, minimum=0)
-BYOK_FEE_PERCENT = _percentage("BYOK_FEE_PERCENT")
+BYOK_FEE_PERCENT = env.percentage("BYOK_FEE_PERCENT")
 CHAINS = _chains()
-BALANCE_ALERT_NANO = _dollars("BALANCE_ALERT_USD", "5")
-GRANT_APPROVAL_NANO = _dollars("GRANT_APPROVAL_LIMIT", "0")
+BALANCE_ALERT_NANO = env.dollars("BALANCE_ALERT_USD", "5")
+GRANT_APPROVAL_NANO = env.dollars("GRANT_APPROVAL_LIMIT", "0")
 CATALOG_RISE_LIMIT = _integer("CATALOG_RISE_LIMIT", 20, minimum=0)
 CATALOG_SYNC = _price_lists("CATALOG_SYNC")
 CATALOG_SYNC_APPLIES = _switch("CATALOG_SYNC_APPLIES", default=False)
