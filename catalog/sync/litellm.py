@@ -78,10 +78,10 @@ _PROVIDERS: Final[Mapping[str, _Provider]] = {
 }
 _RANKS: Final = {name: rank for rank, name in enumerate(_PROVIDERS)}
 _NO_MODELS: Final = ("sample_spec", "fallback_generalizations")
-# The modes that a route serves, each with the output of its models. The mode "responses" is not
-# among them: such models speak OpenAI's Responses alone, which no dialect speaks to a provider.
+# The modes that a route serves, each with the output of its models.
 _OUTPUTS: Final[Mapping[str, str]] = {
     "chat": "text",
+    "responses": "text",
     "completion": "text",
     "embedding": "embeddings",
     "rerank": "rerank",
@@ -89,6 +89,10 @@ _OUTPUTS: Final[Mapping[str, str]] = {
     "audio_transcription": "transcription",
     "image_generation": "image",
 }
+# The mode of models that speak OpenAI's Responses alone, and the providers that serve it. Others
+# sell agents or models of other providers by it.
+_RESPONSES: Final = "responses"
+_RESPONSES_PROVIDERS: Final = frozenset(("openai", "azure"))
 _RATES: Final[Mapping[str, str]] = {
     "input_cost_per_token": "prompt",
     "output_cost_per_token": "completion",
@@ -148,6 +152,8 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> Offer | None:
     # A key of Bedrock may name a region, and one of OpenAI a size of an image.
     if provider is None or output is None or name.startswith(("bedrock/", "ft:")):
         return None
+    if mode == _RESPONSES and provider.slug not in _RESPONSES_PROVIDERS:
+        return None
     upstream = name
     for prefix in provider.prefixes:
         upstream = upstream.removeprefix(prefix)
@@ -188,7 +194,9 @@ def _describe(
     parameters = [
         name for flag, names in _PARAMETERS.items() if row.get(flag) is True for name in names
     ]
-    return describe_model(
+    speaks_responses = row.get("mode") == _RESPONSES
+    capabilities = {"capabilities": {"native_format": "responses"}} if speaks_responses else {}
+    return capabilities | describe_model(
         f"{provider.author}/{upstream.lower()}",
         name=upstream,
         # The map has no dates of publication: the day on which the model was first seen here.

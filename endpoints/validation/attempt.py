@@ -10,7 +10,8 @@ from django.conf import settings
 
 from accounts.models import ByokCredential, Workspace
 from catalog import dialects
-from catalog.dialects.base import Call, Dialect
+from catalog.capabilities import NativeFormat
+from catalog.dialects.base import Call, Dialect, NativeBody
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.operations import probed_operation, served_operations
 from config import egress
@@ -64,7 +65,10 @@ def find_attempt(
         raise CheckFailed("provider", Reason.PROVIDER_NOT_FOUND)
     credential, secret = _find_credential(endpoint, workspace, trial, validation)
     result.add_pass("byok_key")
-    dialect = dialects.get(endpoint.provider.dialect, endpoint.model.capabilities)
+    name, capabilities = endpoint.provider.dialect, endpoint.model.capabilities
+    lacks_chat = dialects.lacks_chat(name, capabilities)
+    find = dialects.get_native if lacks_chat else dialects.get
+    dialect = find(name, capabilities)
     base_url = endpoint.base_url
     try:
         require_base_url(base_url, endpoint.provider)
@@ -90,7 +94,8 @@ def find_attempt(
         secret=secret,
         fields={},
         is_byok=True,
-        capabilities=endpoint.model.capabilities,
+        capabilities=capabilities,
+        native=NativeBody(NativeFormat.RESPONSES, {}) if lacks_chat else None,
     )
     return Attempt(call, dialect, host)
 

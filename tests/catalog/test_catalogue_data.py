@@ -131,8 +131,25 @@ def test_catalogue_has_the_models_that_people_call_first() -> None:
         " anthropic/claude-sonnet-5 anthropic/claude-opus-5.5 google/gemini-2.5-pro"
         " google/gemini-2.5-flash meta-llama/llama-3.3-70b-instruct qwen/qwen3-coder"
         " deepseek/deepseek-r1 deepseek/deepseek-v3.2 mistralai/mistral-large-2512"
-        " cohere/embed-v4.0 cohere/rerank-v3.5"
+        " cohere/embed-v4.0 cohere/rerank-v3.5 openai/gpt-5.1-codex openai/gpt-5.3-codex"
+        " openai/gpt-5.5-pro"
     )
+
+
+def test_models_of_responses_say_so() -> None:
+    alone = {
+        model["id"]
+        for model in _models().values()
+        if model.get("capabilities", {}).get("native_format") == "responses"
+    }
+    assert alone == {
+        model["id"]
+        for model in _models().values()
+        if re.fullmatch(r"openai/gpt-.*-(codex.*|pro)", model["id"])
+    }
+    assert len(alone) == 10
+    providers = {endpoint["provider"] for endpoint in _endpoints() if endpoint["model"] in alone}
+    assert providers <= {"azure", "openai"}
 
 
 def test_some_prices_have_tiers() -> None:

@@ -2,7 +2,8 @@
 
 A probe makes two calls, because one good answer may be luck: a chat is asked plain and streamed, an
 embedding alone and with another one, a rerank for two documents in both orders, speech for two
-texts, a transcription for two sounds.
+texts, a transcription for two sounds. A model that is served by OpenAI's Responses alone is asked
+for a response instead of a chat.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from endpoints.validation.calls import Caller
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 from endpoints.validation.probes.audio import SpeechProbe, TranscriptionProbe
 from endpoints.validation.probes.base import Probe, is_same_model
-from endpoints.validation.probes.chat import MAX_TOKENS, ChatProbe
+from endpoints.validation.probes.chat import ChatProbe
 from endpoints.validation.probes.embeddings import EmbeddingsProbe
 from endpoints.validation.probes.images import ImagesProbe
 from endpoints.validation.probes.rerank import RerankProbe
+from endpoints.validation.probes.responses import ResponsesProbe
+from endpoints.validation.probes.streams import MAX_TOKENS
 
-__all__ = ["MAX_TOKENS", "PROBES", "is_same_model", "probe"]
+__all__ = ["MAX_TOKENS", "PROBES", "is_native", "is_same_model", "probe"]
 
 PROBES: Final[Mapping[Operation, type[Probe]]] = {
     Operation.CHAT: ChatProbe,
@@ -37,13 +40,18 @@ PROBES: Final[Mapping[Operation, type[Probe]]] = {
 }
 
 
+def is_native(call: Call) -> bool:
+    """Returns whether a validation asks for responses: the deployment has no chat."""
+    return call.native is not None
+
+
 async def probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, result: Result) -> None:
     """Makes the calls that validate the operation of ``call``, and adds their checks.
 
     Raises :class:`CheckFailed` at a failed check after which later ones are meaningless.
     """
     async with EgressClient(policy) as egress_client:
-        kind = PROBES[call.operation]
+        kind = ResponsesProbe if is_native(call) else PROBES[call.operation]
         caller = Caller(call, dialect, result, egress_client, kind.check)
         probe = kind(caller)
         try:

@@ -232,7 +232,7 @@ def test_litellm_prefers_the_key_with_the_name_of_the_provider() -> None:
         "azure/gpt-5.5": {"litellm_provider": "azure", **rate, "input_cost_per_token": 4},
         "bedrock/us-east-1/x": {"litellm_provider": "bedrock", **rate},
         "sora-2": {"litellm_provider": "openai", "mode": "video_generation"},
-        "gpt-5.3-codex": {"litellm_provider": "openai", "mode": "responses"},
+        "perplexity/openai/gpt-5": {"litellm_provider": "perplexity", "mode": "responses"},
         "other/x": {"litellm_provider": "nobody", **rate},
     }
     found = litellm.read_list(read_json(msgspec.json.encode(document)), DAY)
@@ -241,6 +241,23 @@ def test_litellm_prefers_the_key_with_the_name_of_the_provider() -> None:
         ("azure", "gpt-5.5"): "4",
     }
     assert (found.refused, found.ignored) == ([], 6)
+
+
+def test_litellm_tells_which_models_speak_responses_alone() -> None:
+    row = {"mode": "responses", "input_cost_per_token": 1, "output_cost_per_token": 2}
+    document = {
+        "gpt-5.3-codex": {"litellm_provider": "openai", **row},
+        "azure/gpt-5.3-codex": {"litellm_provider": "azure", **row},
+        "gpt-5": {"litellm_provider": "openai", **row, "mode": "chat"},
+    }
+    found = read(litellm, document)
+    codex = found["openai", "gpt-5.3-codex"].model
+    assert codex is not None
+    assert codex["capabilities"] == {"native_format": "responses"}
+    assert codex["architecture"]["output_modalities"] == ["text"]
+    # Azure's deployments have any name, so its rows name no maker.
+    assert found["azure", "gpt-5.3-codex"].model is None
+    assert "capabilities" not in (found["openai", "gpt-5"].model or {})
 
 
 def test_litellm_adds_no_model_that_has_ended_or_whose_maker_it_does_not_name() -> None:

@@ -1,0 +1,55 @@
+"""The probe of operations whose answers may be streamed: one call plain, and one streamed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from catalog.dialects.base import InvalidStream, ProviderFailure
+from config import egress
+from endpoints.validation.checks import Reason
+from endpoints.validation.probes.base import Probe
+
+# Some providers refuse fewer than 16 output tokens.
+MAX_TOKENS: Final = 16
+QUESTION: Final = "Reply with the single word: ready"
+_MAX_STREAM_BYTES: Final = 4 * 1_048_576
+
+
+class StreamedProbe(Probe):
+    """A probe that reads a stream to its end."""
+
+    async def read_stream(self, fields: Mapping[str, Any]) -> None:
+        """Makes the streamed call and reads it to its end; raises :class:`CheckFailed`."""
+        self.caller.check = "stream"
+        started = time.monotonic()
+        response = await self.caller.send(fields, stream=True)
+        parser = self.caller.dialect.stream_parser(self.caller.call.operation)
+        usage, model, chunks, is_done, size = None, None, 0, False, 0
+        try:
+            while not is_done and (data := await response.readany()):
+                size += len(data)
+                if size > _MAX_STREAM_BYTES:
+                    raise InvalidStream("The stream is too large.")
+                for chunk in parser.feed(data):
+                    if not chunks:
+                        elapsed = round((time.monotonic() - started) * 1000)
+                        self.result.evidence["first_event_ms"] = elapsed
+                    usage = chunk.usage or usage
+                    model = model or chunk.model
+                    chunks += not chunk.is_done
+                    is_done = is_done or chunk.is_done
+            if any(chunk.is_unmarked for chunk in parser.finish()):
+                # Requests are served nevertheless.
+                raise InvalidStream("The stream ended without its end mark.")
+            if not chunks:
+                raise InvalidStream("The stream has no events.")
+        except (InvalidStream, ProviderFailure, egress.EgressError) as exc:
+            if isinstance(exc, egress.TimedOut):
+                raise
+            raise self.caller.fail(Reason.INVALID_STREAM, exc) from None
+        finally:
+            response.close()
+        self.result.add_pass("stream")
+        self.note(model, usage)
