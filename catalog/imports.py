@@ -30,6 +30,7 @@ from catalog.rows import (
     provider_row,
     provider_values,
 )
+from catalog.sync.plans.columns import find_column_changes, find_price_changes, list_terms
 from config.bulk.problems import Problems
 from config.bulk.report import Report, RowListener, RowOutcome
 from config.clocks.clock import clock
@@ -197,9 +198,10 @@ def _upsert(
             stored[key] = row = model(**values)
             created.append(row)
             count_row(kind, key, RowOutcome.CREATE)
-        elif _assign(row, values):
+        elif changes := find_column_changes(row, values):
+            _assign(row, values)
             updated.append(row)
-            count_row(kind, key, RowOutcome.UPDATE)
+            count_row(kind, key, RowOutcome.UPDATE, changes)
         else:
             count_row(kind, key, RowOutcome.UNCHANGED)
     model._default_manager.bulk_create(created, batch_size=1000)
@@ -237,17 +239,19 @@ def _upsert_endpoints(
             )
             created.append(endpoint)
             has_same_price = False
-            outcome = RowOutcome.CREATE
+            outcome, changes = RowOutcome.CREATE, list_terms(price, values)
         else:
             has_same_price = endpoint.price.price == price
+            changes = find_price_changes(endpoint.price.price, price)
+            changes += find_column_changes(endpoint, values)
             outcome = RowOutcome.UNCHANGED
-            if _assign(endpoint, values) or not has_same_price:
-                endpoint.updated_at = clock.now()
+            if changes or not has_same_price:
+                _assign(endpoint, values)
                 updated.append(endpoint)
                 outcome = RowOutcome.UPDATE
         if outcome is not RowOutcome.UNCHANGED and "source" not in values:
             endpoint.source, endpoint.as_of = catalog.source, catalog.as_of
-        count_row("endpoints", " ".join(endpoint_key(row)), outcome)
+        count_row("endpoints", " ".join(endpoint_key(row)), outcome, changes)
         if not has_same_price:
             endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
             prices.append(endpoint.price)
@@ -263,14 +267,10 @@ def _upsert_endpoints(
         )
 
 
-def _assign(row: Provider | LanguageModel | ModelEndpoint, values: dict[str, Any]) -> bool:
-    """Sets the values that differ; returns whether any did."""
-    changes = {name: value for name, value in values.items() if getattr(row, name) != value}
-    for name, value in changes.items():
+def _assign(row: Provider | LanguageModel | ModelEndpoint, values: dict[str, Any]) -> None:
+    for name, value in values.items():
         setattr(row, name, value)
-    if changes:
-        row.updated_at = clock.now()
-    return bool(changes)
+    row.updated_at = clock.now()
 
 
 def _decode_rows(

@@ -5,29 +5,37 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.db.models import QuerySet
+from django.db.models import Case, QuerySet, When
 from django.http import HttpRequest
-from django.utils.html import format_html, format_html_join
 
 from catalog.models import CatalogProposal
 from catalog.sync import proposals
+from catalog.sync.plans.comparing import RISKS, read_changes
+from config.bulk.report import PlanRow, RowOutcome
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ReadOnlyAdmin, actor_of
-from config.console.formatting import label_renderer
+from config.console.formatting import label_renderer, render_plan
 from config.console.unfold import display
 
 _STATES: Final = {
     "waiting": "info", "approved": "success", "refused": "warning", "withdrawn": "",
 }  # fmt: skip
+# Every text of a risk has one colour.
+_DANGER: Final = dict.fromkeys(RISKS, "danger")
 _SHOWN: Final = 3
+_WAITING_FIRST: Final = Case(When(status="waiting", then=0), default=1)
+_RISKY_FIRST: Final = Case(When(risk="", then=1), default=0)
 
 
 @admin.register(CatalogProposal)
 class CatalogProposalAdmin(ReadOnlyAdmin):
-    """Lists the changes that wait for a person, latest first; each shows what would change."""
+    """Lists the changes that wait for a person, risky ones first; each shows what would change."""
 
-    list_display = ("subject", "state", "cause", "summary", "source", "as_of", "created_at")
-    list_filter = ("status", "reason", "source")
+    list_display = (
+        "subject", "state", "danger", "cause", "summary", "source", "as_of", "created_at",
+    )  # fmt: skip
+    list_filter = ("status", "reason", "risk", "source")
+    ordering = (_WAITING_FIRST, _RISKY_FIRST, "-created_at", "subject")
     search_fields = ("subject",)
     uuid_search_fields = ("id", "endpoint_id")
     sortable_by = ()
@@ -39,16 +47,18 @@ class CatalogProposalAdmin(ReadOnlyAdmin):
     actions = ("approve_selected", "refuse_selected")
     actions_detail = ("approve", "refuse")
     fieldsets = (
-        (None, {"fields": ("subject", ("state", "cause"), ("source", "as_of"))}),
+        (None, {"fields": ("subject", ("state", "cause"), "danger", ("source", "as_of"))}),
         ("What changes", {"fields": ("comparison",)}),
         ("Decision", {"fields": (("decided_by", "decided_at"),)}),
         ("Record", {"classes": ["collapse"], "fields": (("id", "endpoint_id"), "created_at")}),
     )
     readonly_fields = (
-        "subject", "state", "cause", "source", "as_of", "comparison", "decided_by", "decided_at",
-        "id", "endpoint_id", "created_at",
+        "subject", "state", "danger", "cause", "source", "as_of", "comparison", "decided_by",
+        "decided_at", "id", "endpoint_id", "created_at",
     )  # fmt: skip
-    readonly_preprocess_fields = {"state": label_renderer(_STATES)}
+    readonly_preprocess_fields = {
+        "state": label_renderer(_STATES), "danger": label_renderer(_DANGER),
+    }  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[CatalogProposal]:
         return super().get_queryset(request).defer("content")
@@ -57,20 +67,25 @@ class CatalogProposalAdmin(ReadOnlyAdmin):
     def state(self, proposal: CatalogProposal) -> str:
         return str(proposal.status)
 
+    @display(description="Risk", ordering="risk", label=_DANGER)
+    def danger(self, proposal: CatalogProposal) -> str:
+        return proposal.risk
+
     @display(description="Reason")
     def cause(self, proposal: CatalogProposal) -> str:
         return str(proposal.get_reason_display())
 
     @display(description="Changes")
     def summary(self, proposal: CatalogProposal) -> str:
-        texts = [_change_text(change) for change in proposal.changes[:_SHOWN]]
+        texts = [str(change) for change in read_changes(proposal.changes[:_SHOWN])]
         rest = len(proposal.changes) - _SHOWN
         return "; ".join([*texts, *([f"and {rest} more"] if rest > 0 else [])])
 
     @display(description="Old → new")
     def comparison(self, proposal: CatalogProposal) -> str:
-        rows = ((_change_text(change),) for change in proposal.changes)
-        return format_html("{}", format_html_join("", "<div>{}</div>", rows))
+        outcome = RowOutcome.CREATE if proposal.endpoint_id is None else RowOutcome.UPDATE
+        changes = read_changes(proposal.changes)
+        return render_plan([PlanRow("endpoint", proposal.subject, outcome, changes)])
 
     def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("catalog.change_modelendpoint")
@@ -129,12 +144,3 @@ class CatalogProposalAdmin(ReadOnlyAdmin):
     def _refuse(self, request: HttpRequest, proposal: CatalogProposal) -> None:
         proposals.require_permission(request.user, proposal)
         proposals.refuse(proposal, by=actor_of(request))
-
-
-def _change_text(change: dict[str, Any]) -> str:
-    old, new = ("–" if change[side] is None else change[side] for side in ("old", "new"))
-    percent = change["percent"]
-    if percent is None:
-        return f"{change['column']}: {old} → {new}"
-    sign = "" if percent.startswith("-") else "+"
-    return f"{change['column']}: {old} → {new} ({sign}{percent} %)"

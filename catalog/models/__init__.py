@@ -426,7 +426,7 @@ class CatalogProposal(StatefulModel):
         """Why the change waits for a person."""
 
         RISE = "rise", "a price rises"
-        FALL = "fall", "a price falls below a tenth"
+        FALL = "fall", "a price falls to a tenth or less"
         UNPRICED = "unpriced", "the list has no price"
         VANISHED = "vanished", "no longer in the list"
         NEW = "new", "a new endpoint"
@@ -437,6 +437,13 @@ class CatalogProposal(StatefulModel):
     subject = models.CharField(max_length=1100, editable=False)
     endpoint_id = models.UUIDField(null=True, editable=False)
     reason = models.CharField(max_length=16, choices=Reason, editable=False)
+    risk = models.CharField(
+        max_length=64,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Why to look twice. Empty for an ordinary change.",
+    )
     changes = models.JSONField(editable=False)
     content = models.JSONField(editable=False)
     basis = models.CharField(max_length=64, default="", editable=False)

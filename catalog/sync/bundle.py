@@ -12,8 +12,8 @@ import msgspec
 from catalog import dialects
 from catalog.capabilities import Capabilities
 from catalog.operations import served_operations
-from catalog.sync.comparing import is_priced
 from catalog.sync.offers import PriceList, offer_key
+from catalog.sync.plans.comparing import is_priced
 
 _ZEROS: Final = {"prompt": "0", "completion": "0", "image": "0", "request": "0"}
 _NOTE: Final = (

@@ -24,8 +24,8 @@ from catalog.rows import (
     find_model_problems,
     price_of,
 )
-from catalog.sync.comparing import Change, find_changes, is_priced
 from catalog.sync.offers import Offer, PriceList
+from catalog.sync.plans.comparing import UNPRICED, Change, find_changes, is_priced
 
 Reason: TypeAlias = CatalogProposal.Reason
 
@@ -54,6 +54,13 @@ class PlannedRow:
     provider: ProviderRow | None = None
     endpoint: ModelEndpoint | None = None
     basis: str = ""
+
+    @property
+    def risk(self) -> str:
+        """The first reason to look twice; empty for an ordinary change."""
+        if self.endpoint is None:
+            return UNPRICED if self.reason is Reason.UNPRICED else ""
+        return next((change.risk for change in self.changes if change.risk), "")
 
 
 @dataclass(slots=True)

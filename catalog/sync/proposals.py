@@ -48,6 +48,10 @@ def file_proposals(plan: Plan, waiting: list[PlannedRow]) -> int:
             present = open_ones.pop(row.subject, None)
             if present is not None:
                 if (_shown(present), present.basis) == (_shown(made), made.basis):
+                    if present.risk != made.risk:
+                        # An earlier release has filed it.
+                        present.risk = made.risk
+                        present.save_fields("risk")
                     filed += 1
                     continue
                 present.withdraw(by=_SYNC)
@@ -154,15 +158,8 @@ def _make_proposal(plan: Plan, row: PlannedRow) -> CatalogProposal:
         subject=row.subject,
         endpoint_id=None if row.endpoint is None else row.endpoint.pk,
         reason=row.reason.value,
-        changes=[
-            {
-                "column": change.column,
-                "old": change.old,
-                "new": change.new,
-                "percent": None if change.percent is None else format(change.percent, "f"),
-            }
-            for change in row.changes
-        ],
+        risk=row.risk,
+        changes=[change.members for change in row.changes],
         content=content,
         basis=row.basis,
     )

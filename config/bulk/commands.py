@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import OperationalError, ProgrammingError, transaction
@@ -14,11 +15,13 @@ from django.db import OperationalError, ProgrammingError, transaction
 from config.audit import context as audit
 from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
-from config.bulk.report import Report, RowListener, RowOutcome
+from config.bulk.report import Plan, PlanRow, Report, RowChange, RowListener, RowOutcome
 from config.local.entry import PROGRAM
 from config.sql import measure_clock, refusal_of
 
 _SPOOLED_BYTES: Final = 1024 * 1024
+# The rows that ``--dry-run`` lists.
+_LISTED: Final = 50
 
 
 class AuditedCommand(BaseCommand):
@@ -78,44 +81,104 @@ class JSONCommand(AuditedCommand):
                 self.stdout.write(f"{name}: {value}")
 
 
+class _Members:
+    """The plan of ``--plan --json``: the outcome of each row, in the order of the file."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(
+        self, kind: str, row: str, outcome: RowOutcome, changes: Sequence[RowChange] = ()
+    ) -> None:
+        # "fate" is the name that scripts read.
+        member: dict[str, Any] = {"kind": kind, "row": row, "fate": outcome}
+        if changes:
+            member["changes"] = [change.members for change in changes]
+        self.rows.append(member)
+
+    def lines(self) -> Iterable[str]:
+        return ()
+
+
+def _spool() -> tempfile.SpooledTemporaryFile[str]:
+    return tempfile.SpooledTemporaryFile(_SPOOLED_BYTES, "w+", encoding="utf-8")
+
+
+class _Lines:
+    """The plan of ``--plan``: a line for each row that changes, risky ones first."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._risky = stack.enter_context(_spool())
+        self._others = stack.enter_context(_spool())
+
+    def add(
+        self, kind: str, row: str, outcome: RowOutcome, changes: Sequence[RowChange] = ()
+    ) -> None:
+        if outcome is not RowOutcome.UNCHANGED:
+            planned = PlanRow(kind, row, outcome, changes)
+            file = self._risky if planned.risks else self._others
+            file.write(f"{planned}\n")
+
+    def lines(self) -> Iterable[str]:
+        for file in (self._risky, self._others):
+            file.seek(0)
+            yield from (line.rstrip("\n") for line in file)
+
+
+class _First:
+    """The plan of ``--dry-run``: the first rows that change, risky ones first."""
+
+    def __init__(self) -> None:
+        self._plan = Plan(_LISTED)
+        self.add = self._plan.add
+
+    def lines(self) -> Iterable[str]:
+        yield from map(str, self._plan.rows)
+        if self._plan.hidden:
+            yield f"{self._plan.hidden:,} more rows would change; --plan lists them all."
+
+
+_Listing: TypeAlias = _Members | _Lines | _First
+
+
 class ImportCommand(JSONCommand):
     """A command that applies all rows of a file or none, and reports the outcome of the rows.
 
     The import writes one audit entry with its counts, in the transaction of the rows. A plan is
     printed after that transaction, so that a slow reader of the output holds no locks; until then
-    its lines wait in memory, and beyond 1 MiB in a temporary file. With ``--json`` the whole plan
-    is held in memory.
+    its lines wait in memory, and beyond 1 MiB in temporary files: one for risky rows, which are
+    printed first. With ``--json`` the whole plan is held in memory.
     """
 
     is_audited = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--dry-run", action="store_true", help="report without changing anything"
+            "--dry-run",
+            action="store_true",
+            help=f"report without changing anything, and list {_LISTED} rows that would change",
         )
         parser.add_argument(
-            "--plan", action="store_true", help="like --dry-run, and list the outcome of each row"
+            "--plan", action="store_true", help="like --dry-run, and list every row that changes"
         )
         super().add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        planned: list[dict[str, str]] = []
-        is_plan = options["plan"]
-        with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES, "w+", encoding="utf-8") as lines:
-
-            def list_row(kind: str, row: str, outcome: RowOutcome) -> None:
-                if options["json"]:
-                    # "fate" is the name that scripts read.
-                    planned.append({"kind": kind, "row": row, "fate": outcome})
-                else:
-                    lines.write(f"{outcome}: {kind} {row!r}\n")
-
+        is_plan, as_json = options["plan"], options["json"]
+        listed: _Listing | None = None
+        with contextlib.ExitStack() as stack:
+            if as_json and is_plan:
+                listed = _Members()
+            elif is_plan:
+                listed = _Lines(stack)
+            elif options["dry_run"] and not as_json:
+                listed = _First()
             try:
                 with transaction.atomic():
                     report = self.load(
                         options,
                         dry_run=options["dry_run"] or is_plan,
-                        on_row=list_row if is_plan else None,
+                        on_row=None if listed is None else listed.add,
                     )
                     result = asdict(report)
                     if not report.dry_run:
@@ -127,12 +190,12 @@ class ImportCommand(JSONCommand):
                         )
             except ImportRefused as exc:
                 refuse(str(exc))
-            lines.seek(0)
-            for line in lines:
-                self.note(line.rstrip("\n"))
-        if is_plan and options["json"]:
-            result["plan"] = planned
-        self.report(result, as_json=options["json"])
+            if isinstance(listed, _Members):
+                result["plan"] = listed.rows
+            elif listed is not None:
+                for line in listed.lines():
+                    self.note(line)
+        self.report(result, as_json=as_json)
 
     def load(self, options: dict[str, Any], *, dry_run: bool, on_row: RowListener | None) -> Report:
         """Applies the file, inside a transaction; raises :class:`ImportRefused`."""

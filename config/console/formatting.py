@@ -13,9 +13,10 @@ _EXACT: Final = Context(prec=80)
 
 
 def dollars(amount: Decimal) -> str:
-    """Returns USD without an exponent, however small: ``$0.000012``, ``-$0.5``."""
+    """Returns USD without an exponent, however small: ``$0.000012``, ``-$0.5``, ``$1,250``."""
     sign = "-" if amount < 0 else ""
-    return f"{sign}${plain_digits(abs(amount))}"
+    whole, point, fraction = plain_digits(abs(amount)).partition(".")
+    return f"{sign}${int(whole):,}{point}{fraction}"
 
 
 def nano_dollars(nano: int) -> str:
@@ -53,3 +54,8 @@ def render_table(headers: Iterable[str], rows: Iterable[Iterable[Any]], *, empty
     """Renders a table; ``empty`` is the text for a table without rows."""
     context = {"headers": tuple(headers), "rows": list(rows), "empty": empty}
     return render_to_string("admin/table.html", context)
+
+
+def render_plan(rows: Iterable[Any], *, empty: str = "Nothing changes.") -> str:
+    """Renders rows of a plan (:class:`config.bulk.report.PlanRow`) as a table."""
+    return render_to_string("admin/plan.html", {"rows": list(rows), "empty": empty})

@@ -32,7 +32,7 @@ from django.urls import reverse
 
 from config.audit import context as audit
 from config.bulk.problems import ImportRefused
-from config.bulk.report import Report, RowListener, RowOutcome
+from config.bulk.report import Plan, Report, RowListener
 from config.console.base import ConsoleAdmin, actor_of
 from config.console.unfold import unfold_action
 
@@ -123,23 +123,21 @@ class UploadsAdmin(ConsoleAdmin):
         if not form.is_valid():
             return self._ask(request, form)
         upload = form.upload
-        rows: list[tuple[str, str, RowOutcome]] = []
-
-        def on_row(kind: str, row: str, outcome: RowOutcome) -> None:
-            if len(rows) < SHOWN:
-                rows.append((kind.replace("_", " "), row, outcome))
-
+        plan = Plan(SHOWN)
         try:
             with audit.acting_as_nobody():
-                report = self.load(upload, by=actor_of(request), dry_run=True, on_row=on_row)
+                report = self.load(upload, by=actor_of(request), dry_run=True, on_row=plan.add)
         except ImportRefused as exc:
             return self._ask(request, form, refusals=exc.problems)
         return self._page(
             request,
             "Confirm the import",
             upload=upload,
-            rows=rows,
-            hidden=_count_all(report) - len(rows),
+            rows=plan.rows,
+            hidden=plan.hidden,
+            hidden_text=f"{plan.hidden:,}",
+            unchanged=(unchanged := sum(report.unchanged.values())),
+            unchanged_text=f"{unchanged:,}",
             counts=_count_rows(report),
             changes=sum(report.created.values()) + sum(report.updated.values()),
             signed_upload=_sign_upload(upload, salt=self._salt(request)),
@@ -230,10 +228,6 @@ def _count_rows(report: Report) -> list[tuple[str, str]]:
         (kind.replace("_", " "), ", ".join(f"{rows[kind]} {word}" for word, rows in counts.items()))
         for kind in report.created
     ]
-
-
-def _count_all(report: Report) -> int:
-    return sum(sum(part.values()) for part in (report.created, report.updated, report.unchanged))
 
 
 def _stream_file(request: HttpRequest, name: str, parts: Iterable[bytes]) -> StreamingHttpResponse:

@@ -186,7 +186,7 @@ def test_apply_reports_the_outcome_of_each_row(db: None) -> None:
     planned: list[tuple[str, str, RowOutcome]] = []
     imports.apply(
         imports.parse(json.dumps(file).encode()),
-        on_row=lambda *row: planned.append(row),
+        on_row=lambda *row: planned.append(row[:3]),
     )
     assert planned == [
         ("providers", "acme", RowOutcome.UPDATE),
@@ -207,17 +207,39 @@ def test_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: P
     file.write_text(json.dumps(SMALL))
     before = snapshots.everything()
     report = {"created": ONE, "updated": NONE, "unchanged": NONE, "dry_run": True}
+    rates = {
+        "prompt": "0.0000005", "completion": "1", "image": "0.1", "image_token": "0.00003",
+    }  # fmt: skip
     steps = [
         {"kind": "providers", "row": "acme", "fate": "create"},
         {"kind": "models", "row": "acme/falcon-2026-06-01", "fate": "create"},
-        {"kind": "endpoints", "row": "acme/falcon-2026-06-01 acme falcon global", "fate": "create"},
+        {
+            "kind": "endpoints",
+            "row": "acme/falcon-2026-06-01 acme falcon global",
+            "fate": "create",
+            "changes": [
+                {"column": f"pricing.{name}", "old": None, "new": rate, "percent": None}
+                for name, rate in rates.items()
+            ],
+        },
     ]
     out, err = run("import_catalog", str(file), "--plan", "--json")
     assert json.loads(out) == report | {"plan": steps}
     assert err == ""
-    out, err = run("import_catalog", str(file), "--plan")
-    assert out.splitlines() == [f"{name}: {value}" for name, value in report.items()]
-    assert err.splitlines() == [f"{step['fate']}: {step['kind']} {step['row']!r}" for step in steps]
+    for option in ("--plan", "--dry-run"):
+        out, err = run("import_catalog", str(file), option)
+        assert out.splitlines() == [f"{name}: {value}" for name, value in report.items()]
+        assert err.splitlines() == [
+            "create: providers 'acme'",
+            "create: models 'acme/falcon-2026-06-01'",
+            (
+                "create: endpoints 'acme/falcon-2026-06-01 acme falcon global': "
+                "Prompt: – → $0.5 per million; Completion: – → $1,000,000 per million; "
+                "Image in the prompt: – → $0.1 per image; "
+                "Tokens of generated images: – → $30 per million"
+            ),
+        ]
+    assert json.loads(run("import_catalog", str(file), "--dry-run", "--json")[0]) == report
     assert snapshots.everything() == before
 
 

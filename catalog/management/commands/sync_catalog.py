@@ -35,10 +35,12 @@ class Command(JSONCommand):
             "--propose", action="store_true", help="apply nothing: every change waits"
         )
         parser.add_argument(
-            "--dry-run", action="store_true", help="report without changing anything"
+            "--dry-run",
+            action="store_true",
+            help="change nothing, and list what would change",
         )
         parser.add_argument(
-            "--plan", action="store_true", help="like --dry-run, and list what would change"
+            "--plan", action="store_true", help="like --dry-run, and list it in --json too"
         )
         super().add_arguments(parser)
 
@@ -78,16 +80,12 @@ class Command(JSONCommand):
             return
         for name, problem in plan.refused:
             self.note(f"refused: {name!r} {problem}")
-        if options["plan"]:
-            proposes = options["propose"]
-            if options["json"]:
-                result["plan"] = [_describe(row, proposes=proposes) for row in plan.rows]
-            else:
-                for row in plan.rows:
-                    changes = "; ".join(str(change) for change in row.changes)
-                    fate = _fate(row, proposes=proposes)
-                    why = f" ({row.reason.label})" if row.waits else ""
-                    self.note(f"{fate}: {row.subject}{why}: {changes}")
+        proposes = options["propose"]
+        if options["plan"] and options["json"]:
+            result["plan"] = [_describe(row, proposes=proposes) for row in plan.rows]
+        elif report.dry_run and not options["json"]:
+            for row in sorted(plan.rows, key=lambda row: not row.risk):
+                self.note(_describe_line(row, proposes=proposes))
         if options["json"]:
             self.report(result, as_json=True)
         else:
@@ -109,14 +107,16 @@ def _describe(row: PlannedRow, *, proposes: bool) -> dict[str, Any]:
         "row": row.subject,
         "fate": _fate(row, proposes=proposes),
         "reason": row.reason.value,
-        "changes": [
-            {
-                **change._asdict(),
-                "percent": None if change.percent is None else format(change.percent, "f"),
-            }
-            for change in row.changes
-        ],
+        "changes": [change.members for change in row.changes],
     }
+
+
+def _describe_line(row: PlannedRow, *, proposes: bool) -> str:
+    """Returns the line of a row for people; risky ones say so first."""
+    risk = f"Look twice ({row.risk}): " if row.risk else ""
+    why = f" ({row.reason.label})" if row.waits else ""
+    changes = "; ".join(map(str, row.changes))
+    return f"{risk}{_fate(row, proposes=proposes)}: {row.subject}{why}: {changes}"
 
 
 def _fate(row: PlannedRow, *, proposes: bool) -> str:

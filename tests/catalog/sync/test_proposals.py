@@ -26,7 +26,7 @@ from config.audit.entries import AuditEntry
 from config.console import roles
 from tests.support import factories
 from tests.support.catalogue import make_proposal
-from tests.support.console import SUBMIT, messages_of, page
+from tests.support.console import SUBMIT, listing, messages_of, page
 from tests.support.database import snapshots
 
 DAY = date(2026, 11, 12)
@@ -236,7 +236,10 @@ def test_the_console_shows_and_approves_a_proposal(
     sync(gpt_x=0.000002)
     proposal = CatalogProposal.objects.get()
     shown = operator.get(page(proposal)).content.decode()
-    assert "pricing.prompt: 0.000001 → 0.000002 (+100 %)" in shown
+    for text in ("Prompt", "$1 per million", "$2 per million", "+100 %"):
+        assert f">{text}<" in shown
+    listed = operator.get(listing(CatalogProposal)).content.decode()
+    assert "Prompt: $1 per million → $2 per million (+100 %)" in listed
     before = snapshots.everything()
     assert operator.get(url("approve")).status_code == 200
     assert snapshots.everything() == before
@@ -247,6 +250,29 @@ def test_the_console_shows_and_approves_a_proposal(
     assert {"catalog.catalogproposal", "catalog.modelendpoint", "catalog.priceversion"} <= kinds
     again = operator.post(url("refuse"), SUBMIT, follow=True)
     assert messages_of(again) == ["The catalog proposal is approved; this needs it to be waiting."]
+
+
+def test_risky_proposals_come_first_and_say_why(operator: Client, endpoint: ModelEndpoint) -> None:
+    model, provider = endpoint.model, endpoint.provider
+    for name in ("dearer", "cheaper", "free", "gone"):
+        factories.make_endpoint(
+            model, provider, upstream_model_id=name, source="litellm", as_of=DAY
+        )
+    sync(gpt_x=0.000002, dearer=0.00001, cheaper=0.0000001, free=0)
+    risks = {one.subject.split()[2]: one.risk for one in CatalogProposal.objects.all()}
+    assert risks == {
+        "gpt-x": "",
+        "dearer": "10 times the price or more",
+        "cheaper": "a tenth of the price or less",
+        "free": "becomes free",
+        "gone": "vanishes",
+    }
+    CatalogProposal.objects.get(risk="vanishes").refuse(by="test")
+    shown = list(operator.get(listing(CatalogProposal)).context["cl"].result_list)
+    assert [bool(one.risk) for one in shown] == [True, True, True, False, True]
+    assert [one.status for one in shown] == [*["waiting"] * 4, "refused"]
+    found = operator.get(listing(CatalogProposal), {"risk__exact": "becomes free"})
+    assert [one.subject.split()[2] for one in found.context["cl"].result_list] == ["free"]
 
 
 def test_the_console_says_that_the_catalogue_has_moved(

@@ -64,9 +64,9 @@ def test_end_users_are_planned_and_imported_when_confirmed(
 
     planned = send(operator, "endusers_enduser", "users.csv", USERS, tenant)
 
-    assert planned.context["rows"] == [
-        ("end users", "ann", "update"),
-        ("end users", "bob", "create"),
+    assert [row[:3] for row in planned.context["rows"]] == [
+        ("end_users", "ann", "update"),
+        ("end_users", "bob", "create"),
     ]
     assert planned.context["counts"] == [("end users", "1 new, 1 changed, 0 unchanged")]
     assert snapshots.everything() == before
@@ -124,7 +124,7 @@ def test_private_endpoints_arrive_as_drafts(operator: Client, tenant: Tenant) ->
     before = snapshots.everything()
 
     planned = send(operator, "endpoints_privateendpoint", "e.jsonl", content, tenant)
-    assert [fate for *_, fate in planned.context["rows"]] == ["create"]
+    assert [row.outcome for row in planned.context["rows"]] == ["create"]
     assert snapshots.everything() == before
     confirm(operator, "endpoints_privateendpoint", planned)
 
@@ -152,7 +152,7 @@ def test_every_list_of_the_catalogue_imports_its_file(operator: Client, page: st
     before = snapshots.everything()
 
     planned = send(operator, page, "catalogue.json", data)
-    assert [(kind, fate) for kind, _, fate in planned.context["rows"]] == [
+    assert [(row.kind, row.outcome) for row in planned.context["rows"]] == [
         ("providers", "create"), ("models", "create"), ("endpoints", "create"),
     ]  # fmt: skip
     assert snapshots.everything() == before

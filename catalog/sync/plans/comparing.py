@@ -6,11 +6,12 @@ that a rise of one rate is seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import ROUND_UP, Decimal
 from typing import Any, Final, NamedTuple
 
-_RATES: Final = "pricing."
+from catalog.sync.plans.wording import RATES, describe_column, describe_value
+
 _CONDITIONS: Final = ("min_prompt_tokens", "utc_start", "utc_end", "utc_days")
 # The rate that applies where a rate is not stated.
 _OTHERWISE: Final = {
@@ -24,7 +25,17 @@ _OTHERWISE: Final = {
     "image_token": "completion",
 }
 _FALL: Final = -90
+# A rate that is ten times as high has risen by 900 percent.
+_LEAP: Final = 900
 _HUNDRED: Final = 100
+# Why to look twice before a change is applied.
+VANISHES: Final = "vanishes"
+UNPRICED: Final = "has no price"
+_WAS_FREE: Final = "was free"
+_BECOMES_FREE: Final = "becomes free"
+_DEARER: Final = "10 times the price or more"
+_CHEAPER: Final = "a tenth of the price or less"
+RISKS: Final = (VANISHES, UNPRICED, _WAS_FREE, _BECOMES_FREE, _DEARER, _CHEAPER)
 
 
 class Change(NamedTuple):
@@ -41,13 +52,50 @@ class Change(NamedTuple):
     percent: Decimal | None = None
 
     def __str__(self) -> str:
-        old, new = ("–" if value is None else value for value in (self.old, self.new))
-        percent = "" if self.percent is None else f" ({self.percent:+f} %)"
-        return f"{self.column}: {old} → {new}{percent}"
+        effect = f" ({self.effect})" if self.effect else ""
+        return f"{self.label}: {self.before} → {self.after}{effect}"
 
     @property
     def is_rate(self) -> bool:
-        return self.column.startswith(_RATES)
+        return self.column.startswith(RATES)
+
+    @property
+    def label(self) -> str:
+        return describe_column(self.column)
+
+    @property
+    def before(self) -> str:
+        return describe_value(self.column, self.old)
+
+    @property
+    def after(self) -> str:
+        return describe_value(self.column, self.new)
+
+    @property
+    def effect(self) -> str:
+        """The rise of a rate in percent, with its sign; empty for other columns."""
+        return "" if self.percent is None else f"{self.percent:+,f} %"
+
+    @property
+    def risk(self) -> str:
+        """The reason to look twice before the change is applied; empty for an ordinary change."""
+        if not self.is_rate:
+            return VANISHES if (self.column, self.new) == ("is_listed", "no") else ""
+        if self.column == f"{RATES}discount":
+            return ""
+        if self.percent is None:
+            return _WAS_FREE if _number(self.new) > 0 else ""
+        if self.percent == -_HUNDRED:
+            return _BECOMES_FREE
+        if self.percent >= _LEAP:
+            return _DEARER
+        return _CHEAPER if self.percent <= _FALL else ""
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """The change as programs read it."""
+        percent = None if self.percent is None else format(self.percent, "f")
+        return {**self._asdict(), "percent": percent}
 
     def rises_above(self, limit: Decimal) -> bool:
         """Returns whether a rate rises by more than ``limit`` percent."""
@@ -57,8 +105,8 @@ class Change(NamedTuple):
 
     @property
     def falls_far(self) -> bool:
-        """Returns whether a rate falls below a tenth."""
-        return self.is_rate and self.percent is not None and self.percent < _FALL
+        """Returns whether a rate falls to a tenth or less."""
+        return self.is_rate and self.percent is not None and self.percent <= _FALL
 
 
 def find_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
@@ -71,17 +119,30 @@ def find_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]
     ]
 
 
+def read_changes(stored: Iterable[Mapping[str, Any]]) -> list[Change]:
+    """Returns the changes that :attr:`Change.members` state."""
+    return [
+        Change(
+            each["column"],
+            each["old"],
+            each["new"],
+            None if each["percent"] is None else Decimal(each["percent"]),
+        )
+        for each in stored
+    ]
+
+
 def is_priced(pricing: Mapping[str, Any] | None) -> bool:
     """Returns whether any rate of a pricing is above 0."""
     columns = _flatten({"pricing": pricing or {}})
-    return any(_number(text) > 0 for column, text in columns if column.startswith(_RATES))
+    return any(_number(text) > 0 for column, text in columns if column.startswith(RATES))
 
 
 def _make_change(
     column: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
 ) -> Change:
     old, new = before.get(column), after.get(column)
-    if not column.startswith(_RATES):
+    if not column.startswith(RATES):
         return Change(column, old, new)
     start = _number(_applied(column, before))
     end = _number(_applied(column, after))
@@ -100,8 +161,8 @@ def _applied(column: str, row: Mapping[str, str | None]) -> str | None:
     base, _, condition = column.partition(" ")
     if condition:
         return _applied(base, row)
-    otherwise = _OTHERWISE.get(base.removeprefix(_RATES))
-    return None if otherwise is None else _applied(f"{_RATES}{otherwise}", row)
+    otherwise = _OTHERWISE.get(base.removeprefix(RATES))
+    return None if otherwise is None else _applied(f"{RATES}{otherwise}", row)
 
 
 def _is_different(old: str | None, new: str | None) -> bool:
@@ -127,7 +188,7 @@ def _flatten(row: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
         elif name == "lines":
             for line in value or ():
                 words = [line["billable"], line.get("variant") or "", *_conditions(line)]
-                yield f"{_RATES}{' '.join(filter(None, words))}", line["price"]
+                yield f"{RATES}{' '.join(filter(None, words))}", line["price"]
         else:
             yield name, None if value is None else str(value)
 
@@ -135,13 +196,13 @@ def _flatten(row: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
 def _flatten_pricing(pricing: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     for name, value in pricing.items():
         if name != "overrides":
-            yield f"{_RATES}{name}", None if value is None else str(value)
+            yield f"{RATES}{name}", None if value is None else str(value)
             continue
         for override in value or ():
             condition = " ".join(_conditions(override))
             for key, rate in override.items():
                 if key not in _CONDITIONS and rate is not None:
-                    yield f"{_RATES}{key} {condition}", str(rate)
+                    yield f"{RATES}{key} {condition}", str(rate)
 
 
 def _conditions(rule: Mapping[str, Any]) -> list[str]:
