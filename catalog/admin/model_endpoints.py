@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html_join
 
 from billing.admin.excesses import ReviewedEndpoints, UnderReviewFilter
+from catalog.admin.prices import PricePage
 from catalog.admin.rates import render_rules
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.models import ModelEndpoint, PriceVersion
@@ -74,7 +75,7 @@ class ModelEndpointForm(ConsoleForm):
 
 
 @admin.register(ModelEndpoint)
-class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
+class ModelEndpointAdmin(PricePage, ReviewedEndpoints, CatalogueAdmin):
     """Lists the public endpoints: models as providers serve them, at their list price."""
 
     form = ModelEndpointForm
@@ -100,7 +101,8 @@ class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
                     "rules",
                 ),
                 "description": "A change creates a new price version. Earlier generations keep "
-                "their price.",
+                "their price. Further rates, and rates under conditions, have a page of their own: "
+                "Edit price.",
             },
         ),
         (
@@ -134,6 +136,11 @@ class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
     readonly_fields = (
         "rates", "rules", "reviews", "id", "source", "as_of", "created_at", "updated_at",
     )  # fmt: skip
+
+    actions_detail = ("edit_price",)
+
+    def has_reprice_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_change_permission(request)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Replaces the rate fields with plain text for an operator who may only view."""
@@ -186,9 +193,5 @@ class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
-        if change and obj.price.price != form.price:
-            # No price list has set this price: a sync asks before it replaces it.
-            obj.source, obj.as_of = "", None
-            obj.price = PriceVersion.of(subject_id=obj.pk, price=form.price)
-            obj.price.save()
-            obj.save_fields("price", "source", "as_of")
+        if change:
+            obj.reprice(form.price)

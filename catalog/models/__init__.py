@@ -25,6 +25,7 @@ from catalog.models.versions import CatalogVersion as CatalogVersion
 from catalog.models.versions import CatalogVersionBump
 from catalog.pricing import Price, dump_rules, load_rules
 from config import secrets
+from config.api.errors import Conflict
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import Secret
@@ -358,6 +359,21 @@ class PriceVersion(models.Model):
         )
 
 
+class PriceMoved(Conflict):
+    """A price was changed by somebody else since the caller has seen it."""
+
+    error_type = "price_moved"
+    message = (
+        "The price has changed since this page was opened. Nothing was saved. Open the page again."
+    )
+
+
+def require_basis(present: int, basis: int | None) -> None:
+    """Raises :class:`PriceMoved` unless a price version is the one that a caller has seen."""
+    if basis is not None and basis != present:
+        raise PriceMoved
+
+
 class ModelEndpointQuerySet(models.QuerySet["ModelEndpoint"]):
     def routable(self) -> Self:
         """Returns the listed endpoints whose model and provider are listed too."""
@@ -405,6 +421,24 @@ class ModelEndpoint(TimeLimitedModel, BaseModel):
 
     def __str__(self) -> str:
         return f"{self.model} at {self.provider}"
+
+    def reprice(self, price: Price, *, basis: int | None = None) -> bool:
+        """ANY → same. Sets the price of later requests; returns whether it is another one.
+
+        No list has set such a price: a sync asks before it replaces it. ``basis`` is the price
+        version that the caller has seen; raises :class:`PriceMoved` if it is not the present one.
+        """
+        with transaction.atomic():
+            locked = ModelEndpoint._base_manager.select_for_update(no_key=True)
+            self.refresh_from_db(from_queryset=locked)
+            require_basis(self.price_id, basis)
+            if self.price.price == price:
+                return False
+            self.price = PriceVersion.of(subject_id=self.pk, price=price)
+            self.price.save()
+            self.source, self.as_of = "", None
+            self.save_fields("price", "source", "as_of")
+        return True
 
 
 class CatalogProposal(StatefulModel):

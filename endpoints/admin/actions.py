@@ -7,6 +7,7 @@ from typing import Any, Final
 from django.contrib import messages
 from django.http import HttpRequest
 
+from catalog.admin.prices import PricePage
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin, actor_of
 from endpoints import validation as live
@@ -21,23 +22,26 @@ from endpoints.models import PrivateEndpoint
 
 Status = PrivateEndpoint.Status
 _BY_STATUS: Final[dict[str, set[str]]] = {
-    Status.DRAFT: {"edit", "limit_time", "validate", "activate", "remove"},
-    Status.ACTIVE: {"limit_time", "disable", "remove"},
-    Status.DISABLED: {"limit_time", "enable", "remove"},
+    Status.DRAFT: {"edit", "edit_price", "limit_time", "validate", "activate", "remove"},
+    Status.ACTIVE: {"edit_price", "limit_time", "disable", "remove"},
+    Status.DISABLED: {"edit_price", "limit_time", "enable", "remove"},
 }
 _EDITED: Final = ("upstream_model_id", "base_url", "declared_region", "declared_zdr")
 
 
-class PrivateEndpointActions(ConsoleAdmin):
+class PrivateEndpointActions(PricePage, ConsoleAdmin):
     """Calls the model's transitions; the model refuses those not allowed in the status."""
 
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
     actions_detail = (
-        "edit", "limit_time", "validate", "activate", "disable", "enable", "remove",
+        "edit", "edit_price", "limit_time", "validate", "activate", "disable", "enable", "remove",
     )  # fmt: skip
 
     def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("endpoints.change_privateendpoint")
+
+    def has_reprice_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_operate_permission(request)
 
     def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("endpoints.delete_privateendpoint")

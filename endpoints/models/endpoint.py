@@ -16,7 +16,7 @@ from django.db.models import Q
 
 from accounts.models import Organization, Region
 from accounts.models.versions import RoutingVersionBump
-from catalog.models import LanguageModel, PriceVersion, Provider
+from catalog.models import LanguageModel, PriceVersion, Provider, require_basis
 from catalog.pricing import Price
 from config.api.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
@@ -411,14 +411,20 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             )
             self.attest(by=by)
 
-    def reprice(self, price: Price) -> None:
-        """ANY → same. Sets the price of later requests."""
+    def reprice(self, price: Price, *, basis: int | None = None) -> bool:
+        """ANY → same. Sets the price of later requests; returns ``True``.
+
+        ``basis`` is the price version that the caller has seen. Raises
+        :class:`catalog.models.PriceMoved` if it is not the present one.
+        """
         with transaction.atomic():
             self.lock_present()
+            require_basis(self.price_id, basis)
             version = PriceVersion.of(subject_id=self.pk, price=price)
             version.save()
             self.price = version
             self.save_fields("price")
+        return True
 
     def limit_time(self, limits: TimeLimits) -> None:
         """ANY → same. Sets the limits of later calls. A validation stays: it has its own."""

@@ -1,0 +1,5 @@
+"""The page on which an operator edits every rate of a price, with its conditions."""
+
+from catalog.admin.prices.page import PricePage
+
+__all__ = ["PricePage"]
