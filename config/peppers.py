@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from django.conf import settings
+from config.live_settings import settings
 
 API_KEY: Final = b"causeway.api-key"
 END_USER: Final = b"causeway.end-user"

@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
-from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
@@ -24,6 +23,7 @@ from config.api.errors import (
     RequestTimeout,
     Unavailable,
 )
+from config.live_settings import settings
 from config.server import logs
 from config.server.bodies import ClientGone, Receive, Scope, Send
 from config.server.bulkheads import Occupancy

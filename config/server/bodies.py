@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from django.conf import settings
 
 from config.api.errors import GatewayError, PayloadTooLarge
+from config.live_settings import settings
 from config.server.bulkheads import Occupancy
 
 Scope = MutableMapping[str, Any]

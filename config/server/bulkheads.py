@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
 
-from django.conf import settings
 from prometheus_client import Counter, Gauge
 
 from config.api.errors import GatewayError, TooManyRequests, Unavailable
+from config.live_settings import settings
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from django.conf import settings
-
 from catalog import dialects
 from catalog.dialects.base import (
     Body,
@@ -36,6 +34,7 @@ from config.api.errors import (
 )
 from config.egress.client import EgressClient, OutboundResponse
 from config.egress.limits import tighten
+from config.live_settings import settings
 from config.server.load.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.copies.organizations import record_first_use

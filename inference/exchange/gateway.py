@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from django.conf import settings
 from msgspec.structs import replace
 
 from billing.rate_limits import Rate, RateLimited
@@ -20,6 +19,7 @@ from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError, Unauthenticated, UpstreamError
 from config.egress.client import EgressClient
+from config.live_settings import settings
 from config.server.batching.suspects import Suspects
 from config.server.batching.waits import Blocked
 from config.server.bulkheads import Bulkheads, Occupancy

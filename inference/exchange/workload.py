@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from django.conf import settings
-
 from catalog.dialects.base import Body
 from config.egress.client import OutboundResponse
+from config.live_settings import settings
 from config.server.bulkheads import Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime

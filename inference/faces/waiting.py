@@ -9,9 +9,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from django.conf import settings
-
 from config.api.errors import InvalidRequest
+from config.live_settings import settings
 
 # The shortest pause between two comments, whatever a caller says that it bears.
 _SHORTEST_INTERVAL: Final = 0.5

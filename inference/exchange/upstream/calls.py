@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from django.conf import settings
-
 from catalog.dialects.base import Call, Dialect, Untranslatable
 from config import egress
 from config.egress.client import EgressClient, OutboundResponse
 from config.egress.limits import tighten
+from config.live_settings import settings
 from config.telemetry.tracing import request_span, tracing
 from inference.exchange.upstream import failures
 from inference.requests.operations import ROWS

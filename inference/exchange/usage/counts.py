@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from django.conf import settings
-
+from config.live_settings import settings
 from config.server.load.figures import figures
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Route
