@@ -105,6 +105,10 @@ class Connection(asyncio.Protocol):
         self._set_buffer_limits: Callable[..., None] | None = None
         self._on_lost = on_lost
         self._on_end: Callable[[Connection], None] | None = None
+        # The unread parts of the body. The parser appends them itself: a stream has a part for each
+        # event, and a method would cost more than the part.
+        self._parts: list[bytes] = []
+        self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
         self._loop = asyncio.get_running_loop()
         self._waits = _Waits(self._loop, lambda phase: self.fail(TimedOut(phase)))
@@ -128,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._header_count = 0
         self._bytes_without_body = 0
         self._size = 0
-        self._parts: list[bytes] = []
+        self._parts.clear()
 
     @property
     def is_reusable(self) -> bool:
@@ -195,10 +199,13 @@ class Connection(asyncio.Protocol):
 
     def take_body(self) -> bytes:
         """Returns the unread bytes of the body and resumes reading from the upstream."""
-        parts, self._parts, self._size = self._parts, [], 0
+        parts = self._parts
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        self._size = 0
         if self._is_paused:
             self._resume()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return body
 
     def linger(self, seconds: float, on_end: Callable[[Connection], None]) -> None:
         """Waits in the background for the end of a response that is no longer read."""
@@ -234,6 +241,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._bytes_without_body += len(data)
+        known, is_lingering = len(self._parts), self._on_end is not None
         began = time.perf_counter()
         try:
             self._parser.feed_data(data)
@@ -244,12 +252,22 @@ class Connection(asyncio.Protocol):
             self.is_complete = False
             self.fail(BadResponse())
         self.spent += time.perf_counter() - began
-        if self._bytes_without_body > _HEAD_BYTES:
+        if len(self._parts) > known:
+            self._note_body(known, is_dropped=is_lingering)
+        elif self._bytes_without_body > _HEAD_BYTES:
             self.fail(BadResponse("headers without end"))
-        if self._size > _WAITING_BYTES and not self._is_paused and self.is_open:
-            self._pause()
         if self._has_head:
             self._waits.wake()
+
+    def _note_body(self, known: int, *, is_dropped: bool) -> None:
+        """Notes the parts that have arrived after the ``known`` ones; pauses when many wait."""
+        self._bytes_without_body = 0
+        if is_dropped:
+            self._parts.clear()
+            return
+        self._size += sum(map(len, self._parts[known:]))
+        if self._size > _WAITING_BYTES and not self._is_paused and self.is_open:
+            self._pause()
 
     def _pause(self) -> None:
         """Pauses reading from the upstream, with or without TLS.
@@ -323,12 +341,6 @@ class Connection(asyncio.Protocol):
             raise httptools.HttpParserError
         else:
             self._has_head = True
-
-    def on_body(self, data: bytes) -> None:
-        self._bytes_without_body = 0
-        if self._on_end is None:
-            self._size += len(data)
-            self._parts.append(data)
 
     def on_message_complete(self) -> None:
         if not self._has_head:
