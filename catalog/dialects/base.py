@@ -202,8 +202,9 @@ class Chunk(msgspec.Struct):
 
     A chunk without choices carries something else, for instance the usage. A chunk with ``repeats``
     stands for several events that equal the previous chunk except for their choices: each item is
-    the JSON of the choices of one event, and ``fields`` is empty. ``data`` are bytes that pass as
-    they are: of an answer that is no JSON, such as audio, or of an event in the caller's format.
+    the JSON of the choices of one event without the ``frame`` around it, which all of them share,
+    and ``fields`` is empty. ``data`` are bytes that pass as they are: of an answer that is no JSON,
+    such as audio, or of an event in the caller's format.
     ``native_finish_reason`` is the provider's own word where no choice has it.
     """
 
@@ -217,8 +218,15 @@ class Chunk(msgspec.Struct):
     is_unmarked: bool = False
     upstream_id: str | None = None
     repeats: list[bytes] = []
+    frame: tuple[bytes, bytes] = (b"", b"")
     data: bytes = b""
     native_finish_reason: str | None = None
+
+    @property
+    def repeated_choices(self) -> list[bytes]:
+        """The JSON of the choices of each event that the chunk stands for."""
+        before, after = self.frame
+        return [before + each + after for each in self.repeats]
 
 
 class StreamParser(Protocol):

@@ -90,9 +90,13 @@ class Renderer:
         if chunk.repeats:
             self._tally.add_output(chunk.output_bytes)
             prefix, repeats = self._prefix or self._encode_prefix(), chunk.repeats
+            before, after = chunk.frame
             if self._request.is_reasoning_hidden:
-                repeats = [_encode(hide_reasoning(msgspec.Raw(choices))) for choices in repeats]
-            return prefix + (b"}\n\n" + prefix).join(repeats) + b"}\n\n"
+                whole = map(msgspec.Raw, chunk.repeated_choices)
+                repeats = [_encode(hide_reasoning(choices)) for choices in whole]
+                before = after = b""
+            before, after = prefix + before, after + b"}\n\n"
+            return before + (after + before).join(repeats) + after
         self._tally.add(chunk)
         if chunk.is_done:
             return b""

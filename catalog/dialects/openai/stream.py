@@ -61,6 +61,7 @@ class ChoicesParser:
         "_choices",
         "_decoder",
         "_finished",
+        "_frame",
         "_has_usage",
         "_head",
         "_is_done",
@@ -87,6 +88,8 @@ class ChoicesParser:
         self._head = self._tail = b""
         self._text = slice(0)
         self._others = 0
+        # The parts of the choices before and after the text.
+        self._frame = (b"", b"")
         self._searches_left = _MAX_SEARCHES
         self.pending: list[Chunk] = []
 
@@ -111,10 +114,16 @@ class ChoicesParser:
             or (found := find_repeats(data, self._head, self._tail)) is None
         ):
             return 0
-        before, after = b"data: " + self._before, self._after + b"\n\n"
-        repeats = data[len(before) : found.end - len(after)].split(after + before)
-        size = found.text_bytes + found.events * self._others
-        self.pending.append(Chunk(fields={}, has_choices=True, repeats=repeats, output_bytes=size))
+        size = found.text_bytes + len(found.texts) * self._others
+        self.pending.append(
+            Chunk(
+                fields={},
+                has_choices=True,
+                repeats=found.texts,
+                frame=self._frame,
+                output_bytes=size,
+            )
+        )
         return found.end
 
     def _feed_events(self, data: bytes) -> None:
@@ -201,6 +210,7 @@ class ChoicesParser:
                 self._tail = raw[end - 1 :] + self._after
                 self._text = slice(len(self._head) - 1, 1 - len(self._tail) or None)
                 self._others = others
+                self._frame = raw[: start + 1], raw[end - 1 :]
 
     def _note_frame(self, event: bytes, fields: dict[str, msgspec.Raw], *, is_blank: bool) -> None:
         """Stores the bytes around the choices of an event without a usage."""

@@ -10,9 +10,9 @@ _SPECIAL = re.compile(rb'["\\\x00-\x1f]')
 
 
 class Repeats(NamedTuple):
-    """Events at the start of some bytes: their number, the bytes of their texts, and their end."""
+    """Events at the start of some bytes: their texts, the bytes of these, and their end."""
 
-    events: int
+    texts: list[bytes]
     text_bytes: int
     end: int
 
@@ -33,7 +33,7 @@ def find_repeats(data: bytes, head: bytes, tail: bytes) -> Repeats | None:
     joined = b"".join(texts)
     if not joined.isascii() or _SPECIAL.search(joined):
         return None
-    return Repeats(len(texts), len(joined), end)
+    return Repeats(texts, len(joined), end)
 
 
 def end_of_second_event(data: bytes) -> int:

@@ -31,7 +31,9 @@ def test_an_event_like_the_last_one_yields_only_its_choices(after: dict[str, Any
     first, second = read(event("a", **after), event("bc", **after))
     assert first.repeats == []
     assert first.model == "m"
-    assert second.repeats == [b'[{"index":0,"delta":{"content":"bc"},"finish_reason":null}]']
+    assert second.repeated_choices == [
+        b'[{"index":0,"delta":{"content":"bc"},"finish_reason":null}]'
+    ]
     assert (second.fields, second.output_bytes, second.has_choices) == ({}, 2, True)
 
 
@@ -77,7 +79,7 @@ def test_a_malformed_event_after_a_like_event_is_refused(broken: bytes) -> None:
 
 
 def choices_of(chunk: Chunk) -> Any:
-    [raw] = chunk.repeats or [bytes(chunk.fields["choices"])]
+    [raw] = chunk.repeated_choices or [bytes(chunk.fields["choices"])]
     return json.loads(raw)
 
 
@@ -90,9 +92,9 @@ def test_like_events_in_one_read_make_one_chunk(texts: list[str], other: int) ->
     together = read(events[0], b"".join(events[1:]))[1:]
     assert len(together) <= 5
     assert sum(c.output_bytes for c in together) == sum(c.output_bytes for c in apart)
-    assert [raw for c in together for raw in c.repeats or [bytes(c.fields["choices"])]] == [
-        raw for c in apart for raw in c.repeats or [bytes(c.fields["choices"])]
-    ]
+    assert [
+        raw for c in together for raw in c.repeated_choices or [bytes(c.fields["choices"])]
+    ] == [raw for c in apart for raw in c.repeated_choices or [bytes(c.fields["choices"])]]
 
 
 def chunk_of(choice: dict[str, Any], **after: Any) -> bytes:
@@ -174,7 +176,7 @@ def flatten(chunks: list[Chunk]) -> tuple[list[Any], int, bool]:
         json.loads(raw)
         for chunk in chunks
         if not chunk.is_done
-        for raw in (chunk.repeats or [bytes(chunk.fields["choices"])])
+        for raw in (chunk.repeated_choices or [bytes(chunk.fields["choices"])])
     ]
     return choices, sum(chunk.output_bytes for chunk in chunks), chunks[-1].is_done
 
