@@ -113,6 +113,8 @@ def round_scaled(amount: int, scale: int, *, round_up: bool = False) -> int:
 
     It is rounded half to even, or up for a bound such as a hold.
     """
+    if not amount:
+        return 0
     if scale <= _NANO_DIGITS:
         raised: int = amount * 10 ** (_NANO_DIGITS - scale)
         return raised

@@ -13,6 +13,16 @@ from catalog.pricing import Usage
 NULL: Final = msgspec.Raw(b"null")
 
 
+# The members of the details of a usage that count, and our names for them.
+_PROMPT_DETAILS: Final = {
+    "cached_tokens": "cached", "cache_write_tokens": "cache_write", "audio_tokens": "audio",
+}  # fmt: skip
+_COMPLETION_DETAILS: Final = {
+    "reasoning_tokens": "reasoning", "image_tokens": "image_output",
+    "audio_tokens": "audio_output",
+}  # fmt: skip
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: Any = None
     completion_tokens: Any = None
@@ -29,8 +39,10 @@ class _Usage(msgspec.Struct):
     def searches(self) -> Any:
         """The count of searches that the provider reports; ``None`` without one."""
         for tools in (self.server_tool_use_details, self.server_tool_use):
-            if (count := _detail(tools, "web_search_requests")) is not None:
-                return count
+            if isinstance(tools, dict):
+                count = tools.get("web_search_requests")
+                if count is not None:
+                    return count
         if self.num_search_queries is not None:
             return self.num_search_queries
         return self.num_sources_used
@@ -57,16 +69,19 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
         return None
     if usage is None:
         return None
+    parts: dict[str, Any] = {}
+    for details, names in (
+        (usage.prompt_tokens_details, _PROMPT_DETAILS),
+        (usage.completion_tokens_details, _COMPLETION_DETAILS),
+    ):
+        if isinstance(details, dict):
+            parts |= {names[name]: details[name] for name in names.keys() & details.keys()}
+    if (searches := usage.searches) is not None:
+        parts["searches"] = searches
     counted = read_usage(
         usage.prompt_tokens,
         usage.completion_tokens if completion is None else completion,
-        cached=_detail(usage.prompt_tokens_details, "cached_tokens"),
-        cache_write=_detail(usage.prompt_tokens_details, "cache_write_tokens"),
-        reasoning=_detail(usage.completion_tokens_details, "reasoning_tokens"),
-        image_output=_detail(usage.completion_tokens_details, "image_tokens"),
-        audio=_detail(usage.prompt_tokens_details, "audio_tokens"),
-        audio_output=_detail(usage.completion_tokens_details, "audio_tokens"),
-        searches=usage.searches,
+        **parts,
     )
     if counted is not None and counted.reasoning:
         # Some servers do not count reasoning as part of the completion; only the total shows it.
@@ -74,10 +89,6 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
         if usage.total_tokens == counted.prompt + beside:
             return replace(counted, completion=beside)
     return counted
-
-
-def _detail(details: Any, name: str) -> Any:
-    return details.get(name) if isinstance(details, dict) else None
 
 
 def read_text(fields: dict[str, msgspec.Raw], name: str) -> str | None:

@@ -39,8 +39,9 @@ class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished", "_is_final", "_is_last",
-        "_most_output", "_prompt_tokens", "_request", "at", "finish_reason",
+        "_believed", "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished", "_is_final",
+        "_is_last",
+        "_most_output", "_parts", "_prompt_tokens", "_request", "at", "finish_reason",
         "native_finish_reason", "output_bytes", "reported_cost_nano", "upstream_id",
         "upstream_model", "usage", "usage_body",
     )  # fmt: skip
@@ -74,8 +75,12 @@ class Tally:
         # The candidate that answers, and the most tokens that it may produce.
         self._candidate: Candidate | None = None
         self._most_output = 0
+        # The last usage that was judged, and what is believed of it.
+        self._believed: tuple[Usage, Usage] | None = None
+        # The last usage that was priced, its candidate, its cost and the parts of that.
         self._costed: tuple[Usage, Candidate] | None = None
         self._cost = NO_COST
+        self._parts = Costs(0, 0, 0, 0)
 
     def add(self, part: Reply | Chunk) -> None:
         """Counts a reply or chunk, and writes both finish reasons into its choices."""
@@ -135,7 +140,7 @@ class Tally:
 
     def allow(self, candidate: Candidate, max_tokens: int | None = None) -> None:
         """Sets the candidate that answers, and the bound that the gateway set on its answer."""
-        self._candidate = candidate
+        self._candidate, self._believed = candidate, None
         bound = output_bound(self._request, candidate.route) if max_tokens is None else max_tokens
         self._most_output = bound * self._request.choices
 
@@ -212,14 +217,19 @@ class Tally:
         return Count(replace(usage, milliseconds=self.estimate().milliseconds), True)
 
     def _believe(self, usage: Usage) -> Usage:
-        candidate = self._candidate
-        cost_of = None if candidate is None else partial(self._calculate, candidate)
-        return believe(usage, self._allowance(), cost_of)
+        if self._believed is None or self._believed[0] is not usage:
+            candidate = self._candidate
+            cost_of = None if candidate is None else partial(self._calculate, candidate)
+            self._believed = usage, believe(usage, self._allowance(), cost_of)
+        return self._believed[1]
 
     @property
     def is_believed(self) -> bool:
         """Returns whether the upstream's usage, if there is one, is believed as it is."""
-        return self.usage is None or self._believe(self.usage) == self.usage
+        if self.usage is None:
+            return True
+        believed = self._believe(self.usage)
+        return believed is self.usage or believed == self.usage
 
     def find_claim(self) -> Claim | None:
         """Returns what the upstream claimed beyond what was allowed; ``None`` if nothing."""
@@ -239,9 +249,10 @@ class Tally:
         """Returns the cost of a usage at the candidate's price; ``None`` costs nothing."""
         if usage is None:
             return NO_COST
-        # Remembered, because the last event of a stream and its settlement need the same cost.
+        # Remembered, because the answer and its settlement need the same cost.
         if self._costed != (usage, candidate):
-            self._costed, self._cost = (usage, candidate), self._calculate(candidate, usage)
+            self._costed, self._parts = (usage, candidate), self._split(candidate, usage)
+            self._cost = self._add_fee(candidate, self._parts.total)
         return self._cost
 
     def complete(self, usage: Usage) -> Usage:
@@ -251,10 +262,18 @@ class Tally:
 
     def split_cost(self, usage: Usage, candidate: Candidate) -> Costs:
         """Returns what the parts of a usage cost at the candidate's price."""
+        self.price(usage, candidate)
+        return self._parts
+
+    def _split(self, candidate: Candidate, usage: Usage) -> Costs:
         return split_cost(candidate.route.price, self.complete(usage), self.at)
 
     def _calculate(self, candidate: Candidate, usage: Usage) -> Cost:
         upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self.at)
+        return self._add_fee(candidate, upstream_nano)
+
+    def _add_fee(self, candidate: Candidate, upstream_nano: int) -> Cost:
+        """Returns the cost with what credits pay of it: all, or the fee on an own credential."""
         credits_nano = upstream_nano
         if candidate.is_byok:
             credits_nano = fee_nano(upstream_nano, self._fee_percent)
