@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar, overload
 
 import aiohappyeyeballs
 from cryptography import x509
@@ -33,6 +33,7 @@ from config.egress.rules import OutboundRequest
 
 AsyncResolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Origin = tuple[str, str, int]
+Default = TypeVar("Default")
 
 # Shorter than, or close to, the time for which common servers keep an idle connection.
 _KEPT_SECONDS: Final = 15.0
@@ -319,6 +320,16 @@ class Headers(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         return self._fields[name.lower()]
+
+    @overload
+    def get(self, name: str, default: None = None, /) -> str | None: ...
+
+    @overload
+    def get(self, name: str, default: Default, /) -> str | Default: ...
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        # The method of ``Mapping`` raises and catches an error for each header that is missing.
+        return self._fields.get(name.lower(), default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
 import msgspec
-from django.conf import settings
 
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError
+from config.live_settings import settings
 from config.server.bodies import (
     Message,
     Receive,
@@ -268,6 +268,9 @@ class Connection(RequestHead):
         if self._keepalive is not None:
             self._keepalive.stop()
         end: Message = {"type": "http.response.body", "body": b""}
+        if self._cycle.is_read:
+            await self._send(end)
+            return
         try:
             async with asyncio.timeout(settings.HOLD_TIMEOUT):
                 await self._send(end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from hmac import compare_digest
 from typing import Final
 
 from accounts.bearers import bearer_digests
@@ -17,6 +18,9 @@ from inference.requests.multipart import MAX_PARTS, is_form, read_boundary
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 # The SDKs of OpenAI and Anthropic count here how often they have sent a request before.
 RETRY_COUNT: Final = b"x-stainless-retry-count"
+_AUTHORIZATION: Final = b"authorization"
+# The note of a connection about the key that it has sent last.
+_KEY_NOTE: Final = "key"
 # These headers change what is answered, beside the body.
 _SESSION: Final = b"x-session-id"
 _ANTHROPIC: Final = b"anthropic-"
@@ -46,12 +50,22 @@ class RequestHead:
         self.cache_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def digests(self) -> KeyDigests:
-        """Returns the digests of the caller's key; raises :class:`Unauthenticated`."""
-        return bearer_digests(self.authorization())
+        """Returns the digests of the caller's key; raises :class:`Unauthenticated`.
+
+        Most connections send the same key again: its digests are kept while the connection lasts.
+        """
+        notes = self._scope["causeway.cycle"].notes
+        told = b"\0".join(self._headers(_AUTHORIZATION))
+        known: tuple[bytes, KeyDigests] | None = notes.get(_KEY_NOTE)
+        if known is not None and compare_digest(known[0], told):
+            return known[1]
+        digests = bearer_digests(self.authorization())
+        notes[_KEY_NOTE] = told, digests
+        return digests
 
     def authorization(self) -> str | None:
         """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
-        return self.single_header(b"authorization", "Send one Authorization header.")
+        return self.single_header(_AUTHORIZATION, "Send one Authorization header.")
 
     def host(self) -> str:
         """Returns the host as Django reads it; several hosts are joined, which no host matches."""

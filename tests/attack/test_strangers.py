@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -13,6 +15,7 @@ from accounts.models import ApiKey
 from config import secrets
 from endusers.models import EndUser
 from inference.models import Generation
+from tests.support import factories
 from tests.support.attack import Answer, connect, head_of
 from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
@@ -133,6 +136,23 @@ def test_a_revoked_key_is_known_for_no_longer_than_its_next_admission(service: S
     # Both workers may know the key; each learns of the change with its first admission.
     assert {service.chat().status_code for _ in range(8)} == {401}
     assert Generation.objects.count() == 1
+
+
+def test_each_request_of_a_connection_belongs_to_the_key_that_it_sends(service: Site) -> None:
+    """A proxy sends the requests of many callers over one connection."""
+    own, other = service.tenant, factories.make_tenant("Other")
+    body = json.dumps(service.chat_body()).encode()
+    statuses = []
+    with connect(service.server) as line:
+        for key in (own.api_key, own.api_key, other.api_key, make_up(), own.api_key):
+            head = head_of("POST", CHAT, Content_Length=len(body), Authorization=f"Bearer {key}")
+            line.send(head + body)
+            statuses.append(line.receive_answer().status)
+        line.send(head_of("POST", CHAT, Content_Length=len(body)) + body)
+        statuses.append(line.receive_answer().status)
+    assert statuses == [200, 200, 200, 401, 200, 401]
+    counts = Counter(Generation.objects.values_list("organization", flat=True))
+    assert counts == {own.organization.pk: 3, other.organization.pk: 1}
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])

@@ -37,6 +37,7 @@ class Connection(Protocol):
     flow: FlowControl
     server_state: ServerState
     body_bytes: int
+    notes: dict[str, Any]
 
     def recognize(self) -> None:
         """Notes that the caller is known."""
@@ -165,6 +166,16 @@ class Cycle:
     def count_unread(self) -> int:
         """Returns the number of bytes that the caller has not read."""
         return self._connection.count_unread()
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What the application notes for later requests of the same connection."""
+        return self._connection.notes
+
+    @property
+    def is_read(self) -> bool:
+        """Returns whether the caller reads fast enough that sending need not wait."""
+        return not self._connection.flow.write_paused
 
     def watch(self) -> None:
         """Cancels the application's task when the caller leaves, or now if it has left."""

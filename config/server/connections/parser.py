@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
@@ -24,6 +25,8 @@ Headers = list[tuple[bytes, bytes]]
 
 # What is parsed at once: a limit on bytes is exceeded by no more than this.
 _PIECE_BYTES: Final = 65_536
+# A longer URL is not remembered.
+_SHORT_URL_BYTES: Final = 128
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -150,8 +153,7 @@ class BoundedParser(asyncio.Protocol):
     def read_head(self) -> dict[str, Any]:
         """Returns the scope of the request whose head has arrived; raises :class:`Fault`."""
         _check_head(self._parser, self._url, self._headers, self._bodyless_bytes)
-        url = httptools.parse_url(self._url)
-        path = url.path.decode("ascii")
+        path, raw_path, query = _split_url(self._url)
         if self._has_head_deadline:
             self._has_head_deadline = False
             self._worker.heads.stop(self)
@@ -166,9 +168,9 @@ class BoundedParser(asyncio.Protocol):
             "scheme": self.scheme,
             "root_path": "",
             "method": self._parser.get_method().decode("ascii"),
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": url.path,
-            "query_string": url.query or b"",
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
             "headers": self._headers,
         }
 
@@ -226,6 +228,21 @@ class BoundedParser(asyncio.Protocol):
             # No request was begun, so no response is due: a client might take it for another's.
             self._worker.refusals.count(Reason.IDLE, self._host)
             self.transport.close()
+
+
+def _split_url(url: bytes) -> tuple[str, bytes, bytes]:
+    """Returns the path of a request's URL in plain and in raw form, and its query."""
+    return _recall_url(url) if len(url) <= _SHORT_URL_BYTES else _parse_url(url)
+
+
+def _parse_url(url: bytes) -> tuple[str, bytes, bytes]:
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
+
+
+# Most requests have one of a few URLs.
+_recall_url: Final = lru_cache(maxsize=128)(_parse_url)
 
 
 def _require_room(headers: Headers) -> None:

@@ -54,7 +54,7 @@ class HttpProtocol(BoundedParser):
 
     __slots__ = (
         "_answered", "_application", "_is_ending", "_is_lost", "_pipeline", "_unread",
-        "_waiting_refusal", "ends_at", "held_bytes", "is_recognized", "pools",
+        "_waiting_refusal", "ends_at", "held_bytes", "is_recognized", "notes", "pools",
     )  # fmt: skip
 
     def __init__(self, config: Config, *args: Any, **kwargs: Any) -> None:
@@ -63,6 +63,7 @@ class HttpProtocol(BoundedParser):
         self.is_recognized = False
         self.held_bytes = 0
         self.pools: tuple[Pool, ...] = ()
+        self.notes: dict[str, Any] = {}
         self._is_ending = False
         self.ends_at = 0.0
         self._waiting_refusal: bytes | None = None

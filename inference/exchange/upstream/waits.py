@@ -18,6 +18,11 @@ _DURATION: Final = re.compile(
 _NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
 # "Sun, 06 Nov 1994 08:49:37 GMT", and the two older forms of HTTP.
 _DATE: Final = re.compile(r"[A-Za-z]{3,9},? [A-Za-z0-9 :-]{16,32}", re.ASCII)
+# The headers that say how much is left of a limit, and when it is full again.
+_LIMITS: Final = tuple(
+    (f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}")
+    for kind in ("requests", "tokens")
+)
 # How long nothing is sent when the upstream does not say.
 _UNKNOWN_PAUSE: Final = 5.0
 
@@ -50,10 +55,9 @@ def read_pause(headers: Mapping[str, str]) -> float | None:
     These are the headers of OpenAI, which most providers send; others name no such limit.
     """
     pause: float | None = None
-    for kind in ("requests", "tokens"):
-        if headers.get(f"X-RateLimit-Remaining-{kind}") == "0":
-            reset = _parse_duration(headers.get(f"X-RateLimit-Reset-{kind}", ""))
-            pause = max(pause or 0.0, reset)
+    for remaining, reset in _LIMITS:
+        if headers.get(remaining) == "0":
+            pause = max(pause or 0.0, _parse_duration(headers.get(reset, "")))
     return pause
 
 
