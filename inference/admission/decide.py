@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
-from django.conf import settings
 
 from accounts.bearers import require_inference, require_usable
 from accounts.models import require_here
@@ -17,6 +16,7 @@ from accounts.policy import Policy, require_ingress_region
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
 from config.api.errors import InvalidRequest
 from config.clocks.clock import clock
+from config.live_settings import settings
 from config.secrets import hash_end_user
 from inference import metrics
 from inference.admission.authority import Authority, GovernedKey
@@ -348,7 +348,7 @@ def build_context(
         own=key.routes,
         workspace_id=authority.workspace_id,
         key_digest=key_digest,
-        policy=key.policy & Policy.of(served_in=region),
+        policy=key.policy if region is None else key.policy & Policy.of(served_in=region),
         organization_id=authority.organization_id,
         member_id=authority.member_id,
         defaults=key.rules.defaults,

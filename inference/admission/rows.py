@@ -66,7 +66,7 @@ def make_row(entry: AdmissionRequest, admission: Admission) -> GenerationRow:
         http_referer=entry.http_referer,
         app_title=entry.app_title,
         user_agent=entry.user_agent,
-        operation=entry.request.operation.value,
+        operation=entry.request.operation,
         streamed=entry.request.stream,
         model=route.model_slug,
         private_endpoint_id=route.endpoint_id if route.is_private else None,

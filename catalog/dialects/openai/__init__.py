@@ -81,7 +81,7 @@ def path(call: Call) -> str:
     """Returns the path of a call: a request that shows the model images is an edit of them."""
     if call.operation is Operation.IMAGES and shows_images(call.fields):
         return EDITS
-    return call.operation.value
+    return call.operation
 
 
 def build_request(
