@@ -91,6 +91,37 @@ class _Waits:
         self._timer = self._loop.call_at(due, self._look)
 
 
+class _Body:
+    """The unread parts of a body.
+
+    The parser adds them itself: a stream has a part for each event, and a method of ours would cost
+    more than the part. :meth:`count` makes ``size`` the number of their bytes.
+    """
+
+    __slots__ = ("_counted", "_parts", "add", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._counted = self.size = 0
+        self.add = self._parts.append
+
+    def count(self) -> bool:
+        """Counts the bytes of new parts; returns whether there are any."""
+        self.size += sum(map(len, self._parts[self._counted :]))
+        has_new, self._counted = len(self._parts) > self._counted, len(self._parts)
+        return has_new
+
+    def take(self) -> bytes:
+        """Removes all parts and returns their bytes."""
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self.clear()
+        return body
+
+    def clear(self) -> None:
+        self._parts.clear()
+        self._counted = self.size = 0
+
+
 class Connection(asyncio.Protocol):
     """Sends one request at a time and receives its response, for one waiting reader.
 
@@ -105,10 +136,8 @@ class Connection(asyncio.Protocol):
         self._set_buffer_limits: Callable[..., None] | None = None
         self._on_lost = on_lost
         self._on_end: Callable[[Connection], None] | None = None
-        # The unread parts of the body. The parser appends them itself: a stream has a part for each
-        # event, and a method would cost more than the part.
-        self._parts: list[bytes] = []
-        self.on_body = self._parts.append
+        self._body = _Body()
+        self.on_body = self._body.add
         self._parser = httptools.HttpResponseParser(self)
         self._loop = asyncio.get_running_loop()
         self._waits = _Waits(self._loop, lambda phase: self.fail(TimedOut(phase)))
@@ -131,8 +160,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._header_count = 0
         self._bytes_without_body = 0
-        self._size = 0
-        self._parts.clear()
+        self._body.clear()
 
     @property
     def is_reusable(self) -> bool:
@@ -153,7 +181,7 @@ class Connection(asyncio.Protocol):
     @property
     def has_news(self) -> bool:
         """Returns whether the reader need not wait: bytes, the end or a problem have arrived."""
-        return bool(self._parts) or self.is_complete or self.problem is not None
+        return bool(self._body.size) or self.is_complete or self.problem is not None
 
     def send(self, head: bytes, body: bytes, rest: Sequence[bytes | memoryview] = ()) -> None:
         """Begins an exchange and sends the first piece of the request."""
@@ -199,10 +227,7 @@ class Connection(asyncio.Protocol):
 
     def take_body(self) -> bytes:
         """Returns the unread bytes of the body and resumes reading from the upstream."""
-        parts = self._parts
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        parts.clear()
-        self._size = 0
+        body = self._body.take()
         if self._is_paused:
             self._resume()
         return body
@@ -241,7 +266,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._bytes_without_body += len(data)
-        known, is_lingering = len(self._parts), self._on_end is not None
+        is_lingering = self._on_end is not None
         began = time.perf_counter()
         try:
             self._parser.feed_data(data)
@@ -252,22 +277,16 @@ class Connection(asyncio.Protocol):
             self.is_complete = False
             self.fail(BadResponse())
         self.spent += time.perf_counter() - began
-        if len(self._parts) > known:
-            self._note_body(known, is_dropped=is_lingering)
+        if self._body.count():
+            self._bytes_without_body = 0
+            if is_lingering:
+                self._body.clear()
+            elif self._body.size > _WAITING_BYTES and not self._is_paused and self.is_open:
+                self._pause()
         elif self._bytes_without_body > _HEAD_BYTES:
             self.fail(BadResponse("headers without end"))
         if self._has_head:
             self._waits.wake()
-
-    def _note_body(self, known: int, *, is_dropped: bool) -> None:
-        """Notes the parts that have arrived after the ``known`` ones; pauses when many wait."""
-        self._bytes_without_body = 0
-        if is_dropped:
-            self._parts.clear()
-            return
-        self._size += sum(map(len, self._parts[known:]))
-        if self._size > _WAITING_BYTES and not self._is_paused and self.is_open:
-            self._pause()
 
     def _pause(self) -> None:
         """Pauses reading from the upstream, with or without TLS.

@@ -45,6 +45,7 @@ from inference.requests.parsing import InferenceRequest
 
 # The comment that a quiet stream sends, so that proxies do not close it.
 _KEEPALIVE: Final = b": CAUSEWAY PROCESSING\n\n"
+_END: Final[Message] = {"type": "http.response.body", "body": b""}
 # A long answer is sent in pieces of this size, each when the caller has read the ones before.
 _PIECE_BYTES: Final = 262_144
 # How long a caller may leave a piece of an answer unread.
@@ -72,8 +73,7 @@ class Connection(RequestHead):
     def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(scope)
         self.operation = operation
-        self._receive = receive
-        self._send = send
+        self._receive, self._send = receive, send
         self._cycle: Cycle = scope["causeway.cycle"]
         self.access_entry: AccessEntry | None = scope.get(ENTRY)
         self.generation_id = ""
@@ -267,13 +267,11 @@ class Connection(RequestHead):
         """Ends a stream; raises :class:`CallerStuck` if the caller does not read its end."""
         if self._keepalive is not None:
             self._keepalive.stop()
-        end: Message = {"type": "http.response.body", "body": b""}
         if self._cycle.is_read:
-            await self._send(end)
-            return
+            return await self._send(_END)
         try:
             async with asyncio.timeout(settings.HOLD_TIMEOUT):
-                await self._send(end)
+                await self._send(_END)
         except TimeoutError:
             raise CallerStuck from None
 

@@ -77,7 +77,7 @@ class Tally:
         self._most_output = 0
         # The last usage that was judged, and what is believed of it.
         self._believed: tuple[Usage, Usage] | None = None
-        # The last usage that was priced, its candidate, its cost and the parts of that.
+        # The last usage that was priced, its candidate, its cost and the parts of that cost.
         self._costed: tuple[Usage, Candidate] | None = None
         self._cost = NO_COST
         self._parts = Costs(0, 0, 0, 0)
@@ -159,17 +159,10 @@ class Tally:
             # The text to speak is known before it is spoken.
             characters=request.allowed.characters,
             searches=request.least.searches,
-            milliseconds=request.milliseconds or self._estimate_speech(),
+            milliseconds=request.milliseconds or _estimate_speech(request, self.output_bytes),
             output_images=min(usage.output_images, request.allowed.output_images),
             image_variant=request.least.image_variant if usage.output_images else "",
         )
-
-    def _estimate_speech(self) -> int:
-        """Estimates the milliseconds of the speech so far from the size of its output."""
-        allowed = self._request.allowed
-        if not allowed.characters:
-            return 0
-        return min(self.output_bytes * 1000 // SPEECH_BYTES, allowed.milliseconds)
 
     def count(self) -> Count:
         """Returns the usage so far, as far as it is believed: within what was allowed.
@@ -226,9 +219,7 @@ class Tally:
     @property
     def is_believed(self) -> bool:
         """Returns whether the upstream's usage, if there is one, is believed as it is."""
-        if self.usage is None:
-            return True
-        believed = self._believe(self.usage)
+        believed = None if self.usage is None else self._believe(self.usage)
         return believed is self.usage or believed == self.usage
 
     def find_claim(self) -> Claim | None:
@@ -251,8 +242,9 @@ class Tally:
             return NO_COST
         # Remembered, because the answer and its settlement need the same cost.
         if self._costed != (usage, candidate):
-            self._costed, self._parts = (usage, candidate), self._split(candidate, usage)
-            self._cost = self._add_fee(candidate, self._parts.total)
+            self._parts = split_cost(candidate.route.price, self.complete(usage), self.at)
+            self._cost = _add_fee(candidate, self._parts.total, self._fee_percent)
+            self._costed = usage, candidate
         return self._cost
 
     def complete(self, usage: Usage) -> Usage:
@@ -265,19 +257,9 @@ class Tally:
         self.price(usage, candidate)
         return self._parts
 
-    def _split(self, candidate: Candidate, usage: Usage) -> Costs:
-        return split_cost(candidate.route.price, self.complete(usage), self.at)
-
     def _calculate(self, candidate: Candidate, usage: Usage) -> Cost:
         upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self.at)
-        return self._add_fee(candidate, upstream_nano)
-
-    def _add_fee(self, candidate: Candidate, upstream_nano: int) -> Cost:
-        """Returns the cost with what credits pay of it: all, or the fee on an own credential."""
-        credits_nano = upstream_nano
-        if candidate.is_byok:
-            credits_nano = fee_nano(upstream_nano, self._fee_percent)
-        return Cost(credits_nano, upstream_nano)
+        return _add_fee(candidate, upstream_nano, self._fee_percent)
 
     def charge(self, ending: Ending, *, is_sent: bool) -> Count | None:
         """Returns the usage to charge for; ``None`` when the generation is free.
@@ -303,6 +285,20 @@ class Tally:
             has_begun = self.usage is not None or ending is Ending.COMPLETED
             is_due = bool(self.output_bytes) or (has_begun and not self.is_blank(count.usage))
         return count if is_due else None
+
+
+def _add_fee(candidate: Candidate, upstream_nano: int, fee_percent: Decimal) -> Cost:
+    """Returns a cost with what credits pay of it: all, or the fee on an own credential."""
+    credits_nano = fee_nano(upstream_nano, fee_percent) if candidate.is_byok else upstream_nano
+    return Cost(credits_nano, upstream_nano)
+
+
+def _estimate_speech(request: InferenceRequest, output_bytes: int) -> int:
+    """Estimates the milliseconds of the speech so far from the size of its output."""
+    allowed = request.allowed
+    if not allowed.characters:
+        return 0
+    return min(output_bytes * 1000 // SPEECH_BYTES, allowed.milliseconds)
 
 
 def _adapt(usage: Usage, request: InferenceRequest) -> Usage:
