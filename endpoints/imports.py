@@ -26,12 +26,15 @@ from accounts.models import Organization
 from catalog.pricing import Price
 from catalog.pricing.contract import InvalidPricing, Line, Lines, render_lines
 from catalog.rows import Timeouts, limits_of, timeouts_of
+from catalog.sync.plans.columns import find_column_changes, find_price_changes
+from catalog.sync.plans.comparing import Change
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS
 from config.bulk.problems import ImportRefused, Problems
 from config.bulk.report import Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
 from config.egress.limits import NO_OWN_LIMITS
+from config.models import time_columns
 from endpoints.models import Draft, PrivateEndpoint, canonical_base_url
 from endpoints.pricing import EndpointPricing, read_endpoint_price, render_endpoint_pricing
 
@@ -203,7 +206,7 @@ def _check(matches: list[_Match], count: RowListener, problems: Problems) -> Non
         elif not _changes(row, endpoint) and _new_price(row, endpoint) is None:
             count(KIND, row.text, RowOutcome.UNCHANGED)
         elif endpoint.status == PrivateEndpoint.Status.DRAFT:
-            count(KIND, row.text, RowOutcome.UPDATE)
+            count(KIND, row.text, RowOutcome.UPDATE, _list_changes(row, endpoint))
         else:
             problems.add(
                 match.line, f"the endpoint is {endpoint.status}; only a draft can be changed"
@@ -242,6 +245,16 @@ def _changes(row: _Row, endpoint: PrivateEndpoint) -> dict[str, Any]:
         if limits != endpoint.time_limits:
             changes["time_limits"] = limits
     return changes
+
+
+def _list_changes(row: _Row, endpoint: PrivateEndpoint) -> list[Change]:
+    """Returns what a plan shows of a row that changes its endpoint."""
+    changes = _changes(row, endpoint)
+    limits = changes.pop("time_limits", None)
+    columns = changes if limits is None else {**changes, **time_columns(limits)}
+    price = _new_price(row, endpoint)
+    found = [] if price is None else find_price_changes(endpoint.price.price, price)
+    return [*found, *find_column_changes(endpoint, columns)]
 
 
 def _new_price(row: _Row, endpoint: PrivateEndpoint) -> Price | None:

@@ -15,6 +15,7 @@ from django.db import transaction
 
 from catalog.aliases.changes import find_problem, known_models, lock_owner, require_room
 from catalog.models.aliases import ModelAlias
+from catalog.sync.plans.columns import find_column_changes
 from config.api.errors import GatewayError
 from config.bulk.problems import ImportRefused, Problems
 from config.bulk.report import Report, RowListener, RowOutcome
@@ -59,9 +60,10 @@ def apply(
                 )
                 count(KIND, name, RowOutcome.CREATE)
             elif alias.targets != targets:
+                changes = find_column_changes(alias, {"targets": targets})
                 alias.targets, alias.updated_at = targets, clock.now()
                 updated.append(alias)
-                count(KIND, name, RowOutcome.UPDATE)
+                count(KIND, name, RowOutcome.UPDATE, changes)
             else:
                 count(KIND, name, RowOutcome.UNCHANGED)
         try:

@@ -562,9 +562,14 @@ def test_the_command_lists_its_plan_and_changes_nothing(
     load(tenant, row, second)
     key = str(tenant.organization.pk)
     file = tmp_path / "endpoints.jsonl"
-    file.write_bytes(encoded(row, second | {"declared_zdr": False}, third))
+    other = {"declared_zdr": False, "pricing": {"prompt": "0.000001", "completion": "0.0000015"}}
+    file.write_bytes(encoded(row, second | other, third))
     before = snapshots.everything()
     report = json.loads(run(key, str(file), "--plan", "--json")[0])
+    [changes] = [step.pop("changes") for step in report["plan"] if "changes" in step]
+    assert [(each["column"], each["old"], each["new"]) for each in changes] == [
+        ("pricing.prompt", "0.0000005", "0.000001"), ("declared_zdr", "yes", "no"),
+    ]  # fmt: skip
     name = "acme/falcon-2026-01-01 acme {} https://llm.example.com/v1"
     assert report == {
         "created": {KIND: 1},
@@ -578,7 +583,11 @@ def test_the_command_lists_its_plan_and_changes_nothing(
         ],
     }
     assert run(key, str(file), "--plan")[1].splitlines() == [
-        f"{step['fate']}: {KIND} {step['row']!r}" for step in report["plan"][1:]
+        (
+            f"update: {KIND} {name.format('second')!r}: "
+            "Prompt: $0.5 per million → $1 per million (+100 %); Declared ZDR: yes → no"
+        ),
+        f"create: {KIND} {name.format('third')!r}",
     ]
     assert snapshots.everything() == before
 

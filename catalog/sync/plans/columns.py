@@ -8,8 +8,8 @@ from datetime import date
 from typing import Any, Final
 
 import msgspec
+from django.db.models import Model
 
-from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
 from catalog.rows import pricing_members
 from catalog.sync.plans.comparing import Change, find_changes
@@ -17,9 +17,7 @@ from catalog.sync.plans.comparing import Change, find_changes
 _LIMITS: Final = ("context_length", "max_completion_tokens")
 
 
-def find_column_changes(
-    row: Provider | LanguageModel | ModelEndpoint, values: Mapping[str, Any]
-) -> list[Change]:
+def find_column_changes(row: Model, values: Mapping[str, Any]) -> list[Change]:
     """Returns the columns of a stored row that would get another value."""
     return [
         Change(name, _write_text(getattr(row, name)), _write_text(value))

@@ -40,6 +40,7 @@ _RATE_LABELS: Final = {
 _LABELS: Final = {
     "base_url": "Base URL",
     "datacenters": "Countries of data centres",
+    "declared_zdr": "Declared ZDR",
     "is_listed": "Listed",
     "is_moderated": "Moderated",
     "max_completion_tokens": "Largest completion",

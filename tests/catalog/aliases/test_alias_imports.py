@@ -128,3 +128,16 @@ def test_the_console_shows_a_refusal(operator: Client, form: dict[str, str], fie
     answer = operator.post(listing(ModelAlias, "add"), {**form, "organization": ""})
     assert list(answer.context["adminform"].form.errors) == [field]
     assert fingerprint() == before
+
+
+def test_a_plan_shows_both_lists_of_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imports.apply(None, lines(("a", ["acme/hawk"])))
+    file = tmp_path / "aliases.jsonl"
+    file.write_bytes(b"\n".join(lines(("a", ["acme/falcon", "acme/hawk"]))))
+    before = snapshots.everything()
+    call_command("import_aliases", str(file), "--dry-run")
+    said = "update: aliases 'a': Targets: acme/hawk → acme/falcon, acme/hawk\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert snapshots.everything() == before
