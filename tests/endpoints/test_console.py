@@ -150,12 +150,14 @@ def test_private_endpoint_page_offers_the_actions_of_its_state(
         actions = operator.get(page(endpoint)).context["actions_detail"]
         return [action["title"] for action in actions]
 
-    assert offered() == ["Edit", "Limit time", "Validate", "Activate", "Delete"]
+    assert offered() == [
+        "Edit", "Edit price", "Limit time", "Validate", "Activate", "Delete",
+    ]  # fmt: skip
     operator.post(page(endpoint, "validate"), {**SUBMIT, "workspace": str(tenant.workspace.pk)})
     operator.post(page(endpoint, "activate"), SUBMIT)
-    assert offered() == ["Limit time", "Disable", "Delete"]
+    assert offered() == ["Edit price", "Limit time", "Disable", "Delete"]
     operator.post(page(endpoint, "disable"), SUBMIT)
-    assert offered() == ["Limit time", "Enable", "Delete"]
+    assert offered() == ["Edit price", "Limit time", "Enable", "Delete"]
 
 
 def test_validate_shows_every_check_latest_first(

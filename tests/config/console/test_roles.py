@@ -94,6 +94,7 @@ WRITES = {
             "endusers_enduser_change",
             "endpoints_privateendpoint_add",
             "endpoints_privateendpoint_edit",
+            "endpoints_privateendpoint_edit_price",
             "endpoints_privateendpoint_limit_time",
             "endpoints_privateendpoint_validate",
             "endpoints_privateendpoint_activate",
@@ -119,6 +120,7 @@ WRITES = {
             "billing_chainstate_resume",
             "billing_chainstate_read_again",
             "catalog_modelendpoint_change",
+            "catalog_modelendpoint_edit_price",
             "catalog_catalogproposal_approve",
             "catalog_catalogproposal_refuse",
         )
