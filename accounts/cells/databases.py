@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
+from config.audit import context as audit
 from config.bulk.files import refuse
 from config.cells import HOME
 from config.peppers import list_peppers
@@ -30,21 +31,24 @@ def refuse_in_words() -> Iterator[None]:
         refuse(f"PostgreSQL refuses it: {text}. The command can be run again.")
 
 
-def open_cell(name: str) -> psycopg.Connection[Any]:
-    """Connects to the database of a cell; refuses with a sentence that names the setting."""
+def open_cell(name: str, command: str) -> psycopg.Connection[Any]:
+    """Connects to the database of a cell; refuses with a sentence that names the setting.
+
+    The audit log attributes what is written to the command.
+    """
     url = settings.CELL_DATABASE_URLS.get(name)
     if url is None:
         refuse(f"CELL_DATABASE_URLS has no URL for the cell {name}.")
-    return _connect(url, name)
+    return _prepare(_connect(url, name), command)
 
 
-def open_here() -> psycopg.Connection[Any]:
+def open_here(command: str) -> psycopg.Connection[Any]:
     """Opens a second connection to this installation's own database."""
     parameters = connection.get_connection_params()
     for name in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(name, None)
     opened: psycopg.Connection[Any] = psycopg.connect(**parameters)
-    return _prepare(opened)
+    return _prepare(opened, command)
 
 
 def _connect(url: str, name: str) -> psycopg.Connection[Any]:
@@ -52,13 +56,18 @@ def _connect(url: str, name: str) -> psycopg.Connection[Any]:
         opened: psycopg.Connection[Any] = psycopg.connect(url, connect_timeout=10)
     except psycopg.OperationalError as exc:
         refuse(f"The database of the cell {name} cannot be used: {str(exc).splitlines()[0]}.")
-    return _prepare(opened)
+    return opened
 
 
-def _prepare(opened: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+def _prepare(opened: psycopg.Connection[Any], command: str) -> psycopg.Connection[Any]:
     opened.autocommit = True
     for statement in _SESSION.split(";"):
         opened.execute(statement.strip())
+    opened.execute(
+        "SELECT set_config('causeway.actor', %s, false), "
+        "set_config('causeway.action', %s, false), set_config('causeway.request_id', '', false)",
+        [audit.command_actor(command), f"command {command}"],
+    )
     return opened
 
 

@@ -16,13 +16,13 @@ VERIFY_GENERATIONS: Final = load_statement("inference", "verify_generations")
 VERIFY_EXCESSES: Final = load_statement("inference", "verify_excesses")
 VERIFY_METERS: Final = load_statement("inference", "verify_meters")
 VERIFY_REFERENCES: Final = load_statement("inference", "verify_references")
-_CHECKS: Final = (VERIFY_GENERATIONS, VERIFY_EXCESSES, VERIFY_METERS, VERIFY_REFERENCES)
+CHECKS: Final = (VERIFY_GENERATIONS, VERIFY_EXCESSES, VERIFY_METERS, VERIFY_REFERENCES)
 _LOGGED: Final = 20
 
 
 def find_all_differences() -> list[str]:
     """Returns a sentence for each difference; an empty list means that all is in order."""
-    return [*find_differences(), *(text for check in _CHECKS for text in run_check(check))]
+    return [*find_differences(), *(text for check in CHECKS for text in run_check(check))]
 
 
 def check_daily() -> int:

@@ -56,7 +56,7 @@ class Command(JSONCommand):
             refuse("Run join_cell in the home cell.")
         if not re.fullmatch(CELL_NAME, name) or len(name) > MAX_NAME or name == HOME:
             refuse("The name of a cell has at most 32 of a-z, 0-9 and hyphens, and is not home.")
-        with refuse_in_words(), open_here() as home, open_cell(name) as cell:
+        with refuse_in_words(), open_here(self.name) as home, open_cell(name, self.name) as cell:
             self._require_fit(home, cell, name)
             row = self._find_cell(name, options["base_url"])
             replication.publish_catalogue(home)

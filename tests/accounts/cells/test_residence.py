@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from accounts.models import ApiKey, Organization, OrganizationElsewhere
+from billing import ledger
 from tests.support import factories
+from tests.support.database.snapshots import everything
 from tests.support.factories import Tenant
 
 
@@ -23,6 +25,14 @@ def test_the_control_plane_refuses_and_says_when_to_repeat(tenant: Tenant, resid
     assert organization.routing_version != before
     with pytest.raises(OrganizationElsewhere):
         ApiKey.objects.create_key(workspace=tenant.workspace, name="late")
+
+
+def test_the_ledger_of_an_organization_elsewhere_is_closed(tenant: Tenant) -> None:
+    Organization.objects.update(residence="left", other_cell="north")
+    before = everything()
+    with pytest.raises(OrganizationElsewhere):
+        ledger.grant(tenant.organization.pk, 10**9, actor="test", note="late")
+    assert everything() == before
 
 
 def test_an_older_organization_gets_its_code_with_its_next_key(tenant: Tenant) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from accounts.models import Organization
 from catalog.pricing import NANO
 from config.local.simulator.server import Simulator
 from endpoints import watch
@@ -151,3 +152,12 @@ def test_a_disabled_or_deleted_endpoint_is_not_watched(
     deleted.remove()
     endpoint.disable()
     assert watch.watch_due() == 0
+
+
+def test_the_watch_leaves_endpoints_of_organizations_elsewhere_alone(
+    endpoint: PrivateEndpoint,
+) -> None:
+    Organization.objects.update(residence="left", other_cell="north")
+    assert watch.watch_due() == 0
+    endpoint.refresh_from_db()
+    assert endpoint.watched_at is None

@@ -50,6 +50,15 @@ class CellUnderTest:
             timeout=300,
         )
 
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts a command and does not wait for it."""
+        return subprocess.Popen(
+            [sys.executable, str(MANAGE), *arguments],
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
     def manage(self, *arguments: str) -> dict[str, Any]:
         """Runs a command that must succeed, and returns what it prints as JSON."""
         done = self.run(*arguments, "--json")
