@@ -218,5 +218,5 @@ def pooled_application() -> Any:
     Django gives each request a thread of its own under ASGI, and each thread its own connection.
     """
     options = connections.settings[DEFAULT_DB_ALIAS]["OPTIONS"]
-    options["pool"] = {"min_size": 0, "max_size": 16, "timeout": 2}
+    options["pool"] = {"min_size": 0, "max_size": settings.DATABASE_POOL_SIZE, "timeout": 2}
     return application

@@ -47,6 +47,42 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc]
         return int(Decimal(text).scaleb(9))
 
 
+def read_databases(url: str, direct_url: str) -> dict[str, dict[str, Any]]:
+    """Returns the setting ``DATABASES``; an empty URL, or ``embedded``, is the embedded database.
+
+    ``direct_url`` is ``DATABASE_DIRECT_URL``. Raises :class:`ImproperlyConfigured`.
+    """
+    is_embedded = url in ("", "embedded")
+    found = {"default": _read_database("postgres:///causeway" if is_embedded else url)}
+    if found["default"] is None:
+        raise ImproperlyConfigured(
+            "DATABASE_URL must name a PostgreSQL database, postgres://…, or be 'embedded'."
+        )
+    if direct_url:
+        if is_embedded:
+            raise ImproperlyConfigured(
+                "DATABASE_DIRECT_URL needs DATABASE_URL: no pooler is before the embedded database."
+            )
+        # Whoever runs the tests has one database.
+        found["direct"] = _read_database(direct_url, TEST={"MIRROR": "default"})
+        if found["direct"] is None:
+            raise ImproperlyConfigured(
+                "DATABASE_DIRECT_URL must name a PostgreSQL database, postgres://…."
+            )
+    return found
+
+
+def _read_database(url: str, **more: Any) -> Any:
+    """Returns the configuration of a database; ``None`` for one that is not PostgreSQL."""
+    found: dict[str, Any] = environ.Env.db_url_config(url)
+    if found.get("ENGINE") != "django.db.backends.postgresql":
+        return None
+    options = {**found.get("OPTIONS", {}), "connect_timeout": 2, "application_name": "causeway"}
+    # A connection that a pooler or a restart has closed is replaced before it is used.
+    health = {"CONN_HEALTH_CHECKS": True}
+    return {**found, "ENGINE": "config.database.postgresql", "OPTIONS": options, **health, **more}
+
+
 def find_misspelt(
     present: Iterable[str], known: Collection[str], *, foreign: Collection[str]
 ) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.urls import reverse_lazy
 
 from billing.topups.chains import Chain, parse_chains
+from config import environment
 from config.cells import parse_cell, parse_cell_databases
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from config.environment import Environment, find_misspelt, parse_credential_keys
@@ -479,6 +480,10 @@ METRICS_ORGANIZATIONS = _parse(
     parse_organizations, env.list("METRICS_ORGANIZATIONS", default=[]), "METRICS_ORGANIZATIONS"
 )
 
+DATABASE_POOL_SIZE = _integer("DATABASE_POOL_SIZE", 8)
+DATABASE_DATA_PLANE_CONNECTIONS = _integer("DATABASE_DATA_PLANE_CONNECTIONS", 4, minimum=2)
+_direct_url = env.str("DATABASE_DIRECT_URL", default="").strip()
+
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
 
 LOG_LEVEL = _choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
@@ -562,11 +567,7 @@ if EMBEDDED and not has_programs():
         "your own, for instance postgres://causeway:secret@db.example.com/causeway."
     )
 
-DATABASES = {"default": env.db_url_config("postgres:///causeway" if EMBEDDED else _database_url)}
-if DATABASES["default"].get("ENGINE") != "django.db.backends.postgresql":
-    raise ImproperlyConfigured(
-        "DATABASE_URL must name a PostgreSQL database, postgres://…, or be 'embedded'."
-    )
+DATABASES = environment.read_databases(_database_url, _direct_url)
 SECRET_KEY = _secret_key or _generate_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
 if len(SECRET_KEY) < 32:
     raise ImproperlyConfigured(
@@ -583,6 +584,3 @@ CREDENTIAL_KEYS = parse_credential_keys(
 if EMBEDDED:
     # This backend starts the embedded server when the process opens its first connection.
     DATABASES["default"]["ENGINE"] = "config.local.database"
-DATABASES["default"].setdefault("OPTIONS", {}).update(
-    {"connect_timeout": 2, "application_name": "causeway"}
-)

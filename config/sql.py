@@ -42,6 +42,19 @@ def load_statement(package: str, name: str) -> Statement:
     return Statement(name, "\n".join(kept))
 
 
+def load_statements(package: str) -> list[Statement]:
+    """Returns the statements of a package that change or read rows for requests.
+
+    The checks of ``verify_ledger`` are none of them.
+    """
+    names = sorted(
+        file.name.removesuffix(".sql")
+        for file in files(package).joinpath("sql").iterdir()
+        if file.name.endswith(".sql") and not file.name.startswith("verify_")
+    )
+    return [load_statement(package, name) for name in names]
+
+
 def execute(cursor: CursorWrapper, statement: Statement, parameters: Sequence[Any] = ()) -> None:
     """Executes a loaded statement on a cursor of the ORM."""
     if parameters:

@@ -25,6 +25,7 @@ from config.local.simulator.server import Simulator
 from config.server.connections.protocol import HttpProtocol
 from tests.support import console, factories
 from tests.support.database.flush import replace_flush
+from tests.support.database.pooler import run_pooler
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, make_site
@@ -49,6 +50,26 @@ def _shortcuts() -> Iterator[None]:
         patch.setattr(settings, "PASSWORD_HASHERS", [quick, *settings.PASSWORD_HASHERS])
         replace_flush(patch)
         share_static_files(patch)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _pooler_for_all(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With ``CAUSEWAY_TEST_POOLER=1``, puts PgBouncer before the database of every service.
+
+    The tests themselves stay connected to PostgreSQL: they lock rows and look into sessions. The
+    service in this process is half of each: its data plane gets an address of its own.
+    """
+    if not os.environ.get("CAUSEWAY_TEST_POOLER"):
+        yield
+        return
+    request.getfixturevalue("django_db_setup")
+    with run_pooler(os.environ["DATABASE_URL"]) as pooler, pytest.MonkeyPatch.context() as patch:
+        default = connections.settings["default"]
+        given = {name: value for name, value in default["OPTIONS"].items() if name != "host"}
+        address = {"HOST": "127.0.0.1", "PORT": str(pooler.port), "OPTIONS": given}
+        patch.setitem(connections.settings, "direct", {**default, **address})
+        patch.setenv("CAUSEWAY_TEST_POOLER_ADDRESS", f"127.0.0.1:{pooler.port}")
         yield
 
 

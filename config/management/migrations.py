@@ -10,6 +10,7 @@ from django.db.migrations.executor import MigrationExecutor
 from accounts.cells.membership import require_cell
 from config.bulk.files import refuse
 from config.clocks.report import clock_report
+from config.database.aliases import leads_elsewhere
 from config.local.entry import PROGRAM
 from config.sql import measure_clock
 
@@ -44,6 +45,8 @@ def require_migrated() -> None:
         pending = _pending_migrations()
     except DatabaseError as exc:
         refuse(f"The database cannot be reached: {str(exc).splitlines()[0]}")
+    if leads_elsewhere():
+        refuse("DATABASE_DIRECT_URL leads to another database than DATABASE_URL.")
     measure_clock()
     clock_report.update()
     if pending:

@@ -36,8 +36,9 @@ _BUFFERED: Final = Gauge(
 _REFUSALS: Final = Counter(
     "causeway_budget_refusals_total", "Requests refused because a budget is used up.", ("reason",)
 )
-# Management requests of one organization that a worker runs at once.
-MANAGEMENT_TURNS: Final = 8
+# Management requests of one organization that a worker runs at once: the others have as many of the
+# worker's connections.
+MANAGEMENT_TURNS: Final = max(1, settings.DATABASE_POOL_SIZE // 2)
 # A worker publishes its gauges this long after a change, because a write to the file that the
 # workers share costs more than the count.
 _PUBLISH_SECONDS: Final = 0.1

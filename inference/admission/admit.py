@@ -15,6 +15,7 @@ import msgspec
 from billing.budgets import MeterReading
 from billing.rate_limits import render_headers
 from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
+from config.database.driver import Rejected
 from config.server.batching.lane import Lane, Ticket
 from config.server.batching.lanes import Lanes
 from config.server.batching.suspects import Suspects
@@ -38,7 +39,7 @@ from inference.filters.screening import TimeSlice
 from inference.ids import id_range
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
-from inference.store import DataPlaneConnection, Rejected
+from inference.store import DataPlaneConnection
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +75,15 @@ class AdmissionStore:
     health of endpoints, what it remembers of keys, and its copies.
     """
 
-    def __init__(self, health: HealthTable, authority: AuthorityReader | None = None) -> None:
+    def __init__(
+        self,
+        health: HealthTable,
+        authority: AuthorityReader | None = None,
+        *,
+        is_apart: bool = False,
+    ) -> None:
         self._health = health
-        self._connection = DataPlaneConnection()
+        self._connection = DataPlaneConnection(is_apart=is_apart)
         self._is_alone = authority is None
         self._authority = authority or AuthorityReader(Snapshots())
         self._snapshots = self._authority.snapshots
@@ -312,8 +319,8 @@ class AdmissionStore:
 class RepinStore:
     """Moves generations to their next candidates, one statement for each."""
 
-    def __init__(self) -> None:
-        self._connection = DataPlaneConnection()
+    def __init__(self, *, is_apart: bool) -> None:
+        self._connection = DataPlaneConnection(is_apart=is_apart)
 
     async def close(self) -> None:
         await self._connection.close()
@@ -480,13 +487,13 @@ class AdmissionLanes:
         """Executes the statement of admission without a request; raises its error."""
         await self._probe_connection.execute(ADMIT, ["[]", "[]", [], "", ""])
 
-    def _open_admission(self) -> Lane[AdmissionRequest, Admission]:
-        store = AdmissionStore(self._health, self._authority)
+    def _open_admission(self, is_apart: bool) -> Lane[AdmissionRequest, Admission]:
+        store = AdmissionStore(self._health, self._authority, is_apart=is_apart)
         return Lane(store.admit, store.close)
 
 
-def _open_repin() -> Lane[Repinning, bool]:
-    store = RepinStore()
+def _open_repin(is_apart: bool) -> Lane[Repinning, bool]:
+    store = RepinStore(is_apart=is_apart)
     return Lane(store.repin, store.close)
 
 

@@ -10,12 +10,12 @@ import msgspec
 from django.conf import settings
 
 from config.api.errors import Unavailable
+from config.database.driver import Rejected
 from config.secrets import DecryptionFailed, seal_bytes, unseal_bytes
 from config.server.batching.waits import Blocked
 from config.sql import load_statement
 from inference.exchange.workload import Workload
 from inference.repeats.connections import SharedConnection
-from inference.store import Rejected
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError
+from config.database.driver import Rejected
 from config.server.batching.waits import Blocked
 from inference.exchange.gateway import Exchange
 from inference.exchange.metadata import routing_metadata
@@ -17,7 +18,6 @@ from inference.models import Generation
 from inference.repeats.answers import Answer, CachedAnswer, KeptAnswers
 from inference.repeats.caching import make_cache_key, read_wish, renew_events, renew_reply
 from inference.repeats.recorder import Copy
-from inference.store import Rejected
 
 logger = logging.getLogger(__name__)
 

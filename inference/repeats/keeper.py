@@ -11,13 +11,13 @@ from django.conf import settings
 
 from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError, Unavailable
+from config.database.driver import Rejected
 from inference.exchange.gateway import Exchange
 from inference.faces.connection import Connection
 from inference.models import Generation
 from inference.repeats.answers import Answer, KeptAnswers
 from inference.repeats.key_uses import KeyUse, KeyUses, may_still_be_admitted
 from inference.repeats.recorder import KEPT_HEADERS, Recorder
-from inference.store import Rejected
 
 logger = logging.getLogger(__name__)
 

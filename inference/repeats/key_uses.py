@@ -14,9 +14,9 @@ import msgspec
 from django.conf import settings
 
 from config.api.errors import Conflict, Unavailable
+from config.database.driver import Rejected
 from config.sql import load_statement
 from inference.repeats.connections import SharedConnection
-from inference.store import Rejected
 
 BEGIN: Final = load_statement("inference", "begin_key_use")
 END: Final = load_statement("inference", "end_key_use")

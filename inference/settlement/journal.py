@@ -19,13 +19,14 @@ import msgspec
 from config.api.errors import Unavailable
 from config.clocks.clock import clock
 from config.clocks.report import clock_report
+from config.database.driver import Rejected
 from config.server.batching.waits import Blocked
 from config.server.readiness import readiness
 from config.sql import load_statement
 from inference.routing.health import HealthTable
 from inference.routing.pacing import oldest_pace
 from inference.settlement.health_exchange import HealthExchange
-from inference.store import DataPlaneConnection, Rejected
+from inference.store import DataPlaneConnection
 
 logger = logging.getLogger(__name__)
 

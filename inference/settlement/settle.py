@@ -112,8 +112,8 @@ class SettlementStore:
     A store is not for concurrent use: each lane has its own.
     """
 
-    def __init__(self) -> None:
-        self._connection = DataPlaneConnection()
+    def __init__(self, *, is_apart: bool = False) -> None:
+        self._connection = DataPlaneConnection(is_apart=is_apart)
 
     async def close(self) -> None:
         await self._connection.close()
@@ -173,8 +173,8 @@ def open_lanes(suspects: Suspects) -> Lanes[Settlement, None]:
     return Lanes("settle", _open_lane, suspects, pause=_PAUSE_SECONDS, interval=_INTERVAL_SECONDS)
 
 
-def _open_lane() -> Lane[Settlement, None]:
-    store = SettlementStore()
+def _open_lane(is_apart: bool) -> Lane[Settlement, None]:
+    store = SettlementStore(is_apart=is_apart)
     return Lane(store.store, store.close)
 
 

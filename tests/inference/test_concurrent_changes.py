@@ -18,12 +18,13 @@ from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.models import CatalogVersion
 from config import sql
+from config.database.opening import open_connection
+from config.sql import Statement
 from inference.admission.admit import ADMIT
 from inference.admission.rows import GenerationRow
 from inference.ids import id_range
 from inference.models import Generation
 from inference.settlement.settle import SETTLE, Settlement, settlement_parameters
-from inference.store import connect
 from tests.support import factories
 from tests.support.database.locks import waiting
 from tests.support.factories import Tenant
@@ -305,13 +306,13 @@ def test_accounts_and_meters_are_searched_from_the_newest_entry(
         cursor.execute("ANALYZE billing_meter, billing_account")
 
     async def explain() -> str:
-        session = await connect()
+        session = await open_connection()
         try:
-            await session.execute(f"PREPARE planned AS {statement.text}")
-            found = await session.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE planned ({parameters})")
-            return str(found[0][0])
+            await session.fetch(Statement("", f"PREPARE planned AS {statement.text}"), [], None)
+            execute = f"EXPLAIN (FORMAT JSON) EXECUTE planned ({parameters})"
+            return str((await session.fetch(Statement("", execute), [], None))[0][0])
         finally:
-            await session.close()
+            session.terminate()
 
     scans = list(find_scans(json.loads(asyncio.run(explain()))))
     assert sorted(scans) == [

@@ -25,6 +25,8 @@ MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
 def environment(**changes: str) -> dict[str, str]:
     """The environment of this run, with the test's own database in place of the first one."""
     parts = urlsplit(os.environ["DATABASE_URL"])
+    if pooler := os.environ.get("CAUSEWAY_TEST_POOLER_ADDRESS"):
+        parts = parts._replace(netloc=f"{parts.username}@{pooler}", query="")
     url = urlunsplit(parts._replace(path=f"/{connection.settings_dict['NAME']}"))
     return {**os.environ, "DATABASE_URL": url, "DRAIN_SECONDS": "0", **changes}
 

@@ -10,8 +10,9 @@ from typing import Any
 import environ
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db.backends.postgresql import base, client
+from django.db.backends.postgresql import client
 
+from config.database.postgresql import base
 from config.local import postgres
 
 

@@ -16,6 +16,7 @@ from django.db import connection
 from django.utils.module_loading import import_string
 
 from config.bulk.files import refuse
+from config.database.sizes import warn_of_few_connections
 from config.management.extras import log_missing_extras
 from config.management.migrations import require_migrated
 from config.server.connections.open_files import (
@@ -46,6 +47,7 @@ class Command(BaseCommand):
         host, port, workers = options["host"], options["port"], options["workers"]
         require_migrated()
         log_missing_extras()
+        warn_of_few_connections(workers)
         connection.close()
         if port == settings.METRICS_PORT:
             refuse(f"METRICS_PORT is {port}, the port of the service; choose another one.")

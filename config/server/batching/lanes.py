@@ -29,6 +29,8 @@ class Lanes(Generic[Item, Result]):
     of a batch that met a lock are tried apart, each in a batch of its own, in side lanes, and those
     that meet a lock there stay apart (:class:`Sides`).
 
+    ``open_lane`` opens a shared lane, or a side lane if its argument is true.
+
     ``pause`` delays each shared flush, for items that nobody waits for. ``interval`` is the least
     time between the starts of two shared flushes of few items: each flush writes a new version of
     the same rows. ``patience`` is how long a blocked item is tried before :class:`Blocked` is
@@ -38,7 +40,7 @@ class Lanes(Generic[Item, Result]):
     def __init__(
         self,
         name: str,
-        open_lane: Callable[[], Lane[Item, Result]],
+        open_lane: Callable[[bool], Lane[Item, Result]],
         suspects: Suspects,
         *,
         shared: int = 2,
@@ -53,12 +55,12 @@ class Lanes(Generic[Item, Result]):
         self._interval = interval
         self._began_at = -interval
         self._figures = QueueFigures(name)
-        self._shared = [Runner(open_lane(), self._figures) for _ in range(shared)]
+        self._shared = [Runner(open_lane(False), self._figures) for _ in range(shared)]
         self._queues: dict[UUID, list[Ticket[Item, Result]]] = {}
         self._busy: set[UUID] = set()
         self._sides = Sides(
             name,
-            [Runner(open_lane(), self._figures) for _ in range(side)],
+            [Runner(open_lane(True), self._figures) for _ in range(side)],
             suspects,
             self._busy,
             self._take_back,

@@ -1,4 +1,4 @@
-"""The figures of the control plane's pools of database connections."""
+"""The figures of a worker's pools of database connections."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any, Final
 from django.db import connections
 from prometheus_client import Gauge
 
+from config.database.pool import find_pool
+
+# The label of the pool for inference; the others have the names of Django's databases.
+_DATA_PLANE: Final = "data_plane"
 _CONNECTIONS: Final = Gauge(
     "causeway_pool_connections",
     "Connections to the database, by pool and by whether a request uses them.",
@@ -28,7 +32,7 @@ _WAITING: Final = Gauge(
 
 
 def show_pools() -> None:
-    """Sets the gauges of each pool of this process."""
+    """Sets the gauges of the control plane's pools and of the running loop's data plane."""
     for alias in connections:
         wrapper: Any = connections[alias]
         pool = wrapper.pool
@@ -40,3 +44,8 @@ def show_pools() -> None:
         _CONNECTIONS.labels(alias, "used").set(stats["pool_size"] - idle)
         _LIMIT.labels(alias).set(stats["pool_max"])
         _WAITING.labels(alias).set(stats.get("requests_waiting", 0))
+    use = find_pool().use()
+    _CONNECTIONS.labels(_DATA_PLANE, "idle").set(use.open - use.busy)
+    _CONNECTIONS.labels(_DATA_PLANE, "used").set(use.busy)
+    _LIMIT.labels(_DATA_PLANE).set(use.size)
+    _WAITING.labels(_DATA_PLANE).set(use.waiting)

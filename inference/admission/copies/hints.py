@@ -14,15 +14,15 @@ from secrets import token_hex
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
-import asyncpg
-
 from accounts.models import Organization
 from config.api.errors import Unavailable
+from config.database.driver import Rejected
+from config.database.opening import open_connection
 from config.server.batching.waits import Blocked
 from config.sql import load_statement
 from inference import metrics
 from inference.admission.copies.snapshots import Snapshots
-from inference.store import DataPlaneConnection, Rejected, connect
+from inference.store import DataPlaneConnection
 
 logger = logging.getLogger(__name__)
 
@@ -39,16 +39,15 @@ _POLLS: Final = 60
 _ORGANIZATION_SECONDS: Final = 1.0
 
 
-FAILURES: Final = (
-    OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, Unavailable, Rejected,
-)  # fmt: skip
+FAILURES: Final = (OSError, TimeoutError, Unavailable, Rejected)
 
 
 class VersionHints:
     """Listens for changes of versions, and refreshes a worker's copies of what has changed.
 
-    Behind a pooler that shares connections by transaction, notifications do not arrive. An echo
-    from another connection finds that out; the version of the catalogue is then polled.
+    A pooler that shares connections by transaction passes no notification on, and other middlemen
+    may lose them. An echo from another connection finds that out; the version of the catalogue is
+    then polled.
     """
 
     def __init__(self, snapshots: Snapshots) -> None:
@@ -90,11 +89,10 @@ class VersionHints:
 
     async def _listen_once(self) -> NoReturn:
         """Listens on a connection until it is lost; raises :class:`TimeoutError` without echo."""
-        connection = await connect()
+        connection = await open_connection()
         self._is_lost.clear()
         try:
-            connection.add_termination_listener(lambda _: self._is_lost.set())
-            await connection.add_listener(CHANNEL, self._hear)
+            await connection.listen(CHANNEL, self._hear, self._is_lost.set)
             while not self._is_lost.is_set():
                 await self._send_echo()
                 if not self.is_listening:

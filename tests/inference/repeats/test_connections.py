@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from config.api.errors import Unavailable
+from config.database.driver import Rejected
 from config.server.batching.waits import Blocked
 from inference.repeats.answers import READ
 from inference.repeats.connections import SharedConnection
-from inference.store import DataPlaneConnection, Rejected
+from inference.store import DataPlaneConnection
 
 
 @pytest.mark.parametrize(

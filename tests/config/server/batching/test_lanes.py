@@ -31,7 +31,7 @@ class Database:
         self.opened = 0
         self.closed = 0
 
-    def open_lane(self) -> Lane[Any, str]:
+    def open_lane(self, is_apart: bool = False) -> Lane[Any, str]:
         self.opened += 1
         return Lane(self.flush, self.close)
 

@@ -1,0 +1,45 @@
+"""Django's PostgreSQL backend, for connections that may lead through a pooler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.backends.postgresql import base
+from django.db.backends.postgresql.schema import DatabaseSchemaEditor
+
+
+class SchemaEditor(DatabaseSchemaEditor):
+    """Changes the schema; waits for locks as long as the command ``migrate`` says."""
+
+    def __enter__(self) -> Any:
+        editor = super().__enter__()
+        connection: Any = self.connection
+        seconds = connection.migration_lock_seconds
+        if self.atomic_migration and seconds is not None:
+            self.execute(f"SET LOCAL lock_timeout = '{seconds}s'")
+        return editor
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """A connection that finds out by itself what a pooler does not let it have."""
+
+    SchemaEditorClass = SchemaEditor
+    # How long the statements of a migration wait for a lock.
+    migration_lock_seconds: int | None = None
+
+    def is_pooled(self) -> bool:
+        """Returns whether another process answers than the one that was connected to.
+
+        Settings of the session, cursors and locks that outlive a transaction then belong to whoever
+        gets that process next.
+        """
+        with self.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            [pid] = cursor.fetchone()
+        return bool(pid != self.connection.info.backend_pid)
+
+    def chunked_cursor(self) -> Any:
+        """Returns a cursor in the server, or one here where its transaction ends too early."""
+        if not self.in_atomic_block and self.is_pooled():
+            return self.cursor()
+        return super().chunked_cursor()

@@ -1,0 +1,74 @@
+"""``migrate`` behind a pooler: past it where it can, and with a limit for locks where it cannot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from tests.support import processes
+from tests.support.database.pooler import Pooler, needs_pgbouncer
+from tests.support.processes import manage
+
+pytestmark = [pytest.mark.slow, needs_pgbouncer]
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
+
+
+@pytest.fixture
+def own_url(pooler: Pooler) -> Iterator[str]:
+    """Creates an empty database and yields its URL."""
+    parts = urlsplit(os.environ["DATABASE_URL"])
+    name = f"migrating_{os.getpid()}"
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}")
+        yield urlunsplit(parts._replace(path=f"/{name}"))
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_statements_outside_transactions_give_way_to_locks(
+    own_url: str, pooler: Pooler, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    behind = {"DATABASE_URL": pooler.url(own_url)}
+    for command in (("migrate",), ("migrate", "billing", "0008")):
+        found = manage(*command, **behind)
+        assert found.returncode == 0, found.stderr
+    with (
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(own_url) as reader,
+        psycopg.connect(own_url, autocommit=True) as observer,
+    ):
+        reader.execute("LOCK TABLE billing_transfer IN ACCESS SHARE MODE")
+        migrated = pool.submit(manage, "migrate", **behind)
+        eventually(lambda: observer.execute(WAITING).fetchone() == (1,))
+        eventually(lambda: observer.execute(WAITING).fetchone() == (0,))
+        reader.rollback()
+        done = migrated.result(timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Another transaction uses a table that must change." in done.stderr
+    assert manage("migrate", "--check", **behind).returncode == 0
+
+
+def test_the_pooler_is_passed_by(pooled_url: str, pooler: Pooler, transactional_db: None) -> None:
+    direct = processes.environment()["DATABASE_URL"]
+    pooler.stop()
+    assert manage("migrate", DATABASE_URL=pooled_url).returncode == 1
+    found = manage("migrate", DATABASE_URL=pooled_url, DATABASE_DIRECT_URL=direct)
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("work", "--once")])
+def test_a_direct_url_of_another_database_is_refused(
+    own_url: str, command: tuple[str, ...], transactional_db: None
+) -> None:
+    found = manage(*command, DATABASE_DIRECT_URL=own_url)
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1] == (
+        "CommandError: DATABASE_DIRECT_URL leads to another database than DATABASE_URL."
+    )
