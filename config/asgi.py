@@ -28,6 +28,7 @@ from accounts.bearers import bearer_digests
 from config.api.errors import GatewayError, PayloadTooLarge, Unavailable
 from config.console.sign_in.gate import SignInGate
 from config.console.sign_in.recognition import PREFIX, OperatorSessions
+from config.database.replica.watch import ALIAS as REPLICA
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
 from config.server.collector import Collector
 from config.server.load.loop_lag import LoopLag
@@ -216,7 +217,10 @@ def pooled_application() -> Any:
     """Returns the application for ``serve``, whose threads share a pool of database connections.
 
     Django gives each request a thread of its own under ASGI, and each thread its own connection.
+    The replica has a pool of its own.
     """
-    options = connections.settings[DEFAULT_DB_ALIAS]["OPTIONS"]
-    options["pool"] = {"min_size": 0, "max_size": settings.DATABASE_POOL_SIZE, "timeout": 2}
+    for alias in (DEFAULT_DB_ALIAS, REPLICA):
+        if alias in connections.settings:
+            options = connections.settings[alias]["OPTIONS"]
+            options["pool"] = {"min_size": 0, "max_size": settings.DATABASE_POOL_SIZE, "timeout": 2}
     return application

@@ -47,10 +47,11 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc]
         return int(Decimal(text).scaleb(9))
 
 
-def read_databases(url: str, direct_url: str) -> dict[str, dict[str, Any]]:
+def read_databases(url: str, direct_url: str, replica_url: str) -> dict[str, dict[str, Any]]:
     """Returns the setting ``DATABASES``; an empty URL, or ``embedded``, is the embedded database.
 
-    ``direct_url`` is ``DATABASE_DIRECT_URL``. Raises :class:`ImproperlyConfigured`.
+    The others are ``DATABASE_DIRECT_URL`` and ``DATABASE_REPLICA_URL``. Raises
+    :class:`ImproperlyConfigured`.
     """
     is_embedded = url in ("", "embedded")
     found = {"default": _read_database("postgres:///causeway" if is_embedded else url)}
@@ -58,17 +59,22 @@ def read_databases(url: str, direct_url: str) -> dict[str, dict[str, Any]]:
         raise ImproperlyConfigured(
             "DATABASE_URL must name a PostgreSQL database, postgres://…, or be 'embedded'."
         )
-    if direct_url:
+    # A connection to the replica is checked by its use, because a check could wait for ever.
+    others = (
+        ("direct", "DATABASE_DIRECT_URL", "no pooler is before the embedded database", direct_url),
+        ("replica", "DATABASE_REPLICA_URL", "the embedded database has no replica", replica_url),
+    )
+    for alias, name, reason, other in others:
+        if not other:
+            continue
         if is_embedded:
-            raise ImproperlyConfigured(
-                "DATABASE_DIRECT_URL needs DATABASE_URL: no pooler is before the embedded database."
-            )
+            raise ImproperlyConfigured(f"{name} needs DATABASE_URL: {reason}.")
         # Whoever runs the tests has one database.
-        found["direct"] = _read_database(direct_url, TEST={"MIRROR": "default"})
-        if found["direct"] is None:
-            raise ImproperlyConfigured(
-                "DATABASE_DIRECT_URL must name a PostgreSQL database, postgres://…."
-            )
+        found[alias] = _read_database(
+            other, TEST={"MIRROR": "default"}, CONN_HEALTH_CHECKS=alias != "replica"
+        )
+        if found[alias] is None:
+            raise ImproperlyConfigured(f"{name} must name a PostgreSQL database, postgres://….")
     return found
 
 

@@ -483,6 +483,8 @@ METRICS_ORGANIZATIONS = _parse(
 DATABASE_POOL_SIZE = _integer("DATABASE_POOL_SIZE", 8)
 DATABASE_DATA_PLANE_CONNECTIONS = _integer("DATABASE_DATA_PLANE_CONNECTIONS", 4, minimum=2)
 _direct_url = env.str("DATABASE_DIRECT_URL", default="").strip()
+_replica_url = env.str("DATABASE_REPLICA_URL", default="").strip()
+REPLICA_MAX_LAG = _number("REPLICA_MAX_LAG", 5, minimum=0.1)
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
 
@@ -567,7 +569,7 @@ if EMBEDDED and not has_programs():
         "your own, for instance postgres://causeway:secret@db.example.com/causeway."
     )
 
-DATABASES = environment.read_databases(_database_url, _direct_url)
+DATABASES = environment.read_databases(_database_url, _direct_url, _replica_url)
 SECRET_KEY = _secret_key or _generate_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
 if len(SECRET_KEY) < 32:
     raise ImproperlyConfigured(

@@ -21,6 +21,7 @@ from django.db.models.functions import Coalesce
 
 from catalog.models import ModelEndpoint
 from config.clocks.clock import clock
+from config.database.replica.reading import read
 from inference.ids import first_id, last_id
 from inference.models import DailyUsage, EndpointHour, Generation, UsageDay
 from inference.reports.endpoint_hours import BUSY_MINUTES, missing_spans, summed_hours
@@ -104,6 +105,7 @@ def tokens_last_week() -> dict[UUID, int]:
     return cache.get_or_set("traffic.tokens", _tokens, KEPT_SECONDS) or {}
 
 
+@read
 def _figures() -> dict[UUID, Figures]:
     now = clock.now()
     begin = hour_of(now - _DAY)
@@ -132,6 +134,7 @@ def _figures() -> dict[UUID, Figures]:
         }
 
 
+@read
 def _tokens() -> dict[UUID, int]:
     """Adds the sums of days, the sums of hours of the other days, and generations since then."""
     now = clock.now()

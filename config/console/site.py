@@ -33,6 +33,7 @@ from config.console.sign_in.recognition import PREFIX
 from config.console.sign_in.sessions import SIGNED_IN_AT
 from config.console.sign_in.throttle import SignInLocked, address_of, clean_account
 from config.console.unfold import AdminSite
+from config.database.replica.pages import read_from_replica
 
 logger = logging.getLogger("causeway.console")
 
@@ -62,6 +63,9 @@ class ConsoleSite(AdminSite):
 
     login_form = totp.LoginForm
     login_template = "admin/log_in.html"
+
+    def admin_view(self, view: Any, cacheable: bool = False) -> Any:
+        return super().admin_view(read_from_replica(view), cacheable)
 
     def has_permission(self, request: HttpRequest) -> bool:
         if not super().has_permission(request):

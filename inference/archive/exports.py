@@ -1,7 +1,8 @@
 """Reads generations for exports, page by page: one line each, without a text or a secret.
 
-Each page is a statement of its own. A cursor over millions of rows would keep a transaction open,
-and while one is open PostgreSQL keeps every version of the accounts and meters.
+Each page is a statement of its own, on the replica if that is fresh. A cursor over millions of rows
+would keep a transaction open, and while one is open PostgreSQL keeps every version of the accounts
+and meters.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Final
 
-from django.db import connections, router
+from django.db import connection
 
 from config.bulk.tables import Column, Kind, Row
-from inference.models import Generation
+from config.database.replica.reading import read, wait_for_replica
 from inference.reports.rollups import midnight
 
 PAGE_ROWS: Final = 2_000
@@ -120,6 +121,7 @@ def read_generations(selection: Selection) -> Iterator[Row]:
         "last_id": first, "last_moment": begin, "rows": PAGE_ROWS,
     }  # fmt: skip
     statement = _PAGE if selection.organization_id is None else _PAGE_OF_ORGANIZATION
+    wait_for_replica()
     while page := _read_page(statement, values):
         yield from page
         if len(page) < PAGE_ROWS:
@@ -127,8 +129,8 @@ def read_generations(selection: Selection) -> Iterator[Row]:
         values["last_id"], values["last_moment"] = page[-1][0], page[-1][1]
 
 
+@read
 def _read_page(statement: str, values: dict[str, Any]) -> list[Row]:
-    connection = connections[router.db_for_read(Generation)]
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         return list(cursor.fetchall())

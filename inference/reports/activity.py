@@ -16,6 +16,7 @@ from django.db.models.functions import Coalesce, TruncDate
 
 from catalog.models import ModelEndpoint
 from config.clocks.clock import clock
+from config.database.replica.reading import read
 from endpoints.models import PrivateEndpoint
 from inference.models import DailyUsage, Generation, UsageDay
 from inference.reports.rollups import join_days, midnight
@@ -41,6 +42,7 @@ class Activity:
     end_user: str | None = None
     group_by: str | None = None
 
+    @read
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row for each date, model and endpoint with usage, the latest date first.
 

@@ -39,6 +39,7 @@ from catalog.models import LanguageModel
 from catalog.operations import OPERATIONS
 from catalog.pricing import usd
 from config.api.errors import RequestTimeout
+from config.database.replica.reading import read
 from inference.models import Generation
 
 TIMEOUT_MS: Final = 10_000
@@ -244,6 +245,7 @@ class Query:
     limit: int = DEFAULT_LIMIT
     group_limit: int | None = None
 
+    @read
     def run(self) -> Answer:
         """Runs the query; raises :class:`RequestTimeout` after ten seconds."""
         started = time.monotonic()

@@ -1,0 +1,147 @@
+"""A streaming replica of the tests' PostgreSQL, made by pg_basebackup."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import psycopg
+
+from tests.support.clusters.programs import descendants, send_signal
+
+_PORT: Final = 5432
+_DEADLINE_SECONDS: Final = 60
+
+
+@dataclass
+class Replica:
+    """A standby that runs, or that was stopped for a while."""
+
+    home: Path
+    programs: Path
+    uid: int
+    settings: dict[str, str]
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    def url(self, url: str) -> str:
+        """Returns the URL of the same database on the replica."""
+        parts = urlsplit(url)
+        return urlunsplit(
+            parts._replace(
+                netloc=f"{parts.username}@:{_PORT}", query=f"host={quote(str(self.home), safe='')}"
+            )
+        )
+
+    def start(self) -> None:
+        options = [f"--{name}={value}" for name, value in self.settings.items()]
+        with (self.home / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.programs / "postgres", "-D", self.home / "data", *options],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                **_identity(self.uid),
+            )  # fmt: skip
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while True:
+            try:
+                self.ask("SELECT pg_is_in_recovery()")
+                return
+            except psycopg.OperationalError:
+                assert self.process.poll() is None, (self.home / "log").read_text()
+                assert time.monotonic() < deadline, (self.home / "log").read_text()
+                time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Ends it as a crash does."""
+        if self.process is not None:
+            send_signal(descendants(self.process.pid), signal.SIGKILL)
+            self.process.wait(_DEADLINE_SECONDS)
+            self.process = None
+            # Otherwise it would wait for the shared memory of its former processes.
+            (self.home / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    def hang(self) -> None:
+        """Stops all its processes, so that connections are accepted and nobody answers."""
+        assert self.process is not None
+        send_signal(descendants(self.process.pid), signal.SIGSTOP)
+
+    def wake(self) -> None:
+        if self.process is not None:
+            send_signal(descendants(self.process.pid), signal.SIGCONT)
+
+    def pause(self) -> None:
+        """Lets it stay as it is, whatever the primary writes."""
+        self.ask("SELECT pg_wal_replay_pause()")
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while self.ask("SELECT pg_get_wal_replay_pause_state()") != "paused":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def resume(self) -> None:
+        self.ask("SELECT pg_wal_replay_resume()")
+
+    def catch_up(self) -> None:
+        """Waits until it has all that is committed now."""
+        with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as primary:
+            # The tests' PostgreSQL commits before it writes.
+            query = "SELECT pg_current_wal_insert_lsn()::text"
+            [position] = primary.execute(query).fetchone() or ("",)
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while not self.ask(f"SELECT pg_last_wal_replay_lsn() >= '{position}'"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def ask(self, query: str) -> Any:
+        with psycopg.connect(
+            self.url(os.environ["DATABASE_URL"]), dbname="postgres", autocommit=True
+        ) as session:
+            [found] = session.execute(query).fetchone() or (None,)  # type: ignore[arg-type]
+            return found
+
+
+@contextmanager
+def run_replica() -> Iterator[Replica]:
+    """Makes a replica of the tests' PostgreSQL, which runs on this machine, and removes it."""
+    url = os.environ["DATABASE_URL"]
+    with psycopg.connect(url, autocommit=True) as primary:
+        [pid, most] = primary.execute(
+            "SELECT pg_backend_pid(), current_setting('max_connections')"
+        ).fetchone() or (0, "")
+        programs = Path(f"/proc/{pid}/exe").resolve().parent
+        uid = Path(f"/proc/{pid}").stat().st_uid
+    home = Path(tempfile.mkdtemp(prefix="causeway-replica-"))
+    try:
+        os.chown(home, uid, -1)
+        settings = {
+            "listen_addresses": "", "port": str(_PORT), "unix_socket_directories": str(home),
+            "max_connections": most, "fsync": "off",
+        }  # fmt: skip
+        subprocess.run(
+            [programs / "pg_basebackup", "-d", url.replace("?", "?replication=true&", 1),
+             "-D", home / "data", "-X", "stream", "-R", "-N", "-c", "fast"],
+            check=True, cwd="/", **_identity(uid),
+        )  # fmt: skip
+        replica = Replica(home, programs, uid, settings)
+        replica.start()
+        try:
+            yield replica
+        finally:
+            replica.wake()
+            replica.kill()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _identity(uid: int) -> dict[str, Any]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    as_other = {"user": uid, "extra_groups": []} if os.geteuid() != uid else {}
+    return {"env": {**kept, "LC_ALL": "C", "TZ": "UTC"}, **as_other}
