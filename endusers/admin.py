@@ -29,6 +29,8 @@ from endusers import imports
 from endusers.models import EndUser
 from endusers.serializers import MAX_LENGTH
 from inference.reports.activity import Activity, completed_days
+from inference.reports.usage import subjects
+from inference.reports.usage.panel import Subject, UsagePanel
 
 
 class EndUserForm(ConsoleForm):
@@ -59,7 +61,7 @@ class EndUserExportForm(OrganizationExportForm):
 
 
 @admin.register(EndUser)
-class EndUserAdmin(RateLimitedAdmin, UploadsAdmin):
+class EndUserAdmin(UsagePanel, RateLimitedAdmin, UploadsAdmin):
     """Lists the end users; an inactive end user's requests are still served."""
 
     form = EndUserForm
@@ -97,6 +99,9 @@ class EndUserAdmin(RateLimitedAdmin, UploadsAdmin):
         "current_limits",
     )  # fmt: skip
 
+    def subject_of(self, obj: EndUser) -> Subject:
+        return subjects.of_end_user(obj)
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
@@ -111,6 +116,9 @@ class EndUserAdmin(RateLimitedAdmin, UploadsAdmin):
         if Organization.objects.filter(pk=key).exists():
             return queryset.filter(organization_id=key), False
         return queryset.filter(Q(pk=key) | Q(user=term)), False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).select_related("organization")
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
         """Returns an end user with its activity, which only the page of an end user shows."""

@@ -31,4 +31,5 @@ class InferenceConfig(CausewayApp):
         "dailyusage": INTERNAL,
         "hourlyusage": INTERNAL,
         "endpointhour": INTERNAL,
+        "hourlyshare": INTERNAL,
     }

@@ -19,12 +19,14 @@ from config.models import StampField
 from config.partitions.declarations import Partitioning
 from config.triggers import TRANSACTION_ID, KeepUsed, Trigger
 from endpoints.models import Attestation, PrivateEndpoint
+from inference.hourly_shares import HourlyShare
 from inference.ids import first_id, id_bound, last_id, read_id_bound
 from inference.kept_answers import IdempotentRequest, KeptAnswer
 
 __all__ = (
     "ApiKeyUse", "DailyUsage", "EndpointHealth", "EndpointHour", "Feedback", "FeedbackGiven",
-    "Generation", "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse",
+    "Generation", "HourlyShare", "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer",
+    "MemberUse",
     "ModelEndpointUse", "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "Uptime",
     "UsageDay", "WorkspaceUse",
 )  # fmt: skip
@@ -456,6 +458,11 @@ class DailyUsage(models.Model):
     cancelled_nano = models.BigIntegerField(
         default=0, db_default=0, help_text="The upstream cost of these, in nano-USD."
     )
+    # Empty for a day that an earlier release has summed.
+    upstream_nano = models.BigIntegerField(null=True)
+    failed = models.BigIntegerField(null=True)
+    latency_ms = models.BigIntegerField(null=True)
+    timed = models.BigIntegerField(null=True)
 
     class Meta:
         indexes = [
@@ -499,6 +506,9 @@ class HourlyUsage(models.Model):
     )
     latency_ms = models.BigIntegerField(help_text="The sum of the times to the first event.")
     timed = models.BigIntegerField(help_text="The number of generations with a first event.")
+    is_detailed = models.BooleanField(
+        default=False, db_default=False, help_text="The hour has a HourlyShare for its parts."
+    )
 
     def __str__(self) -> str:
         return f"{self.hour:%Y-%m-%d %H}:00"

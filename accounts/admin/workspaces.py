@@ -17,6 +17,8 @@ from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm
 from config.console.unfold import Dialog, SelectWidget, TabularInline, display
+from inference.reports.usage import subjects
+from inference.reports.usage.panel import Subject, UsagePanel
 
 
 class BudgetInline(ReadOnlyInline, TabularInline):
@@ -48,7 +50,7 @@ class WorkspaceForm(ConsoleForm):
 
 
 @admin.register(Workspace)
-class WorkspaceAdmin(RateLimitedAdmin, ConsoleAdmin):
+class WorkspaceAdmin(UsagePanel, RateLimitedAdmin, ConsoleAdmin):
     """Lists the workspaces of organizations."""
 
     form = WorkspaceForm
@@ -69,6 +71,9 @@ class WorkspaceAdmin(RateLimitedAdmin, ConsoleAdmin):
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("id", "is_default", "current_limits", "created_at", "updated_at")
+
+    def subject_of(self, obj: Workspace) -> Subject:
+        return subjects.of_workspace(obj)
 
     def get_queryset(self, request: HttpRequest) -> Any:
         # An autocomplete names each workspace with its organization.

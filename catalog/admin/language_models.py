@@ -14,6 +14,8 @@ from catalog.models import LanguageModel
 from catalog.rows import LATEST
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
+from inference.reports.usage import subjects
+from inference.reports.usage.panel import Subject, UsagePanel
 
 
 class LanguageModelForm(ConsoleForm):
@@ -28,7 +30,7 @@ class LanguageModelForm(ConsoleForm):
 
 
 @admin.register(LanguageModel)
-class LanguageModelAdmin(CatalogueAdmin):
+class LanguageModelAdmin(UsagePanel, CatalogueAdmin):
     """Lists the models, each with its public names and abilities."""
 
     form = LanguageModelForm
@@ -68,6 +70,9 @@ class LanguageModelAdmin(CatalogueAdmin):
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("published", "id", "created_at", "updated_at")
+
+    def subject_of(self, obj: LanguageModel) -> Subject:
+        return subjects.of_model(obj)
 
     @display(description="Context", ordering="context_length")
     def context(self, model: LanguageModel) -> str:

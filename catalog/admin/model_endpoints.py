@@ -19,6 +19,8 @@ from config.console.formatting import dollars, per_million
 from config.console.forms import ConsoleForm, RateField
 from config.console.unfold import display
 from config.models import TIME_COLUMNS
+from inference.reports.usage import subjects
+from inference.reports.usage.panel import Subject, UsagePanel
 
 # The columns that describe an endpoint. Finance may change its rates, but not these.
 _TERMS: Final = (
@@ -75,7 +77,7 @@ class ModelEndpointForm(ConsoleForm):
 
 
 @admin.register(ModelEndpoint)
-class ModelEndpointAdmin(PricePage, ReviewedEndpoints, CatalogueAdmin):
+class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmin):
     """Lists the public endpoints: models as providers serve them, at their list price."""
 
     form = ModelEndpointForm
@@ -141,6 +143,9 @@ class ModelEndpointAdmin(PricePage, ReviewedEndpoints, CatalogueAdmin):
 
     def has_reprice_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_change_permission(request)
+
+    def subject_of(self, obj: ModelEndpoint) -> Subject:
+        return subjects.of_public_endpoint(obj)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Replaces the rate fields with plain text for an operator who may only view."""

@@ -19,6 +19,8 @@ from config.console.forms import ConsoleForm, SecretField
 from config.console.unfold import display
 from config.egress.addresses import InvalidURL, parse_base_url
 from inference.models import ProviderPace
+from inference.reports.usage import subjects
+from inference.reports.usage.panel import Subject, UsagePanel
 from inference.routing.pacing import oldest_pace
 
 
@@ -87,7 +89,7 @@ def _format(moment: datetime) -> str:
 
 
 @admin.register(Provider)
-class ProviderAdmin(CatalogueAdmin):
+class ProviderAdmin(UsagePanel, CatalogueAdmin):
     """Lists the providers; an import of the catalogue writes the same rows."""
 
     form = ProviderForm
@@ -119,6 +121,9 @@ class ProviderAdmin(CatalogueAdmin):
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("credential", "refusal_text", "pace", "id", "created_at", "updated_at")
+
+    def subject_of(self, obj: Provider) -> Subject:
+        return subjects.of_provider(obj)
 
     @display(description="Dialect", ordering="dialect", label=True)
     def dialect_name(self, provider: Provider) -> str:

@@ -123,9 +123,19 @@ class StrictList(ModelAdmin):
             raise IncorrectLookupParameters from exc
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        """Returns an object; reads it once for a page, which asks for it for each of its parts."""
         if NOT_STORABLE.search(object_id):
             return None
-        return super().get_object(request, object_id, from_field)
+        if request.method != "GET":
+            return super().get_object(request, object_id, from_field)
+        read: dict[Any, Any] = request.__dict__.setdefault("objects_read", {})
+        name = (self.opts.label_lower, object_id, from_field)
+        if name not in read:
+            read[name] = super().get_object(request, object_id, from_field)
+            if read[name] is not None:
+                # Its page shows it as it is now; see :func:`config.console.unfold.display`.
+                read[name].computed_fields = {}
+        return read[name]
 
     def change_view(
         self,

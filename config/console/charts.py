@@ -1,10 +1,10 @@
-"""Computes the bars of charts, which the server draws as SVG without scripts."""
+"""Computes cards, rankings, and the bars of charts, which are SVG without scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 WIDTH: Final = 600
 HEIGHT: Final = 160
@@ -34,6 +34,63 @@ class Chart:
     last: str
     bars: Sequence[Bar]
     is_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A number with a link to the list of the counted rows; without ``url`` it has none."""
+
+    title: str
+    value: str
+    url: str
+    icon: str
+    note: str = ""
+    is_alarming: bool = False
+
+
+Rank: TypeAlias = tuple[str, str, str, int]
+"""The name, link, numbers and bar length in percent of a row of a ranking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """A ranking of at most five rows; ``empty`` says what to do while it has none."""
+
+    title: str
+    rows: Sequence[Rank]
+    empty: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The beginnings of the bars of charts, as they are written."""
+
+    starts: Sequence[str]
+
+    def plot(
+        self,
+        title: str,
+        summary: str,
+        values: Sequence[int],
+        write: Callable[[int], str],
+        *,
+        bad: Sequence[int] | None = None,
+    ) -> Chart:
+        """Returns a chart of one value for each bar; ``bad`` is the share drawn at the foot."""
+        texts = [*map(write, values)]
+        if bad is not None:
+            texts = [f"{text} ({one:,} failed)" for text, one in zip(texts, bad, strict=True)]
+        titles = [f"{start}: {text}" for start, text in zip(self.starts, texts, strict=True)]
+        bars = draw_bars(values, titles, bad=bad)
+        return Chart(
+            title,
+            summary,
+            write(max(values, default=0)),
+            self.starts[0],
+            self.starts[-1],
+            bars,
+            is_empty=not bars,
+        )
 
 
 def draw_bars(

@@ -10,6 +10,8 @@ from django.template.loader import render_to_string
 
 # Wide enough that no price or balance is rounded.
 _EXACT: Final = Context(prec=80)
+_NANO: Final = 10**9
+_CENT: Final = Decimal("0.01")
 
 
 def dollars(amount: Decimal) -> str:
@@ -22,6 +24,23 @@ def dollars(amount: Decimal) -> str:
 def nano_dollars(nano: int) -> str:
     """Returns nano-USD as USD."""
     return dollars(_EXACT.scaleb(Decimal(nano), -9))
+
+
+def short_dollars(nano: int) -> str:
+    """Returns nano-USD as USD: with cents from one dollar on, else with two significant digits."""
+    if nano == 0 or abs(nano) >= _NANO:
+        amount = Decimal(abs(nano)).scaleb(-9).quantize(_CENT)
+        return f"{'-' if nano < 0 else ''}${amount:,}"
+    small: int = 10 ** max(len(str(abs(nano))) - 2, 0)
+    return nano_dollars(abs(nano) // small * small * (-1 if nano < 0 else 1))
+
+
+def short_count(count: int) -> str:
+    """Returns a count with commas, or from a million on in short form: 12,345 or 1.2M."""
+    for size, letter in ((10**9, "G"), (10**6, "M")):
+        if count >= size:
+            return f"{count // (size // 10) / 10:,.1f}{letter}"
+    return f"{count:,}"
 
 
 def per_million(rate: Decimal | None) -> str | None:

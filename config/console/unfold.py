@@ -7,6 +7,7 @@ Django's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from django import forms
@@ -46,7 +47,7 @@ else:
     from django.forms import ModelForm
     from unfold.admin import ModelAdmin, StackedInline, TabularInline
     from unfold.decorators import action as unfold_action
-    from unfold.decorators import display
+    from unfold.decorators import display as _display
     from unfold.enums import ActionVariant
     from unfold.forms import AdminOwnPasswordChangeForm as OwnPasswordForm
     from unfold.forms import AuthenticationForm
@@ -56,6 +57,24 @@ else:
     from unfold.widgets import UnfoldAdminSelectWidget as SelectWidget
     from unfold.widgets import UnfoldAdminTextareaWidget as TextareaWidget
     from unfold.widgets import UnfoldAdminTextInputWidget as TextWidget
+
+    def display(**options: Any) -> Callable[[_F], _F]:
+        """Describes a computed field; unfold computes one five times to show it on a page."""
+
+        def decorate(method: _F) -> _F:
+            @wraps(method)
+            def compute(self: Any, obj: Any) -> Any:
+                computed = getattr(obj, "computed_fields", None)
+                if computed is None:
+                    return method(self, obj)
+                if method.__name__ not in computed:
+                    computed[method.__name__] = method(self, obj)
+                return computed[method.__name__]
+
+            return _display(**options)(compute)
+
+        return decorate
+
 
 __all__ = [
     "ActionVariant",

@@ -24,11 +24,13 @@ from endpoints.admin.actions import PrivateEndpointActions
 from endpoints.admin.columns import PrivateEndpointColumns
 from endpoints.admin.forms import PrivateEndpointForm
 from endpoints.models import PrivateEndpoint
+from inference.reports.usage import subjects
+from inference.reports.usage.panel import Subject, UsagePanel
 
 
 @admin.register(PrivateEndpoint)
 class PrivateEndpointAdmin(
-    ReviewedEndpoints, PrivateEndpointColumns, PrivateEndpointActions, UploadsAdmin
+    UsagePanel, ReviewedEndpoints, PrivateEndpointColumns, PrivateEndpointActions, UploadsAdmin
 ):
     """Lists the endpoints of organizations; only the actions change an endpoint's status."""
 
@@ -118,8 +120,16 @@ class PrivateEndpointAdmin(
         "updated_at", "id", "idempotency_key",
     )  # fmt: skip
 
+    def subject_of(self, obj: PrivateEndpoint) -> Subject:
+        return subjects.of_private_endpoint(obj)
+
     def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).filter(deleted_at=None)
+        rows = super().get_queryset(request).filter(deleted_at=None)
+        # The list names what it needs. A page names these too.
+        match = request.resolver_match
+        if match is None or str(match.url_name).endswith("_changelist"):
+            return rows
+        return rows.select_related(*self.list_select_related)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -102,7 +102,11 @@ class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
     list_display_links = ("created_at", "id")
     list_select_related = ("organization",)
     list_filter = (SinceFilter, GenerationStatusFilter, "is_byok", "streamed")
-    linked_lookups = (*ReadOnlyAdmin.linked_lookups, "model__exact", "end_user__exact")
+    linked_lookups = (
+        *ReadOnlyAdmin.linked_lookups, "model__exact", "end_user__exact", "api_key__id__exact",
+        "workspace__id__exact", "private_endpoint__id__exact", "model_endpoint__id__exact",
+        "provider_name__exact",
+    )  # fmt: skip
     search_fields = ("id__startswith",)
     search_help_text = (
         "The beginning of a generation's ID; the label, hash or ID of a key; an end user; the ID, "

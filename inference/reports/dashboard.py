@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
@@ -23,11 +22,9 @@ from django.urls import reverse
 
 from accounts.models import Organization
 from billing.models import Account, Deposit, Excess
-from catalog.pricing import NANO
 from config.clocks.clock import clock
-from config.console import charts
-from config.console.charts import Chart
-from config.console.formatting import nano_dollars
+from config.console.charts import Axis, Card, Chart, Rank, Top
+from config.console.formatting import nano_dollars, short_count, short_dollars
 from config.console.navigation import group_by_section
 from endpoints.models import PrivateEndpoint, Validation
 from inference.ids import first_id
@@ -40,7 +37,6 @@ _ALERTS: Final = 10
 _MAX_WAITING: Final = 2_000
 _REVIEWED: Final = ("deposit", "excess")
 _DAY: Final = timedelta(days=1)
-_CENT: Final = Decimal("0.01")
 _COLUMNS: Final = (
     "requests", "failed", "tokens", "cost_nano", "upstream_nano", "latency_ms", "timed",
 )  # fmt: skip
@@ -71,30 +67,6 @@ RANGES: Final = {
         TimeRange("30d", 720, 24, "%b %d"),
     )
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A number with a link to the list of the counted rows."""
-
-    title: str
-    value: str
-    url: str
-    icon: str
-    note: str = ""
-    is_alarming: bool = False
-
-
-Rank = tuple[str, str, str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Top:
-    """A ranking of at most five rows; ``empty`` says what to do while it has none."""
-
-    title: str
-    rows: Sequence[Rank]
-    empty: str
 
 
 _HOURS_LEFT: Final = (
@@ -322,13 +294,13 @@ def _traffic_cards(rows: Iterable[Mapping[str, int]], begin: datetime) -> list[C
     share = 100 * sums["failed"] / sums["requests"] if sums["requests"] else 0
     return [
         Card("Requests", f"{sums['requests']:,}", everything, "bolt"),
-        Card("Tokens", _format_count(sums["tokens"]), everything, "token"),
+        Card("Tokens", short_count(sums["tokens"]), everything, "token"),
         Card(
             "Revenue",
-            _format_usd(sums["cost_nano"]),
+            short_dollars(sums["cost_nano"]),
             _url("billing_transfer", kind__exact="usage", created_at__gte=_iso(begin)),
             "payments",
-            f"{_format_usd(sums['upstream_nano'])} upstream cost",
+            f"{short_dollars(sums['upstream_nano'])} upstream cost",
         ),
         Card(
             "Error rate",
@@ -360,36 +332,11 @@ def _build_charts(
     timed = sum(bar["timed"] for bar in sums)
     mean = sum(bar["latency_ms"] for bar in sums) // timed if timed else 0
 
-    def chart(
-        title: str, summary: str, values: list[int], texts: list[str], top: str, **more: Any
-    ) -> Chart:
-        titles = [f"{start}: {text}" for start, text in zip(starts, texts, strict=True)]
-        drawn = charts.draw_bars(values, titles, **more)
-        return Chart(title, summary, top, starts[0], starts[-1], drawn, is_empty=not drawn)
-
+    axis = Axis(starts)
     return [
-        chart(
-            "Requests",
-            f"{sum(requests):,}",
-            requests,
-            [f"{made:,} ({bad:,} failed)" for made, bad in zip(requests, failed, strict=True)],
-            f"{max(requests):,}",
-            bad=failed,
-        ),
-        chart(
-            "Spend",
-            _format_usd(sum(spend)),
-            spend,
-            [*map(_format_usd, spend)],
-            _format_usd(max(spend)),
-        ),
-        chart(
-            "Latency",
-            f"{mean:,} ms to the first event",
-            latency,
-            [f"{value:,} ms" for value in latency],
-            f"{max(latency):,} ms",
-        ),
+        axis.plot("Requests", f"{sum(requests):,}", requests, "{:,}".format, bad=failed),
+        axis.plot("Spend", short_dollars(sum(spend)), spend, short_dollars),
+        axis.plot("Latency", f"{mean:,} ms to the first event", latency, "{:,} ms".format),
     ]
 
 
@@ -457,26 +404,14 @@ def _rank_rows(rows: Sequence[_Used], describe: Callable[..., tuple[str, str]]) 
     """Returns the name, link, numbers and bar length in percent of each row, the busiest first."""
     highest = rows[0][2] if rows else 0
     return [
-        (*describe(owner, name), f"{count:,} · {_format_usd(cost)}", max(100 * count // highest, 1))
+        (
+            *describe(owner, name),
+            f"{count:,} · {short_dollars(cost)}",
+            max(100 * count // highest, 1),
+        )
         for owner, name, count, cost in rows
     ]
 
 
 def _iso(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S+00:00")
-
-
-def _format_usd(nano: int) -> str:
-    """Returns USD with cents from one dollar on, else with two significant digits."""
-    if nano == 0 or nano >= NANO:
-        return f"${Decimal(nano).scaleb(-9).quantize(_CENT):,}"
-    small = 10 ** max(len(str(nano)) - 2, 0)
-    return nano_dollars(nano // small * small)
-
-
-def _format_count(count: int) -> str:
-    """Returns a count with commas, or from a million on in short form: 12,345 or 1.2M."""
-    for size, letter in ((10**9, "G"), (10**6, "M")):
-        if count >= size:
-            return f"{count // (size // 10) / 10:,.1f}{letter}"
-    return f"{count:,}"

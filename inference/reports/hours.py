@@ -1,4 +1,4 @@
-"""Stores the sums of completed hours, for the console's first page and the lists of models."""
+"""Stores the sums of completed hours and the shares in them, for the console and the lists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 
 from inference.ids import first_id, last_id
-from inference.models import HourlyUsage
+from inference.models import HourlyShare, HourlyUsage
 from inference.reports.endpoint_hours import forget_endpoints, sum_endpoints
 from inference.reports.rollups import require_rows
 
@@ -44,6 +44,32 @@ FROM generate_series(%(begin)s, %(end)s - interval '1 hour', interval '1 hour') 
 LEFT JOIN summed USING (hour)
 ON CONFLICT DO NOTHING
 """.replace("{sums}", SUMS)
+# Charts of all organizations reach 30 days back, and those of one 24 hours.
+KEPT: Final = timedelta(days=32)
+KEPT_OF_KEYS: Final = timedelta(days=3)
+_SHARE: Final = """
+INSERT INTO inference_hourlyshare (
+    hour, {owners}, endpoint_id, model, provider_name, requests, failed, tokens, cost_nano,
+    upstream_nano, latency_ms, timed
+)
+SELECT date_trunc('hour', created_at, 'UTC'), {owners},
+       coalesce(private_endpoint_id, model_endpoint_id), model, provider_name, {sums}
+FROM inference_generation
+WHERE id >= %(first_id)s AND id < %(last_id)s
+    AND created_at >= greatest(%(begin)s, now() - %(kept)s) AND created_at < %(end)s
+GROUP BY date_trunc('hour', created_at, 'UTC'), {owners},
+         coalesce(private_endpoint_id, model_endpoint_id), model, provider_name
+""".replace("{sums}", SUMS)
+_SHARE_OF_ENDPOINTS: Final = _SHARE.replace(" {owners},", "")
+_SHARE_OF_KEYS: Final = _SHARE.replace("{owners}", "organization_id, workspace_id, api_key_id")
+_MARK: Final = """
+UPDATE inference_hourlyusage SET is_detailed = TRUE
+WHERE hour >= greatest(%(begin)s, now() - %(kept)s) AND hour < %(end)s
+"""
+_DROP: Final = """
+DELETE FROM inference_hourlyshare
+WHERE hour < now() - %(kept)s OR (organization_id IS NOT NULL AND hour < now() - %(kept_of_keys)s)
+"""
 _OLDEST_PENDING: Final = """
 SELECT min(g.created_at)
 FROM inference_journal j JOIN inference_generation g ON g.id = j.generation_id
@@ -99,7 +125,9 @@ def sum_hours_again(begin: datetime, end: datetime) -> int:
         final = _end_of_sums()
         # The rows stay without gaps.
         begin = min(max(begin, hour_of(first)), until)
-        HourlyUsage.objects.filter(Q(hour__gte=begin, hour__lt=end) | Q(hour__gte=final)).delete()
+        again = Q(hour__gte=begin, hour__lt=end) | Q(hour__gte=final)
+        HourlyUsage.objects.filter(again).delete()
+        HourlyShare.objects.filter(again).delete()
         forget_endpoints(begin)
         return _sum_hours(begin, min(end, final))
 
@@ -118,8 +146,21 @@ def _sum_hours(begin: datetime, end: datetime) -> int:
         return 0
     with connection.cursor() as cursor:
         ids = {"first_id": first_id(begin), "last_id": last_id(end)}
-        cursor.execute(_ROLL_UP, {"begin": begin, "end": end, **ids})
-        return int(cursor.rowcount)
+        span = {"begin": begin, "end": end, **ids}
+        cursor.execute(_ROLL_UP, span)
+        count = int(cursor.rowcount)
+        _store_shares(cursor, span)
+        return count
+
+
+def _store_shares(cursor: Any, span: dict[str, Any]) -> None:
+    """Stores the shares of the hours of a span, and deletes those that no chart reads any more."""
+    # A command of an earlier release deletes the sums of hours without their shares.
+    HourlyShare.objects.filter(hour__gte=span["begin"], hour__lt=span["end"]).delete()
+    cursor.execute(_SHARE_OF_ENDPOINTS, {**span, "kept": KEPT})
+    cursor.execute(_SHARE_OF_KEYS, {**span, "kept": KEPT_OF_KEYS})
+    cursor.execute(_MARK, {**span, "kept": KEPT})
+    cursor.execute(_DROP, {"kept": KEPT, "kept_of_keys": KEPT_OF_KEYS})
 
 
 def _moment(statement: str) -> datetime | None:

@@ -37,7 +37,7 @@ summed AS (
         organization_id, day, by_end_user, workspace_id, api_key_id, member_id, end_user,
         endpoint_id, model, provider_name, requests, prompt_tokens, completion_tokens,
         cached_tokens, reasoning_tokens, cost_nano, byok_nano, cancelled,
-        cancelled_nano
+        cancelled_nano, upstream_nano, failed, latency_ms, timed
     )
     SELECT organization_id, day, GROUPING(end_user) = 0, workspace_id, api_key_id, member_id,
            end_user, endpoint_id, model, provider_name, count(*),
@@ -45,7 +45,9 @@ summed AS (
            coalesce(sum(cached_tokens), 0), coalesce(sum(reasoning_tokens), 0), sum(cost_nano),
            coalesce(sum(upstream_cost_nano) FILTER (WHERE is_byok), 0),
            count(*) FILTER (WHERE status = 'cancelled'),
-           coalesce(sum(upstream_cost_nano) FILTER (WHERE status = 'cancelled'), 0)
+           coalesce(sum(upstream_cost_nano) FILTER (WHERE status = 'cancelled'), 0),
+           sum(upstream_cost_nano), count(*) FILTER (WHERE status = 'failed'),
+           coalesce(sum(latency_ms), 0), count(latency_ms)
     FROM (
         SELECT g.*, o.day, coalesce(g.private_endpoint_id, g.model_endpoint_id) AS endpoint_id
         FROM opened o, inference_generation g

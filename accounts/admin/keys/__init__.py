@@ -24,6 +24,8 @@ from config.console.forms import ConsoleForm
 from config.console.unfold import display
 from config.credentials import Secret
 from config.server.regions import region_of_host
+from inference.reports.usage import subjects
+from inference.reports.usage.panel import Subject, UsagePanel
 
 _KINDS: Final = {"management": "info"}
 _KEY_STATES: Final = {
@@ -78,7 +80,9 @@ class ApiKeyForm(ConsoleForm):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(KeyActions, MeterColumns, CancelledColumn, RateLimitedAdmin, ConsoleAdmin):
+class ApiKeyAdmin(
+    UsagePanel, KeyActions, MeterColumns, CancelledColumn, RateLimitedAdmin, ConsoleAdmin
+):
     """Lists the API keys; a key is shown once, in the response to its creation."""
 
     list_display = (
@@ -125,6 +129,9 @@ class ApiKeyAdmin(KeyActions, MeterColumns, CancelledColumn, RateLimitedAdmin, C
         "status": label_renderer(_KEY_STATES),
     }
 
+    def subject_of(self, obj: ApiKey) -> Subject:
+        return subjects.of_key(obj)
+
     @display(description="Type", ordering="is_management", label=_KINDS)
     def kind(self, key: ApiKey) -> str:
         return "management" if key.is_management else "inference"
@@ -140,6 +147,11 @@ class ApiKeyAdmin(KeyActions, MeterColumns, CancelledColumn, RateLimitedAdmin, C
     @display(description="Limit")
     def limit(self, key: ApiKey) -> str | None:
         return None if key.limit_nano is None else describe_limit(key)
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        # Keys name their workspaces, and these their organizations.
+        rows = super().get_queryset(request)
+        return rows.select_related("organization", "workspace__organization", "creator")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, "workspace", "creator") if obj else self.readonly_fields

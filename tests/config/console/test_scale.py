@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -22,7 +22,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from accounts.models import ApiKey, Organization, Workspace
 from billing.models import Transfer
+from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.audit.entries import AuditEntry
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
@@ -30,6 +32,8 @@ from inference.models import DailyUsage, Generation, HourlyUsage, Journal, Usage
 from inference.reports.dashboard import RANGES
 from inference.reports.hours import HOUR
 from inference.reports.rollups import midnight
+from inference.reports.usage.panel import UsagePanel
+from inference.reports.usage.sums import PERIODS
 from tests.bench.fill import filling
 from tests.support import ledger as books
 from tests.support.database import snapshots
@@ -39,6 +43,17 @@ pytestmark = pytest.mark.django_db
 
 GOLDEN: Final = Path(__file__).with_name("queries.json")
 MAX_QUERIES: Final = 15
+# The rows of a generation whose pages show usage.
+USED: Final[dict[Any, Callable[[Generation], Any]]] = {
+    Organization: lambda made: made.organization,
+    Workspace: lambda made: made.workspace,
+    ApiKey: lambda made: made.api_key,
+    EndUser: lambda made: EndUser.objects.get(organization=made.organization, user=made.end_user),
+    PrivateEndpoint: lambda made: PrivateEndpoint.objects.filter(deleted_at=None)[0],
+    ModelEndpoint: lambda made: ModelEndpoint.objects.get(pk=made.model_endpoint_id),
+    LanguageModel: lambda made: LanguageModel.objects.get(slug=made.model),
+    Provider: lambda made: Provider.objects.get(name=made.provider_name),
+}
 UPDATE: Final = (
     "The pages make other queries than tests/queries.json says. If that is meant, run\n"
     "UPDATE_QUERIES=1 .venv/bin/python -m pytest tests/config/console/test_scale.py -n 0"
@@ -85,6 +100,15 @@ def pages() -> Iterator[tuple[str, str]]:
     for label in sorted(model._meta.label_lower for model in admin.site._registry):
         name = f"admin:{label.replace('.', '_')}_changelist"
         yield name, reverse(name)
+    for model, page in admin.site._registry.items():
+        if isinstance(page, UsagePanel):
+            name = f"admin:{model._meta.label_lower.replace('.', '_')}_change"
+            made = (
+                Generation.objects.exclude(end_user=None).exclude(model_endpoint=None).latest("id")
+            )
+            row = USED[model](made)
+            for period in PERIODS:
+                yield f"{name} {period}", f"{reverse(name, args=[row.pk])}?usage={period}"
 
 
 def test_pages_make_the_recorded_number_of_queries(operator: Client) -> None:

@@ -1,0 +1,63 @@
+"""The table of the shares that endpoints and keys have in the sums of an hour."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db import models
+from django.db.models import Q
+
+SUMMED: Final = (
+    "requests", "failed", "tokens", "cost_nano", "upstream_nano", "latency_ms", "timed",
+)  # fmt: skip
+"""The columns that hold sums."""
+
+
+class HourlyShare(models.Model):
+    """The share of one endpoint in an hour, of all organizations together or of one key.
+
+    Every generation of a recent hour counts in two rows: one without an organization, which is kept
+    for the longest range of a chart, and one of its key, of which there are far more, so that they
+    are kept for days only. ``HourlyUsage.is_detailed`` says whether an hour has its shares.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    hour = models.DateTimeField()
+    # Plain ids: foreign keys would be checked for each of millions of rows.
+    organization_id = models.UUIDField(null=True)
+    workspace_id = models.UUIDField(null=True)
+    api_key_id = models.UUIDField(null=True)
+    endpoint_id = models.UUIDField()
+    model = models.CharField(max_length=255)
+    provider_name = models.CharField(max_length=255)
+    requests = models.BigIntegerField()
+    failed = models.BigIntegerField()
+    tokens = models.BigIntegerField()
+    cost_nano = models.BigIntegerField()
+    upstream_nano = models.BigIntegerField()
+    latency_ms = models.BigIntegerField()
+    timed = models.BigIntegerField()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=("organization_id", "hour"), name="hourly_share_of_tenant"),
+            models.Index(
+                fields=("endpoint_id", "hour"),
+                condition=Q(organization_id=None),
+                name="hourly_share_of_endpoint",
+            ),
+            models.Index(
+                fields=("model", "hour"),
+                condition=Q(organization_id=None),
+                name="hourly_share_of_model",
+            ),
+            models.Index(
+                fields=("provider_name", "hour"),
+                condition=Q(organization_id=None),
+                name="hourly_share_of_provider",
+            ),
+            models.Index(fields=("hour",), name="hourly_share_by_hour"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.hour:%Y-%m-%d %H}:00 {self.model}"

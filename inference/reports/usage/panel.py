@@ -1,0 +1,244 @@
+"""The usage component of the console: numbers, charts and rankings of a part of the traffic.
+
+A page mixes in :class:`UsagePanel` and says which part of the traffic its object is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.core.cache import cache
+from django.http import HttpRequest
+from django.urls import reverse
+
+from accounts.models import ApiKey
+from config.clocks.clock import clock
+from config.console.charts import Axis, Card, Chart, Rank, Top
+from config.console.formatting import short_dollars
+from inference.reports.usage.sums import PERIODS, Period, Scope, Sums, Usage, read_usage
+
+_PARAMETER: Final = "usage"
+_CACHED_SECONDS: Final = 60
+_SHOWN: Final = 5
+_WEEK: Final = timedelta(days=7)
+# From this share of failures on, the number is alarming.
+_ALARMING_PERCENT: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a page shows the usage of: a part of the traffic, and the query of its generations.
+
+    ``rankings`` are the parts of it that are ranked: ``models``, ``providers`` and ``keys``.
+    """
+
+    scope: Scope
+    query: Mapping[str, str]
+    rankings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """The component as the template shows it."""
+
+    ranges: Sequence[tuple[str, str, bool]]
+    generations: str
+    cards: Sequence[Card]
+    charts: Sequence[Chart]
+    tops: Sequence[Top] = field(default_factory=list)
+    note: str = ""
+
+
+class UsagePanel(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Adds the usage of its object to a page, for operators who may view generations."""
+
+    change_form_outer_after_template = "admin/usage.html"
+    default_period = "24h"
+
+    def subject_of(self, obj: Any) -> Subject:
+        """Returns what the page of an object shows the usage of."""
+        raise NotImplementedError
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        obj = kwargs.get("obj")
+        if obj is not None and request.method == "GET" and "_popup" not in request.GET:
+            context["usage"] = self.build_usage(request, obj)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def build_usage(self, request: HttpRequest, obj: Any) -> Panel | None:
+        """Returns the component for an object; ``None`` for an operator who may not see it."""
+        if not request.user.has_perm("inference.view_generation"):
+            return None
+        chosen = PERIODS.get(request.GET.get(_PARAMETER, ""), PERIODS[self.default_period])
+        return build_panel(self.subject_of(obj), chosen)
+
+
+def build_panel(subject: Subject, period: Period) -> Panel:
+    """Returns the component for a part of the traffic and a period."""
+    now = clock.now()
+    usage = _read(subject.scope, period, now)
+    links = _Links(subject, period, now)
+    note = ""
+    if usage.is_partial:
+        note = "Some of these days were summed by an earlier release, without errors and latency."
+    return Panel(
+        [
+            (one.title, f"?{_PARAMETER}={name}#usage", one is period)
+            for name, one in PERIODS.items()
+        ],
+        links.to_generations(),
+        _make_cards(usage.total, links),
+        _plot(usage, period),
+        [_rank(name, getattr(usage, name), links) for name in subject.rankings],
+        note,
+    )
+
+
+def _read(scope: Scope, period: Period, now: datetime) -> Usage:
+    """Reads the usage; that of all organizations is remembered for a minute."""
+    if scope.organization_id is not None:
+        return read_usage(scope, period, now)
+    text = repr((period.name, period.began_at(now), sorted(scope.columns.items())))
+    name = f"console:usage:{hashlib.sha256(text.encode()).hexdigest()}"
+    found: Usage = cache.get_or_set(name, lambda: read_usage(scope, period, now), _CACHED_SECONDS)
+    return found
+
+
+class _Links:
+    """The links into the list of generations, narrowed to a part of the traffic and a time."""
+
+    def __init__(self, subject: Subject, period: Period, now: datetime) -> None:
+        begin = period.began_at(now).astimezone(UTC)
+        self._query = {
+            **subject.query,
+            "created_at__gte": begin.strftime("%Y-%m-%d %H:%M:%S+00:00"),
+        }
+        if subject.scope.organization_id is None and period.length <= _WEEK:
+            # No index has these columns. The filter states a range of ids.
+            self._query["since"] = "week"
+
+    def to_generations(self, **query: str) -> str:
+        url = reverse("admin:inference_generation_changelist")
+        return f"{url}?{urlencode({**self._query, **query})}"
+
+
+def _make_cards(total: Sums, links: _Links) -> list[Card]:
+    share = 100 * total.failed / total.requests if total.requests else 0
+    return [
+        Card("Requests", f"{total.requests:,}", links.to_generations(), "bolt"),
+        Card(
+            "Spend",
+            short_dollars(total.cost_nano),
+            links.to_generations(),
+            "payments",
+            f"{short_dollars(total.upstream_nano)} upstream cost",
+        ),
+        Card(
+            "Errors",
+            f"{share:.1f}%",
+            links.to_generations(status__exact="failed"),
+            "error",
+            f"{total.failed:,} failed",
+            is_alarming=share >= _ALARMING_PERCENT,
+        ),
+        Card("Latency", f"{total.mean_latency_ms:,} ms", "", "timer", "to the first event"),
+    ]
+
+
+def _plot(usage: Usage, period: Period) -> list[Chart]:
+    total = usage.total
+    axis = Axis([slot.strftime(period.pattern) for slot in usage.slots])
+    bars = usage.bars
+    failed = [bar.failed for bar in bars]
+    return [
+        axis.plot(
+            "Requests",
+            f"{total.requests:,}",
+            [bar.requests for bar in bars],
+            "{:,}".format,
+            bad=failed,
+        ),
+        axis.plot(
+            "Spend",
+            short_dollars(total.cost_nano),
+            [bar.cost_nano for bar in bars],
+            short_dollars,
+        ),
+        axis.plot("Errors", f"{total.failed:,}", failed, "{:,}".format),
+        axis.plot(
+            "Latency",
+            f"{total.mean_latency_ms:,} ms to the first event",
+            [bar.mean_latency_ms for bar in bars],
+            "{:,} ms".format,
+        ),
+    ]
+
+
+_TITLES: Final = {"models": "By model", "providers": "By provider", "keys": "By key"}
+
+
+def _rank(name: str, parts: Mapping[str, Sums], links: _Links) -> Top:
+    """Returns the parts with the highest spend; the others are counted in one row."""
+    order = sorted(parts, key=lambda part: (-parts[part].cost_nano, -parts[part].requests, part))
+    shown = order[:_SHOWN]
+    describe = _DESCRIBE[name](shown, links)
+    highest = max((_weigh(parts[part]) for part in shown), default=(0, 0))
+    rows: list[Rank] = []
+    for part in shown:
+        numbers = f"{parts[part].requests:,} · {short_dollars(parts[part].cost_nano)}"
+        rows.append((*describe(part), numbers, _percent(_weigh(parts[part]), highest)))
+    if rest := order[_SHOWN:]:
+        sums = sum((parts[part] for part in rest), Sums())
+        rows.append(
+            (
+                f"{len(rest):,} more",
+                links.to_generations(),
+                f"{sums.requests:,} · {short_dollars(sums.cost_nano)}",
+                0,
+            )
+        )
+    return Top(_TITLES[name], rows, "No requests in this range.")
+
+
+def _weigh(sums: Sums) -> tuple[int, int]:
+    return sums.cost_nano, sums.requests
+
+
+def _percent(weight: tuple[int, int], highest: tuple[int, int]) -> int:
+    """Returns the length of a bar by spend, or by requests while nothing was spent."""
+    place = 0 if highest[0] else 1
+    return max(100 * weight[place] // max(highest[place], 1), 1)
+
+
+_Describe = Callable[[str], tuple[str, str]]
+
+
+def _describe_models(shown: Sequence[str], links: _Links) -> _Describe:
+    return lambda name: (name, links.to_generations(model__exact=name))
+
+
+def _describe_providers(shown: Sequence[str], links: _Links) -> _Describe:
+    return lambda name: (name, links.to_generations(provider_name__exact=name))
+
+
+def _describe_keys(shown: Sequence[str], links: _Links) -> _Describe:
+    names = {str(key.pk): key.name for key in ApiKey.objects.filter(pk__in=shown)}
+    return lambda name: (
+        names.get(name, name),
+        reverse("admin:accounts_apikey_change", args=[name]),
+    )
+
+
+_DESCRIBE: Final[Mapping[str, Callable[[Sequence[str], _Links], _Describe]]] = {
+    "models": _describe_models,
+    "providers": _describe_providers,
+    "keys": _describe_keys,
+}
