@@ -11,6 +11,13 @@ from config.api.errors import Forbidden, Unauthenticated
 from config.clocks.clock import clock
 from config.secrets import KeyDigests
 
+
+class OrganizationSuspended(Forbidden):
+    """The operator has suspended the organization; its data plane serves nothing."""
+
+    error_type = "organization_suspended"
+
+
 _BEARER: Final = re.compile(r"(?i:bearer) ([!-+\--~]+)")
 
 
@@ -56,6 +63,12 @@ def require_usable(
         return
     if expires_at <= (clock.now() if now is None else now):
         raise Unauthenticated("The API key has expired.")
+
+
+def require_active(suspension_reason: str) -> None:
+    """Raises :class:`OrganizationSuspended`, which says the reason, unless the reason is empty."""
+    if suspension_reason:
+        raise OrganizationSuspended(f"The organization is suspended: {suspension_reason}")
 
 
 def require_inference(*, is_management: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, Final
 
 import pgtrigger
 from django.conf import settings
@@ -22,9 +22,14 @@ from accounts.models.cells import (
 )
 from accounts.models.edits import write_fields
 from accounts.policy import Policy
+from config.api.errors import InvalidRequest
+from config.api.text import CONTROL_CHARACTERS
 from config.audit.triggers import Audit
+from config.clocks.clock import clock
 from config.models import BaseModel
 from config.triggers import TRANSACTION_ID, Trigger
+
+MAX_REASON: Final = 500
 
 
 class OrganizationManager(models.Manager["Organization"]):
@@ -134,6 +139,16 @@ class Organization(BaseModel):
         help_text="Triggers raise it when the keys, endpoints or rules of the organization change.",
     )
 
+    suspended_at = models.DateTimeField(null=True, editable=False)
+    suspended_by = models.CharField(max_length=255, default="", db_default="", editable=False)
+    suspension_reason = models.CharField(
+        max_length=MAX_REASON,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="The sentence that refused callers read; empty unless it is suspended.",
+    )
+
     objects = OrganizationManager()
 
     class Meta:
@@ -141,6 +156,11 @@ class Organization(BaseModel):
         constraints = [
             models.UniqueConstraint(
                 fields=("code",), condition=Q(code__isnull=False), name="organization_code_once"
+            ),
+            models.CheckConstraint(
+                condition=Q(suspended_at=None, suspension_reason="")
+                | Q(suspended_at__isnull=False) & ~Q(suspension_reason=""),
+                name="organization_suspended_with_reason",
             )
         ]
         triggers = [
@@ -154,6 +174,7 @@ class Organization(BaseModel):
                     "requires_zdr",
                     "forbids_training",
                     "residence",
+                    "suspension_reason",
                 ),
                 func=f"NEW.routing_version := {TRANSACTION_ID};\nRETURN NEW;",
             ),
@@ -180,6 +201,10 @@ class Organization(BaseModel):
         return self.name
 
     @property
+    def is_suspended(self) -> bool:
+        return self.suspended_at is not None
+
+    @property
     def private_endpoint_limit(self) -> int:
         limit: int = settings.PRIVATE_ENDPOINT_LIMIT
         return limit if self.endpoint_limit is None else self.endpoint_limit
@@ -193,10 +218,43 @@ class Organization(BaseModel):
             no_training=self.forbids_training,
         )
 
+    def suspend(self, *, reason: str, by: str) -> bool:
+        """ACTIVE → SUSPENDED. Refuses its inference from the next request on.
+
+        Requests that run are answered and billed, and keys stay as they are. Returns False, and
+        changes nothing, if it was suspended before. Raises :class:`InvalidRequest` without a
+        reason, because every refused caller reads it.
+        """
+        reason = reason.strip()
+        if not 0 < len(reason) <= MAX_REASON or CONTROL_CHARACTERS.search(reason):
+            raise InvalidRequest(
+                f"reason must have 1 to {MAX_REASON} characters, and no control characters."
+            )
+        with transaction.atomic():
+            self._lock()
+            if self.suspended_at is not None:
+                return False
+            self.suspended_at, self.suspended_by = clock.now(), by[:255]
+            self.suspension_reason = reason
+            self.save_fields("suspended_at", "suspended_by", "suspension_reason")
+        return True
+
+    def resume(self) -> bool:
+        """SUSPENDED → ACTIVE. Serves its inference again; returns whether it was suspended."""
+        with transaction.atomic():
+            self._lock()
+            if self.suspended_at is None:
+                return False
+            self.suspended_at, self.suspended_by, self.suspension_reason = None, "", ""
+            self.save_fields("suspended_at", "suspended_by", "suspension_reason")
+        return True
+
+    def _lock(self) -> None:
+        rows = Organization._base_manager.select_for_update(no_key=True)
+        self.refresh_from_db(from_queryset=rows)
+
     def edit(self, **changes: Any) -> bool:
         """Writes the fields that differ and returns whether any did."""
         with transaction.atomic():
-            self.refresh_from_db(
-                from_queryset=Organization._base_manager.select_for_update(no_key=True)
-            )
+            self._lock()
             return write_fields(self, changes)

@@ -39,7 +39,8 @@ class Authority(msgspec.Struct, frozen=True):
 
     It is valid until the organization's version moves: with a change of the key, or of the rules
     that apply to it, but not of the catalogue. ``credits_id`` and ``usage_id`` are the accounts of
-    its holds. ``available_nano`` is the balance at the time of the read, and no version covers it.
+    its holds. ``suspension_reason`` is empty unless the organization is suspended.
+    ``available_nano`` is the balance at the time of the read, and no version covers it.
     """
 
     key_id: UUID
@@ -59,6 +60,7 @@ class Authority(msgspec.Struct, frozen=True):
     key_guardrail_id: UUID | None
     member_guardrail_id: UUID | None
     residence: str = "here"
+    suspension_reason: str = ""
 
     @property
     def subjects(self) -> tuple[UUID, ...]:

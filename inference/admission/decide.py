@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from accounts.bearers import require_inference, require_usable
+from accounts.bearers import require_active, require_inference, require_usable
 from accounts.models import require_here
 from accounts.policy import Policy, require_ingress_region
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
@@ -184,6 +184,7 @@ def _require_permission(
     authority = key.authority
     require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=budgets.now)
     require_here(authority.residence)
+    require_active(authority.suspension_reason)
     require_inference(is_management=authority.is_management)
     require_ingress_region(key.policy, entry.region)
     if owners:

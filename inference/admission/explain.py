@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from django.conf import settings
 from django.db import connection
 
+from accounts.bearers import require_active
 from accounts.models import ApiKey, guardrails_of
 from accounts.policy import Policy, require_ingress_region
 from billing.budgets import MeterReading
@@ -43,6 +44,7 @@ def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> di
     Reads the database instead of a worker's copies, and changes nothing. Raises the error that
     would refuse the request itself.
     """
+    require_active(key.organization.suspension_reason)
     # Only the event loop may use the worker's own copies.
     snapshot, copy = run_reading_on_orm(read_catalog()), load_organization(key.organization_id)
     rules = copy.rules.for_key(key.workspace_id, *assignment_of(guardrails_of(key)))

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from accounts.bearers import require_usable
+from accounts.bearers import require_active, require_usable
 from config.api.errors import GatewayError, Unauthenticated
 from config.secrets import KeyDigests
 from config.server.batching.batcher import Batcher
@@ -57,6 +57,7 @@ class KeyRow(msgspec.Struct, frozen=True):
     disabled: bool
     expires_at: datetime | None
     read_at: datetime
+    suspension_reason: str
 
 
 @dataclass(slots=True)
@@ -112,7 +113,8 @@ class Recognizer:
         """Returns the key that has one of these digests.
 
         Raises :class:`Unauthenticated` for a key that does not exist, is disabled or has expired,
-        and :class:`Unavailable` when PostgreSQL or the queue of lookups cannot take more.
+        :class:`OrganizationSuspended`, and :class:`Unavailable` when PostgreSQL or the queue of
+        lookups cannot take more.
         ``must_be_current`` asks PostgreSQL in any case, where no admission follows.
         """
         presented = digests[0]
@@ -139,14 +141,18 @@ class Recognizer:
             self._waiting -= 1
 
     def _remember(self, presented: str, row: KeyRow | None) -> RecognizedKey:
-        """Remembers the result of a lookup and returns the key; raises :class:`Unauthenticated`."""
+        """Remembers the result of a lookup and returns the key.
+
+        Raises :class:`Unauthenticated` and :class:`OrganizationSuspended`.
+        """
         self._known.pop(presented, None)
         if row is None:
             _store(self._unknown, presented, time.monotonic() + _REFUSED_SECONDS, _REFUSED)
             raise Unauthenticated("The API key is not valid.")
         self._unknown.pop(presented, None)
-        # A key that can be enabled again is not remembered as refused.
+        # A key or an organization that can be enabled again is not remembered as refused.
         require_usable(disabled=row.disabled, expires_at=row.expires_at, now=row.read_at)
+        require_active(row.suspension_reason)
         key = RecognizedKey(row.digest, row.key_id, row.organization_id, row.is_management)
         _store(self._known, presented, key, _REMEMBERED)
         return key

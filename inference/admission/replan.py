@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from accounts.bearers import require_inference, require_usable
+from accounts.bearers import require_active, require_inference, require_usable
 from accounts.policy import require_ingress_region
 from config.clocks.clock import clock
 from inference.admission.authority import GovernedKey
@@ -46,12 +46,13 @@ def replan(
     holds: the hold cannot grow. No budget is asked again, because the hold has its place in it.
     Nor are candidates used whose model has a rate limit that has not counted the request.
 
-    Raises the error that would refuse a new request: the key was revoked, the organization forbids
-    every endpoint, or the model has none any more.
+    Raises the error that would refuse a new request: the key was revoked, the organization was
+    suspended or forbids every endpoint, or the model has none any more.
     """
     now = clock.time()
     authority = key.authority
     require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=clock.now())
+    require_active(authority.suspension_reason)
     require_inference(is_management=authority.is_management)
     require_ingress_region(key.policy, admission.region)
     context = build_context(key, admission.key_digest, admission.region, catalog, health, now)

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from accounts.bearers import OrganizationSuspended
 from billing.rate_limits import Rate, RateLimited
 from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
@@ -147,7 +148,7 @@ class Gateway:
         except RateLimited as exc:
             metrics.count_limited(exc.scope, exc.rate)
             raise
-        except Unauthenticated:
+        except (Unauthenticated, OrganizationSuspended):
             key.doubt()
             raise
         key.confirm()

@@ -28,7 +28,8 @@ _ERRORS: Final = {
     "400": "The request is malformed: a type, a format, a size or an unknown field.",
     "401": "The key is missing, wrong, revoked or expired.",
     "402": "The credits or a budget do not cover the worst case.",
-    "403": "The key may not do this, a budget is spent, or a content filter refused the request.",
+    "403": "The key may not do this, the organization is suspended, a budget is spent, or a "
+    "content filter refused the request.",
     "404": "There is no such model, or no endpoint that may serve it.",
     "409": "A request with this `Idempotency-Key` runs, or its answer is not kept.",
     "413": "The body is too large.",

@@ -33,6 +33,8 @@ WRITES = {
             "accounts_organization_add",
             "accounts_organization_change",
             "accounts_organization_limit_rates",
+            "accounts_organization_suspend",
+            "accounts_organization_resume",
             "accounts_apikey_add",
             "accounts_cell_add",
             "accounts_cell_change",
