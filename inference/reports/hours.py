@@ -146,7 +146,7 @@ def _sum_hours(begin: datetime, end: datetime) -> int:
         return 0
     with connection.cursor() as cursor:
         ids = {"first_id": first_id(begin), "last_id": last_id(end)}
-        span = {"begin": begin, "end": end, **ids}
+        span: dict[str, Any] = {"begin": begin, "end": end, **ids}
         cursor.execute(_ROLL_UP, span)
         count = int(cursor.rowcount)
         _store_shares(cursor, span)

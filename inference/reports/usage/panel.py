@@ -58,7 +58,7 @@ class Panel:
 class UsagePanel(admin.ModelAdmin):  # type: ignore[type-arg]
     """Adds the usage of its object to a page, for operators who may view generations."""
 
-    change_form_outer_after_template = "admin/usage.html"
+    change_form_outer_after_template: str | None = "admin/usage.html"
     default_period = "24h"
 
     def subject_of(self, obj: Any) -> Subject:
@@ -108,7 +108,10 @@ def _read(scope: Scope, period: Period, now: datetime) -> Usage:
         return read_usage(scope, period, now)
     text = repr((period.name, period.began_at(now), sorted(scope.columns.items())))
     name = f"console:usage:{hashlib.sha256(text.encode()).hexdigest()}"
-    found: Usage = cache.get_or_set(name, lambda: read_usage(scope, period, now), _CACHED_SECONDS)
+    found: Usage | None = cache.get(name)
+    if found is None:
+        found = read_usage(scope, period, now)
+        cache.set(name, found, _CACHED_SECONDS)
     return found
 
 
