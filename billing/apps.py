@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Role, Section
+from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Role, Section, Tab
 
 
 class BillingConfig(CausewayApp):
@@ -14,12 +14,17 @@ class BillingConfig(CausewayApp):
     )
     models_declared: ClassVar = {
         "account": ModelDeclaration("account_balance"),
-        "transfer": ModelDeclaration("receipt_long", permissions={Role.FINANCE: ("add",)}),
-        "grantrequest": ModelDeclaration("approval_delegation"),
-        "excess": ModelDeclaration(
-            "gavel", permissions={Role.FINANCE: ("change",)}, title_columns=("reference",)
+        "transfer": ModelDeclaration(
+            "receipt_long", permissions={Role.FINANCE: ("add",)}, tab=Tab("Ledger", 10)
         ),
-        "topup": ModelDeclaration("add_card"),
+        "grantrequest": ModelDeclaration("approval_delegation", tab=Tab("Grants", 11)),
+        "excess": ModelDeclaration(
+            "gavel",
+            permissions={Role.FINANCE: ("change",)},
+            title_columns=("reference",),
+            tab=Tab("Excesses", 13),
+        ),
+        "topup": ModelDeclaration("add_card", tab=Tab("Top-ups", 12)),
         "deposit": ModelDeclaration("savings", permissions={Role.FINANCE: ("change",)}),
         "chainstate": ModelDeclaration("link", permissions={Role.FINANCE: ("change",)}),
         "meter": INTERNAL,

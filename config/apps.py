@@ -43,16 +43,26 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class Tab:
+    """A tab of a tenant's page: the list of a model, narrowed to the tenant by ``lookup``."""
+
+    title: str
+    position: int
+    lookup: str = "organization__id__exact"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDeclaration:
     """The icon, the viewers and the permissions of a model in the console.
 
     ``icon`` is the Material symbol of the model's page in the sidebar. ``permissions`` are the
     verbs that a role has beyond viewing; an administrator has every verb. ``title_columns`` are
     the columns whose values name a row in the audit log. ``title`` replaces the plural name of the
-    model of an installed package in the sidebar. The home cell keeps the rows of a model that
-    ``is_shared``, and replicates them to the other cells; ``shared_rows`` is an SQL condition if it
-    shares only some of them. ``owned_by`` is an SQL condition for the rows of the organization
-    ``%(id)s``, for a model without a foreign key that leads to one.
+    model of an installed package in the sidebar. ``tab`` shows the model's list on the page of a
+    tenant. The home cell keeps the rows of a model that ``is_shared``, and replicates them to the
+    other cells; ``shared_rows`` is an SQL condition if it shares only some of them. ``owned_by`` is
+    an SQL condition for the rows of the organization ``%(id)s``, for a model without a foreign key
+    that leads to one.
     """
 
     icon: str = "database"
@@ -60,6 +70,7 @@ class ModelDeclaration:
     permissions: Mapping[Role, tuple[str, ...]] = field(default_factory=dict)
     title_columns: tuple[str, ...] = ("name",)
     title: str = ""
+    tab: Tab | None = None
     is_shared: bool = False
     shared_rows: str = ""
     owned_by: str = ""
@@ -129,7 +140,11 @@ class FloorConfig(CausewayApp):
             "phonelink_lock", Audience.ADMINISTRATORS, title="Second factors", is_shared=True
         ),
         "signinlimit": ModelDeclaration("lock_clock", Audience.ADMINISTRATORS),
-        "auditentry": ModelDeclaration("history", owned_by="organization_id = %(id)s"),
+        "auditentry": ModelDeclaration(
+            "history",
+            tab=Tab("Audit", 15, "organization_id__exact"),
+            owned_by="organization_id = %(id)s",
+        ),
         "lease": INTERNAL,
         "admin.logentry": INTERNAL,
         "auth.permission": SHARED_INTERNAL,

@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from config.apps import CausewayApp, ModelDeclaration, Role, Section
+from config.apps import CausewayApp, ModelDeclaration, Role, Section, Tab
 
 
 class EndUsersConfig(CausewayApp):
@@ -10,6 +10,9 @@ class EndUsersConfig(CausewayApp):
     section = Section("Customers", position=1)
     models_declared: ClassVar = {
         "enduser": ModelDeclaration(
-            "group", permissions={Role.SUPPORT: ("add", "change")}, title_columns=("user",)
+            "group",
+            permissions={Role.SUPPORT: ("add", "change")},
+            title_columns=("user",),
+            tab=Tab("End users", 8),
         ),
     }

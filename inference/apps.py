@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from config.apps import INTERNAL, Audience, CausewayApp, ModelDeclaration, Section
+from config.apps import INTERNAL, Audience, CausewayApp, ModelDeclaration, Section, Tab
 
 
 class InferenceConfig(CausewayApp):
@@ -13,7 +13,7 @@ class InferenceConfig(CausewayApp):
         "inference.settlement.collector.HoldCollector",
     )
     models_declared: ClassVar = {
-        "generation": ModelDeclaration("bolt"),
+        "generation": ModelDeclaration("bolt", tab=Tab("Generations", 9)),
         "feedback": ModelDeclaration("feedback"),
         "journal": INTERNAL,
         "idempotentrequest": ModelDeclaration(

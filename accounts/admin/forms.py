@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, cast
+from uuid import UUID
 
 from django import forms
 from rest_framework.exceptions import ValidationError as NotInCatalogue
 
+from accounts.models import Workspace
 from accounts.serializers.guardrails import canonical_models, known_providers
 from config.console.forms import ConsoleForm
 from config.console.unfold import TextWidget
@@ -51,3 +53,9 @@ class DollarsField(forms.DecimalField):
 def nano_of(dollars: Decimal | None) -> int | None:
     """Returns USD as nano-USD."""
     return None if dollars is None else int(dollars.scaleb(9))
+
+
+def initial_workspace(organization_id: UUID) -> dict[str, Any]:
+    """Returns the default workspace of an organization, as the initial value of a form."""
+    rows = Workspace.objects.filter(organization_id=organization_id, is_default=True)
+    return {"workspace": rows.values_list("pk", flat=True).first()}

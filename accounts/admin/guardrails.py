@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from decimal import Decimal
 from typing import Any, ClassVar, Final
+from uuid import UUID
 
 from django import forms
 from django.contrib import admin, messages
 from django.http import HttpRequest
 
-from accounts.admin.forms import CatalogueForm, DollarsField, nano_of
+from accounts.admin.forms import CatalogueForm, DollarsField, initial_workspace, nano_of
 from accounts.models import (
     ApiKey,
     ApiKeyNotFound,
@@ -181,6 +182,9 @@ class GuardrailAdmin(ConsoleAdmin):
         if guardrail.limit_nano is None:
             return None
         return f"{nano_dollars(guardrail.limit_nano)} {guardrail.reset_interval}"
+
+    def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
+        return initial_workspace(tenant_id)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, "workspace") if obj else self.readonly_fields

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.contrib import admin, messages
 from django.http import HttpRequest
 
+from accounts.admin.forms import initial_workspace
 from accounts.models import Preset, PresetVersion
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
@@ -97,6 +99,9 @@ class PresetAdmin(ConsoleAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).filter(workspace__deleted_at=None)
+
+    def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
+        return initial_workspace(tenant_id)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, "slug", "workspace") if obj else self.readonly_fields

@@ -161,7 +161,7 @@ class Organization(BaseModel):
                 condition=Q(suspended_at=None, suspension_reason="")
                 | Q(suspended_at__isnull=False) & ~Q(suspension_reason=""),
                 name="organization_suspended_with_reason",
-            )
+            ),
         ]
         triggers = [
             Trigger(

@@ -74,7 +74,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     search_help_text = "An actor, the ID of an object, or the ID or name of an organization."
     uuid_search_fields = ("organization_id",)
     # The history of a row links to its entries.
-    linked_lookups = ("object_id__exact",)
+    linked_lookups = ("object_id__exact", "organization_id__exact")
     paginator = BoundedPaginator
     ordering = ("-id",)
     sortable_by = ()

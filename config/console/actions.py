@@ -7,7 +7,7 @@ refusal by the model becomes an error message.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final, TypeAlias
@@ -17,10 +17,11 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 
 from config.api.errors import GatewayError
-from config.console.unfold import ActionVariant, unfold_action
+from config.console.unfold import ActionVariant, Dialog, unfold_action
 
 MAX_ROWS: Final = 10_000
 # An action reads this many rows at a time.
@@ -41,12 +42,15 @@ def transition(
     icon: str,
     danger: bool = False,
     form: type[Any] | None = None,
+    foresee: Callable[[str], Sequence[str]] | None = None,
 ) -> Callable[[Callable[[Any, HttpRequest, Any, Any], Message]], Any]:
     """Makes a method an action of the detail page that asks in a dialog and runs by POST.
 
     The method gets the request, the object and the dialog's form. A GatewayError that the model
-    raises is shown as an error message.
+    raises is shown as an error message. ``foresee`` returns the consequences for the object with an
+    id, as sentences, which the dialog shows.
     """
+    dialog_form = form if foresee is None else _foresee_in(form or Dialog, foresee)
 
     def decorate(method: Callable[[Any, HttpRequest, Any, Any], Message]) -> Any:
         @unfold_action(
@@ -58,7 +62,7 @@ def transition(
             dialog={
                 "title": description,
                 "description": question,
-                "form_class": form,
+                "form_class": dialog_form,
                 "form_submit_text": submit,
             },
         )
@@ -78,6 +82,17 @@ def transition(
         return run
 
     return decorate
+
+
+def _foresee_in(form: type[Any], foresee: Callable[[str], Sequence[str]]) -> type[Any]:
+    """Returns the form of a dialog that shows consequences above its fields."""
+
+    class Foreseeing(form):  # type: ignore[misc]
+        def render_before_template(self) -> str:
+            context = {"sentences": foresee(unquote(str(self.object_id)))}
+            return render_to_string("admin/consequences.html", context)
+
+    return Foreseeing
 
 
 def bulk_action(

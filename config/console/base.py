@@ -33,6 +33,7 @@ from config.apps import declarations
 from config.audit.triggers import audit_triggers
 from config.cells import HOME
 from config.console.forms import ConsoleForm
+from config.console.tabs import build_bar, find_preserved_tenant, find_tenant
 from config.console.unfold import ModelAdmin, TextareaWidget
 
 # The suffixes that Django's list filters append to a column's name; the filter of all values of a
@@ -90,6 +91,9 @@ class StrictList(ModelAdmin):
     """
 
     linked_lookups: tuple[str, ...] = ("organization__id__exact", "created_at__gte")
+    # The bar of a tenant's tabs.
+    list_before_template = "admin/tabs.html"
+    change_form_outer_before_template = "admin/tabs.html"
 
     @property
     def is_kept_elsewhere(self) -> bool:
@@ -115,6 +119,43 @@ class StrictList(ModelAdmin):
             else lookup == part.parameter_name  # type: ignore[union-attr]
             for part in self.list_filter
         )
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        context = dict(extra_context or {})
+        tenant_id = find_tenant(request, self.opts.label_lower)
+        if tenant_id is not None:
+            context["tab_bar"] = build_bar(request, tenant_id, self.opts.label_lower)
+        return super().changelist_view(request, context)
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        obj = kwargs.get("obj")
+        label = self.opts.label_lower
+        if obj is None:
+            tenant_id = find_preserved_tenant(request, label)
+        else:
+            tenant_id = getattr(obj, "organization_id", None) if self.is_tab else None
+        if tenant_id is not None:
+            tenant = getattr(obj, "organization", None)
+            context["tab_bar"] = build_bar(request, tenant_id, label, tenant=tenant)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    @property
+    def is_tab(self) -> bool:
+        """Whether the list is a tab of a tenant."""
+        return declarations()[self.opts.label_lower].tab is not None
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        initial = super().get_changeform_initial_data(request)
+        tenant_id = find_preserved_tenant(request, self.opts.label_lower)
+        return initial if tenant_id is None else {**self.initial_for(tenant_id), **initial}
+
+    def initial_for(self, tenant_id: uuid.UUID) -> dict[str, Any]:
+        """Returns the values of the form that adds a row for a tenant."""
+        return {"organization": tenant_id}
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         try:

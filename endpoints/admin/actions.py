@@ -19,6 +19,7 @@ from endpoints.admin.forms import (
     may_point_secrets,
 )
 from endpoints.models import PrivateEndpoint
+from inference.reports.usage.consequences import foresee_endpoint
 
 Status = PrivateEndpoint.Status
 _BY_STATUS: Final[dict[str, set[str]]] = {
@@ -123,6 +124,7 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         permission="operate",
         icon="pause",
         form=DisableDialog,
+        foresee=foresee_endpoint,
     )
     def disable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         endpoint.disable(by=actor_of(request), reason=form.cleaned_data["reason"])
@@ -147,6 +149,7 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         permission="remove",
         icon="delete",
         danger=True,
+        foresee=foresee_endpoint,
     )
     def remove(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         endpoint.remove(by=actor_of(request))

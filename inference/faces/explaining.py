@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from catalog.dialects.base import Operation
 from inference.requests import parsing
@@ -46,6 +47,21 @@ READERS: Final[Mapping[str, _Reader]] = {
     "images": _reader_of(Operation.IMAGES),
     "audio/speech": _reader_of(Operation.SPEECH),
     "audio/transcriptions": _read_transcription,
+}
+_MESSAGES: Final = {"messages": [{"role": "user", "content": "Hi"}]}
+# The shortest request of each operation; one second of silence for a transcription.
+BODIES: Final[Mapping[str, dict[str, Any]]] = {
+    "chat/completions": _MESSAGES,
+    "messages": {**_MESSAGES, "max_tokens": 1},
+    "responses": {"input": "Hi"},
+    "completions": {"prompt": "Hi"},
+    "embeddings": {"input": "Hi"},
+    "rerank": {"query": "Hi", "documents": ["Hi"]},
+    "images": {"prompt": "Hi"},
+    "audio/speech": {"input": "Hi", "voice": "alloy"},
+    "audio/transcriptions": {
+        "input_audio": {"data": b64encode(bytes(16_000)).decode(), "format": "wav"}
+    },
 }
 
 

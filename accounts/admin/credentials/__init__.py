@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from uuid import UUID
 
 from django import forms
 from django.contrib import admin, messages
@@ -182,6 +183,9 @@ class ByokCredentialAdmin(CredentialHosts, ConsoleAdmin):
         "label", "version", "dependants", "destinations", "past_destinations", "id", "created_at",
         "updated_at",
     )  # fmt: skip
+
+    def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
+        return {"owner": tenant_id}
 
     @display(
         description="Status", ordering="disabled", label={"in use": "success", "off": "warning"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib import admin
@@ -11,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from accounts.admin.cancellations import CancelledColumn, render_cancellations
+from accounts.admin.forms import initial_workspace
 from accounts.admin.keys.actions import KeyActions, describe_limit
 from accounts.admin.keys.columns import MeterColumns
 from accounts.admin.keys.preview import preview
@@ -171,6 +173,9 @@ class ApiKeyAdmin(
                 context["preview"] = preview(key, request.GET, region=region)
                 context["cancellations"] = render_cancellations(key)
         return super().changeform_view(request, object_id, form_url, context)
+
+    def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
+        return initial_workspace(tenant_id)
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ApiKey:
         key, secret = ApiKey.objects.create_key(

@@ -13,6 +13,7 @@ from accounts.models import ApiKey, LimitReset
 from config.console.actions import Message, bulk_action, transition
 from config.console.formatting import nano_dollars
 from config.console.unfold import Dialog, SelectWidget
+from inference.reports.usage.consequences import foresee_key
 
 
 class LimitDialog(Dialog):
@@ -89,6 +90,7 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
         submit="Pause the key",
         permission="revoke",
         icon="pause",
+        foresee=foresee_key,
     )
     def pause(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
         if key.pause():
@@ -114,6 +116,7 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
         permission="revoke",
         icon="key_off",
         danger=True,
+        foresee=foresee_key,
     )
     def revoke(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
         if key.revoke():

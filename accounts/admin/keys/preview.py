@@ -6,8 +6,6 @@ It only reads: no request is sent, no credits are held, nothing is stored.
 from __future__ import annotations
 
 import json
-from base64 import b64encode
-from collections.abc import Mapping
 from typing import Any, Final
 
 from django import forms
@@ -25,7 +23,7 @@ from config.console.formatting import nano_dollars, render_table
 from config.console.unfold import SelectWidget, TextWidget
 from inference.admission.explain import describe_policy, explain
 from inference.admission.governance import budgets_of
-from inference.faces.explaining import DEFAULT, read_request
+from inference.faces.explaining import BODIES, DEFAULT, read_request
 
 _ANYTHING = "any"
 
@@ -35,21 +33,6 @@ _ORIGINS: Final = {
     Origin.OPERATOR: "an alias of the operator",
     Origin.LATEST: "the newest model of its family",
     Origin.SPELLING: "another spelling",
-}
-_MESSAGES: Final = {"messages": [{"role": "user", "content": "Hi"}]}
-# The shortest request of each operation; one second of silence for a transcription.
-_BODIES: Final[Mapping[str, dict[str, Any]]] = {
-    "chat/completions": _MESSAGES,
-    "messages": {**_MESSAGES, "max_tokens": 1},
-    "responses": {"input": "Hi"},
-    "completions": {"prompt": "Hi"},
-    "embeddings": {"input": "Hi"},
-    "rerank": {"query": "Hi", "documents": ["Hi"]},
-    "images": {"prompt": "Hi"},
-    "audio/speech": {"input": "Hi", "voice": "alloy"},
-    "audio/transcriptions": {
-        "input_audio": {"data": b64encode(bytes(16_000)).decode(), "format": "wav"}
-    },
 }
 
 
@@ -64,7 +47,7 @@ class ModelForm(forms.Form):
         ),
     )
     operation = forms.ChoiceField(
-        choices=[(name, name) for name in _BODIES],
+        choices=[(name, name) for name in BODIES],
         required=False,
         label="Operation",
         widget=SelectWidget(attrs={"aria-label": "Operation"}),
@@ -82,7 +65,7 @@ def preview(key: ApiKey, query: QueryDict, *, region: str | None) -> dict[str, A
     if not form.is_valid():
         return shown
     operation = form.cleaned_data["operation"] or DEFAULT
-    body = {"model": form.cleaned_data["model"], **_BODIES[operation]}
+    body = {"model": form.cleaned_data["model"], **BODIES[operation]}
     try:
         wanted = read_request(operation, json.dumps(body).encode())
         found = explain(key, wanted, region=region)

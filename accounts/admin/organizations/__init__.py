@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Final
-from uuid import UUID
+from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
-from django.urls import reverse
 
 from accounts.admin.forms import CatalogueForm, DollarsField
+from accounts.admin.organizations.columns import (
+    ActivityFilter,
+    BalanceFilter,
+    OrganizationColumns,
+    SuspensionFilter,
+)
+from accounts.admin.organizations.overview import build_overview
 from accounts.admin.organizations.suspension import SuspensionActions
 from accounts.admin.rate_limits import RateLimitedAdmin
 from accounts.models import Organization, Workspace
 from billing import grants
-from billing.models import Account
-from config.api.text import parse_uuid
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
@@ -53,29 +55,17 @@ class GrantDialog(Dialog):
         return amount
 
 
-# The titles of the lists that an organization's page links to. Each key names the model that the
-# operator must have permission to view.
-_LINKED: Final = {
-    "billing.transfer": "Ledger",
-    "billing.grantrequest": "Grant requests",
-    "billing.topup": "Top-ups",
-    "accounts.apikey": "API keys",
-    "accounts.workspace": "Workspaces",
-    "accounts.member": "Members",
-    "accounts.guardrail": "Guardrails",
-    "accounts.byokcredential": "Credentials",
-    "endusers.enduser": "End users",
-    "endpoints.privateendpoint": "Private endpoints",
-    "inference.generation": "Generations",
-}
-
-
 @admin.register(Organization)
-class OrganizationAdmin(SuspensionActions, UsagePanel, RateLimitedAdmin, ConsoleAdmin):
+class OrganizationAdmin(
+    OrganizationColumns, SuspensionActions, UsagePanel, RateLimitedAdmin, ConsoleAdmin
+):
     """Lists the organizations, which own keys, endpoints and end users."""
 
     form = CatalogueForm
-    list_display = ("name", "slug", "limit", "created_at")
+    list_display = (
+        "name", "slug", "state", "balance", "spent", "last_activity", "limit", "created_at",
+    )  # fmt: skip
+    list_filter = (SuspensionFilter, BalanceFilter, ActivityFilter)
     search_fields = ("name", "slug")
     ordering = ("name",)
     inlines = (WorkspaceInline,)
@@ -129,16 +119,12 @@ class OrganizationAdmin(SuspensionActions, UsagePanel, RateLimitedAdmin, Console
             name=obj.name, endpoint_limit=obj.endpoint_limit
         )
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        summary = _summary(request, parse_uuid(unquote(object_id))) if object_id else None
-        context = {**(extra_context or {}), "summary": summary}
-        return super().changeform_view(request, object_id, form_url, context)
+        if (organization := kwargs.get("obj")) is not None:
+            context["overview"] = build_overview(request, organization)
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def has_grant_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("billing.add_transfer")
@@ -162,34 +148,3 @@ class OrganizationAdmin(SuspensionActions, UsagePanel, RateLimitedAdmin, Console
             messages.WARNING,
             f"{amount} for {organization} waits for the approval of another operator.",
         )
-
-
-def _summary(request: HttpRequest, organization_id: UUID | None) -> dict[str, Any] | None:
-    """Returns the top of an organization's page: its credits, and links to its rows."""
-    if organization_id is None:
-        return None
-    cards: list[tuple[str, str, str]] = []
-    if request.user.has_perm("billing.view_account"):
-        accounts = {
-            account.kind: account for account in Account.objects.for_organization(organization_id)
-        }
-        if not accounts:
-            return None
-        paid = accounts[Account.Kind.CREDITS]
-        # The balance of the write-offs is negative. Usage that was written off was not spent.
-        written_off = -accounts[Account.Kind.WRITE_OFF].balance
-        spent = accounts[Account.Kind.USAGE].balance - written_off
-        note = f"{nano_dollars(written_off)} more was written off" if written_off else ""
-        cards = [
-            ("Balance", nano_dollars(paid.balance), "all credits minus spending"),
-            ("Available", nano_dollars(paid.available), "for new requests"),
-            ("Held", nano_dollars(paid.pending_debits), "for running requests"),
-            ("Spent", nano_dollars(spent), note),
-        ]
-    links = []
-    for label, title in _LINKED.items():
-        app, model = label.split(".")
-        if request.user.has_perm(f"{app}.view_{model}"):
-            url = reverse(f"admin:{app}_{model}_changelist")
-            links.append((title, f"{url}?organization__id__exact={organization_id}"))
-    return {"cards": cards, "links": links}

@@ -13,6 +13,7 @@ from config.console.actions import Message, transition
 from config.console.base import actor_of
 from config.console.forms import NoteField
 from config.console.unfold import Dialog
+from inference.reports.usage.consequences import foresee_suspension
 
 
 class SuspensionDialog(Dialog):
@@ -48,6 +49,7 @@ class SuspensionActions(admin.ModelAdmin):  # type: ignore[type-arg]
         icon="block",
         danger=True,
         form=SuspensionDialog,
+        foresee=foresee_suspension,
     )
     def suspend(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
         if organization.suspend(reason=form.cleaned_data["reason"], by=actor_of(request)):

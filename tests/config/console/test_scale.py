@@ -25,6 +25,7 @@ from django.urls import reverse
 from accounts.models import ApiKey, Organization, Workspace
 from billing.models import Transfer
 from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.apps import declarations
 from config.audit.entries import AuditEntry
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
@@ -100,6 +101,11 @@ def pages() -> Iterator[tuple[str, str]]:
     for label in sorted(model._meta.label_lower for model in admin.site._registry):
         name = f"admin:{label.replace('.', '_')}_changelist"
         yield name, reverse(name)
+    organization = Organization.objects.earliest("created_at")
+    for label, declaration in sorted(declarations().items()):
+        if declaration.tab is not None:
+            name = f"admin:{label.replace('.', '_')}_changelist"
+            yield f"{name} tab", f"{reverse(name)}?{declaration.tab.lookup}={organization.pk}"
 
 
 def pages_with_usage() -> Iterator[tuple[str, str]]:

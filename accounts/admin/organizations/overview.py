@@ -1,0 +1,135 @@
+"""The top of an organization's page: its credits, how long they last, and its first steps."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from django.db.models import Exists, OuterRef, Sum
+from django.http import HttpRequest
+from django.urls import reverse
+
+from accounts.models import ApiKey, ByokCredential, Member, Organization
+from billing.models import Account, Meter
+from config.clocks.clock import clock
+from config.console.charts import Card
+from config.console.formatting import nano_dollars, short_dollars
+from config.console.tabs import bar_of
+from inference.models import DailyUsage
+
+_DAY: Final = timedelta(days=1)
+_DAYS: Final = 7
+_LOW_DAYS: Final = 7
+_MOST_DAYS: Final = 999
+
+
+class Step(NamedTuple):
+    """A step of a new organization, with the address of the page that does it."""
+
+    title: str
+    is_done: bool
+    url: str
+
+
+def build_overview(request: HttpRequest, organization: Organization) -> dict[str, Any]:
+    """Returns the tabs, the credits and the first steps of an organization."""
+    shown: dict[str, Any] = {
+        "tab_bar": bar_of(request, organization, Organization._meta.label_lower),
+        "cards": [],
+        "steps": _list_steps(request, organization),
+    }
+    if request.user.has_perm("billing.view_account"):
+        shown["cards"] = _make_cards(organization)
+    return shown
+
+
+def _make_cards(organization: Organization) -> list[Card]:
+    accounts = {
+        account.kind: account for account in Account.objects.for_organization(organization.pk)
+    }
+    if not accounts:
+        return []
+    paid = accounts[Account.Kind.CREDITS]
+    # The balance of the write-offs is negative. Usage that was written off was not spent.
+    written_off = -accounts[Account.Kind.WRITE_OFF].balance
+    spent = accounts[Account.Kind.USAGE].balance - written_off
+    burned = _read_burn_rate(organization)
+    days = min(paid.available // burned, _MOST_DAYS) if burned else None
+    return [
+        Card("Balance", nano_dollars(paid.balance), "", "savings", "all credits minus spending"),
+        Card("Available", nano_dollars(paid.available), "", "wallet", "for new requests"),
+        Card(
+            "Held", nano_dollars(paid.pending_debits), "", "hourglass_top", "for running requests"
+        ),
+        Card(
+            "Spent",
+            nano_dollars(spent),
+            "",
+            "payments",
+            f"{nano_dollars(written_off)} more was written off" if written_off else "",
+        ),
+        Card(
+            "Burn rate",
+            f"{short_dollars(burned)} a day",
+            "",
+            "local_fire_department",
+            f"the mean of the last {_DAYS} whole days",
+        ),
+        Card(
+            "Days left",
+            "no end" if days is None else f"{days:,}{'+' if days == _MOST_DAYS else ''}",
+            "",
+            "event_upcoming",
+            "at this rate",
+            is_alarming=days is not None and days < _LOW_DAYS,
+        ),
+    ]
+
+
+def _read_burn_rate(organization: Organization) -> int:
+    """Returns the credits that were spent a day, in nano-USD, of the days of its existence."""
+    today = clock.now().date()
+    days: int = min(max((today - organization.created_at.date()).days, 1), _DAYS)
+    sums = DailyUsage.objects.filter(
+        organization=organization,
+        by_end_user=False,
+        day_id__gte=today - _DAYS * _DAY,
+        day_id__lt=today,
+    ).aggregate(cost=Sum("cost_nano"))
+    spent = int(sums["cost"] or 0)
+    return spent // days
+
+
+def _list_steps(request: HttpRequest, organization: Organization) -> list[Step]:
+    """Returns the first steps and their states; none once a request was sent."""
+    mine = {"organization": OuterRef("pk")}
+    funded = Account.objects.filter(**mine, kind=Account.Kind.CREDITS, posted_credits__gt=0)
+    found = Organization.objects.annotate(
+        has_member=Exists(Member.objects.filter(**mine)),
+        has_credits=Exists(funded),
+        has_credential=Exists(ByokCredential.objects.filter(**mine, disabled=False)),
+        has_key=Exists(ApiKey.objects.filter(**mine, is_management=False, deleted_at=None)),
+        has_request=Exists(Meter.objects.filter(**mine, requests__gt=0)),
+    ).get(pk=organization.pk)
+    state: Any = found
+    if state.has_request:
+        return []
+
+    def to_add(model: str) -> str:
+        if not request.user.has_perm(f"accounts.add_{model}"):
+            return ""
+        narrowed = urlencode({"organization__id__exact": str(organization.pk)})
+        query = urlencode({"_changelist_filters": narrowed})
+        return f"{reverse(f'admin:accounts_{model}_add')}?{query}"
+
+    return [
+        Step("Add a member", state.has_member, to_add("member")),
+        Step(
+            "Grant credits, or store a credential of the organization",
+            state.has_credits or state.has_credential,
+            to_add("byokcredential"),
+        ),
+        Step("Create an API key", state.has_key, to_add("apikey")),
+        Step("Send the first request, with the samples that come with the key", False, ""),
+    ]

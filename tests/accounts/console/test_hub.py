@@ -1,0 +1,222 @@
+"""The page of an organization as the place for everything about it: tabs, steps, columns."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.models import ApiKey, Member, Organization
+from billing.models import Meter
+from config.apps import declarations
+from inference.reports.rollups import roll_up_usage
+from tests.support import console, factories
+from tests.support.factories import Tenant
+from tests.support.governance import make_member
+
+DAY = timedelta(days=1)
+
+
+def _change_something(operator: Client, tenant: Tenant) -> None:
+    """Makes an entry of the audit log, which names the organization."""
+    operator.post(
+        console.page(tenant.organization, "suspend"), {**console.SUBMIT, "reason": "Closed."}
+    )
+
+
+def titles(response: Any) -> list[str]:
+    return [title for title, _, _ in response.context["tab_bar"].tabs]
+
+
+def test_tabs_lead_to_the_rows_of_the_organization_and_back(
+    operator: Client, world: dict[str, Any], tenant: Tenant
+) -> None:
+    _change_something(operator, tenant)
+    shown = operator.get(console.page(tenant.organization))
+    bar = shown.context["overview"]["tab_bar"]
+    assert bar.name == "Acme"
+    assert [title for title, _, _ in bar.tabs] == [
+        "Overview", "API keys", "Members", "Workspaces", "Credentials", "Guardrails", "Presets",
+        "Endpoints", "End users", "Generations", "Ledger", "Grants", "Top-ups", "Excesses", "Audit",
+    ]  # fmt: skip
+    stranger = factories.make_tenant("Other")
+    make_member(stranger.organization)
+
+    for title, url, _ in bar.tabs[1:]:
+        answer = operator.get(url)
+        assert titles(answer) == [name for name, _, _ in bar.tabs]
+        assert [name for name, _, is_present in answer.context["tab_bar"].tabs if is_present] == [
+            title
+        ]
+        rows = list(answer.context["cl"].result_list)
+        assert rows, title
+        assert {row.organization_id for row in rows} == {tenant.organization.pk}
+
+
+def test_a_page_of_a_row_keeps_the_tabs(
+    operator: Client, world: dict[str, Any], tenant: Tenant
+) -> None:
+    _change_something(operator, tenant)
+    for label, declaration in declarations().items():
+        if declaration.tab is not None:
+            row = world[label]
+            if row.organization_id is None:
+                row = type(row).objects.exclude(organization_id=None)[0]
+            answer = operator.get(console.page(row))
+            present = [name for name, _, here in answer.context["tab_bar"].tabs if here]
+            assert present == [declaration.tab.title]
+
+
+def test_a_list_of_all_organizations_has_no_tabs(operator: Client, tenant: Tenant) -> None:
+    path = reverse("admin:accounts_apikey_changelist")
+    assert operator.get(path).context.get("tab_bar") is None
+    nobody = {"organization__id__exact": "00000000-0000-4000-8000-000000000000"}
+    assert operator.get(path, nobody).context.get("tab_bar") is None
+
+
+def test_tabs_are_those_that_the_operator_may_view(db: None, tenant: Tenant) -> None:
+    user = User.objects.create_user("ann", is_staff=True)
+    for name in ("view_organization", "view_member"):
+        user.user_permissions.add(Permission.objects.get(codename=name))
+    client = Client()
+    client.force_login(user)
+
+    shown = client.get(console.page(tenant.organization)).context["overview"]
+
+    assert [title for title, _, _ in shown["tab_bar"].tabs] == ["Overview", "Members"]
+    assert shown["cards"] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [
+        ("member", "organization"),
+        ("workspace", "organization"),
+        ("byokcredential", "owner"),
+        ("apikey", "workspace"),
+        ("guardrail", "workspace"),
+        ("preset", "workspace"),
+    ],
+)
+def test_a_row_that_is_added_from_a_tab_belongs_to_the_organization(
+    operator: Client, tenant: Tenant, model: str, field: str
+) -> None:
+    narrowed = urlencode({"organization__id__exact": str(tenant.organization.pk)})
+    path = reverse(f"admin:accounts_{model}_add")
+    answer = operator.get(path, {"_changelist_filters": narrowed})
+
+    form = answer.context["adminform"].form
+    owner = tenant.workspace if field == "workspace" else tenant.organization
+    assert form.initial[field] == owner.pk
+    assert titles(answer)[0] == "Overview"
+
+
+def test_the_list_links_its_add_button_to_the_organization(
+    operator: Client, tenant: Tenant
+) -> None:
+    query = {"organization__id__exact": str(tenant.organization.pk)}
+    text = operator.get(reverse("admin:accounts_member_changelist"), query).content.decode()
+
+    narrowed = urlencode({"_changelist_filters": urlencode(query)})
+    assert f"{reverse('admin:accounts_member_add')}?{narrowed}" in text
+
+
+def test_first_steps_show_what_is_done(operator: Client, db: None) -> None:
+    tenant = factories.make_tenant(credits_usd=0)
+    row = tenant.organization
+
+    def steps() -> list[bool]:
+        shown = operator.get(console.page(row)).context["overview"]["steps"]
+        return [step.is_done for step in shown]
+
+    ApiKey.objects.filter(is_management=False).delete()
+    assert steps() == [False, False, False, False]
+    make_member(row)
+    assert steps() == [True, False, False, False]
+    factories.make_credential(tenant, factories.make_provider())
+    assert steps() == [True, True, False, False]
+    ApiKey.objects.create_key(workspace=tenant.workspace, name="first")
+    assert steps() == [True, True, True, False]
+    Meter.objects.filter(organization=row).update(requests=1)
+    assert steps() == []
+
+
+def test_first_steps_link_to_forms_of_the_organization(operator: Client, tenant: Tenant) -> None:
+    shown = operator.get(console.page(tenant.organization)).context["overview"]["steps"]
+
+    answer = operator.get(shown[0].url)
+
+    assert answer.context["adminform"].form.initial["organization"] == tenant.organization.pk
+
+
+def test_the_overview_says_how_long_the_credits_last(operator: Client, db: None) -> None:
+    tenant = factories.make_tenant(credits_usd=100)
+    now = timezone.now()
+    Organization.objects.update(created_at=now - 60 * DAY)
+    for days in (1, 2, 3, 12):
+        factories.make_generation(tenant, created_at=now - days * DAY, cost_nano=7 * 10**9)
+    roll_up_usage()
+
+    shown = operator.get(console.page(tenant.organization)).context["overview"]["cards"]
+
+    assert {card.title: card.value for card in shown} == {
+        "Balance": "$72",
+        "Available": "$72",
+        "Held": "$0",
+        "Spent": "$28",
+        "Burn rate": "$3.00 a day",
+        "Days left": "24",
+    }
+
+
+def test_the_list_shows_money_activity_and_status(operator: Client, tenant: Tenant) -> None:
+    other = factories.make_tenant("Low", credits_usd=1)
+    factories.make_generation(tenant, cost_nano=2_500_000_000, created_at=timezone.now() - 3 * DAY)
+    roll_up_usage()
+    other.organization.suspend(reason="Closed.", by="ann")
+    path = reverse("admin:accounts_organization_changelist")
+    page: Any = admin.site._registry[Organization]
+
+    rows = {row.name: row for row in operator.get(path).context["cl"].result_list}
+
+    columns = ("state", "balance", "spent")
+    assert [getattr(page, name)(rows["Acme"]) for name in columns] == [
+        "active",
+        "$997.50",
+        "$2.50",
+    ]
+    assert [getattr(page, name)(rows["Low"]) for name in columns] == ["suspended", "$1.00", "$0.00"]
+    assert page.last_activity(rows["Acme"]) is not None
+    assert page.last_activity(rows["Low"]) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"status": "suspended"}, {"Closed"}),
+        ({"status": "active"}, {"Acme", "Low"}),
+        ({"balance": "low"}, {"Low"}),
+        ({"activity": "none"}, {"Closed", "Low"}),
+        ({"activity": "recent"}, {"Acme"}),
+    ],
+)
+def test_filters_find_the_organizations_that_need_attention(
+    operator: Client, tenant: Tenant, query: dict[str, str], expected: set[str]
+) -> None:
+    factories.make_generation(tenant, cost_nano=1)
+    factories.make_tenant("Low", credits_usd=1)
+    closed = factories.make_tenant("Closed")
+    closed.organization.suspend(reason="Closed.", by="ann")
+    path = reverse("admin:accounts_organization_changelist")
+
+    rows = operator.get(path, query).context["cl"].result_list
+
+    assert {row.name for row in rows} == expected
+    assert Member.objects.count() == 0
