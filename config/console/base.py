@@ -33,7 +33,7 @@ from config.apps import declarations
 from config.audit.triggers import audit_triggers
 from config.cells import HOME
 from config.console.forms import ConsoleForm
-from config.console.tabs import build_bar, find_preserved_tenant, find_tenant
+from config.console.navigation import build_bar, find_preserved_tenant, find_tenant
 from config.console.unfold import ModelAdmin, TextareaWidget
 
 # The suffixes that Django's list filters append to a column's name; the filter of all values of a

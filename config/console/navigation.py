@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qs, urlencode
+from uuid import UUID
 
+from django.apps import apps
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.text import slugify
 
-from config.apps import declaring_apps
+from config.api.text import parse_uuid
+from config.apps import Tab, declarations, declaring_apps, tenant_label
 
 
 def build_sidebar(request: HttpRequest) -> list[dict[str, Any]]:
@@ -63,3 +70,63 @@ def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any]
             if label in pages
         ]
     return [(title, entries) for title, entries in sections.items() if entries]
+
+
+@dataclass(frozen=True, slots=True)
+class TabBar:
+    """The bar of one tenant: its name, and the title, address and state of each tab."""
+
+    name: str
+    tabs: list[tuple[str, str, bool]]
+
+
+def find_tenant(request: HttpRequest, label: str) -> UUID | None:
+    """Returns the tenant to which the list of a model is narrowed."""
+    tab = _tab_of(label)
+    return None if tab is None else parse_uuid(request.GET.get(tab.lookup, ""))
+
+
+def find_preserved_tenant(request: HttpRequest, label: str) -> UUID | None:
+    """Returns the tenant to which the list was narrowed from which an operator adds a row."""
+    tab = _tab_of(label)
+    preserved = parse_qs(request.GET.get("_changelist_filters", ""))
+    return None if tab is None else parse_uuid(preserved.get(tab.lookup, [""])[0])
+
+
+def build_bar(
+    request: HttpRequest, tenant_id: Any, label: str, *, tenant: Any = None
+) -> TabBar | None:
+    """Returns the bar with the tabs that the operator may view; ``label`` is the present one.
+
+    ``tenant`` is the tenant itself, if the caller has it.
+    """
+    model = apps.get_model(tenant_label())
+    if not request.user.has_perm(f"{model._meta.app_label}.view_{model._meta.model_name}"):
+        return None
+    if tenant is None:
+        tenant = model._default_manager.filter(pk=tenant_id).first()
+    return None if tenant is None else bar_of(request, tenant, label)
+
+
+def bar_of(request: HttpRequest, tenant: Any, label: str) -> TabBar:
+    """Returns the bar of a tenant."""
+    own = tenant._meta
+    page = reverse(f"admin:{own.app_label}_{own.model_name}_change", args=[quote(str(tenant.pk))])
+    tabs = [("Overview", page, label == own.label_lower)]
+    found = [
+        (declaration.tab, other)
+        for other, declaration in declarations().items()
+        if declaration.tab is not None and apps.get_model(other) in admin.site._registry
+    ]
+    for tab, other in sorted(found, key=lambda each: each[0].position):
+        app, name = other.split(".")
+        if request.user.has_perm(f"{app}.view_{name}"):
+            query = urlencode({tab.lookup: str(tenant.pk)})
+            url = f"{reverse(f'admin:{app}_{name}_changelist')}?{query}"
+            tabs.append((tab.title, url, label == other))
+    return TabBar(str(tenant), tabs)
+
+
+def _tab_of(label: str) -> Tab | None:
+    declaration = declarations().get(label)
+    return None if declaration is None else declaration.tab

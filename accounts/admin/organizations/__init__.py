@@ -95,12 +95,18 @@ class OrganizationAdmin(
             "Record",
             {
                 "classes": ["collapse"],
-                "fields": ("id", "routing_version", ("created_at", "updated_at")),
+                "fields": (
+                    ("id", "code"),
+                    ("residence", "other_cell"),
+                    "routing_version",
+                    ("created_at", "updated_at"),
+                ),
             },
         ),
     )
     readonly_fields = (
-        "id", "slug", "current_limits", "routing_version", "created_at", "updated_at",
+        "id", "slug", "code", "residence", "other_cell", "current_limits", "routing_version",
+        "created_at", "updated_at",
     )  # fmt: skip
 
     def subject_of(self, obj: Organization) -> Subject:

@@ -15,7 +15,7 @@ from billing.models import Account, Meter
 from config.clocks.clock import clock
 from config.console.charts import Card
 from config.console.formatting import nano_dollars, short_dollars
-from config.console.tabs import bar_of
+from config.console.navigation import bar_of
 from inference.models import DailyUsage
 
 _DAY: Final = timedelta(days=1)
