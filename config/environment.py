@@ -32,9 +32,9 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc]
                 f"{var}_FILE: {exc.filename} cannot be read: {exc.strerror}."
             ) from None
 
-    def percentage(self, name: str) -> Decimal:
-        """Reads a percentage as an exact decimal; 0 if the variable is not set."""
-        text = self.str(name, default="").strip() or "0"
+    def percentage(self, name: str, default: str) -> Decimal:
+        """Reads a percentage as an exact decimal."""
+        text = self.str(name, default="").strip() or default
         if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", text) or Decimal(text) > 100:
             raise ImproperlyConfigured(f"{name} must be a number from 0 to 100.")
         return Decimal(text)

@@ -450,7 +450,7 @@ DRAIN_SECONDS = _number("DRAIN_SECONDS", 5.0, minimum=0)
 # The sweeper ends a generation whose worker has written no journal for this many seconds.
 HOLD_LEASE = min(HOLD_TIMEOUT, 60)
 REQUESTS_PER_MINUTE = _integer("REQUESTS_PER_MINUTE", 0, minimum=0)
-BYOK_FEE_PERCENT = env.percentage("BYOK_FEE_PERCENT")
+BYOK_FEE_PERCENT = env.percentage("BYOK_FEE_PERCENT", "0")
 CHAINS = _chains()
 BALANCE_ALERT_NANO = env.dollars("BALANCE_ALERT_USD", "5")
 GRANT_APPROVAL_NANO = env.dollars("GRANT_APPROVAL_LIMIT", "0")
