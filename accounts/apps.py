@@ -1,6 +1,18 @@
+import re
 from typing import ClassVar
 
-from config.apps import INTERNAL, Audience, CausewayApp, ModelDeclaration, Role, Section, Tab
+from config.apps import (
+    INTERNAL,
+    NAME,
+    SLUG,
+    Audience,
+    CausewayApp,
+    Finder,
+    ModelDeclaration,
+    Role,
+    Section,
+    Tab,
+)
 
 
 class AccountsConfig(CausewayApp):
@@ -11,12 +23,15 @@ class AccountsConfig(CausewayApp):
     tenant = "accounts.organization"
     collectors = ("accounts.cells.metrics.CellCollector",)
     models_declared: ClassVar = {
-        "organization": ModelDeclaration("domain", title_columns=("name", "slug")),
+        "organization": ModelDeclaration(
+            "domain", title_columns=("name", "slug"), finders=(NAME, SLUG)
+        ),
         "workspace": ModelDeclaration(
             "workspaces",
             permissions={Role.SUPPORT: ("add", "change")},
             title_columns=("name", "slug"),
             tab=Tab("Workspaces", 3),
+            finders=(NAME, SLUG),
         ),
         "workspacebudget": ModelDeclaration(),
         "workspacemember": INTERNAL,
@@ -25,6 +40,7 @@ class AccountsConfig(CausewayApp):
             permissions={Role.SUPPORT: ("add", "change")},
             title_columns=("email",),
             tab=Tab("Members", 2),
+            finders=(Finder("email__istartswith"),),
         ),
         # Support adds no keys: a key spends the organization's credits.
         "apikey": ModelDeclaration(
@@ -32,6 +48,11 @@ class AccountsConfig(CausewayApp):
             permissions={Role.SUPPORT: ("change",)},
             title_columns=("name", "label"),
             tab=Tab("API keys", 1),
+            finders=(
+                NAME,
+                Finder("label", re.compile(r"[sm]k-cw-\S+…\S+")),
+                Finder("digest", re.compile("[0-9a-f]{64}")),
+            ),
         ),
         "keydigest": INTERNAL,
         "byokcredential": ModelDeclaration(
@@ -41,6 +62,7 @@ class AccountsConfig(CausewayApp):
             "policy",
             permissions={Role.SUPPORT: ("add", "change", "delete")},
             tab=Tab("Guardrails", 5),
+            finders=(NAME,),
         ),
         "keyassignment": ModelDeclaration(),
         "preset": ModelDeclaration(
@@ -48,6 +70,7 @@ class AccountsConfig(CausewayApp):
             permissions={Role.SUPPORT: ("add", "change", "delete")},
             title_columns=("name", "slug"),
             tab=Tab("Presets", 6),
+            finders=(NAME, SLUG),
         ),
         "presetversion": ModelDeclaration(title_columns=("version",)),
         "ratelimit": INTERNAL,

@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Role, Section, Tab
+from config.apps import INTERNAL, TRANSACTION, CausewayApp, ModelDeclaration, Role, Section, Tab
 
 
 class BillingConfig(CausewayApp):
@@ -24,8 +24,10 @@ class BillingConfig(CausewayApp):
             title_columns=("reference",),
             tab=Tab("Excesses", 13),
         ),
-        "topup": ModelDeclaration("add_card", tab=Tab("Top-ups", 12)),
-        "deposit": ModelDeclaration("savings", permissions={Role.FINANCE: ("change",)}),
+        "topup": ModelDeclaration("add_card", tab=Tab("Top-ups", 12), finders=(TRANSACTION,)),
+        "deposit": ModelDeclaration(
+            "savings", permissions={Role.FINANCE: ("change",)}, finders=(TRANSACTION,)
+        ),
         "chainstate": ModelDeclaration("link", permissions={Role.FINANCE: ("change",)}),
         "meter": INTERNAL,
         "fold": INTERNAL,

@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Role, Section
+from config.apps import HOST, INTERNAL, NAME, SLUG, CausewayApp, ModelDeclaration, Role, Section
 
 
 class CatalogConfig(CausewayApp):
@@ -9,9 +9,14 @@ class CatalogConfig(CausewayApp):
     verbose_name = "Catalogue"
     section = Section("Catalogue", position=3)
     models_declared: ClassVar = {
-        "provider": ModelDeclaration("cloud", title_columns=("name", "slug"), is_shared=True),
+        "provider": ModelDeclaration(
+            "cloud",
+            title_columns=("name", "slug"),
+            finders=(NAME, SLUG, HOST),
+            is_shared=True,
+        ),
         "languagemodel": ModelDeclaration(
-            "neurology", title_columns=("name", "slug"), is_shared=True
+            "neurology", title_columns=("name", "slug"), finders=(NAME, SLUG), is_shared=True
         ),
         "modelendpoint": ModelDeclaration(
             "hub", permissions={Role.FINANCE: ("change",)}, is_shared=True
@@ -19,6 +24,7 @@ class CatalogConfig(CausewayApp):
         "modelalias": ModelDeclaration(
             "alternate_email",
             permissions={Role.SUPPORT: ("add", "change", "delete")},
+            finders=(NAME,),
             is_shared=True,
             shared_rows="organization_id IS NULL",
         ),

@@ -6,12 +6,14 @@ and declares its section of the console, the permissions and icon of each model,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import ClassVar, Final
 
 from django.apps import AppConfig, apps
+from django.db.models import Q
 
 VERBS: Final = ("add", "change", "delete")
 """Django's permissions for a model beyond ``view``."""
@@ -52,6 +54,33 @@ class Tab:
 
 
 @dataclass(frozen=True, slots=True)
+class Finder:
+    """How the search of the console finds the rows of a model; an index must serve it.
+
+    ``lookup`` is a lookup of Django, ``pattern`` what a term must look like as a whole, and
+    ``value`` what is looked up, in which ``{}`` stands for the term.
+    """
+
+    lookup: str
+    pattern: re.Pattern[str] = re.compile(r".{2,}")
+    value: str = "{}"
+
+    def condition(self, term: str) -> Q | None:
+        """Returns the condition of a term, or ``None`` if it cannot name a row."""
+        if self.pattern.fullmatch(term) is None:
+            return None
+        return Q((self.lookup, self.value.format(term)))
+
+
+NAME: Final = Finder("name__istartswith")
+SLUG: Final = Finder("slug__startswith", re.compile(r"[a-z0-9./:_-]{2,}"))
+_HOST: Final = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)*(?::\d+)?")
+HOST: Final = Finder("base_url__startswith", _HOST, "https://{}")
+TRANSACTION: Final = Finder("tx_hash", re.compile(r"0x[0-9a-f]{64}"))
+"""The finders of several models: the beginnings of a name, a slug and a host, and a whole hash."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDeclaration:
     """The icon, the viewers and the permissions of a model in the console.
 
@@ -62,7 +91,8 @@ class ModelDeclaration:
     tenant. The home cell keeps the rows of a model that ``is_shared``, and replicates them to the
     other cells; ``shared_rows`` is an SQL condition if it shares only some of them. ``owned_by`` is
     an SQL condition for the rows of the organization ``%(id)s``, for a model without a foreign key
-    that leads to one.
+    that leads to one. ``finders`` find a row in the search over everything, which finds a
+    UUID by itself.
     """
 
     icon: str = "database"
@@ -74,6 +104,7 @@ class ModelDeclaration:
     is_shared: bool = False
     shared_rows: str = ""
     owned_by: str = ""
+    finders: tuple[Finder, ...] = ()
 
     @property
     def is_whole_shared(self) -> bool:
@@ -133,6 +164,7 @@ class FloorConfig(CausewayApp):
             "badge",
             Audience.ADMINISTRATORS,
             title_columns=("username", "email"),
+            finders=(Finder("username__istartswith"), Finder("email__istartswith")),
             is_shared=True,
         ),
         "auth.group": ModelDeclaration("groups", Audience.ADMINISTRATORS, is_shared=True),

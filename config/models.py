@@ -6,8 +6,12 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
+from django.contrib.postgres.indexes import OpClass
 from django.db import models
 from django.db.models import Q
+from django.db.models.expressions import OrderBy
+from django.db.models.functions import Collate, Upper
+from django.db.models.indexes import IndexExpression
 
 from config.api.errors import InvalidTransition
 
@@ -18,6 +22,15 @@ from config.clocks.leases import Lease as Lease
 from config.console.sign_in.models import SecondFactor as SecondFactor
 from config.console.sign_in.models import SignInLimit as SignInLimit
 from config.egress.limits import MOST_SECONDS, TimeLimits
+
+# The app django.contrib.postgres does this too. It also asks each new connection for the types of
+# extensions, which no column has.
+IndexExpression.register_wrappers(OrderBy, OpClass, Collate)
+
+
+def index_beginnings(column: str, name: str) -> models.Index:
+    """Returns an index that finds texts by how they begin, in capital letters or small ones."""
+    return models.Index(OpClass(Upper(column), name="text_pattern_ops"), name=name)
 
 
 class StampField(models.DateTimeField):  # type: ignore[type-arg]

@@ -237,6 +237,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = [
     "config.apps.FloorConfig",
     "unfold.apps.BasicAppConfig",
+    "unfold.contrib.filters",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Role, Section, Tab
+from config.apps import HOST, INTERNAL, CausewayApp, ModelDeclaration, Role, Section, Tab
 
 
 class EndpointsConfig(CausewayApp):
@@ -10,7 +10,10 @@ class EndpointsConfig(CausewayApp):
     section = Section("Endpoints", position=2)
     models_declared: ClassVar = {
         "privateendpoint": ModelDeclaration(
-            "dns", permissions={Role.SUPPORT: ("add", "change", "delete")}, tab=Tab("Endpoints", 7)
+            "dns",
+            permissions={Role.SUPPORT: ("add", "change", "delete")},
+            tab=Tab("Endpoints", 7),
+            finders=(HOST,),
         ),
         "validation": ModelDeclaration("fact_check"),
         "attestation": ModelDeclaration(),

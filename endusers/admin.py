@@ -20,7 +20,6 @@ from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
 from config.clocks.clock import clock
 from config.console.actions import bulk_action
-from config.console.base import BoundedPaginator
 from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm
 from config.console.unfold import SelectWidget, display
@@ -70,7 +69,6 @@ class EndUserAdmin(UsagePanel, RateLimitedAdmin, UploadsAdmin):
     list_filter = ("is_active",)
     search_fields = ("user__startswith",)
     search_help_text = "The beginning of a tracking string, or the ID of an organization."
-    paginator = BoundedPaginator
     ordering = ("-created_at", "-id")
     sortable_by = ()
     autocomplete_fields = ("organization",)

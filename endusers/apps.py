@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from config.apps import CausewayApp, ModelDeclaration, Role, Section, Tab
+from config.apps import CausewayApp, Finder, ModelDeclaration, Role, Section, Tab
 
 
 class EndUsersConfig(CausewayApp):
@@ -14,5 +14,6 @@ class EndUsersConfig(CausewayApp):
             permissions={Role.SUPPORT: ("add", "change")},
             title_columns=("user",),
             tab=Tab("End users", 8),
+            finders=(Finder("user__startswith"),),
         ),
     }

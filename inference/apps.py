@@ -1,6 +1,7 @@
+import re
 from typing import ClassVar
 
-from config.apps import INTERNAL, Audience, CausewayApp, ModelDeclaration, Section, Tab
+from config.apps import INTERNAL, Audience, CausewayApp, Finder, ModelDeclaration, Section, Tab
 
 
 class InferenceConfig(CausewayApp):
@@ -13,7 +14,12 @@ class InferenceConfig(CausewayApp):
         "inference.settlement.collector.HoldCollector",
     )
     models_declared: ClassVar = {
-        "generation": ModelDeclaration("bolt", tab=Tab("Generations", 9)),
+        "generation": ModelDeclaration(
+            "bolt",
+            tab=Tab("Generations", 9),
+            # A whole ID names its partition.
+            finders=(Finder("id", re.compile(r"gen-\d+-[0-9a-f]+")),),
+        ),
         "feedback": ModelDeclaration("feedback"),
         "journal": INTERNAL,
         "idempotentrequest": ModelDeclaration(

@@ -23,7 +23,7 @@ from config.api.errors import NotFound
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import Secret
-from config.models import BaseModel
+from config.models import BaseModel, index_beginnings
 from config.peppers import list_peppers
 from config.triggers import Trigger
 
@@ -168,6 +168,10 @@ class ApiKey(BaseModel):
     class Meta:
         verbose_name = "API key"
         ordering = ("-created_at",)
+        indexes = [
+            index_beginnings("name", "api_key_by_name"),
+            models.Index(fields=("label",), name="api_key_by_label"),
+        ]
         constraints = [
             models.CheckConstraint(
                 condition=Q(limit_nano=None) | Q(limit_nano__gte=0),

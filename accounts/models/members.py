@@ -11,7 +11,7 @@ from django.db import models
 from config.api.errors import NotFound
 from config.api.text import parse_uuid
 from config.audit.triggers import Audit
-from config.models import BaseModel
+from config.models import BaseModel, index_beginnings
 
 
 class MemberNotFound(NotFound):
@@ -56,6 +56,7 @@ class Member(BaseModel):
 
     class Meta:
         ordering = ("organization", "email")
+        indexes = [index_beginnings("email", "member_by_email")]
         constraints = [
             models.UniqueConstraint(fields=("organization", "email"), name="member_email_unique")
         ]

@@ -26,7 +26,7 @@ from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.models import BaseModel
+from config.models import BaseModel, index_beginnings
 from config.triggers import TRANSACTION_ID, Trigger
 
 MAX_REASON: Final = 500
@@ -163,6 +163,7 @@ class Organization(BaseModel):
                 name="organization_suspended_with_reason",
             ),
         ]
+        indexes = [index_beginnings("name", "organization_by_name")]
         triggers = [
             Trigger(
                 name="settings_changed",

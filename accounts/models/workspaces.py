@@ -21,7 +21,7 @@ from accounts.models.versions import RoutingVersionBump
 from config.api.errors import InvalidRequest, NotFound, Unavailable
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.models import BaseModel
+from config.models import BaseModel, index_beginnings
 
 # Settings that are stored and that nothing reads yet, with the values that switch nothing on.
 _UNREAD: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -140,6 +140,7 @@ class Workspace(BaseModel):
 
     class Meta:
         ordering = ("organization", "name")
+        indexes = [index_beginnings("name", "workspace_by_name")]
         constraints = [
             models.UniqueConstraint(fields=("organization", "slug"), name="workspace_slug_unique"),
             models.UniqueConstraint(

@@ -16,7 +16,7 @@ from django.utils.html import format_html
 from billing import reviews
 from billing.models import Excess
 from config.console.actions import Message, bulk_action, transition
-from config.console.base import BoundedPaginator, ReadOnlyAdmin, actor_of
+from config.console.base import ReadOnlyAdmin, actor_of
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.forms import NoteField
 from config.console.unfold import Dialog, display
@@ -44,7 +44,6 @@ class ExcessAdmin(ReadOnlyAdmin):
     search_fields = ("reference__exact",)
     search_help_text = "The ID of a generation, of an endpoint or of an organization."
     uuid_search_fields = ("id", "organization_id", "endpoint_id")
-    paginator = BoundedPaginator
     ordering = ("-created_at",)
     sortable_by = ()
     empty_hint = (

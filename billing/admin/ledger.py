@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from billing import grants
 from billing.models import Account, GrantRequest, Transfer
 from config.console.actions import Message, transition
-from config.console.base import BoundedPaginator, ReadOnlyAdmin, StatusFilter, actor_of
+from config.console.base import ReadOnlyAdmin, StatusFilter, actor_of
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.unfold import display
 from inference.models import Journal
@@ -30,7 +30,6 @@ class AccountAdmin(ReadOnlyAdmin):
     list_filter = ("kind",)
     search_fields = ("organization__name",)
     uuid_search_fields = ("organization_id",)
-    paginator = BoundedPaginator
     ordering = ("id",)
     sortable_by = ()
     fieldsets = (
@@ -86,7 +85,6 @@ class TransferAdmin(ReadOnlyAdmin):
     search_fields = ("reference__exact",)
     search_help_text = "A reference, such as the ID of a generation, or the ID of an organization."
     uuid_search_fields = ("organization_id",)
-    paginator = BoundedPaginator
     # The table grows without limit, and only the index of the primary key is in order of time.
     ordering = ("-id",)
     sortable_by = ()

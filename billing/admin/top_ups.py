@@ -16,7 +16,7 @@ from billing.admin.cells import abbreviate, breakable, link_to_explorer
 from billing.models import Deposit, TopUp, chain_name
 from billing.topups import matching
 from config.console.actions import Message, transition
-from config.console.base import BoundedPaginator, ReadOnlyAdmin, ReadOnlyInline, actor_of
+from config.console.base import ReadOnlyAdmin, ReadOnlyInline, actor_of
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.forms import NoteField
 from config.console.unfold import Dialog, TabularInline, TextWidget, display
@@ -105,7 +105,6 @@ class TopUpAdmin(PaymentMixin, ReadOnlyAdmin):
     list_filter = ("status", "chain_id")
     search_fields = ("sender__iexact", "tx_hash", "organization__name")
     uuid_search_fields = ("id", "organization_id")
-    paginator = BoundedPaginator
     ordering = ("-created_at",)
     sortable_by = ()
     inlines = (DepositInline,)
@@ -215,7 +214,6 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
     list_filter = ("status", "finding", "chain_id")
     search_fields = ("tx_hash", "sender__iexact", "organization__name")
     uuid_search_fields = ("id", "organization_id", "top_up_id")
-    paginator = BoundedPaginator
     ordering = ("-created_at",)
     sortable_by = ()
     actions_detail = ("credit", "dismiss")

@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from catalog.admin.rates import render_rules
 from catalog.models import PriceVersion
 from catalog.pricing import RATES
-from config.console.base import BoundedPaginator, ReadOnlyAdmin
+from config.console.base import ReadOnlyAdmin
 from config.console.formatting import dollars, per_million
 from config.console.unfold import display
 
@@ -25,7 +25,6 @@ class PriceVersionAdmin(ReadOnlyAdmin):
     uuid_search_fields = ("subject_id",)
     search_fields = ("=id",)
     search_help_text = "The number of a version, or the ID of an endpoint."
-    paginator = BoundedPaginator
     sortable_by = ()
     fieldsets = (
         (None, {"fields": ("id", "subject_id", "created_at")}),

@@ -20,7 +20,7 @@ from config.apps import ModelDeclaration, declarations, tenant_label
 from config.audit import context as audit
 from config.audit.entries import AuditEntry
 from config.audit.triggers import audit_triggers
-from config.console.base import BoundedPaginator, ReadOnlyAdmin
+from config.console.base import ReadOnlyAdmin
 from config.console.formatting import label_renderer
 from config.console.unfold import display
 
@@ -75,7 +75,6 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     uuid_search_fields = ("organization_id",)
     # The history of a row links to its entries.
     linked_lookups = ("object_id__exact", "organization_id__exact")
-    paginator = BoundedPaginator
     ordering = ("-id",)
     sortable_by = ()
     fieldsets = (

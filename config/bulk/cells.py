@@ -1,7 +1,7 @@
 """Keeps the cells of a CSV file from being formulas.
 
 A spreadsheet takes a cell that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return
-for a formula.
+for a formula. A negative number is none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_FORMULA: Final = re.compile(r"'*[=+\-@\t\r]")
+_FORMULA: Final = re.compile(r"(?!-\d+(?:\.\d+)?\Z)'*[=+\-@\t\r]")
 
 
 def escape_formula(value: str) -> str:

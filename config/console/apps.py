@@ -12,7 +12,7 @@ from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import autodiscover_modules
 
 from config.apps import declaring_apps
-from config.console.roles import RoleKeeper
+from config.console.sign_in.roles import RoleKeeper
 
 
 class ConsoleConfig(SimpleAdminConfig):

@@ -16,15 +16,15 @@ from django.contrib import admin
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.views.main import ERROR_FLAG
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
 from django.db import DataError
 from django.db.models import Q, QuerySet, TextChoices, URLField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http.response import HttpResponseBase
+from django.urls import path, reverse
 from django.utils.decorators import method_decorator
-from django.utils.functional import cached_property
 from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api.errors import GatewayError
@@ -33,29 +33,20 @@ from config.apps import declarations
 from config.audit.triggers import audit_triggers
 from config.cells import HOME
 from config.console.forms import ConsoleForm
+from config.console.lists.exports import export_list
+from config.console.lists.filters import FormFilter
+from config.console.lists.pages import BoundedPaginator, ConsoleChangeList
 from config.console.navigation import build_bar, find_preserved_tenant, find_tenant
 from config.console.unfold import ModelAdmin, TextareaWidget
 
 # The suffixes that Django's list filters append to a column's name; the filter of all values of a
 # column appends none.
 _FILTER_SUFFIX: Final = re.compile("(?:(?:__id)?__(?:exact|in|isnull|gte|lt))?")
-_MAX_COUNT: Final = 2_000
 
 
 def actor_of(request: HttpRequest) -> str:
     """Returns the operator's name in histories and in the audit log."""
     return f"operator {request.user.get_username()}"
-
-
-class BoundedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts at most 2,000 rows, because a full count of a table that grows takes seconds."""
-
-    @cached_property
-    def count(self) -> int:
-        rows = self.object_list
-        if isinstance(rows, QuerySet):
-            return rows.order_by()[: _MAX_COUNT + 1].count()
-        return len(rows)
 
 
 class StatusFilter(admin.SimpleListFilter):
@@ -83,6 +74,18 @@ class StatusFilter(admin.SimpleListFilter):
         return rows.filter(status=status)
 
 
+def _takes(part: Any, lookup: str) -> bool:
+    """Returns whether an entry of ``list_filter`` reads a parameter of the list's address."""
+    if isinstance(part, tuple):
+        part = part[0]
+    if isinstance(part, str):
+        rest = lookup.removeprefix(part)
+        return rest != lookup and _FILTER_SUFFIX.fullmatch(rest) is not None
+    if issubclass(part, FormFilter):
+        return lookup in part.names()
+    return bool(lookup == part.parameter_name)
+
+
 class StrictList(ModelAdmin):
     """A list that accepts only the lookups of its filters and of links on other pages.
 
@@ -94,6 +97,11 @@ class StrictList(ModelAdmin):
     # The bar of a tenant's tabs.
     list_before_template = "admin/tabs.html"
     change_form_outer_before_template = "admin/tabs.html"
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    # Counts beside each filter would each read the whole table.
+    show_facets = admin.ShowFacets.NEVER
+    list_per_page = 50
 
     @property
     def is_kept_elsewhere(self) -> bool:
@@ -114,10 +122,7 @@ class StrictList(ModelAdmin):
         if NOT_STORABLE.search(value):
             return False
         return lookup in self.linked_lookups or any(
-            lookup.startswith(part) and _FILTER_SUFFIX.fullmatch(lookup, len(part)) is not None
-            if isinstance(part, str)
-            else lookup == part.parameter_name  # type: ignore[union-attr]
-            for part in self.list_filter
+            _takes(part, lookup) for part in self.list_filter
         )
 
     def changelist_view(
@@ -156,6 +161,24 @@ class StrictList(ModelAdmin):
     def initial_for(self, tenant_id: uuid.UUID) -> dict[str, Any]:
         """Returns the values of the form that adds a row for a tenant."""
         return {"organization": tenant_id}
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ConsoleChangeList]:
+        return ConsoleChangeList
+
+    def get_urls(self) -> list[Any]:
+        name = f"{self.opts.app_label}_{self.opts.model_name}_export_csv"
+        view = self.admin_site.admin_view(self.export_view)
+        return [path("export-csv/", view, name=name), *super().get_urls()]
+
+    def export_view(self, request: HttpRequest) -> HttpResponseBase:
+        """Streams the rows that the list shows as CSV."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        try:
+            return export_list(request, self.get_changelist_instance(request))
+        except IncorrectLookupParameters:
+            name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
+            return HttpResponseRedirect(f"{reverse(name)}?{ERROR_FLAG}=1")
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         try:
@@ -236,8 +259,6 @@ class ConsoleAdmin(StrictList):
         ArrayField: {"widget": TextareaWidget(attrs={"rows": 2})},
         URLField: {"assume_scheme": "https"},
     }
-    show_full_result_count = False
-    list_per_page = 50
     uuid_search_fields: tuple[str, ...] = ("id",)
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 from typing import Any, Final, cast
 
@@ -13,6 +14,7 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordChangeView, redirect_to_login
 from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -28,12 +30,15 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api.text import NOT_STORABLE
+from config.console.lists.pages import TookTooLong
+from config.console.lists.search import find_anything
 from config.console.sign_in import events, totp
 from config.console.sign_in.recognition import PREFIX
 from config.console.sign_in.sessions import SIGNED_IN_AT
 from config.console.sign_in.throttle import SignInLocked, address_of, clean_account
 from config.console.unfold import AdminSite
 from config.database.replica.pages import read_from_replica
+from config.secrets import is_well_formed
 
 logger = logging.getLogger("causeway.console")
 
@@ -77,6 +82,32 @@ class ConsoleSite(AdminSite):
             raise BadRequest("The search term must not contain a NUL character.")
         response: HttpResponse = super().autocomplete_view(request)
         return response
+
+    def search(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Answers the search over everything, which Ctrl+K opens; nothing is kept of it."""
+        started = time.monotonic()
+        term = request.GET.get("s", "")
+        if not term.strip():
+            return HttpResponse()
+        took_too_long, results = False, []
+        try:
+            results = find_anything(request, term)
+        except TookTooLong:
+            took_too_long = True
+        pages = Paginator(results, max(len(results), 1))
+        context = {
+            "page_obj": pages,
+            "results": pages.page(1),
+            "page_counter": 0,
+            "execution_time": time.monotonic() - started,
+            "command_show_history": False,
+            "took_too_long": took_too_long,
+            "is_secret": is_well_formed(term.strip()),
+        }
+        template = "unfold/helpers/command_results.html" if results else "admin/nothing_found.html"
+        return TemplateResponse(request, template, context, headers={"HX-Trigger": "search"})
 
     def extra_urls(self) -> list[URLPattern]:
         return [path("two-factor/", self.two_factor, name="two_factor")]

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from django.contrib.admin import ModelAdmin as _ModelAdmin
     from django.contrib.admin import StackedInline as _StackedInline
     from django.contrib.admin import TabularInline as _TabularInline
+    from django.contrib.admin.filters import RelatedFieldListFilter as PickerFilter
     from django.contrib.admin.forms import AdminAuthenticationForm as AuthenticationForm
     from django.contrib.admin.forms import AdminPasswordChangeForm as OwnPasswordForm
+    from django.contrib.admin.views.main import ChangeList
 
     ModelAdmin: TypeAlias = _ModelAdmin[Any]
     StackedInline: TypeAlias = _StackedInline[Any, Any]
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 else:
     from django.forms import ModelForm
     from unfold.admin import ModelAdmin, StackedInline, TabularInline
+    from unfold.contrib.filters.admin import AutocompleteSelectFilter as PickerFilter
     from unfold.decorators import action as unfold_action
     from unfold.decorators import display as _display
     from unfold.enums import ActionVariant
@@ -53,6 +56,7 @@ else:
     from unfold.forms import AuthenticationForm
     from unfold.forms import BaseDialogForm as Dialog
     from unfold.sites import UnfoldAdminSite as AdminSite
+    from unfold.views import ChangeList
     from unfold.widgets import UnfoldAdminPasswordWidget as PasswordWidget
     from unfold.widgets import UnfoldAdminSelectWidget as SelectWidget
     from unfold.widgets import UnfoldAdminTextareaWidget as TextareaWidget
@@ -80,11 +84,13 @@ __all__ = [
     "ActionVariant",
     "AdminSite",
     "AuthenticationForm",
+    "ChangeList",
     "Dialog",
     "ModelAdmin",
     "ModelForm",
     "OwnPasswordForm",
     "PasswordWidget",
+    "PickerFilter",
     "SelectWidget",
     "StackedInline",
     "TabularInline",

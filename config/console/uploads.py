@@ -7,25 +7,17 @@ operator who sent it. An import writes one entry to the audit log, whatever the 
 from __future__ import annotations
 
 import base64
-import itertools
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from asgiref.sync import sync_to_async
 from django import forms
 from django.contrib import messages
 from django.core import signing
 from django.core.exceptions import ValidationError
-from django.core.handlers.asgi import ASGIRequest
 from django.db import transaction
-from django.http import (
-    HttpRequest,
-    HttpResponse,
-    HttpResponseRedirect,
-    StreamingHttpResponse,
-)
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -34,12 +26,12 @@ from config.audit import context as audit
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Plan, Report, RowListener
 from config.console.base import ConsoleAdmin, actor_of
+from config.console.lists.downloads import stream_file
 from config.console.unfold import unfold_action
 
 MAX_BYTES: Final = 5 * 1024 * 1024
 SHOWN: Final = 500
 _LIFETIME: Final = 3600
-_CHUNK: Final = 500
 _FILE: Final = (
     "border border-base-200 max-w-2xl px-3 py-2 rounded-default w-full dark:border-base-700"
 )
@@ -150,7 +142,7 @@ class UploadsAdmin(ConsoleAdmin):
         form = self.export_form(request.GET if "export" in request.GET else None)
         if self.export_form is ExportForm or form.is_valid():
             name, parts = self.export(getattr(form, "cleaned_data", {}))
-            return _stream_file(request, name, parts)
+            return stream_file(request, name, parts)
         if not form.is_bound:
             form.initial = request.GET.dict()
         return self._page(request, "Export file", form=form, exports=True)
@@ -228,37 +220,3 @@ def _count_rows(report: Report) -> list[tuple[str, str]]:
         (kind.replace("_", " "), ", ".join(f"{rows[kind]} {word}" for word, rows in counts.items()))
         for kind in report.created
     ]
-
-
-def _stream_file(request: HttpRequest, name: str, parts: Iterable[bytes]) -> StreamingHttpResponse:
-    """Streams a file; under ASGI the parts are produced in a thread, off the event loop."""
-    chunks = _join_parts(parts)
-    return StreamingHttpResponse(
-        _iterate_async(chunks) if isinstance(request, ASGIRequest) else chunks,
-        content_type="application/octet-stream",
-        headers={
-            "Content-Disposition": f'attachment; filename="{name}"',
-            "Cache-Control": "no-store",
-        },
-    )
-
-
-def _join_parts(parts: Iterable[bytes]) -> Generator[bytes]:
-    """Joins 500 parts at a time, because each chunk costs a thread hop."""
-    rest = iter(parts)
-    while chunk := b"".join(itertools.islice(rest, _CHUNK)):
-        yield chunk
-
-
-async def _iterate_async(chunks: Generator[bytes]) -> AsyncIterator[bytes]:
-    """Yields the chunks, each produced in a thread."""
-
-    def step() -> bytes | None:
-        return next(chunks, None)
-
-    try:
-        while (chunk := await sync_to_async(step)()) is not None:
-            yield chunk
-    finally:
-        # Closes the generator in the thread in which its transaction began.
-        await sync_to_async(chunks.close)()

@@ -16,7 +16,7 @@ from catalog.models import LanguageModel
 from config.api.text import parse_uuid
 from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
-from config.console.base import BoundedPaginator, actor_of
+from config.console.base import actor_of
 from config.console.uploads import Upload, UploadsAdmin
 from config.models import TIME_COLUMNS
 from endpoints import imports
@@ -44,7 +44,6 @@ class PrivateEndpointAdmin(
     linked_lookups = (*UploadsAdmin.linked_lookups, "drifted_at__isnull")
     search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")
     uuid_search_fields = ("id", "organization_id")
-    paginator = BoundedPaginator
     ordering = ("-created_at", "-id")
     autocomplete_fields = ("organization", "model", "provider")
     empty_hint = (

@@ -6,7 +6,7 @@ from typing import Final
 
 from django.contrib import admin
 
-from config.console.base import BoundedPaginator, ReadOnlyAdmin
+from config.console.base import ReadOnlyAdmin
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.unfold import display
 from endpoints.history import render_checks, render_proofs
@@ -32,7 +32,6 @@ class ValidationAdmin(ReadOnlyAdmin):
     list_filter = ("outcome", "purpose")
     search_fields = ("endpoint__upstream_model_id",)
     uuid_search_fields = ("id", "endpoint_id")
-    paginator = BoundedPaginator
     ordering = ("-created_at", "-id")
     sortable_by = ()
     fieldsets = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from config.console.base import BoundedPaginator, ReadOnlyAdmin
+from config.console.base import ReadOnlyAdmin
 from config.console.unfold import display
 from inference.models import Feedback
 
@@ -20,7 +20,6 @@ class FeedbackAdmin(ReadOnlyAdmin):
     list_filter = ("category",)
     search_fields = ("generation__id__startswith",)
     search_help_text = "The beginning of a generation's ID."
-    paginator = BoundedPaginator
     ordering = ("-id",)
     sortable_by = ()
     fields = (("category", "about"), "comment", ("created_by", "created_at"))

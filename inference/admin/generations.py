@@ -2,58 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.dateparse import parse_datetime
 
 from billing import ledger
 from billing.models import Transfer
-from config.clocks.clock import clock
 from config.console.actions import Message, transition
-from config.console.base import BoundedPaginator, ReadOnlyAdmin, StatusFilter, actor_of
+from config.console.base import ReadOnlyAdmin, actor_of
 from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm, NoteField
-from config.console.unfold import Dialog
+from config.console.unfold import Dialog, PickerFilter
 from inference.admin.columns import GenerationColumns
+from inference.admin.filters import GenerationFilter
 from inference.admin.invoices import InvoiceAdmin
 from inference.admin.search import find_generations
-from inference.ids import first_id
-from inference.models import Generation, Journal
-
-_SINCE: Final = {
-    "hour": ("The last hour", timedelta(hours=1)),
-    "day": ("The last 24 hours", timedelta(days=1)),
-    "week": ("The last 7 days", timedelta(days=7)),
-}
-
-
-def _read_time(text: str) -> datetime | None:
-    """Returns the time of a link's filter; ``None`` for what Django refuses itself."""
-    try:
-        moment = parse_datetime(text)
-        return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
-    except ValueError:
-        return None
-
-
-class SinceFilter(admin.SimpleListFilter):
-    """Filters by the time in the ID, which is a range of the primary key."""
-
-    title = "time"
-    parameter_name = "since"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, text) for name, (text, _) in _SINCE.items()]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        found = _SINCE.get(self.value() or "")
-        if found is None:
-            return queryset
-        return queryset.filter(id__gte=first_id(clock.now() - found[1]))
+from inference.models import Generation
 
 
 class RefundDialog(Dialog):
@@ -83,13 +49,6 @@ class GenerationForm(ConsoleForm):
         help_texts = {"is_estimated": "Yes if the upstream reported no usage."}
 
 
-class GenerationStatusFilter(StatusFilter):
-    statuses = Generation.Status
-
-    def narrow_to_pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        return rows.filter(pk__in=Journal.objects.values("pk"))
-
-
 @admin.register(Generation)
 class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
     """Lists the generations, newest first by the time in their IDs."""
@@ -101,18 +60,21 @@ class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
     )  # fmt: skip
     list_display_links = ("created_at", "id")
     list_select_related = ("organization",)
-    list_filter = (SinceFilter, GenerationStatusFilter, "is_byok", "streamed")
     linked_lookups = (
-        *ReadOnlyAdmin.linked_lookups, "model__exact", "end_user__exact", "api_key__id__exact",
-        "workspace__id__exact", "private_endpoint__id__exact", "model_endpoint__id__exact",
-        "provider_name__exact",
+        *ReadOnlyAdmin.linked_lookups, "workspace__id__exact", "model_endpoint__id__exact",
     )  # fmt: skip
+    list_filter = (
+        GenerationFilter,
+        ("organization", PickerFilter),
+        ("api_key", PickerFilter),
+        ("private_endpoint", PickerFilter),
+    )
+    list_filter_submit = True
     search_fields = ("id__startswith",)
     search_help_text = (
         "The beginning of a generation's ID; the label, hash or ID of a key; an end user; the ID, "
         "slug or name of an organization; or a time in UTC such as 2026-01-31 14:05."
     )
-    paginator = BoundedPaginator
     # Only the primary key has an index in the order of time, and the table grows without end.
     ordering = ("-id",)
     sortable_by = ()
@@ -173,8 +135,7 @@ class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
         rows: QuerySet[Any] = super().get_queryset(request)
         match = request.resolver_match
         if match is None or str(match.url_name).endswith("_changelist"):
-            since = _read_time(request.GET.get("created_at__gte", ""))
-            return rows if since is None else rows.filter(pk__gte=first_id(since))
+            return rows
         # The detail page shows all of these by name.
         return rows.select_related(
             "organization", "workspace__organization", "api_key", "member", "price", "attestation",
@@ -183,7 +144,10 @@ class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
 
     def get_ordering(self, request: HttpRequest) -> Any:
         """Orders by the index of the organization or the key when the list is narrowed to one."""
-        is_narrowed = any(name.startswith(("organization", "api_key")) for name in request.GET)
+        is_narrowed = any(
+            value and name.startswith(("organization", "api_key"))
+            for name, value in request.GET.items()
+        )
         return ("-created_at",) if is_narrowed else self.ordering
 
     def get_search_results(

@@ -21,7 +21,7 @@ from rest_framework.views import APIView
 from accounts.authentication import AnyKey, Anyone, DenyAll, ManagementKey
 from accounts.models import ApiKey
 from config.apps import Role
-from config.console.roles import update_roles
+from config.console.sign_in.roles import update_roles
 from config.local.simulator.server import Simulator
 from config.secrets import generate_api_key
 from endpoints.models import PrivateEndpoint

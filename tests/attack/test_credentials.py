@@ -14,7 +14,7 @@ from django.contrib.auth.models import Group, User
 
 from accounts.models import ByokCredential
 from config.apps import Role
-from config.console.roles import update_roles
+from config.console.sign_in.roles import update_roles
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation

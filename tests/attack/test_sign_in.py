@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from config.apps import Role
 from config.audit.entries import AuditEntry
-from config.console import roles
+from config.console.sign_in import roles
 from config.console.sign_in.models import SignInLimit
 from config.console.sign_in.sessions import SIGNED_IN_AT, SessionStore
 from tests.support.bulkheads.counters import read_counter

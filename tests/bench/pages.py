@@ -40,6 +40,7 @@ import django
 
 django.setup()
 
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.cache import cache
@@ -51,6 +52,8 @@ from django.urls import reverse
 
 from accounts.models import ApiKey, Organization
 from billing.models import Deposit, Transfer
+from config.console.lists.keysets import Keyset
+from config.console.lists.pages import AFTER
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from inference.models import Generation
@@ -103,17 +106,17 @@ def _views() -> Iterator[tuple[str, str]]:
     largest, *_, smallest = _organizations()
     queries = {
         "accounts.apikey": ("status=usable", "status=expired", "is_management__exact=1"),
-        "endpoints.privateendpoint": ("status__exact=draft", "status__exact=active", "p=15"),
+        "endpoints.privateendpoint": ("status__exact=draft", "status__exact=active"),
         "endpoints.validation": ("outcome__exact=failed", "outcome__in=failed,unreachable"),
-        "endusers.enduser": ("is_active__exact=0", "is_active__exact=1", "p=15"),
+        "endusers.enduser": ("is_active__exact=0", "is_active__exact=1"),
         "inference.generation": (
             "since=hour", "since=week", "status__exact=failed", "status__exact=pending",
-            "is_byok__exact=1", "streamed__exact=1", "status__exact=cancelled", "p=15",
+            "is_byok__exact=1", "streamed__exact=1", "status__exact=cancelled",
         ),
         "inference.feedback": ("category__exact=latency",),
         "billing.transfer": (
             "kind__exact=usage", "kind__exact=deposit", "kind__exact=write_off",
-            "status__exact=voided", "status__exact=pending", "p=15",
+            "status__exact=voided", "status__exact=pending",
         ),
         "billing.topup": ("status__exact=open", "status__exact=confirmed"),
         "billing.deposit": ("status__exact=under", "chain_id__exact=8453"),
@@ -123,10 +126,20 @@ def _views() -> Iterator[tuple[str, str]]:
         path = reverse(f"admin:{label.replace('.', '_')}_changelist")
         for query in wanted:
             yield f"list {label} {query}", f"{path}?{query}"
+        yield f"list {label} after its middle", f"{path}?{AFTER}={_middle_of(label)}"
         if label not in ("endpoints.validation", "inference.feedback", "config.auditentry"):
             for size, owner in (("largest", largest), ("smallest", smallest)):
                 query = f"organization__id__exact={owner.pk}"
                 yield f"list {label} of the {size} organization", f"{path}?{query}"
+
+
+def _middle_of(label: str) -> str:
+    """Returns the position of a row in the middle of a list, or of its first row."""
+    page = admin.site._registry[apps.get_model(label)]
+    keyset = Keyset.of(page.model, [*(page.ordering or page.opts.ordering), "-pk"])
+    assert keyset is not None
+    rows = keyset.order(page.model._default_manager.all(), backwards=False)
+    return keyset.position_of(rows[rows.count() // 2])
 
 
 def _searches() -> Iterator[tuple[str, str]]:

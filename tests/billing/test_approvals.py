@@ -13,7 +13,7 @@ from billing import grants
 from billing.models import Account, GrantRequest, NotIndependent, SameOperator
 from config.apps import Role
 from config.audit import context as audit
-from config.console import roles
+from config.console.sign_in import roles
 from tests.support.factories import Tenant
 
 TOO_NEW = "Your account was created or enabled after this was asked for."

@@ -14,7 +14,7 @@ from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import Price
 from catalog.pricing.contract import render_lines, render_pricing
 from config.audit.entries import AuditEntry
-from config.console import roles
+from config.console.sign_in import roles
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.console import messages_of, page

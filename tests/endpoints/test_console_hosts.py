@@ -8,7 +8,7 @@ from django.test import Client
 
 from accounts.models import ByokCredential
 from config.apps import Role
-from config.console.roles import update_roles
+from config.console.sign_in.roles import update_roles
 from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from tests.support import factories

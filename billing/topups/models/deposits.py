@@ -128,6 +128,7 @@ class Deposit(StatefulModel):
     class Meta:
         ordering = ("-created_at", "id")
         indexes = [
+            models.Index(fields=("tx_hash",), name="deposit_by_transaction"),
             models.Index(
                 fields=("chain_id", "block_number"),
                 condition=Q(status="received"),

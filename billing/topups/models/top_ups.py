@@ -172,6 +172,9 @@ class TopUp(IdempotentModel, StatefulModel):
         verbose_name = "top-up"
         ordering = ("-created_at", "id")
         indexes = [
+            models.Index(
+                fields=("tx_hash",), condition=~Q(tx_hash=""), name="top_up_by_transaction"
+            ),
             models.Index(fields=("organization", "-created_at"), name="top_up_list"),
             models.Index(fields=("chain_id", "sender", "units"), name="top_up_match"),
             models.Index(

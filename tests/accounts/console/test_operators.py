@@ -12,7 +12,7 @@ from django.test import Client
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from config.apps import Role
-from config.console import roles
+from config.console.sign_in import roles
 from tests.support.console import SECOND_FACTOR, SUBMIT, messages_of
 
 USERS, GROUPS = "/admin/auth/user/", "/admin/auth/group/"

@@ -23,7 +23,7 @@ from catalog.sync.proposals import CatalogMoved
 from catalog.sync.run import sync_list
 from config.api.errors import InvalidTransition
 from config.audit.entries import AuditEntry
-from config.console import roles
+from config.console.sign_in import roles
 from tests.support import factories
 from tests.support.catalogue import make_proposal
 from tests.support.console import SUBMIT, listing, messages_of, page

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from config.apps import Role
-from config.console import roles
+from config.console.sign_in import roles
 
 PAGE = "/admin/auth/user/"
 

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from catalog.models import ModelEndpoint
 from config.apps import Audience, Role, declarations
-from config.console import roles
+from config.console.sign_in import roles
 from tests.support import factories
 from tests.support.console import STATUSES, SUBMIT, fingerprint, urls
 
@@ -244,7 +244,7 @@ def test_role_sees_only_its_pages(world: dict[str, Any], role: str) -> None:
             expected = STATUSES[name]
         elif name.endswith("_history"):
             expected = 302
-        elif name.endswith(("_changelist", "_change", "_export_file")):
+        elif name.endswith(("_changelist", "_change", "_export_file", "_export_csv")):
             expected = 200
         else:
             expected = 200 if role in WRITES.get(name, set()) else 403
@@ -266,7 +266,7 @@ def test_role_posts_only_where_the_table_allows_it(world: dict[str, Any], role: 
             status = client.post(path, {**SUBMIT, "post": "yes"}).status_code
             transaction.set_rollback(True)
         may = role in WRITES.get(name, set())
-        if name.endswith(("_changelist", "_history", "_export_file")):
+        if name.endswith(("_changelist", "_history", "_export_file", "_export_csv")):
             may = role == Role.ADMINISTRATOR or not name.startswith(OF_OPERATORS)
         if (status != 403) != may:
             wrong.append((name, status))

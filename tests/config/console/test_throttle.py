@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from config.apps import Role
 from config.audit.entries import AuditEntry
-from config.console import roles
+from config.console.sign_in import roles
 from config.console.sign_in.models import SignInLimit
 from config.console.sign_in.throttle import clean_account, clear_limits, network_of
 from tests.support.console import SUBMIT
