@@ -493,7 +493,11 @@ LOG_LEVEL = _choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR", "
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "filters": {"context": {"()": "config.server.logs.ContextFilter"}},
+    "filters": {
+        "context": {"()": "config.server.logs.ContextFilter"},
+        "refusals": {"()": "config.server.logs.RefusalFilter"},
+        "pool": {"()": "config.database.outages.PoolFilter"},
+    },
     "formatters": {
         "text": {"()": "config.server.logs.TextFormatter"},
         "json": {"()": "config.server.logs.JSONFormatter"},
@@ -508,6 +512,8 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         "uvicorn.access": {"level": "WARNING"},
+        "django.request": {"filters": ["refusals"]},
+        "psycopg.pool": {"filters": ["pool"]},
         # Internet scanners send unknown host names all the time.
         "django.security.DisallowedHost": {"level": "CRITICAL"},
         # Its records contain the path of a chain node's URL, which often holds the node's key.

@@ -14,6 +14,7 @@ from django.db import InterfaceError, OperationalError, connection
 
 from config.api.errors import Unavailable
 from config.database.driver import LOCK_MS, Away, Canceled, DriverConnection, Locked, Rejected
+from config.database.outages import outages
 from config.database.pool import Pool, find_pool
 from config.partitions.declarations import table_of
 from config.server.batching.waits import Blocked, waits
@@ -68,7 +69,8 @@ class DataPlaneConnection:
         while True:
             try:
                 driver, is_new = await pool.take(self._last, is_apart=self._is_apart, is_new=is_new)
-            except Away:
+            except Away as exc:
+                outages.report(exc)
                 raise Unavailable from None
             # Broken until shown otherwise: a statement that was cancelled may still be running.
             usable = None
@@ -79,9 +81,10 @@ class DataPlaneConnection:
             except (Unavailable, Rejected):
                 usable = driver
                 raise
-            except Away:
+            except Away as exc:
                 # An old connection may have died while it was idle, so a new one is tried once.
                 if is_new:
+                    outages.report(exc)
                     raise Unavailable from None
                 is_new = True
             finally:
@@ -115,8 +118,9 @@ class DataPlaneConnection:
                 organizations = organizations if owner is None else [owner]
             waits.report_timeout(query.name, organizations, seconds, relation)
             raise Blocked(owner) from None
-        except Canceled:
+        except Canceled as exc:
             waits.report_slow(query.name, organizations, time.perf_counter() - started)
+            outages.report(exc)
             raise Unavailable from None
         seconds = time.perf_counter() - started
         if is_shared:
@@ -189,5 +193,6 @@ async def run_in_thread(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
 
     try:
         return await sync_to_async(read_and_close, thread_sensitive=False)()
-    except (OperationalError, InterfaceError):
+    except (OperationalError, InterfaceError) as exc:
+        outages.report(exc)
         raise Unavailable from None

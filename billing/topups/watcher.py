@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Final
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError
 
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups.chains import Chain
@@ -24,6 +23,7 @@ from billing.topups.node import MAX_SPAN, ChainLags, Node, Reorganized
 from billing.topups.rpc import ChainError, ChainRefused, ChainUnavailable
 from config.clocks.clock import clock
 from config.clocks.leases import Lease
+from config.database.outages import is_away
 
 logger = logging.getLogger("causeway.chain")
 
@@ -46,9 +46,9 @@ def watch_due_chains() -> int:
                 if not is_held:
                     continue
                 done += watch_chain(chain, Node(chain, settings.EGRESS_POLICY))
-            except (OperationalError, InterfaceError):
-                raise
-            except Exception:
+            except Exception as exc:
+                if is_away(exc):
+                    raise
                 logger.exception("%s: the round ended early", chain.name)
                 _record_unexpected_error(chain.chain_id)
     expire_due_top_ups()
@@ -115,9 +115,9 @@ def match_received_deposits(chain_id: int) -> int:
     for deposit in rows.order_by("block_number", "tx_hash", "ordinal"):
         try:
             done += match_deposit(deposit)
-        except (OperationalError, InterfaceError):
-            raise
-        except Exception:
+        except Exception as exc:
+            if is_away(exc):
+                raise
             logger.exception("%s cannot be matched", deposit.reference)
     return done
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from django.core.exceptions import (
     RequestDataTooBig,
     SuspiciousOperation,
 )
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from rest_framework import exceptions as drf
@@ -31,10 +30,9 @@ from config.api.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
+from config.database.outages import is_away, outages
 from config.server.health import error_response
 from config.sql import refusal_of
-
-logger = logging.getLogger(__name__)
 
 
 def from_framework(exc: BaseException) -> GatewayError | None:
@@ -69,8 +67,8 @@ def from_framework(exc: BaseException) -> GatewayError | None:
             return InvalidRequest()
         case OperationalError() if refusal := refusal_of(exc):
             return Unavailable(refusal)
-        case OperationalError() | InterfaceError():
-            logger.error("database unavailable: %s", type(exc).__name__)
+        case OperationalError() | InterfaceError() | InternalError() if is_away(exc):
+            outages.report(exc)
             return Unavailable()
         case _:
             return None
@@ -134,5 +132,5 @@ def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBa
 def server_error(request: HttpRequest) -> HttpResponseBase:
     """Renders an unexpected exception: 503 for a lost database, else 500; set as ``handler500``."""
     exc = sys.exc_info()[1]
-    error = from_framework(exc) if isinstance(exc, OperationalError | InterfaceError) else None
+    error = from_framework(exc) if exc is not None and is_away(exc) else None
     return error_response(error or GatewayError())

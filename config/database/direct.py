@@ -112,8 +112,8 @@ class DirectConnection:
                 return rows
         except _LOCKED as exc:
             raise Locked(exc.context) from None
-        except asyncpg.QueryCanceledError:
-            raise Canceled from None
+        except asyncpg.QueryCanceledError as exc:
+            raise Canceled(str(exc)) from exc
         except _AWAY as exc:
             raise Away(str(exc)) from exc
         except asyncpg.PostgresError as exc:

@@ -105,8 +105,8 @@ class PooledConnection:
                 return await self._run_text(statement, values, limit)
         except _LOCKED as exc:
             raise Locked(exc.diag.context) from None
-        except errors.QueryCanceled:
-            raise Canceled from None
+        except errors.QueryCanceled as exc:
+            raise Canceled(str(exc)) from exc
         except psycopg.Error as exc:
             state = exc.sqlstate
             if state is None or state[:2] in _AWAY_CLASSES:

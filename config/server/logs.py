@@ -45,6 +45,17 @@ class ContextFilter(logging.Filter):
         return True
 
 
+class RefusalFilter(logging.Filter):
+    """Drops Django's line for each response with 503.
+
+    Whatever refuses for a while, an outage of the database or a budget of the worker, is in the log
+    once and in the metrics.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return getattr(record, "status_code", None) != 503
+
+
 class TextFormatter(logging.Formatter):
     """Formats records as one readable line for a terminal."""
 

@@ -31,9 +31,9 @@ from config.api.errors import (
     MethodNotAllowed,
     NotFound,
     Unauthenticated,
-    Unavailable,
 )
 from config.apps import declaring_apps
+from config.database.outages import outages
 from config.server.health import error_response, read_only
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def render_metrics() -> bytes:
     """Returns all metrics in Prometheus' text format.
 
     Counters are summed over all workers. The collectors of the apps read the database, so that
-    every worker answers the same.
+    every worker answers the same; while it is away there are the counters alone.
     """
     counters = REGISTRY
     if folder := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
@@ -60,7 +60,13 @@ def render_metrics() -> bytes:
     for app in declaring_apps():
         for path in app.collectors:
             stored.register(import_string(path)())
-    return generate_latest(counters) + generate_latest(stored)
+    try:
+        figures = generate_latest(stored)
+    except (OperationalError, InterfaceError) as exc:
+        # The counters say why the database answers nothing.
+        outages.report(exc)
+        figures = b""
+    return generate_latest(counters) + figures
 
 
 def _forget_ended_workers(folder: Path) -> None:
@@ -152,9 +158,6 @@ class _Reader(BaseHTTPRequestHandler):
             content = render_metrics()
         except GatewayError as error:
             self._respond_error(error)
-        except (OperationalError, InterfaceError) as exc:
-            logger.error("database unavailable: %s", type(exc).__name__)
-            self._respond_error(Unavailable())
         except Exception:
             logger.exception("the metrics could not be rendered")
             self._respond_error(GatewayError())

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from config.api.errors import MethodNotAllowed
+from config.api.errors import MethodNotAllowed, Unavailable
 from config.clocks.report import clock_report
 from config.server.bodies import Scope, Send
 
@@ -94,7 +94,9 @@ class Admissions:
             try:
                 await probe()
             except Exception as exc:
-                logger.warning("the probe of admissions failed: %s", type(exc).__name__)
+                # An outage and a wait for a lock are in the log already.
+                if not isinstance(exc, Unavailable):
+                    logger.warning("the probe of admissions failed: %s", type(exc).__name__)
                 self.record_failure()
             else:
                 if time.monotonic() > self._failed_at + _QUIET_SECONDS or self._owners == {None}:

@@ -94,7 +94,8 @@ class KeptAnswers:
                 ),
             )
         except (Blocked, Unavailable, Rejected) as exc:
-            logger.warning("the answer is not kept: %s", type(exc).__name__)
+            if not isinstance(exc, Unavailable):
+                logger.warning("the answer is not kept: %s", type(exc).__name__)
             return False
         return True
 

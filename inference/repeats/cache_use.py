@@ -10,6 +10,7 @@ from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError
 from config.database.driver import Rejected
+from config.api.errors import Unavailable
 from config.server.batching.waits import Blocked
 from inference.exchange.gateway import Exchange
 from inference.exchange.metadata import routing_metadata
@@ -53,7 +54,8 @@ class CacheUse:
         try:
             found = await self._find_entry()
         except (Blocked, GatewayError, Rejected) as exc:
-            logger.warning("the response cache is not read: %s", type(exc).__name__)
+            if not isinstance(exc, Unavailable):
+                logger.warning("the response cache is not read: %s", type(exc).__name__)
             found = None
         if found is None:
             seconds = str(self._wish.seconds).encode()

@@ -57,7 +57,8 @@ class FirstRequest:
                 await self._uses.end(self.generation_id)
         except (GatewayError, Rejected) as exc:
             # What has become of the request then follows from its generation alone.
-            logger.warning("an idempotency key is not ended: %s", type(exc).__name__)
+            if not isinstance(exc, Unavailable):
+                logger.warning("an idempotency key is not ended: %s", type(exc).__name__)
 
 
 def _is_free(exchange: Exchange) -> bool:

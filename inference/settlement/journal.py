@@ -20,6 +20,7 @@ from config.api.errors import Unavailable
 from config.clocks.clock import clock
 from config.clocks.report import clock_report
 from config.database.driver import Rejected
+from config.database.outages import outages
 from config.server.batching.waits import Blocked
 from config.server.readiness import readiness
 from config.sql import load_statement
@@ -136,8 +137,10 @@ class Heartbeat:
             except (Unavailable, Rejected) as exc:
                 readiness.is_database_available = False
                 # The next heartbeat writes everything that this one would have written.
-                logger.error("the heartbeat failed: %s", type(exc).__name__)
+                if isinstance(exc, Rejected):
+                    logger.error("the heartbeat failed: %s", exc)
                 await asyncio.sleep(_INTERVAL_SECONDS)
+            outages.end_old()
 
     async def _beat(self) -> None:
         """Records that the database is reached, and reads its time."""

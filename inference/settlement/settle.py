@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -28,6 +29,8 @@ SETTLE: Final = load_statement("inference", "settle")
 
 _RETRY_SECONDS: Final = 0.25
 _LONGEST_RETRY_SECONDS: Final = 4.0
+# How often the log says that settlements wait.
+_REMIND_SECONDS: Final = 60.0
 # How long a settlement waits for others to share its statement. If the process ends before that,
 # the sweeper settles the generation by its journal.
 _PAUSE_SECONDS: Final = 0.01
@@ -155,13 +158,16 @@ class SettlementStore:
     async def _execute(self, batch: list[Settlement], organizations: Collection[UUID]) -> None:
         parameters = settlement_parameters(batch)
         pause = _RETRY_SECONDS
+        logged_at = -_REMIND_SECONDS
         while True:
             try:
                 await self._connection.execute(SETTLE, parameters, organizations)
             except Blocked:
                 raise
             except Unavailable:
-                logger.error("the database is unavailable: %d settlements wait", len(batch))
+                if time.monotonic() >= logged_at + _REMIND_SECONDS:
+                    logged_at = time.monotonic()
+                    logger.error("the database is unavailable: %d settlements wait", len(batch))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_RETRY_SECONDS)
             else:

@@ -18,6 +18,7 @@ from django_otp.middleware import OTPMiddleware
 
 from config.api.errors import GatewayError, Unavailable
 from config.console.sign_in.sessions import SessionStore
+from config.database.outages import outages
 from config.server.bodies import Scope
 from config.server.bulkheads import Budget
 
@@ -72,7 +73,8 @@ class OperatorSessions:
         try:
             async with self._threads:
                 return await sync_to_async(_is_signed_in, thread_sensitive=False)(scope)
-        except (OperationalError, InterfaceError):
+        except (OperationalError, InterfaceError) as exc:
+            outages.report(exc)
             raise Unavailable from None
         finally:
             self._waiting -= 1

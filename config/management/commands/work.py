@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import InterfaceError, OperationalError, connection
+from django.db import connection
 from django.db.models.functions import Now
 
 from accounts.cells.beats import beat_cells
@@ -21,6 +21,7 @@ from catalog.sync.run import sync_due
 from config.clocks.leases import Lease
 from config.clocks.report import clock_report
 from config.console.sign_in.throttle import clear_limits
+from config.database.outages import is_away, outages
 from config.management.commands.serve import bind_metrics
 from config.management.extras import log_missing_extras
 from config.management.migrations import require_migrated
@@ -153,9 +154,12 @@ def _keep_beating(stop: threading.Event) -> None:
             beat()
             Lease.objects.renew()
             clock_report.update()
-        except (OperationalError, InterfaceError):
-            # The duties log the outage.
+        except Exception as exc:
+            if not is_away(exc):
+                raise
+            outages.report(exc)
             connection.close()
+        outages.end_old()
 
 
 def _repeat(duties: Sequence[Duty], stop: threading.Event) -> None:
@@ -165,9 +169,11 @@ def _repeat(duties: Sequence[Duty], stop: threading.Event) -> None:
             pause = _PAUSE_SECONDS
             try:
                 _run_due(duties)
-            except (OperationalError, InterfaceError) as exc:
+            except Exception as exc:
+                if not is_away(exc):
+                    raise
                 # The duties wait until the database is back.
-                logger.error("the database is unavailable: %s", type(exc).__name__)
+                outages.report(exc)
                 connection.close()
                 pause = _RECOVERY_SECONDS
             stop.wait(pause)
@@ -178,7 +184,7 @@ def _repeat(duties: Sequence[Duty], stop: threading.Event) -> None:
 def _run_due(duties: Sequence[Duty]) -> bool:
     """Runs the duties that are due; returns whether all succeeded.
 
-    Raises :class:`OperationalError` or :class:`InterfaceError` when the database is unreachable.
+    Raises the ORM's error when the database is unreachable or read-only.
     """
     all_succeeded = True
     for duty in duties:
@@ -188,9 +194,9 @@ def _run_due(duties: Sequence[Duty]) -> bool:
             ) as is_held:
                 if is_held and (done := duty.run()):
                     logger.info("%s: %d", duty.name, done)
-        except (OperationalError, InterfaceError):
-            raise
-        except Exception:
+        except Exception as exc:
+            if is_away(exc):
+                raise
             # A bug in one duty must not end the other duties.
             logger.exception("%s failed", duty.name)
             all_succeeded = False

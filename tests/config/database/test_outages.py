@@ -1,0 +1,167 @@
+"""What PostgreSQL says when it takes no statements, and how often the log repeats it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import asyncpg
+import psycopg
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.db.utils import OperationalError
+
+from config.api.handler import from_framework
+from config.database import outages as module
+from config.database.outages import Outages, find_reason, is_away
+from config.server.logs import RefusalFilter
+from tests.support.bulkheads.counters import sample
+from tests.support.processes import free_port
+
+
+def run(statement: str) -> DatabaseError:
+    """Returns the ORM's error of a statement."""
+    with (
+        pytest.raises(DatabaseError) as caught,
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(statement)
+    return caught.value
+
+
+def raise_state(code: str) -> str:
+    return f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}', MESSAGE = 'no'; END $$"
+
+
+@pytest.fixture
+def crowded_role(db: None) -> Iterator[str]:
+    """A role that may have no connection."""
+    name = f"crowded_{secrets.token_hex(4)}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {name} LOGIN CONNECTION LIMIT 0")
+    connection.commit()
+    yield name
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP ROLE {name}")
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("SET LOCAL statement_timeout = 10; SELECT pg_sleep(5)", "timeout"),
+        ("SET TRANSACTION READ ONLY; CREATE TABLE missing ()", "read_only"),
+        (raise_state("53100"), "disk_full"),
+        (raise_state("53200"), "out_of_memory"),
+        (raise_state("55P03"), "lock"),
+        (raise_state("57P03"), "stopped"),
+        (raise_state("58030"), "input_output"),
+    ],
+)
+def test_the_servers_code_gives_the_reason(
+    transactional_db: None, statement: str, reason: str
+) -> None:
+    problem = run(statement)
+    assert is_away(problem)
+    assert find_reason(problem) == reason
+    refusal = from_framework(problem)
+    assert refusal is not None
+    assert (refusal.status, refusal.headers) == (503, {"Retry-After": "1"})
+
+
+def test_a_defect_of_ours_is_no_outage(transactional_db: None) -> None:
+    for statement in ("SELECT 1 / 0", "SELECT missing", raise_state("25P02"), raise_state("XX000")):
+        problem = run(statement)
+        assert not is_away(problem)
+        assert from_framework(problem) is None
+
+
+def test_a_connection_that_is_refused_has_a_reason() -> None:
+    with pytest.raises(psycopg.OperationalError) as refused:
+        psycopg.connect(f"host=127.0.0.1 port={free_port()} dbname=missing connect_timeout=5")
+    assert find_reason(refused.value) == "unreachable"
+    assert find_reason(TimeoutError()) == "unreachable"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_crowded_server_is_named_by_both_drivers(crowded_role: str) -> None:
+    params = connection.get_connection_params()
+    given = {name: params[name] for name in ("host", "port", "dbname") if params.get(name)}
+    with pytest.raises(psycopg.OperationalError) as synchronous:
+        psycopg.connect(**given, user=crowded_role)
+    assert find_reason(synchronous.value) == "connections"
+
+    async def connect() -> None:
+        database = given.pop("dbname")
+        await asyncpg.connect(**given, database=database, user=crowded_role)
+
+    with pytest.raises(asyncpg.PostgresError) as asynchronous:
+        asyncio.run(connect())
+    assert find_reason(asynchronous.value) == "connections"
+    # As the data plane passes it on.
+    passed = OSError("a connection")
+    passed.__cause__ = asynchronous.value
+    assert find_reason(passed) == "connections"
+
+
+@pytest.fixture
+def advance(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the monotonic clock of the module."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def move(seconds: float) -> None:
+        clock.now += seconds
+
+    return move
+
+
+def test_a_reason_is_logged_when_it_begins_each_minute_and_when_it_is_over(
+    advance: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    outages = Outages()
+    full = OperationalError("FATAL:  sorry, too many clients already\nand more")
+    counted = sample("causeway_database_failures_total", reason="connections")
+    for _ in range(1000):
+        outages.report(full)
+    [told] = caplog.messages
+    assert told == (
+        "the database takes no statements (connections, 1 failed): FATAL:  sorry, too many clients "
+        "already. All its connections are taken: look who has them in pg_stat_activity. Requests "
+        "get 503 until it does: see docs/runbooks.md"
+    )
+    assert sample("causeway_database_failures_total", reason="connections") == counted + 1000
+    # Another reason has a line of its own.
+    outages.report(TimeoutError())
+    assert "(unreachable, 1 failed): TimeoutError. Look whether" in caplog.messages[1]
+    for _ in range(70):
+        advance(1)
+        outages.report(full)
+        outages.end_old()
+    assert len(caplog.messages) == 4
+    assert caplog.messages[2].endswith("again (unreachable): 1 failed in 0 s")
+    assert "(connections, 1060 failed)" in caplog.messages[3]
+    advance(14)
+    outages.end_old()
+    assert len(caplog.messages) == 4
+    advance(2)
+    outages.end_old()
+    outages.end_old()
+    assert caplog.messages[4:] == [
+        "the database takes statements again (connections): 1070 failed in 70 s"
+    ]
+
+
+def test_responses_with_503_are_not_logged_one_by_one() -> None:
+    record = logging.makeLogRecord({"name": "django.request", "status_code": 503})
+    assert not RefusalFilter().filter(record)
+    record.status_code = 500
+    assert RefusalFilter().filter(record)
+    [installed] = [
+        each for each in logging.getLogger("django.request").filters
+        if isinstance(each, RefusalFilter)
+    ]  # fmt: skip
+    assert not installed.filter(logging.makeLogRecord({"status_code": 503}))
