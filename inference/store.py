@@ -23,6 +23,7 @@ from config.sql import Statement, load_statement
 Loaded = TypeVar("Loaded")
 
 FIND_OWNER: Final = load_statement("inference", "find_owner")
+WAIT_FOR_STANDBY: Final = load_statement("inference", "wait_for_standby")
 
 # A statement of several organizations waits less for a lock than one of a single organization:
 # while it does, it holds up all of them. It waits for some statements like itself to end, which use
@@ -47,6 +48,9 @@ class DataPlaneConnection:
         self._pool: Pool | None = None
         self._last: DriverConnection | None = None
         self._lock_ms = LOCK_MS
+        # Whether a connection broke while a statement ran, and nothing has told since whether what
+        # the statement may have stored is on the synchronous standby.
+        self._is_doubtful = False
         # What statements of several organizations usually take, in seconds.
         self._usual = 0.0
 
@@ -59,9 +63,10 @@ class DataPlaneConnection:
         """Runs one statement and returns its rows, if it has any.
 
         Raises :class:`Unavailable` when the database cannot be reached; a statement that was
-        running when the connection broke may or may not have committed. Raises :class:`Blocked`
-        for a statement that changed nothing because a lock was held for too long, and
-        :class:`Rejected` for one that changed nothing and would be rejected again. Reports long
+        running when the connection broke may or may not have committed. A later result tells that
+        whatever had committed is on the synchronous standby too, if there is one. Raises
+        :class:`Blocked` for a statement that changed nothing because a lock was held for too long,
+        and :class:`Rejected` for one that changed nothing and would be rejected again. Reports long
         waits with the organizations of the statement.
         """
         pool = self._pool or self._join()
@@ -76,12 +81,18 @@ class DataPlaneConnection:
             usable = None
             try:
                 rows = await self._run(driver, query, parameters, organizations)
+                if self._is_doubtful:
+                    # The repetition found what the first try stored, so it had nothing to commit
+                    # and waited for no standby.
+                    await self._run(driver, WAIT_FOR_STANDBY, [], ())
+                    self._is_doubtful = False
                 usable = driver
                 return rows
             except (Unavailable, Rejected):
                 usable = driver
                 raise
             except Away as exc:
+                self._is_doubtful = True
                 # An old connection may have died while it was idle, so a new one is tried once.
                 if is_new:
                     outages.report(exc)

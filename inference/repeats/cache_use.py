@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
-from config.api.errors import GatewayError
+from config.api.errors import GatewayError, Unavailable
 from config.database.driver import Rejected
-from config.api.errors import Unavailable
 from config.server.batching.waits import Blocked
 from inference.exchange.gateway import Exchange
 from inference.exchange.metadata import routing_metadata

@@ -1,0 +1,85 @@
+"""A commit whose wait for the standby was cut off is not believed until the standby has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.db import connection
+
+from config.api.errors import Unavailable
+from config.database import direct
+from config.sql import Statement
+from inference.store import DataPlaneConnection
+from tests.support.clusters.programs import wait_until
+
+# As a settlement, it changes nothing when it is repeated.
+STORE = Statement(
+    "store",
+    "INSERT INTO django_session (session_key, session_data, expire_date) "
+    "VALUES ('doubtful', '', now()) ON CONFLICT DO NOTHING",
+)
+
+
+def expect_standby(name: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+        cursor.execute("SELECT pg_reload_conf()")
+
+
+@pytest.fixture
+def missing_standby(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes commits of the data plane wait for a standby that does not come.
+
+    The other tests' sessions wait for none, because theirs commit without waiting for the disk.
+    """
+    options = connection.settings_dict["OPTIONS"]
+    given = options.get("options", "")
+    monkeypatch.setitem(options, "options", f"{given} -c synchronous_commit=on".strip())
+    monkeypatch.setattr(direct, "STATEMENT_SECONDS", 1.0)
+    expect_standby("nobody")
+    yield
+    expect_standby("")
+    wait_until(lambda: not has_sessions(), "the end of the test's sessions")
+
+
+def has_sessions() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name = 'causeway-data-plane' AND wait_event_type <> 'Client'"
+        )
+        return bool(cursor.fetchone()[0])
+
+
+def end_waits() -> int:
+    """Ends the commits that wait, as a crash of the server does; counts what is stored then."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                "WHERE wait_event = 'SyncRep'"
+            )
+        return Session.objects.filter(session_key="doubtful").count()
+    finally:
+        connection.close()
+
+
+def test_a_repetition_waits_for_what_the_first_try_stored(missing_standby: None) -> None:
+    async def run() -> None:
+        plane = DataPlaneConnection()
+        try:
+            with pytest.raises(Unavailable):
+                await plane.execute(STORE, [])
+            # The first try has committed, but no other machine has it.
+            assert await asyncio.to_thread(end_waits) == 1
+            with pytest.raises(Unavailable):
+                await plane.execute(STORE, [])
+            await asyncio.to_thread(expect_standby, "")
+            assert await plane.execute(STORE, []) == []
+        finally:
+            await plane.close()
+
+    asyncio.run(run())
