@@ -43,7 +43,10 @@ _STATES: Final = {
 # A connection that was refused has no code, only words.
 _WORDS: Final = (
     (re.compile("too many (clients|connections)|connection slots|connection limit"), "connections"),
-    (re.compile("the database system is|terminating connection|shutting down"), "stopped"),
+    (
+        re.compile("the database system is|terminating connection|shutting down|(closed|lost)"),
+        "stopped",
+    ),
     (re.compile("read-only transaction|session is read-only"), "read_only"),
     (re.compile("No space left"), "disk_full"),
     (re.compile("could not (write|extend|create|sync|read) "), "input_output"),

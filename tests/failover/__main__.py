@@ -36,8 +36,7 @@ import tests.support.embedded  # noqa: F401 - makes secrets and certificates, be
 django.setup()
 
 import contextlib
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import requests
@@ -47,10 +46,11 @@ from inference.models import Generation, Journal
 from tests.support import factories
 from tests.support.clusters.callers import BROKEN, OTHER, REFUSED, WHOLE, Callers, examine
 from tests.support.clusters.patroni import Cluster, Node, run_cluster
-from tests.support.clusters.programs import find_missing, wait_until
+from tests.support.clusters.programs import PACKAGES, find_missing, wait_until
+from tests.support.clusters.services import run_service
 from tests.support.inference.site import Site, own_site
 from tests.support.ledger import differences
-from tests.support.processes import MANAGE, environment, manage
+from tests.support.processes import manage
 
 STREAMS: Final = 16
 PLAIN: Final = 4
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--outages", type=int, default=0, help="without a primary for a minute")
     parser.add_argument("--etcds", type=int, choices=(1, 3), default=3)
     options = parser.parse_args()
-    if missing := find_missing():
+    if missing := find_missing(*PACKAGES):
         sys.exit(missing)
     with contextlib.ExitStack() as stack:
         say("three PostgreSQL, etcd and HAProxy start")
@@ -106,23 +106,6 @@ def is_served() -> bool:
     with contextlib.suppress(requests.RequestException):
         return all(requests.get(each, timeout=5).status_code == 200 for each in addresses)
     return False
-
-
-@contextlib.contextmanager
-def run_service(*arguments: str) -> Iterator[None]:
-    """Runs ``serve`` or ``work`` until the end; it must not end before."""
-    name = os.path.join(os.environ["CAUSEWAY_TEST_DIR"], f"{'-'.join(arguments)}.log")
-    with open(name, "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(MANAGE), *arguments], env=environment(), stderr=log
-        )
-    try:
-        yield
-        assert process.poll() is None, f"{arguments} ended: see {name}"
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(60)
 
 
 def run(cluster: Cluster, site: Site, losses: list[Callable[[Cluster], float]]) -> dict[str, Any]:

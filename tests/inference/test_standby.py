@@ -67,6 +67,13 @@ def end_waits() -> int:
         connection.close()
 
 
+def end_expectation() -> None:
+    try:
+        expect_standby("")
+    finally:
+        connection.close()
+
+
 def test_a_repetition_waits_for_what_the_first_try_stored(missing_standby: None) -> None:
     async def run() -> None:
         plane = DataPlaneConnection()
@@ -77,7 +84,7 @@ def test_a_repetition_waits_for_what_the_first_try_stored(missing_standby: None)
             assert await asyncio.to_thread(end_waits) == 1
             with pytest.raises(Unavailable):
                 await plane.execute(STORE, [])
-            await asyncio.to_thread(expect_standby, "")
+            await asyncio.to_thread(end_expectation)
             assert await plane.execute(STORE, []) == []
         finally:
             await plane.close()

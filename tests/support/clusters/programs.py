@@ -24,12 +24,10 @@ PACKAGES: Final = {
 _BINARIES: Final = Path("/usr/lib/postgresql/15/bin")
 
 
-def find_missing() -> str:
-    """Returns what must be installed first as one sentence, or nothing."""
+def find_missing(*names: str) -> str:
+    """Returns which packages of programs must be installed first as one sentence, or nothing."""
     found = {"pg_rewind": (_BINARIES / "pg_rewind").exists()}
-    missing = [
-        package for name, package in PACKAGES.items() if not found.get(name, shutil.which(name))
-    ]
+    missing = [PACKAGES[name] for name in names if not found.get(name, shutil.which(name))]
     if not missing:
         return ""
     return f"Install first: apt-get install --no-install-recommends {' '.join(sorted(missing))}"
