@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ pytestmark = [
     pytest.mark.skipif("CAUSEWAY_TEST_OFFLINE" in os.environ, reason="needs a package index"),
 ]
 APPS = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
+PAGE = PROJECT / "docs" / "deploy" / "index.md"
+CONTAINERFILE = PROJECT / "Containerfile"
+MOST_BYTES = 140_000_000
 BEDROCK_KEY = '{"region": "us-east-1", "access_key_id": "AKID", "secret_access_key": "hidden"}'
 MISSING = (
     "This installation of Causeway does not speak the dialect bedrock: its operator must install "
@@ -55,11 +60,35 @@ def test_an_installation_adds_one_package(bare: Installation) -> None:
     assert [name for name in APPS if (bare.packages / name).exists()] == []
 
 
+def weigh(paths: Iterable[Path]) -> int:
+    return sum(path.lstat().st_size for path in paths if not path.is_dir())
+
+
 def test_an_installation_without_extras_is_small(bare: Installation) -> None:
     # What Python compiles at the first use is not counted.
     found = [path for path in bare.folder.rglob("*") if "__pycache__" not in path.parts]
-    sizes = [path.lstat().st_blocks * 512 for path in found]
-    assert sum(sizes) < 140 * 1024 * 1024
+    assert weigh(found) < MOST_BYTES
+
+
+def test_a_trimmed_installation_is_small_with_its_bytecode(
+    bare: Installation, tmp_path: Path
+) -> None:
+    """The documented command removes what the image leaves out too."""
+    copy = tmp_path / "venv"
+    shutil.copytree(bare.folder, copy, symlinks=True)
+    [command] = re.findall(r"^(find \.venv/.* -delete)$", PAGE.read_text(), re.MULTILINE)
+    [in_image] = re.findall(r"^RUN (find .* -delete)$", CONTAINERFILE.read_text(), re.MULTILINE)
+    trimmed = re.findall(r"-(?:name|path) '[^']+'", command)
+    assert len(trimmed) == 4
+    assert [part for part in trimmed if part not in in_image] == []
+    subprocess.run(["sh", "-c", command.replace(".venv/", f"{copy}/")], check=True)
+    subprocess.run([bare.python, "-m", "compileall", "-q", copy / "lib"], check=True)
+    assert weigh(copy.rglob("*")) < MOST_BYTES
+    done = subprocess.run(
+        [copy / "bin" / "python", "-m", "causeway", "--version"],
+        env=outside_environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "0.1.0\n"
 
 
 def test_modules_of_the_same_names_in_the_folder_do_not_matter(
