@@ -3,7 +3,11 @@
 Fills a database of its own, or uses the one that ``--data-dir`` kept from last time. Prints the
 queries and the milliseconds of a request, with all of Django's chain and PostgreSQL: the median of
 the rounds, after one round that is not counted. Marks pages that are slower than their target or
-make more than 15 queries.
+make more than 15 queries. The duties of ``work`` that read generations, the activity report and the
+statistics of models come first.
+
+``--generations 10000000 --partitions 10`` adds generations over ten months, the present included,
+each with its transfer, to a fill of a twentieth.
 """
 
 # ruff: noqa: E402
@@ -16,18 +20,27 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 parser = argparse.ArgumentParser(prog="python -m tests.bench.pages", description=__doc__)
 parser.add_argument(
     "--scale", type=Decimal, default=Decimal("0.01"), help="1: a million generations"
 )
+parser.add_argument(
+    "--generations", type=int, default=0, help="the number to add, in place of --scale"
+)
+parser.add_argument(
+    "--partitions", type=int, default=1, help="the months to spread them over: 1, or 3 or more"
+)
 parser.add_argument("--data-dir", type=Path, help="keeps the database there for the next time")
 parser.add_argument("--rounds", type=int, default=5)
 parser.add_argument("--only", default="", help="measures the pages whose names contain this")
 options = parser.parse_args()
+if options.partitions == 2 or options.partitions < 1:
+    parser.error("--partitions is 1, or 3 or more: the fill spreads its rows over 35 days")
 temporary = None if options.data_dir else tempfile.TemporaryDirectory(prefix="causeway-pages-")
 
 # The fill creates made-up data, so it never uses a database that the caller's environment names.
@@ -50,41 +63,76 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from accounts.models import ApiKey, Organization
+from accounts.models import ApiKey, Organization, workspace_for
 from billing.models import Deposit, Transfer
 from config.console.lists.keysets import Keyset
 from config.console.lists.pages import AFTER
+from catalog.lists import traffic
+from config.partitions.tables import make_all_ahead
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
+from inference.archive.retention import archive_due
 from inference.models import Generation
 from inference.reports.dashboard import RANGES
+from inference.reports.hours import roll_up_hours
+from inference.reports.rollups import roll_up_usage
+from inference.settlement.sweeper import sweep
 from tests.bench.fill.filling import fill
+from tests.bench.fill.months import fill_months
 
 TARGET_MS = 300
 HOME_TARGET_MS = 500
 MAX_QUERIES = 15
+# The fill that --generations adds to.
+FEW = Decimal("0.05")
 
 
 def main() -> None:
     call_command("migrate", verbosity=0)
     if not Generation.objects.exists():
-        print(f"filled in {fill(options.scale, messages=sys.stderr)['seconds']} s")
-        # Autovacuum would do this a minute later.
-        with connection.cursor() as cursor:
-            cursor.execute("VACUUM")
-        began = time.monotonic()
-        call_command("verify_ledger")
-        print(f"verified in {time.monotonic() - began:.1f} s")
+        _fill()
     user, _ = User.objects.get_or_create(
         username="bench", defaults={"is_staff": True, "is_superuser": True}
     )
     client = Client(raise_request_exception=True)
     client.force_login(user)
     print(f"{'page':<64}{'queries':>8}{'ms':>9}")
+    for title, read in _reads():
+        if options.only in title:
+            _measure(title, read, TARGET_MS)
     for title, path, target in _pages():
         if options.only in title:
-            _measure(client, title, path, target)
+            _measure(title, partial(_get, client, path), target)
     connection.close()
+
+
+def _fill() -> None:
+    began = time.monotonic()
+    fill(FEW if options.generations else options.scale, messages=sys.stderr)
+    if options.generations:
+        fill_months(options.generations, options.partitions)
+    print(f"filled in {time.monotonic() - began:.1f} s")
+    # Autovacuum would do this a minute later.
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM")
+    if not options.generations:
+        began = time.monotonic()
+        call_command("verify_ledger")
+        print(f"verified in {time.monotonic() - began:.1f} s")
+
+
+def _reads() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yields what reads generations besides pages."""
+    for run in (roll_up_usage, roll_up_hours, sweep, make_all_ahead, archive_due):
+        yield f"work {run.__name__}", run
+    largest = _organizations()[0]
+    _, key = ApiKey.objects.create_key(
+        workspace=workspace_for(largest.pk, None), name="bench", is_management=True
+    )
+    client = Client(headers={"Authorization": f"Bearer {key.reveal()}"})
+    for path in ("activity", "activity?group_by=workspace", "models?sort=top-weekly"):
+        yield f"GET /{path}", partial(_get, client, f"/api/v1/{path}")
+    yield "figures of models", traffic.figures
 
 
 def _pages() -> Iterator[tuple[str, str, int]]:
@@ -187,21 +235,25 @@ def _organizations() -> list[Organization]:
     return list(Organization.objects.order_by("created_at"))
 
 
-def _measure(client: Client, title: str, path: str, target: int) -> None:
+def _get(client: Client, path: str) -> None:
+    response = client.get(path)
+    assert response.status_code == 200, (path, response.status_code)
+
+
+def _measure(title: str, read: Callable[[], object], target: int) -> None:
     times = []
     queries = 0
     for _ in range(options.rounds + 1):
         cache.clear()
         with CaptureQueriesContext(connection) as captured:
             began = time.perf_counter()
-            response = client.get(path)
+            read()
             times.append((time.perf_counter() - began) * 1000)
-        assert response.status_code == 200, (path, response.status_code)
         queries = len(captured)
     median = statistics.median(times[1:])
     notes = [
         *(["slow"] if median > target else []),
-        *(["too many queries"] if queries > MAX_QUERIES else []),
+        *(["too many queries"] if queries > MAX_QUERIES and "work" not in title else []),
     ]
     print(f"{title[:63]:<64}{queries:>8}{median:>9.1f}  {', '.join(notes)}".rstrip(), flush=True)
 
