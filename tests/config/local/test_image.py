@@ -119,7 +119,7 @@ def test_the_context_of_this_checkout_has_every_file_of_the_packages() -> None:
     assert {path for path in sent if "/" in path} == files
     assert {path for path in sent if "/" not in path} == {
         "LICENSE", "README.md", "pyproject.toml", "requirements-build.lock",
-        "requirements-image.lock",
+        "requirements-image.lock", "requirements-parquet.lock",
     }  # fmt: skip
 
 
@@ -130,6 +130,16 @@ def named(name: str, stage: int) -> list[Step]:
 def test_both_stages_have_the_same_base_which_can_be_chosen() -> None:
     assert STEPS[0] == Step(0, "ARG", "BASE=python:3.11-slim")
     assert [step.text for step in STEPS if step.name == "FROM"] == ["${BASE} AS build", "${BASE}"]
+
+
+def test_parquet_is_installed_where_it_is_asked_for() -> None:
+    [(number, step)] = [(n, step) for n, step in enumerate(STEPS) if "PARQUET" in step.text][1:]
+    assert step.text.startswith('test -z "$PARQUET" || ')
+    assert "--require-hashes" in step.text
+    assert Step(1, "ARG", "PARQUET=") in STEPS[:number]
+    lines = (PROJECT / "requirements-parquet.lock").read_text().partition("\n")[2]
+    assert lines.startswith("pyarrow==")
+    assert lines in (PROJECT / "requirements-dev.lock").read_text()
 
 
 def test_the_last_stage_installs_nothing_and_runs_as_nobody() -> None:
