@@ -17,6 +17,7 @@ from catalog.pricing import Usage
 from config.api.errors import Conflict
 from config.models import StampField
 from config.partitions.declarations import Partitioning
+from config.partitions.spans import YEAR
 from config.triggers import TRANSACTION_ID, KeepUsed, Trigger
 from endpoints.models import Attestation, PrivateEndpoint
 from inference.hourly_shares import HourlyShare
@@ -493,8 +494,11 @@ class DailyUsage(models.Model):
 class HourlyUsage(models.Model):
     """The sums of all generations of one UTC hour, after the hour and its generations have ended.
 
-    Hours without requests have rows too, so there are no gaps.
+    Hours without requests have rows too, so there are no gaps. The table has a partition for each
+    year.
     """
+
+    partitioning: ClassVar = Partitioning("inference_hourlyusage", "hour", YEAR)
 
     hour = models.DateTimeField(primary_key=True)
     requests = models.BigIntegerField()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.contrib.auth.models import Group, User
 from django.db import models
 from django.db.models.functions import Now
 
 from config.audit.triggers import Audit
+from config.partitions.declarations import Partitioning
+from config.partitions.spans import QUARTER
 from config.triggers import AppendOnly
 
 
@@ -15,8 +19,14 @@ class AuditEntry(models.Model):
 
     A trigger of the changed table writes the entry in the transaction of the change. ``before`` and
     ``after`` contain the columns that differ; for a new or deleted row they contain all columns.
-    Secrets are masked. An import writes one entry with counts.
+    Secrets are masked. An import writes one entry with counts. The table has a partition for each
+    quarter.
     """
+
+    # Approvals trace every account back to the one that made it, however long ago.
+    partitioning: ClassVar = Partitioning(
+        "config_auditentry", "at", QUARTER, keeps="kind = 'auth.user'"
+    )
 
     id = models.BigAutoField(primary_key=True)
     at = models.DateTimeField(db_default=Now(), editable=False)

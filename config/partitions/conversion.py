@@ -60,12 +60,19 @@ FROM pg_class AS c CROSS JOIN LATERAL aclexplode(c.relacl) AS a
 WHERE c.oid = to_regclass(%s) AND a.grantee <> c.relowner
 """
 _CREATE: Final = (
-    "CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING IDENTITY "
-    "INCLUDING GENERATED INCLUDING STORAGE INCLUDING COMMENTS) PARTITION BY RANGE ({})"
+    "CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED "
+    "INCLUDING STORAGE INCLUDING COMMENTS) PARTITION BY RANGE ({})"
 )
 _IDENTITY: Final = """
 SELECT attname FROM pg_attribute
 WHERE attrelid = to_regclass(%s) AND attidentity <> '' AND NOT attisdropped
+"""
+_SEQUENCES: Final = """
+SELECT a.attname, s.relname
+FROM pg_depend AS d
+JOIN pg_class AS s ON s.oid = d.objid AND s.relkind = 'S'
+JOIN pg_attribute AS a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+WHERE d.refobjid = to_regclass(%s) AND d.deptype = 'a'
 """
 
 
@@ -104,10 +111,12 @@ def unite(partitioning: Partitioning, key: str) -> None:
         indexes = [index for index in indexes if index[0] != _key_index(partitioning)]
         _run(cursor, "CREATE TABLE {} (LIKE {} INCLUDING ALL EXCLUDING INDEXES)", whole, table)
         _run(cursor, "INSERT INTO {} SELECT * FROM {}", whole, table)
-        identities = _read_identities(cursor, table)
+        sequences = _fetch(cursor, _SEQUENCES, table)
+        for _, sequence in sequences:
+            _run(cursor, "ALTER SEQUENCE {} OWNED BY NONE", sequence)
         _run(cursor, "DROP TABLE {}", table)
         _run(cursor, "ALTER TABLE {} RENAME TO {}", whole, table)
-        _write_identities(cursor, table, identities)
+        _own(cursor, table, sequences)
         _add_primary_key(cursor, table, primary_key, [key])
         _create(cursor, table, indexes, foreign_keys, triggers)
         for name, value in partitioning.storage.items():
@@ -168,7 +177,7 @@ def _exchange(
         _fetch(cursor, query, table) for query in (_INDEXES, _FOREIGN_KEYS, _TRIGGERS, _GRANTS)
     )
     [(primary_key, columns)] = _fetch(cursor, _PRIMARY_KEY, table)
-    identities = _read_identities(cursor, table)
+    sequences = [*_fetch(cursor, _SEQUENCES, table), *_replace_identities(cursor, table, grants)]
     kept = [index for index in indexes if index[0] != _key_index(partitioning)]
     for name, _, _ in triggers:
         _run(cursor, "DROP TRIGGER {} ON {}", name, table)
@@ -176,9 +185,7 @@ def _exchange(
     _run(cursor, _CREATE, table, first, partitioning.column)
     # The check says what the bounds say from now on.
     _run(cursor, "ALTER TABLE {} DROP CONSTRAINT {}", table, end)
-    for column, _ in identities:
-        _run(cursor, "ALTER TABLE {} ALTER {} DROP IDENTITY", first, column)
-    _write_identities(cursor, table, identities)
+    _own(cursor, table, sequences)
     for name in (primary_key, *(index for index, _ in kept)):
         _run(cursor, "ALTER INDEX {} RENAME TO {}", name, _partition_name(first, name))
     own_key, index = _partition_name(first, primary_key), _key_index(partitioning)
@@ -225,27 +232,36 @@ def _create(
         _run(cursor, "COMMENT ON TRIGGER {} ON {} IS {}", trigger, table, sql.Literal(comment))
 
 
-def _read_identities(cursor: CursorWrapper, table: str) -> list[tuple[str, int]]:
-    """Returns the identity columns of a table with the next value of each."""
-    found = []
+def _replace_identities(
+    cursor: CursorWrapper, table: str, grants: Sequence[Any]
+) -> list[tuple[str, str]]:
+    """Gives identity columns a sequence and a default, which every release of PostgreSQL divides.
+
+    A divided table has identities only from PostgreSQL 17 on. Who may insert needs no right on the
+    sequence of an identity, but on another one. Returns each column with its sequence.
+    """
+    replaced = []
     for [column] in _fetch(cursor, _IDENTITY, table):
         cursor.execute("SELECT nextval(pg_get_serial_sequence(%s, %s))", [table, column])
-        found.append((column, cursor.fetchone()[0]))
-    return found
-
-
-def _write_identities(
-    cursor: CursorWrapper, table: str, identities: Sequence[tuple[str, int]]
-) -> None:
-    """Lets identity columns go on, from sequences with the usual names."""
-    for column, value in identities:
-        cursor.execute("SELECT pg_get_serial_sequence(%s, %s)", [table, column])
-        [sequence] = cursor.fetchone()
+        [value] = cursor.fetchone()
+        sequence = f"{table}_{column}_seq"
+        _run(cursor, "ALTER TABLE {} ALTER {} DROP IDENTITY", table, column)
+        _run(cursor, "CREATE SEQUENCE {}", sequence)
         cursor.execute("SELECT setval(%s::regclass, %s, FALSE)", [sequence, value])
-        usual = f"{table}_{column}_seq"
-        if sequence.rpartition(".")[2] != usual:
-            own = sql.Identifier(*sequence.split("."))
-            _run(cursor, "ALTER SEQUENCE {} RENAME TO {}", own, usual)
+        default = sql.Literal(sequence)
+        _run(cursor, "ALTER TABLE {} ALTER {} SET DEFAULT nextval({})", table, column, default)
+        for privilege, role, is_public in grants:
+            if privilege == "INSERT":
+                grantee = sql.SQL("PUBLIC") if is_public else role
+                _run(cursor, "GRANT USAGE ON SEQUENCE {} TO {}", sequence, grantee)
+        replaced.append((column, sequence))
+    return replaced
+
+
+def _own(cursor: CursorWrapper, table: str, sequences: Sequence[Any]) -> None:
+    """Lets the columns of a table own their sequences."""
+    for column, sequence in sequences:
+        _run(cursor, "ALTER SEQUENCE {} OWNED BY {}.{}", sequence, table, column)
 
 
 def _partition_name(partition: str, name: str) -> str:

@@ -46,6 +46,9 @@ class Partitioning:
     ``values`` are the lowest value that has a moment, and the lowest one above all that have. Rows
     with another value, or with none, have no time: they stay in the partition for odd rows. Such a
     table has a unique index in place of a primary key, which would demand a value.
+
+    ``keeps`` is the SQL condition of rows that others need for ever: when their partition leaves,
+    the partition for odd rows takes them over.
     """
 
     table: str
@@ -55,6 +58,7 @@ class Partitioning:
     read_bound: Callable[[str], datetime] = read_time
     storage: Mapping[str, int] = field(default_factory=dict)
     values: tuple[str, str] | None = None
+    keeps: str = ""
 
     @property
     def default(self) -> str:

@@ -152,9 +152,18 @@ def detach(partitioning: Partitioning, partition: Partition) -> None:
 
 
 def count_odd(partitioning: Partitioning) -> int:
-    """Returns the number of odd rows that have a time, at most ``MANY_ROWS``."""
+    """Returns the number of odd rows that have a time, at most ``MANY_ROWS``.
+
+    Rows that were kept when their partition left lie before the first partition.
+    """
+    condition = has_time(partitioning)
+    begin = list_partitions(partitioning)[0].begin if partitioning.keeps else None
+    if begin is not None:
+        condition = sql.SQL("{} >= {}").format(
+            sql.Identifier(partitioning.column), sql.Literal(partitioning.write_bound(begin))
+        )
     query = sql.SQL("SELECT count(*) FROM (SELECT FROM {} WHERE {} LIMIT {}) AS odd").format(
-        sql.Identifier(partitioning.default), has_time(partitioning), sql.Literal(MANY_ROWS)
+        sql.Identifier(partitioning.default), condition, sql.Literal(MANY_ROWS)
     )
     with connection.cursor() as cursor:
         cursor.execute(query)

@@ -233,9 +233,16 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     price = models.ForeignKey(
         PriceVersion, on_delete=models.PROTECT, related_name="+", editable=False
     )
-    # The latest validation of the present configuration.
+    # The latest validation of the present configuration. A foreign key would keep the partition of
+    # the validation from leaving.
     validation = models.ForeignKey(
-        Validation, models.SET_NULL, null=True, blank=True, editable=False, related_name="+"
+        Validation,
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        editable=False,
+        related_name="+",
+        db_constraint=False,
     )
     # The declaration in force.
     attestation = models.ForeignKey(

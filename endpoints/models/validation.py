@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.conf import settings
 from django.db import models
@@ -14,6 +14,8 @@ from accounts.models import ByokCredential, CredentialNotFound, Workspace
 from catalog.models import Provider
 from config.clocks.clock import clock
 from config.models import BaseModel
+from config.partitions.declarations import Partitioning
+from config.partitions.spans import QUARTER
 
 
 def base_url_refused(reason: str) -> dict[str, Any]:
@@ -47,7 +49,18 @@ def offered_parameters(listed: Iterable[str], proofs: Mapping[str, str] | None) 
 
 
 class Validation(BaseModel):
-    """One live validation: the credential it used, its checks, and its outcome."""
+    """One live validation: the credential it used, its checks, and its outcome.
+
+    The table has a partition for each quarter.
+    """
+
+    # An endpoint shows its validation for as long as it has that configuration.
+    partitioning: ClassVar = Partitioning(
+        "endpoints_validation",
+        "created_at",
+        QUARTER,
+        keeps="id IN (SELECT validation_id FROM endpoints_privateendpoint)",
+    )
 
     class Outcome(models.TextChoices):
         PASSED = "passed", "passed"
