@@ -177,6 +177,7 @@ class FloorConfig(CausewayApp):
             tab=Tab("Audit", 15, "organization_id__exact"),
             owned_by="organization_id = %(id)s",
         ),
+        "departure": ModelDeclaration("inventory_2"),
         "lease": INTERNAL,
         "admin.logentry": INTERNAL,
         "auth.permission": SHARED_INTERNAL,

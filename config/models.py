@@ -22,6 +22,7 @@ from config.clocks.leases import Lease as Lease
 from config.console.sign_in.models import SecondFactor as SecondFactor
 from config.console.sign_in.models import SignInLimit as SignInLimit
 from config.egress.limits import MOST_SECONDS, TimeLimits
+from config.partitions.departures import Departure as Departure
 
 # The app django.contrib.postgres does this too. It also asks each new connection for the types of
 # extensions, which no column has.

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from billing import folds
 from billing.models import Fold, Transfer
+from config.partitions.departures import Departure
 from config.partitions.tables import has_time, read_now
 from inference.archive.files import ArchivedFile, archive_table
 from inference.archive.ranges import Part, Range, find_obstacle
@@ -54,7 +55,9 @@ _ENDED: Final = (
     "SELECT api_key_id, workspace_id, member_id, limit_subjects, cost_nano, upstream_cost_nano, "
     "is_byok FROM {name}"
 )
-_KEEP: Final = "INSERT INTO {odd} SELECT * FROM {name} WHERE ({has_time}) IS NOT TRUE"
+_KEEP: Final = (
+    "INSERT INTO {odd} SELECT * FROM {name} WHERE ({has_time}) IS NOT TRUE OR ({keeps}) IS TRUE"
+)
 
 
 class MustStay(Exception):
@@ -62,7 +65,7 @@ class MustStay(Exception):
 
 
 def leave(range_: Range, store: Store | None) -> list[ArchivedFile]:
-    """Archives and drops a range; returns its files, which a fold of generations names too.
+    """Archives and drops a range; returns its files, which its fold or departure names too.
 
     Raises :class:`MustStay`, and :class:`StoreFailed` if the archive does not give back what was
     written. Then the rows can be changed again.
@@ -97,11 +100,20 @@ def drop(range_: Range, files: list[ArchivedFile]) -> None:
             raise MustStay(f"{range_.kind} {range_.name} stay: another process handles them")
         if range_.kind == "generations":
             _fold(range_, files)
-        run_when_free(range_.parts[0].partitioning.table, lambda: _detach(range_))
-        for part in range_.parts:
-            if part.partitioning.values is not None:
-                cursor.execute(_write(_KEEP, part))
-            cursor.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(part.partition.name)))
+        else:
+            _record(range_, files)
+        run_when_free(range_.parts[0].partitioning.table, lambda: _drop(range_))
+
+
+def _record(range_: Range, files: list[ArchivedFile]) -> None:
+    departure = Departure(
+        kind=range_.kind,
+        begin=range_.begin,
+        end=range_.end,
+        files=[msgspec.to_builtins(file) for file in files],
+    )
+    departure.make_seal()
+    departure.save(force_insert=True)
 
 
 def _fold(range_: Range, files: list[ArchivedFile]) -> Fold:
@@ -126,7 +138,8 @@ def _fold(range_: Range, files: list[ArchivedFile]) -> Fold:
     return fold
 
 
-def _detach(range_: Range) -> None:
+def _drop(range_: Range) -> None:
+    """Detaches and drops the partitions; also locks the tables to which foreign keys refer."""
     with connection.cursor() as cursor:
         for part in range_.parts:
             cursor.execute(
@@ -134,6 +147,10 @@ def _detach(range_: Range) -> None:
                     sql.Identifier(part.partitioning.table), sql.Identifier(part.partition.name)
                 )
             )
+        for part in range_.parts:
+            if part.partitioning.values is not None or part.partitioning.keeps:
+                cursor.execute(_write(_KEEP, part))
+            cursor.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(part.partition.name)))
 
 
 def _write(query: str, part: Part) -> sql.Composed:
@@ -142,4 +159,6 @@ def _write(query: str, part: Part) -> sql.Composed:
         name=sql.Identifier(part.partition.name),
         odd=sql.Identifier(part.partitioning.default),
         has_time=has_time(part.partitioning),
+        # A condition that a model declares.
+        keeps=sql.SQL(part.partitioning.keeps or "FALSE"),  # type: ignore[arg-type]
     )

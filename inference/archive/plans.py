@@ -8,8 +8,6 @@ from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 KINDS: Final = ("generations", "transfers", "audit", "validations", "hours")
-# Nothing lets the others leave yet, so that they can only be kept for ever.
-_LEAVING: Final = ("generations", "transfers")
 # Reports and approvals read the rows of the last 30 days themselves.
 LEAST_DAYS: Final = 31
 NOWHERE: Final = "none"
@@ -50,8 +48,6 @@ def parse_retention(text: str) -> dict[str, int]:
             raise ValueError(f"{kind} is named twice")
         if not number.isascii() or not number.isdigit() or int(number) > _MOST_DAYS:
             raise ValueError(f"{kind} needs a number of days from 0 to {_MOST_DAYS}")
-        if int(number) and kind not in _LEAVING:
-            raise ValueError(f"{kind} must be 0: this release keeps it for ever")
         if 0 < int(number) < LEAST_DAYS:
             raise ValueError(f"{kind} must be 0 (for ever) or at least {LEAST_DAYS} days")
         found[kind] = int(number)

@@ -21,6 +21,9 @@ from inference.reports.hours import summed_until
 # The tables of each kind by their models, with a unique key.
 _MODELS: Final = {
     "generations": (("inference.Generation", ("id",)), ("billing.Transfer", ("reference", "kind"))),
+    "audit": (("config.AuditEntry", ("id",)),),
+    "validations": (("endpoints.Validation", ("id",)),),
+    "hours": (("inference.HourlyUsage", ("hour",)),),
 }
 
 _RUNNING: Final = "SELECT 1 FROM inference_journal WHERE generation_id >= %s AND generation_id < %s"
@@ -112,6 +115,8 @@ def find_obstacle(range_: Range) -> str | None:
     What it reads does not change any more once the range is sealed, but for the decisions of
     operators about excesses, of which none is open then.
     """
+    if range_.kind == "hours":
+        return _find_last_hour(range_)
     if range_.kind != "generations":
         return None
     bounds = (range_.begin_id, range_.end_id)
@@ -123,6 +128,14 @@ def find_obstacle(range_: Range) -> str | None:
         if _has(sql.SQL(_PENDING).format(sql.Identifier(part.partition.name))):
             return f"{part.partition.name} has a pending row"
     return next(filter(None, map(_find_unsummed, range_.of(Generation))), None)
+
+
+def _find_last_hour(range_: Range) -> str | None:
+    """Hours are summed from the last one on, so that one must not leave."""
+    until = summed_until()
+    if until is None or until <= range_.end:
+        return "no later hour is summed yet; the duty roll_up_hours does it"
+    return None
 
 
 def _find_unsummed(part: Part) -> str | None:

@@ -8,10 +8,11 @@ from typing import Any, Final
 from django.db import connection, transaction
 from django.db.models import Q
 
+from config.partitions.tables import list_partitions
 from inference.ids import first_id, last_id
 from inference.models import HourlyShare, HourlyUsage
 from inference.reports.endpoint_hours import forget_endpoints, sum_endpoints
-from inference.reports.rollups import require_rows
+from inference.reports.rollups import RowsArchived, require_rows
 
 HOUR: Final = timedelta(hours=1)
 # An hour is summed this long after its end: a statement that stores a generation may commit later
@@ -116,6 +117,7 @@ def sum_hours_again(begin: datetime, end: datetime) -> int:
     later. Raises :class:`RowsArchived`.
     """
     require_rows(begin)
+    _require_hours(begin)
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(_LOCK)
@@ -130,6 +132,15 @@ def sum_hours_again(begin: datetime, end: datetime) -> int:
         HourlyShare.objects.filter(again).delete()
         forget_endpoints(begin)
         return _sum_hours(begin, min(end, final))
+
+
+def _require_hours(begin: datetime) -> None:
+    """Raises :class:`RowsArchived` for hours whose partition has left."""
+    first = list_partitions(HourlyUsage.partitioning)[0].begin
+    if first is not None and begin < first:
+        raise RowsArchived(
+            f"The sums of the hours before {first:%Y-%m-%d} are archived. Nothing was changed."
+        )
 
 
 def _end_of_sums() -> datetime:

@@ -46,7 +46,7 @@ SELECT 'gen-' || floor(extract(epoch FROM d.at))::bigint || '-'
        d.at, {_COPIED}
 FROM (
     SELECT n, %(begin)s + (n - 0.5) / %(rows)s * (%(end)s - %(begin)s) AS at
-    FROM generate_series(1, %(rows)s) AS n
+    FROM generate_series(1, %(rows)s::bigint) AS n
 ) AS d
 JOIN sample ON place = d.n * 7919 %% (SELECT count(*) FROM sample)
 """

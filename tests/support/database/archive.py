@@ -46,6 +46,20 @@ def divide_past() -> None:
             cursor.execute(f"DROP TABLE {whole.name}")
 
 
+def divide_since(partitioning: Partitioning, since: datetime) -> None:
+    """Puts partitions of all spans since a moment in the place of the one with everything."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        whole = list_partitions(partitioning)[0]
+        detach(partitioning, whole)
+        while since <= read_now():
+            make_ahead(partitioning, since)
+            since = partitioning.span.following(partitioning.span.begin(since))
+        cursor.execute(f"INSERT INTO {partitioning.table} SELECT * FROM {whole.name}")
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute(f"DROP TABLE {whole.name}")
+
+
 def days_to_keep() -> int:
     """The days of retention by which two of the old months leave, and the third stays."""
     third = list_partitions(Generation.partitioning)[2].end
