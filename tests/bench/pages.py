@@ -65,9 +65,9 @@ from django.urls import reverse
 
 from accounts.models import ApiKey, Organization, workspace_for
 from billing.models import Deposit, Transfer
+from catalog.lists import traffic
 from config.console.lists.keysets import Keyset
 from config.console.lists.pages import AFTER
-from catalog.lists import traffic
 from config.partitions.tables import make_all_ahead
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser

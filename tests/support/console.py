@@ -27,6 +27,7 @@ from config.audit import context as audit
 from config.console.apps import discover_pages
 from config.console.sign_in.models import SignInLimit
 from config.credentials import Secret
+from config.models import Departure
 from endusers.models import EndUser
 from inference.models import Feedback
 from tests.support import factories
@@ -82,6 +83,7 @@ STATUSES = {
             "billing_deposit",
             "billing_chainstate",
             "config_auditentry",
+            "config_departure",
             "config_signinlimit",
             "otp_totp_totpdevice",
         )
@@ -103,6 +105,7 @@ STATUSES = {
             "billing_deposit",
             "billing_chainstate",
             "config_auditentry",
+            "config_departure",
             "config_signinlimit",
             "otp_totp_totpdevice",
         )
@@ -186,6 +189,7 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         TOTPDevice.objects.create(user=somebody, name="app", key=SECOND_FACTOR),
         SignInLimit.objects.create(scope="address", network="::1", failures=1, resets_at=now),
         audit.record_import("ann", "test", organization_id=None, counts={"created": 1}),
+        Departure.objects.create(kind="audit", end=timezone.now(), files=[], seal="0"),
     )
     return {row._meta.label_lower: row for row in rows}
 
