@@ -160,5 +160,5 @@ def _write(query: str, part: Part) -> sql.Composed:
         odd=sql.Identifier(part.partitioning.default),
         has_time=has_time(part.partitioning),
         # A condition that a model declares.
-        keeps=sql.SQL(part.partitioning.keeps or "FALSE"),  # type: ignore[arg-type]
+        keeps=sql.SQL(part.partitioning.keeps or "FALSE"),
     )
