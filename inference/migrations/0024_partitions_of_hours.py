@@ -20,6 +20,6 @@ def backward(apps, schema_editor):
 class Migration(migrations.Migration):
     # Validating the bounds of a large table takes long, and locks it only against other changes.
     atomic = False
-    dependencies = [("inference", "0019_endpoint_hours")]
+    dependencies = [("inference", "0023_hourly_shares")]
 
     operations = [migrations.RunPython(forward, backward, elidable=False)]

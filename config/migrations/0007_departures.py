@@ -9,7 +9,7 @@ import config.triggers
 
 
 class Migration(migrations.Migration):
-    dependencies = [("config", "0007_partitions_of_audit_entries")]
+    dependencies = [("config", "0006_partitions_of_audit_entries")]
 
     operations = [
         migrations.CreateModel(
