@@ -18,7 +18,7 @@ from config.console.formatting import render_table
 from config.console.unfold import display
 from config.models import Departure
 from config.partitions.declarations import partitionings
-from config.partitions.tables import list_partitions, read_now
+from config.partitions.tables import list_all_partitions, read_now
 from inference.archive.plans import KINDS
 from inference.archive.ranges import list_due
 from inference.archive.restoring import list_files
@@ -98,8 +98,8 @@ def _describe_retention(now: datetime) -> Iterator[tuple[str, str, str]]:
 def _describe_partitions(now: datetime) -> Iterator[tuple[str, str, str, str, str]]:
     """Yields the latest partitions of each table; the one for odd rows is the last."""
     sealed = list_sealed()
-    for partitioning in partitionings():
-        for each in list_partitions(partitioning)[-_LATEST:]:
+    for found in list_all_partitions(partitionings()):
+        for each in found[-_LATEST:]:
             state = "past"
             if each.name in sealed:
                 state = "sealed for its archive"

@@ -84,7 +84,7 @@ def test_a_text_is_no_formula_of_a_spreadsheet(tenant: Tenant, tmp_path: Path) -
     export(tmp_path / "a.jsonl")
     [line] = csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text(), newline=""))
     assert [line["app_title"], line["end_user"], line["session_id"], line["model"]] == [
-        "'=HYPERLINK(1)", "'-1", "''@x", "a/b",
+        "'=HYPERLINK(1)", "-1", "''@x", "a/b",
     ]  # fmt: skip
     assert read(tmp_path / "a.jsonl")[0]["app_title"] == "=HYPERLINK(1)"
 
