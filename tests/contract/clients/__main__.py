@@ -59,6 +59,7 @@ ENVIRONMENTS: Final = {
         ),
         LOCKS / "frameworks.lock",
     ),
+    "cohere": Environment(("tests/contract/test_cohere_sdk.py", *_LOOSE), LOCKS / "cohere.lock"),
     "node": Environment(
         (
             *(_TABLE, "tests/contract/agents", "tests/contract/responses/test_ai_sdk.py"),
