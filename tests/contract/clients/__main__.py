@@ -59,7 +59,9 @@ ENVIRONMENTS: Final = {
         ),
         LOCKS / "frameworks.lock",
     ),
-    "cohere": Environment(("tests/contract/test_cohere_sdk.py", *_LOOSE), LOCKS / "cohere.lock"),
+    "cohere": Environment(
+        ("tests/contract/clients/test_cohere_sdk.py", *_LOOSE), LOCKS / "cohere.lock"
+    ),
     "node": Environment(
         (
             *(_TABLE, "tests/contract/agents", "tests/contract/responses/test_ai_sdk.py"),
