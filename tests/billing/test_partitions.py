@@ -120,15 +120,14 @@ def test_settlement_reads_the_partition_of_its_holds_alone(db: None, tenant: Ten
         for name in ("enable_seqscan", "enable_bitmapscan", "jit"):
             cursor.execute(f"SET LOCAL {name} = off")
         cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-        cursor.execute(f"PREPARE settle_plan (json) AS {SETTLE.text}")
+        cursor.execute(f"PREPARE settle_plan (json, text, text) AS {SETTLE.text}")
         cursor.execute(
-            f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE settle_plan ('{outcome}')"
+            f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE settle_plan "
+            f"('{outcome}', '{row.pk}', '{row.pk}')"
         )
         plan = [line for (line,) in cursor.fetchall()]
         cursor.execute("DEALLOCATE settle_plan")
     scans = [line for line in plan if " Scan" in line and " on billing_transfer_" in line]
-    names = {each.name for each in list_partitions(Transfer.partitioning)}
-    assert len(scans) == len(names)
     executed = [line for line in scans if "never executed" not in line]
     place = place_of(Transfer.objects.get(reference=row.pk))
     assert [place in line for line in executed] == [True]

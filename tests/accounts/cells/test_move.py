@@ -219,7 +219,8 @@ def test_a_move_under_load_loses_and_doubles_nothing(world: World) -> None:
     [(balance, held)] = world.north.query(BALANCE, world.organization)
     assert (balance, held) == (100 * 10**9 - sum(row[2] for row in rows), 0)
     # What was done before the move has the same ids in both cells, and nothing was added here.
-    stayed = {row[0] for row in world.home.query("SELECT id FROM inference_generation")}
+    mine = "SELECT id FROM inference_generation WHERE organization_id = %s"
+    stayed = {row[0] for row in world.home.query(mine, world.organization)}
     assert stayed < set(load.paid)
     for cell in (world.home, world.north):
         assert cell.manage("verify_ledger") == {"differences": []}

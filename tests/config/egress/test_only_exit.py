@@ -17,8 +17,8 @@ CLIENTS = {
 }
 
 
-# The embedded PostgreSQL and the simulator run beside the gateway in the demo and in tests. The watch
-# of the replica calls PostgreSQL through psycopg, and shuts down the sockets of readers that hang.
+# The embedded PostgreSQL and the simulator run beside the gateway in the demo and in tests. The
+# watch of the replica calls PostgreSQL by psycopg, and shuts down the sockets of hanging readers.
 EXEMPT = {
     "config/database/replica/watch.py",
     "config/local/postgres.py",
