@@ -55,7 +55,7 @@ class Tab:
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """How the search of the console finds the rows of a model; an index must serve it.
+    """A condition by which the console's search finds rows of a model; an index must serve it.
 
     ``lookup`` is a lookup of Django, ``pattern`` what a term must look like as a whole, and
     ``value`` what is looked up, in which ``{}`` stands for the term.

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
 from django.http import HttpRequest
-from django.template.response import TemplateResponse
 
 from accounts.models import ApiKey
 from config.console.formatting import nano_dollars, render_table
+from config.console.lists.pages import ComputedColumns
 from config.console.unfold import display
 from inference.reports.cancellations import DAYS, Cancellations, sum_today, sum_week
 
 
-class CancelledColumn(admin.ModelAdmin):  # type: ignore[type-arg]
+class CancelledColumn(ComputedColumns):
     """Adds the column ``cancelled``: the share of cancelled requests of the last week."""
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        """Reads the sums of all keys of the page with one query."""
-        response = super().changelist_view(request, extra_context)
-        if isinstance(response, TemplateResponse) and "cl" in (response.context_data or {}):
-            rows = (response.context_data or {})["cl"].result_list
-            sums = sum_week(list(rows))
-            for row in rows:
-                row.week = sums.get(row.pk, Cancellations())
-        return response
+    def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
+        """Reads the sums of all keys with one query."""
+        super().read_columns(request, rows)
+        sums = sum_week(rows)
+        for row in rows:
+            row.week = sums.get(row.pk, Cancellations())
 
     @display(description="Cancelled")
     def cancelled(self, key: ApiKey) -> str:

@@ -93,7 +93,7 @@ def _publish(cell: psycopg.Connection[Any], name: str, tables: sql.Composable) -
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one cell receives from another one: ``tables`` by name, each with a condition or none.
+    """The tables that one cell receives from another: by name, each with an SQL condition or none.
 
     ``name`` is also that of the slot at the publisher. ``url`` is where it is reached from there.
     """

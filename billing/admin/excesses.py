@@ -9,7 +9,6 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
@@ -19,6 +18,7 @@ from config.console.actions import Message, bulk_action, transition
 from config.console.base import ReadOnlyAdmin, actor_of
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.forms import NoteField
+from config.console.lists.pages import ComputedColumns
 from config.console.unfold import Dialog, display
 
 _STATES: Final = {"under review": "warning", "charged": "success", "written off": "info"}
@@ -180,18 +180,15 @@ class UnderReviewFilter(admin.SimpleListFilter):
         return queryset.filter(pk__in=Excess.objects.under_review().values("endpoint_id"))
 
 
-class ReviewedEndpoints(admin.ModelAdmin):  # type: ignore[type-arg]
+class ReviewedEndpoints(ComputedColumns):
     """Adds the column ``reviews``: how many claims of an endpoint wait for an operator."""
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        """Counts the reviews of all rows of the page with one query."""
-        response = super().changelist_view(request, extra_context)
-        if isinstance(response, TemplateResponse) and "cl" in (response.context_data or {}):
-            rows = (response.context_data or {})["cl"].result_list
-            counts = _count_reviews(row.pk for row in rows)
-            for row in rows:
-                row.review_count = counts.get(row.pk, 0)
-        return response
+    def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
+        """Counts the reviews of all rows with one query."""
+        super().read_columns(request, rows)
+        counts = _count_reviews(row.pk for row in rows)
+        for row in rows:
+            row.review_count = counts.get(row.pk, 0)
 
     @display(description="Reviews")
     def reviews(self, endpoint: Any) -> str:

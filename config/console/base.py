@@ -35,7 +35,7 @@ from config.cells import HOME
 from config.console.forms import ConsoleForm
 from config.console.lists.exports import export_list
 from config.console.lists.filters import FormFilter
-from config.console.lists.pages import BoundedPaginator, ConsoleChangeList
+from config.console.lists.pages import BoundedPaginator, ComputedColumns, ConsoleChangeList
 from config.console.navigation import build_bar, find_preserved_tenant, find_tenant
 from config.console.unfold import ModelAdmin, TextareaWidget
 
@@ -86,7 +86,7 @@ def _takes(part: Any, lookup: str) -> bool:
     return bool(lookup == part.parameter_name)
 
 
-class StrictList(ModelAdmin):
+class StrictList(ComputedColumns, ModelAdmin):
     """A list that accepts only the lookups of its filters and of links on other pages.
 
     Django accepts every lookup of every column, for instance a regular expression over a table

@@ -1,4 +1,4 @@
-"""What the data plane asks of a connection, and the errors that it distinguishes.
+"""The interface of a connection of the data plane, and the errors that it raises.
 
 Two drivers answer: ``direct`` speaks to PostgreSQL itself, ``pooled`` to a pooler that may run each
 transaction on another connection of its own.

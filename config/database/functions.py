@@ -23,7 +23,7 @@ from config.database.driver import PLANNING
 from config.sql import Statement
 
 PREFIX: Final = "causeway_run_"
-# What no release has used for so many days is dropped; workers are restarted more often.
+# A function that no `migrate` has named for 30 days is dropped: no worker runs that long.
 _DAYS: Final = 30
 _PARAMETER: Final = re.compile(r"\$([0-9]+)")
 _FIND: Final = """

@@ -17,16 +17,16 @@ from config.database.opening import open_connection
 
 logger = logging.getLogger(__name__)
 
-# A statement takes milliseconds, so whoever waits this long would wait longer.
+# A statement takes milliseconds. A wait this long shows that the pool does not move.
 _WAIT_SECONDS: Final = 4.0
-# Statements that may wait for a lock leave so many connections to the others.
+# Statements that may wait for a lock never use the last two connections.
 _LEFT_TO_OTHERS: Final = 2
 _LOG_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """How a pool is used now, and how often and for how long it was waited for so far."""
+    """The connections of a pool now, and the waits for one since its start."""
 
     size: int
     open: int

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
 from django.http import HttpRequest
-from django.template.response import TemplateResponse
 
 from accounts.models import ApiKey, LimitReset
 from billing.budgets import spent_nano
 from billing.models import Meter
 from config.clocks.clock import clock
 from config.console.formatting import nano_dollars
+from config.console.lists.pages import ComputedColumns
 from config.console.unfold import display
 
 
-class MeterColumns(admin.ModelAdmin):  # type: ignore[type-arg]
+class MeterColumns(ComputedColumns):
     """Adds ``spent``, this UTC month and in all, and ``last_used``; with one query a page."""
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        """Reads the meters of all keys of the page."""
-        response = super().changelist_view(request, extra_context)
-        if isinstance(response, TemplateResponse) and "cl" in (response.context_data or {}):
-            rows = (response.context_data or {})["cl"].result_list
-            meters = Meter.objects.in_bulk([row.pk for row in rows])
-            for row in rows:
-                row.meter = meters.get(row.pk)
-        return response
+    def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
+        """Reads the meters of all keys with one query."""
+        super().read_columns(request, rows)
+        meters = Meter.objects.in_bulk([row.pk for row in rows])
+        for row in rows:
+            row.meter = meters.get(row.pk)
 
     @display(description="Spent this month")
     def spent(self, key: ApiKey) -> str:

@@ -1,1 +1,1 @@
-"""What an import or a price list changes in the catalogue, column by column, as people read it."""
+"""Describes for people what an import or a price list changes, column by column."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import itertools
 import logging
 import re
 from collections.abc import Iterator
 from datetime import date, datetime
+from functools import partial
 from typing import Any, Final
 
 from django.contrib.admin.utils import label_for_field, lookup_field
@@ -20,7 +22,8 @@ from config.bulk.tables import Column, Kind, format_time, write_csv
 from config.clocks.clock import clock
 from config.console.lists.downloads import stream_file
 from config.console.lists.pages import ConsoleChangeList, limit_time
-from config.database.replica.reading import read
+from config.database.replica.pages import read_position
+from config.database.replica.reading import answer
 
 # A page of rows is one statement: a cursor over all of them would keep old versions of every row.
 _CHUNK: Final = 1_000
@@ -44,8 +47,10 @@ def export_list(request: HttpRequest, changes: ConsoleChangeList) -> StreamingHt
 
     def lines() -> Iterator[list[str]]:
         count = 0
-        for count, row in enumerate(_read_rows(changes), 1):  # noqa: B007
-            yield [_text_of(name, row, admin) for name in names]
+        for chunk in _read_chunks(changes, read_position(request)):
+            admin.read_columns(request, chunk)
+            yield from ([_text_of(name, row, admin) for name in names] for row in chunk)
+            count += len(chunk)
         logger.info(
             "exported %d rows of %s (operator %s)",
             count, changes.opts.label_lower, ascii(request.user.get_username()),
@@ -55,25 +60,29 @@ def export_list(request: HttpRequest, changes: ConsoleChangeList) -> StreamingHt
     return stream_file(request, name, write_csv(columns, lines()), content_type="text/csv")
 
 
-def _read_rows(changes: ConsoleChangeList) -> Iterator[Any]:
-    """Yields the rows of all pages, a thousand at a time."""
+def _read_chunks(changes: ConsoleChangeList, position: int) -> Iterator[list[Any]]:
+    """Yields the rows of all pages, at most a thousand at a time.
+
+    A replica that answers has replayed the primary's ``position``, the operator's last write.
+    """
     keyset, rows = changes.keyset, changes.queryset
     if keyset is None:
         # Such a list is sorted by a column of a small table.
-        yield from rows.iterator(_CHUNK)
+        found = rows.iterator(_CHUNK)
+        while chunk := list(itertools.islice(found, _CHUNK)):
+            yield chunk
         return
     ordered = keyset.order(rows, backwards=False)
-    position = ""
+    last = ""
     while True:
-        found = keyset.beyond(ordered, position, backwards=False) if position else ordered
-        chunk = _read_chunk(found)
-        yield from chunk
+        rest = keyset.beyond(ordered, last, backwards=False) if last else ordered
+        chunk = answer(partial(_read_chunk, rest), after=position)
+        yield chunk
         if len(chunk) < _CHUNK:
             return
-        position = keyset.position_of(chunk[-1])
+        last = keyset.position_of(chunk[-1])
 
 
-@read
 def _read_chunk(rows: QuerySet[Any]) -> list[Any]:
     with limit_time(rows, _CHUNK_MS):
         return list(rows[:_CHUNK])

@@ -40,7 +40,7 @@ def read_from_replica(view: View) -> View:
             user: Any = request.user
             user.get_all_permissions()
             return answer(
-                lambda: _render(view(request, *arguments, **named)), after=_read_position(request)
+                lambda: _render(view(request, *arguments, **named)), after=read_position(request)
             )
         response = view(request, *arguments, **named)
         if request.method == "POST":
@@ -70,7 +70,7 @@ def _render(response: HttpResponseBase) -> HttpResponseBase:
     return response
 
 
-def _read_position(request: HttpRequest) -> int:
+def read_position(request: HttpRequest) -> int:
     """Returns the position after the operator's last write, 0 if there was none lately."""
     try:
         return int(

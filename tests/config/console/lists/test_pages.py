@@ -12,9 +12,10 @@ from django.contrib import admin
 from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from accounts.models import Organization
+from accounts.models import ApiKey, Organization
 from config.apps import Role
 from config.console.lists import pages
 from config.console.sign_in import roles
@@ -200,6 +201,26 @@ def test_an_export_has_plain_values(operator: Client, tenant: Tenant) -> None:
     assert row["cost"] == "234.567890123"
     assert row["status"] == "completed"
     assert row["created at"] == generation.created_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def test_an_export_has_the_columns_of_other_tables(operator: Client, tenant: Tenant) -> None:
+    factories.make_generation(tenant, cost_nano=1_500_000_000)
+    [row] = exported(operator, "admin:accounts_organization_changelist")
+    assert row["available"] == "998.50"
+    keys = exported(operator, "admin:accounts_apikey_changelist")
+    assert {key["spent this month"] for key in keys} == {"0", "1.5"}
+
+
+def test_an_export_reads_no_column_row_by_row(operator: Client, tenant: Tenant) -> None:
+    path = reverse("admin:accounts_apikey_export_csv")
+    counts = []
+    for added in (3, 27):
+        for number in range(added):
+            ApiKey.objects.create_key(workspace=tenant.workspace, name=f"key {added} {number}")
+        with CaptureQueriesContext(connection) as queries:
+            b"".join(operator.get(path).streaming_content)  # type: ignore[attr-defined]
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
 
 
 def test_an_export_holds_no_formula(operator: Client, tenant: Tenant) -> None:
