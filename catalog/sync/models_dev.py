@@ -64,6 +64,17 @@ _RATES: Final[Mapping[str, str]] = {
 _MODALITIES: Final = {"text": "text", "image": "image", "audio": "audio", "video": "video",
                       "pdf": "file"}  # fmt: skip
 _MILLION: Final = 6
+# The list calls an embedding a text; only its family tells the two apart.
+_EMBEDDING_FAMILIES: Final = frozenset(
+    ("text-embedding", "gemini-embedding", "cohere-embed", "mistral-embed", "codestral-embed",
+     "voyage", "bge")
+)  # fmt: skip
+# OpenAI serves these by Responses alone, and the list seldom states the format (``shape``).
+_RESPONSES_FAMILIES: Final = frozenset(
+    ("gpt-codex", "gpt-codex-mini", "gpt-codex-spark", "gpt-pro", "o-pro")
+)
+_RESPONSES: Final = "responses"
+_SHAPES: Final = (_RESPONSES, "completions")
 
 
 def read_list(document: Mapping[str, Any], as_of: date) -> PriceList:
@@ -92,15 +103,60 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> Offer | None:
     limits: Mapping[str, Any] = limit if isinstance(limit, dict) else {}
     cost = row.get("cost")
     context = read_count(limits, "context")
+    pricing = _read_pricing(cost) if isinstance(cost, dict) else {}
     return Offer(
         name=name,
         provider=provider.slug,
         upstream_model_id=upstream,
-        pricing=_read_pricing(cost) if isinstance(cost, dict) else {},
+        pricing=pricing,
         context_length=context,
         max_completion_tokens=read_count(limits, "output"),
         model=_describe(provider, upstream, row, context, as_of),
+        is_unclear=_is_unclear(provider, row, pricing),
     )
+
+
+def _is_unclear(provider: _Provider, row: Mapping[str, Any], pricing: Mapping[str, Any]) -> bool:
+    """Returns whether the list leaves open what a model serves, or in which format.
+
+    It calls embeddings and transcripts texts, and sells embeddings without a price of the output.
+    It knows no speech. Of OpenAI's models it seldom says which are served by Responses alone.
+    """
+    inputs, outputs = _read_modalities(row)
+    if outputs != ["text"]:
+        return "text" not in outputs and "audio" in outputs
+    if "text" not in inputs:
+        return True
+    has_skills = row.get("tool_call") is True or row.get("reasoning") is True
+    if pricing.get("completion") == "0" != pricing.get("prompt") and not has_skills:
+        return True
+    return provider.author == "openai" and _read_format(row) is None
+
+
+def _read_format(row: Mapping[str, Any]) -> str | None:
+    """Returns the format in which a model is served; ``None`` if the list does not tell."""
+    served = row.get("provider")
+    shape = served.get("shape") if isinstance(served, dict) else None
+    if shape in _SHAPES:
+        return str(shape)
+    return _RESPONSES if row.get("family") in _RESPONSES_FAMILIES else None
+
+
+def _read_modalities(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Returns the modalities of a model as the catalogue names them."""
+    stated = row.get("modalities")
+    if not isinstance(stated, dict):
+        return [], []
+    inputs, outputs = (
+        [_MODALITIES[word] for word in read_words(stated.get(side)) if word in _MODALITIES]
+        for side in ("input", "output")
+    )
+    if outputs == ["text"]:
+        if row.get("family") in _EMBEDDING_FAMILIES:
+            outputs = ["embeddings"]
+        elif inputs == ["audio"]:
+            outputs = ["transcription"]
+    return inputs, outputs
 
 
 def _describe(
@@ -108,26 +164,24 @@ def _describe(
 ) -> dict[str, Any] | None:
     if not provider.author or "/" in upstream or row.get("status") == "deprecated":
         return None
-    modalities = row.get("modalities")
-    if not isinstance(modalities, dict):
+    inputs, outputs = _read_modalities(row)
+    if not outputs:
         return None
-    inputs, outputs = (
-        [_MODALITIES[word] for word in read_words(modalities.get(side)) if word in _MODALITIES]
-        for side in ("input", "output")
-    )
     title = row.get("name")
     flags = {"tool_call": ("tools", "tool_choice"), "reasoning": ("reasoning", "include_reasoning"),
              "structured_output": ("response_format", "structured_outputs"),
              "temperature": ("temperature",)}  # fmt: skip
     parameters = [name for flag, names in flags.items() if row.get(flag) is True for name in names]
-    return describe_model(
+    is_native = provider.author == "openai" and _read_format(row) == _RESPONSES
+    capabilities = {"capabilities": {"native_format": _RESPONSES}} if is_native else {}
+    return capabilities | describe_model(
         f"{provider.author}/{upstream.lower()}",
         name=title if isinstance(title, str) else upstream,
         created=read_day(row.get("release_date")) or as_of,
         inputs=inputs,
         outputs=outputs,
         context_length=context,
-        parameters=["max_tokens", *parameters],
+        parameters=["max_tokens", *parameters] if "text" in outputs else [],
     )
 
 

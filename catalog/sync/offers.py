@@ -20,8 +20,9 @@ class Offer(msgspec.Struct, frozen=True):
 
     ``name`` is its name in the list. ``pricing`` has the keys of a catalogue file, as texts of
     decimals; it is empty where the list states no price. ``model`` has the members of a model's row
-    and is ``None`` where the list does not tell who made the model. Without ``has_limits``, its
-    limits are used for a new endpoint alone: the list means something else by them.
+    and is ``None`` where the list does not tell who made the model. ``is_unclear`` says that the
+    list does not tell what the model does, or in which format. Without ``has_limits``, its limits
+    are used for a new endpoint alone: the list means something else by them.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Offer(msgspec.Struct, frozen=True):
     context_length: int | None = None
     max_completion_tokens: int | None = None
     model: Mapping[str, Any] | None = None
+    is_unclear: bool = False
     has_limits: bool = True
 
     @property

@@ -249,6 +249,8 @@ class _Planner:
             reason = Reason.UNPRICED
         elif _find_highest_rate(price_of(row)) >= _HIGHEST:
             reason = Reason.RISE
+        elif offer.is_unclear and not known:
+            reason = Reason.UNCLEAR
         return PlannedRow(
             " ".join(endpoint_key(row)),
             reason,

@@ -12,8 +12,11 @@ from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, Provid
 from catalog.sync.planning import Plan, PlannedRow, digest_of, stored_endpoints
 from config.api.errors import Conflict, Forbidden
 from config.bulk.problems import ImportRefused
+from config.events.outbox import record_event
 
 _SYNC: Final = "sync"
+# An event names at most this many proposals.
+_NAMED: Final = 20
 
 
 class CatalogMoved(Conflict):
@@ -43,6 +46,7 @@ def file_proposals(plan: Plan, waiting: list[PlannedRow]) -> int:
         open_ones = {one.subject: one for one in mine.filter(status="waiting")}
         refused = {_shown(one) for one in mine.filter(status="refused")}
         filed = 0
+        added: list[CatalogProposal] = []
         for row in waiting:
             made = _make_proposal(plan, row)
             present = open_ones.pop(row.subject, None)
@@ -58,10 +62,24 @@ def file_proposals(plan: Plan, waiting: list[PlannedRow]) -> int:
             if _shown(made) in refused or _is_proposed_elsewhere(row.subject):
                 continue
             made.save(force_insert=True)
+            added.append(made)
             filed += 1
         for vanished in open_ones.values():
             vanished.withdraw(by=_SYNC)
+        if added:
+            _record(plan.source, added)
     return filed
+
+
+def _record(source: str, added: list[CatalogProposal]) -> None:
+    """Stores an event about new proposals in the caller's transaction."""
+    data = {
+        "source": source,
+        "count": len(added),
+        "risky": sum(bool(proposal.risk) for proposal in added),
+        "subjects": [proposal.subject for proposal in added[:_NAMED]],
+    }
+    record_event("catalog.proposed", organization=None, data=data)
 
 
 def _is_proposed_elsewhere(subject: str) -> bool:

@@ -3,11 +3,14 @@
 A list of parameters is what somebody wrote down. Many servers accept a parameter and ignore it, so
 only an answer that the parameter must have changed proves it: a forced tool is called, an answer
 has the shape of a schema that the question does not mention, a text ends before a stop sequence.
-A refusal, and an answer without the effect, prove that the parameter is not to be relied on.
+A refusal, and an answer without the effect, prove that the parameter is not to be relied on. A
+deployment that serves a model by OpenAI's Responses alone is asked for responses instead of chats.
 
 The calls cost their owner money, so they are made only on request. Each asks for at most 64 tokens,
-and no further call begins after 8,192 tokens or ``VALIDATION_TIMEOUT`` seconds in all. What was not
-tried then stays unknown. No result fails the validation.
+or 512 of a model that thinks in Responses, and no further call begins after 8,192 tokens or
+``VALIDATION_TIMEOUT`` seconds in all. What was not tried then stays unknown, and so does what an
+answer without a word says nothing about, because its model thought up to the bound. No result fails
+the validation.
 """
 
 from __future__ import annotations
@@ -23,12 +26,14 @@ from typing import Any, Final
 
 import msgspec
 from django.conf import settings
+from msgspec.structs import replace
 
-from catalog.dialects.base import Call, Dialect, Operation, Reply, Untranslatable
+from catalog.dialects.base import Call, Dialect, NativeBody, Operation, Untranslatable
 from catalog.pricing import Usage
 from config import egress
 from config.egress.client import EgressClient
 from endpoints.models import IMAGE_INPUT, Proof
+from endpoints.validation.answers import Answer, read_chat, read_response, write_response
 from endpoints.validation.calls import Caller, Refused
 from endpoints.validation.checks import CheckFailed, Result
 
@@ -39,29 +44,13 @@ _MOST_TOKENS: Final = 8_192
 _UNCOUNTED_TOKENS: Final = 1_024
 _SHORT: Final = 16
 _LONG: Final = 64
+# The models that are served by Responses alone think before they write.
+_THINKING: Final = 512
 # The statuses with which a server refuses the request itself; others say nothing about it.
 _REFUSALS: Final = (400, 404, 405, 415, 422, 501)
 _WORD: Final = "K7Q"
 _TOOL: Final = "report_city"
 _BOUNDS: Final = ("max_tokens", "max_completion_tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the proofs read of an answer."""
-
-    text: str
-    finish: str
-    tools: list[dict[str, Any]]
-    logprobs: list[dict[str, Any]]
-    has_thoughts: bool
-
-    @property
-    def json(self) -> Any:
-        try:
-            return msgspec.json.decode(self.text)
-        except msgspec.DecodeError:
-            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +62,7 @@ class _Trial:
 
     names: tuple[str, ...]
     question: str | list[dict[str, Any]]
-    is_proven: Callable[[Sequence[_Answer]], bool]
+    is_proven: Callable[[Sequence[Answer]], bool]
     fields: tuple[dict[str, Any], ...] = ({},)
     tokens: int = _SHORT
     after: str = ""
@@ -120,7 +109,7 @@ _SCHEMA: Final = {
 }
 
 
-def _calls_city(answers: Sequence[_Answer]) -> bool:
+def _calls_city(answers: Sequence[Answer]) -> bool:
     return any(_names_city(tool) for tool in answers[0].tools)
 
 
@@ -134,21 +123,21 @@ def _names_city(tool: dict[str, Any]) -> bool:
         return False
 
 
-def _stops_early(answers: Sequence[_Answer]) -> bool:
+def _stops_early(answers: Sequence[Answer]) -> bool:
     text = answers[0].text.lower()
     return "alpha" in text and "bravo" not in text and "charlie" not in text
 
 
-def _repeats_by_seed(answers: Sequence[_Answer]) -> bool:
+def _repeats_by_seed(answers: Sequence[Answer]) -> bool:
     first, again, other = (answer.text for answer in answers)
     return bool(first) and first == again != other
 
 
-def _has_logprobs(answers: Sequence[_Answer]) -> bool:
+def _has_logprobs(answers: Sequence[Answer]) -> bool:
     return bool(answers[0].logprobs)
 
 
-def _has_alternatives(answers: Sequence[_Answer]) -> bool:
+def _has_alternatives(answers: Sequence[Answer]) -> bool:
     listed = [item.get("top_logprobs") for item in answers[0].logprobs]
     return any(isinstance(each, list) and len(each) == 2 for each in listed)
 
@@ -279,29 +268,50 @@ class _Learner:
             if self._spent >= _MOST_TOKENS:
                 return
             proof = await self._try(trial)
+            if proof is None:
+                continue
             proofs.update(dict.fromkeys(trial.names, proof))
-            if trial.names == _BOUNDS[:1] and proof is Proof.REFUSED:
+            is_native = self._caller.call.native is not None
+            if trial.names == _BOUNDS[:1] and proof is Proof.REFUSED and not is_native:
                 # Newer models of some providers accept only the newer name of the bound.
                 self._bound = _BOUNDS[1]
-                proofs[self._bound] = await self._try(trial)
+                if (proof := await self._try(trial)) is not None:
+                    proofs[self._bound] = proof
 
-    async def _try(self, trial: _Trial) -> Proof:
-        answers: list[_Answer] = []
+    async def _try(self, trial: _Trial) -> Proof | None:
+        """Makes the calls of a trial; ``None`` if their answers say nothing about it."""
+        answers: list[Answer] = []
         for fields in trial.fields:
-            message = {"role": "user", "content": trial.question}
             try:
-                reply = await self._caller.ask(
-                    {"messages": [message], self._bound: trial.tokens, **fields}
-                )
+                answer = await self._ask(trial, fields)
             except Untranslatable:
                 return Proof.REFUSED
             except Refused as refusal:
                 if refusal.check.get("upstream_status") in _REFUSALS:
                     return Proof.REFUSED
                 raise
-            self._note_usage(reply.usage)
-            answers.append(_read_answer(reply))
-        return Proof.PROVEN if trial.is_proven(answers) else Proof.NO_EFFECT
+            answers.append(answer)
+        if trial.is_proven(answers):
+            return Proof.PROVEN
+        return None if any(answer.is_cut_off for answer in answers) else Proof.NO_EFFECT
+
+    async def _ask(self, trial: _Trial, fields: dict[str, Any]) -> Answer:
+        """Returns the answer to one question, in the format that the deployment serves."""
+        message = {"role": "user", "content": trial.question}
+        tokens = trial.tokens
+        native = self._caller.call.native
+        if native is not None and trial.names != _BOUNDS[:1]:
+            tokens = _THINKING
+        chat = {"messages": [message], self._bound: tokens, **fields}
+        if native is None:
+            reply = await self._caller.ask(chat)
+        else:
+            body = NativeBody(native.format, write_response(chat))
+            self._caller.call = replace(self._caller.call, native=body)
+            # The dialect sends optional members only if chat has them too.
+            reply = await self._caller.ask(fields)
+        self._note_usage(reply.usage)
+        return read_chat(reply) if native is None else read_response(reply)
 
     def _note_usage(self, usage: Usage | None) -> None:
         """Counts the tokens of an answer; counts beyond the bound end the trial, and cost nothing.
@@ -312,37 +322,3 @@ class _Learner:
         self._spent += max(tokens, 1)
         if usage is not None and tokens <= _MOST_TOKENS:
             self._result.usages.append(usage)
-
-
-def _read_answer(reply: Reply) -> _Answer:
-    """Reads the first choice of a reply; a member of another type counts as absent."""
-    choices = _plain(reply.fields.get("choices"))
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    choice = choice if isinstance(choice, dict) else {}
-    message = choice.get("message")
-    message = message if isinstance(message, dict) else {}
-    logprobs = choice.get("logprobs")
-    content = logprobs.get("content") if isinstance(logprobs, dict) else None
-    text = message.get("content")
-    finish = choice.get("finish_reason")
-    thoughts = (message.get(name) for name in ("reasoning", "reasoning_content"))
-    has_counted = reply.usage is not None and reply.usage.reasoning > 0
-    return _Answer(
-        text=text if isinstance(text, str) else "",
-        finish=finish if isinstance(finish, str) else "",
-        tools=_objects(message.get("tool_calls")),
-        logprobs=_objects(content),
-        has_thoughts=has_counted or any(isinstance(each, str) and each for each in thoughts),
-    )
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value whose parts may be raw JSON as plain Python objects."""
-    try:
-        return msgspec.json.decode(msgspec.json.encode(value))
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -18,7 +18,7 @@ from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from endpoints.validation.attempt import find_attempt
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 from endpoints.validation.parameters import learn_parameters
-from endpoints.validation.probes import is_native, probe
+from endpoints.validation.probes import probe
 
 logger = logging.getLogger(__name__)
 
@@ -92,9 +92,7 @@ def examine(
             connection.close()
         call, dialect, policy = attempt.call, attempt.dialect, settings.EGRESS_POLICY
         asyncio.run(probe(call, dialect, policy, result))
-        # The calls that try parameters are chats.
-        is_tried = result.outcome == Outcome.PASSED and not is_native(call)
-        if probing_slot is not None and is_tried:
+        if probing_slot is not None and result.outcome == Outcome.PASSED:
             inputs = endpoint.model.input_modalities
             probing_slot.extend()
             if not connection.in_atomic_block:

@@ -173,8 +173,8 @@ def test_validate_shows_every_check_latest_first(
     operator.post(page(endpoint, "validate"), form)
     text = re.sub(r"<[^>]*>|\s+", " ", operator.get(page(endpoint)).content.decode())
     text = re.sub(r"\s+", " ", text)
-    later = text.index("model failed model_mismatch another-model")
-    earlier = text.index("completion failed upstream_error 401 Incorrect API key")
+    later = text.index("model failed model_mismatch sim-wrong-model another-model")
+    earlier = text.index("completion failed upstream_error 200 401 Incorrect API key")
     assert later < earlier
     assert SECRET not in text
 

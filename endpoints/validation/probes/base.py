@@ -73,9 +73,10 @@ class Probe(ABC):
         requested = self.caller.call.model
         other = next((model for model in self._models if model != requested), None)
         details = {} if other is None else {"actual_model": self.caller.clean(other)[:255]}
-        if self.caller.dialect.names_deployments or all(
-            is_same_model(requested, model) for model in self._models
-        ):
+        is_compared = not self.caller.dialect.names_deployments
+        if details and is_compared:
+            details["expected_model"] = requested
+        if not is_compared or all(is_same_model(requested, model) for model in self._models):
             self.result.add_pass("model", **details)
         else:
             self.result.add_failure("model", Reason.MODEL_MISMATCH, **details)

@@ -391,3 +391,52 @@ def test_models_dev_names_dollars_per_million() -> None:
     assert grok.model["architecture"]["modality"] == "text+file->text"
     assert gemini.pricing["overrides"] == [{"min_prompt_tokens": 200_000, "prompt": "0.0000025"}]
     assert gemini.model is None
+
+
+def models_dev_row(**members: Any) -> dict[str, Any]:
+    """Returns the row of a model that writes, tools and prices included."""
+    return {
+        "tool_call": True,
+        "modalities": {"input": ["text"], "output": ["text"]},
+        "cost": {"input": 1, "output": 2},
+        **members,
+    }
+
+
+EMBEDDING = {"tool_call": False, "cost": {"input": 1, "output": 0}}
+HEARS = {"input": ["audio"], "output": ["text"]}
+SPEAKS = {"input": ["text"], "output": ["audio"]}
+
+
+@pytest.mark.parametrize(
+    ("provider", "members", "outputs", "is_native", "is_unclear"),
+    [
+        ("mistral", {"family": "mistral-large"}, ["text"], False, False),
+        ("openai", {"family": "gpt-codex"}, ["text"], True, False),
+        ("openai", {"family": "o-pro"}, ["text"], True, False),
+        ("openai", {"provider": {"shape": "responses"}}, ["text"], True, False),
+        ("openai", {"family": "o", "provider": {"shape": "completions"}}, ["text"], False, False),
+        # O3 is one of chat, its deep research one of responses.
+        ("openai", {"family": "o"}, ["text"], False, True),
+        ("openai", {"family": "gpt", "provider": {"shape": "other"}}, ["text"], False, True),
+        ("openai", {"family": "text-embedding", **EMBEDDING}, ["embeddings"], False, False),
+        ("openai", {"modalities": HEARS}, ["transcription"], False, False),
+        ("openai", {"modalities": SPEAKS}, ["audio"], False, True),
+        ("openai", {"modalities": {**SPEAKS, "output": ["image"]}}, ["image"], False, False),
+        # The list has embeddings of Google's under the family of its chats.
+        ("google", {"family": "gemini", **EMBEDDING}, ["text"], False, True),
+        ("google", {"modalities": {"input": ["image"], "output": ["text"]}}, ["text"], False, True),
+        # Another provider of OpenAI's families has chats of its own.
+        ("deepseek", {"family": "gpt-pro"}, ["text"], False, False),
+    ],
+)
+def test_models_dev_does_not_call_a_chat_what_may_be_none(
+    provider: str, members: dict[str, Any], outputs: list[str], is_native: bool, is_unclear: bool
+) -> None:
+    document = {provider: {"models": {"x-1": models_dev_row(**members)}}}
+    [offer] = read(models_dev, document).values()
+    assert offer.model is not None
+    assert offer.model["architecture"]["output_modalities"] == outputs
+    wanted = {"native_format": "responses"} if is_native else None
+    assert offer.model.get("capabilities") == wanted
+    assert offer.is_unclear is is_unclear

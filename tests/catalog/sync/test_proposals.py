@@ -24,6 +24,7 @@ from catalog.sync.run import sync_list
 from config.api.errors import InvalidTransition
 from config.audit.entries import AuditEntry
 from config.console.sign_in import roles
+from config.events.outbox import Event
 from tests.support import factories
 from tests.support.catalogue import make_proposal
 from tests.support.console import SUBMIT, listing, messages_of, page
@@ -74,6 +75,14 @@ def test_an_equal_proposal_stays_and_another_replaces_it(endpoint: ModelEndpoint
     [first] = CatalogProposal.objects.all()
     sync(gpt_x=0.000002)
     assert list(CatalogProposal.objects.all()) == [first]
+    assert [event.data for event in Event.objects.filter(kind="catalog.proposed")] == [
+        {
+            "source": "litellm",
+            "count": 1,
+            "risky": int(bool(first.risk)),
+            "subjects": [first.subject],
+        }
+    ]
     sync(gpt_x=0.000003)
     assert statuses() == [("rise", "withdrawn"), ("rise", "waiting")]
     sync(gpt_x=0.000001)

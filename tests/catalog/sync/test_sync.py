@@ -393,3 +393,32 @@ def test_variants_of_a_model_do_not_take_its_name(db: None, tmp_path: Path) -> N
     assert ModelEndpoint.objects.get().upstream_model_id == "acme/falcon-9"
     call_command(*arguments, stdout=io.StringIO())
     assert [reason for reason, _ in waiting()] == ["new"]
+
+
+def test_a_model_of_which_the_list_says_too_little_waits_and_is_not_listed(
+    tmp_path: Path, endpoint: ModelEndpoint
+) -> None:
+    row = {
+        "tool_call": True,
+        "modalities": {"input": ["text"], "output": ["text"]},
+        "cost": {"input": 1, "output": 2},
+    }
+    models = {"gpt-x": row, "gpt-deep": row, "gpt-y-codex": {**row, "family": "gpt-codex"}}
+    path = tmp_path / "api.json"
+    path.write_bytes(msgspec.json.encode({"openai": {"models": models}}))
+    out = io.StringIO()
+    call_command(
+        "sync_catalog", "--source", "models.dev", "--file", str(path), "--as-of", "2026-11-12",
+        "--json", stdout=out, stderr=io.StringIO(),
+    )  # fmt: skip
+    report = json.loads(out.getvalue())
+    # What it says of a model that the catalogue has is one of its known format.
+    assert (report["created"], report["refused"]) == ({**ONE, "models": 1}, 0)
+    codex = LanguageModel.objects.get(slug="openai/gpt-y-codex")
+    assert codex.native_format == "responses"
+    [proposal] = CatalogProposal.objects.filter(reason="unclear")
+    assert proposal.subject == "openai/gpt-deep openai gpt-deep global"
+    assert proposal.get_reason_display() == "the list does not say what the model serves"
+    assert not LanguageModel.objects.filter(slug="openai/gpt-deep").exists()
+    proposals.approve(proposal, by="test")
+    assert LanguageModel.objects.get(slug="openai/gpt-deep").native_format == "openai"

@@ -221,6 +221,7 @@ def test_a_different_reported_model_fails_the_check_and_is_named(draft: PrivateE
             "passed": False,
             "reason": "model_mismatch",
             "actual_model": "another-model",
+            "expected_model": "sim-wrong-model",
         },
     ]
 
@@ -232,6 +233,7 @@ def test_a_dated_version_of_the_model_passes_and_is_named(draft: PrivateEndpoint
         "name": "model",
         "passed": True,
         "actual_model": "sim-versioned-2026-01-01",
+        "expected_model": "sim-versioned",
     }
 
 
@@ -310,6 +312,7 @@ def test_a_reported_model_is_cleaned(
         "passed": False,
         "reason": "model_mismatch",
         "actual_model": "evil [31m ********",
+        "expected_model": "other",
     }
 
 

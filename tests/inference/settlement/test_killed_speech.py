@@ -1,0 +1,113 @@
+"""A worker killed in the middle of a speech: its text is charged once bytes were delivered."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+import wave
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from decimal import Decimal
+
+import pytest
+import requests
+
+from billing.models import Account, Transfer
+from catalog.pricing import Billable, Price, Rule
+from inference.models import Generation, Journal
+from tests.support.inference.site import Site
+from tests.support.ledger import assert_in_order
+from tests.support.processes import manage, serve
+
+pytestmark = pytest.mark.slow
+
+LEASE = "8"
+TEXT = "one two three"
+# 15 USD for a million characters.
+BY_CHARACTER = Price(
+    Decimal(0), Decimal(0), rules=(Rule(Billable.CHARACTER, "character", Decimal("0.000015")),)
+)
+
+
+@pytest.fixture
+def speech(site: Site) -> Site:
+    site.model.output_modalities = ["speech"]
+    site.model.save_fields("output_modalities")
+    return site
+
+
+def end_abandoned(site: Site) -> Generation:
+    """Runs the sweeper once the lease of the dead worker is over; returns the generation."""
+    time.sleep(float(LEASE) + 0.5)
+    result = manage("work", "--once", HOLD_TIMEOUT=LEASE)
+    assert result.returncode == 0, result.stderr
+    assert not Transfer.objects.pending().exists()
+    assert not Journal.objects.exists()
+    assert_in_order()
+    row = Generation.objects.get()
+    assert (row.status, row.error_type) == ("failed", "abandoned")
+    account = Account.objects.get(organization=site.tenant.organization, kind="credits")
+    assert (account.posted_debits, account.pending_debits) == (row.cost_nano, 0)
+    return row
+
+
+def make_wave(seconds: int) -> bytes:
+    with io.BytesIO() as file:
+        with wave.open(file, "wb") as sound:
+            sound.setparams((1, 2, 16_000, 0, "NONE", ""))
+            sound.writeframes(bytes(2 * 16_000 * seconds))
+        return file.getvalue()
+
+
+def test_the_first_bytes_of_a_speech_make_its_text_due(speech: Site) -> None:
+    speech.publish("sim-gated", price=BY_CHARACTER)
+    body = {"model": speech.model.slug, "input": TEXT, "response_format": "wav"}
+    headers = {"Authorization": f"Bearer {speech.tenant.api_key}"}
+    with (
+        serve(HOLD_TIMEOUT=LEASE) as served,
+        requests.post(
+            f"{served.address}/api/v1/audio/speech",
+            json=body,
+            headers=headers,
+            stream=True,
+            timeout=30,
+        ) as answer,
+    ):
+        # The second word is not spoken before the worker is dead.
+        assert next(answer.iter_content(65_536)).startswith(b"RIFF")
+        served.process.kill()
+        served.process.wait()
+        with suppress(requests.RequestException):
+            assert not answer.content
+    speech.upstream.release(1)
+    row = end_abandoned(speech)
+    assert row.units["characters"] == len(TEXT)
+    assert (row.is_estimated, row.cost_nano) == (True, 15_000 * len(TEXT))
+
+
+def test_a_transcription_that_was_not_delivered_is_free(site: Site) -> None:
+    site.model.output_modalities = ["transcription"]
+    site.model.save_fields("output_modalities")
+    site.publish("sim-gated", price=BY_CHARACTER)
+
+    def transcribe(address: str) -> None:
+        sound = base64.b64encode(make_wave(seconds=3)).decode()
+        body = {"model": site.model.slug, "input_audio": {"data": sound, "format": "wav"}}
+        headers = {"Authorization": f"Bearer {site.tenant.api_key}"}
+        with suppress(requests.RequestException):
+            requests.post(
+                f"{address}/api/v1/audio/transcriptions", json=body, headers=headers, timeout=30
+            )
+
+    with serve(HOLD_TIMEOUT=LEASE) as served, ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(transcribe, served.address)
+        site.eventually(lambda: len(site.dialled()) == 1)
+        served.process.kill()
+        served.process.wait()
+        asking.result()
+    site.upstream.release(1)
+    # Its length is known, but nobody has its text.
+    assert Journal.objects.get().units == {"milliseconds": 3_000}
+    row = end_abandoned(site)
+    assert (row.units, row.cost_nano) == (None, 0)
