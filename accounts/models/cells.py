@@ -7,7 +7,7 @@ in an installation without other cells, save for the directory's rows of its own
 from __future__ import annotations
 
 import secrets
-from typing import Final
+from typing import Any, Final
 
 import pgtrigger
 from django.core.validators import RegexValidator
@@ -19,6 +19,7 @@ from config.api.errors import Unavailable
 from config.audit.triggers import Audit
 from config.cells import CELL_NAME, HOME, MAX_NAME
 from config.models import StampField
+from config.sql import KEPT_ELSEWHERE
 from config.triggers import Trigger
 
 HOME_SHARD: Final = "00"
@@ -27,6 +28,10 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _SHARD_LENGTH: Final = 2
 _RANDOM_LENGTH: Final = 6
 CODE_LENGTH: Final = _SHARD_LENGTH + _RANDOM_LENGTH
+REFUSE_MOVING: Final = (
+    "RAISE EXCEPTION 'the organization is moving to another cell; try again in a minute'\n"
+    f"    USING ERRCODE = '{KEPT_ELSEWHERE}';"
+)
 # Each cell numbers its rows from its number times this, so that no id exists in two cells.
 IDS_OF_A_CELL: Final = 2**43
 
@@ -194,6 +199,47 @@ class DirectoryEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} in {self.cell}"
+
+
+class StayStill(Trigger):
+    """Refuses to change a row of an organization that is moving to another cell, or has left.
+
+    The move compares its copy while it locks the organization. So a change is either in the copy,
+    or it waits for that lock and is refused. ``through`` names the foreign key to the parent, for
+    rows without an organization of their own.
+    """
+
+    when = pgtrigger.Before
+
+    def __init__(
+        self,
+        operation: pgtrigger.Operation = pgtrigger.Insert | pgtrigger.Update | pgtrigger.Delete,
+        *,
+        through: str = "",
+    ) -> None:
+        self._through = through
+        super().__init__(name="stay_still", operation=operation)
+
+    def get_declare(self, model: Any) -> list[tuple[str, str]]:
+        return [("found", "text")]
+
+    def get_func(self, model: Any) -> str:
+        owner = "coalesce(NEW.organization_id, OLD.organization_id)"
+        if self._through:
+            field = model._meta.get_field(self._through)
+            parent = field.related_model._meta
+            owner = (
+                f"(SELECT organization_id FROM {parent.db_table} "  # noqa: S608 - names of tables
+                f"WHERE id = coalesce(NEW.{field.column}, OLD.{field.column}))"
+            )
+        return (
+            "SELECT residence INTO found FROM accounts_organization\n"  # noqa: S608 - a sentence
+            f"WHERE id = {owner} FOR KEY SHARE;\n"
+            "IF found <> 'here' THEN\n"
+            f"    {REFUSE_MOVING}\n"
+            "END IF;\n"
+            "RETURN coalesce(NEW, OLD);"
+        )
 
 
 class ListInDirectory(Trigger):

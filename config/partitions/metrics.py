@@ -1,15 +1,27 @@
-"""Metrics of the partitions, read from the database."""
+"""Metrics and alerts of the partitions, read from the database."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from django.db import DatabaseError
+from django.urls import reverse
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from config.apps import Alert
+from config.clocks.clock import clock
 from config.partitions.declarations import partitionings
-from config.partitions.tables import count_odd, is_partitioned, list_partitions, read_now
+from config.partitions.tables import (
+    count_odd,
+    is_partitioned,
+    list_all_partitions,
+    list_partitions,
+    read_now,
+)
+
+_PERMISSION: Final = "auth.view_user"
 
 
 class PartitionCollector(Collector):
@@ -40,3 +52,17 @@ class PartitionCollector(Collector):
         except DatabaseError:
             return
         yield from (ahead, odd)
+
+
+def find_missing() -> Iterator[Alert]:
+    """Yields an alert for each table that has no partition for the next span; asks one query."""
+    tables, now = list(partitionings()), clock.now()
+    for table, found in zip(tables, list_all_partitions(tables), strict=True):
+        # A table without partitions was not converted yet, and takes every row.
+        if found and not any(each.begin is not None and each.begin > now for each in found):
+            yield Alert(
+                f"{table.table} has no partition for the next span of time. Its rows are stored, "
+                "but cannot leave by month. See that `manage.py work` runs make_partitions.",
+                _PERMISSION,
+                reverse("admin:config_departure_changelist"),
+            )

@@ -61,17 +61,26 @@ class Heartbeat:
     """Journals the progress of a worker, and exchanges health and paces, each with a statement."""
 
     def __init__(
-        self, collect_progress: Callable[[bool], Sequence[Progress]], health: HealthTable
+        self,
+        collect_progress: Callable[[bool], Sequence[Progress]],
+        health: HealthTable,
+        forget_copies: Callable[[], None],
     ) -> None:
         """Stores the source of progress.
 
         ``collect_progress(is_urgent)`` returns the progress of all running generations, or only of
-        those that have delivered much since they were journalled.
+        those that have delivered much since they were journalled. ``forget_copies`` is called when
+        the database may have been restored: versions of an earlier state come again.
         """
         self._collect_progress = collect_progress
+        self._forget_copies = forget_copies
         self._health = health
+        # The server of the last heartbeat, with its database and its start.
+        self._server: str | None = None
         self._connection = DataPlaneConnection()
         self._is_urgent = asyncio.Event()
+        # Done once a heartbeat has tried to journal all progress; ``None`` if nobody waits for it.
+        self._flushed: asyncio.Future[None] | None = None
         self._last_full = 0.0
         self._task: asyncio.Task[None] | None = None
         # A connection of its own: a slow exchange delays no journal.
@@ -84,6 +93,16 @@ class Heartbeat:
     def flush_now(self) -> None:
         """Asks for a heartbeat now, because a stream has delivered much since the last one."""
         self._is_urgent.set()
+
+    async def flush(self) -> None:
+        """Waits until the progress of now is journalled; for a second at most.
+
+        An outage of the database must not hold up a stream for longer.
+        """
+        if self._flushed is None:
+            self._flushed = asyncio.get_running_loop().create_future()
+        self._is_urgent.set()
+        await asyncio.wait([self._flushed], timeout=_INTERVAL_SECONDS)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -120,12 +139,14 @@ class Heartbeat:
                 async with asyncio.timeout(max(left, 0)):
                     await self._is_urgent.wait()
             self._is_urgent.clear()
+            flushed, self._flushed = self._flushed, None
             is_due = time.monotonic() >= self._last_full + _INTERVAL_SECONDS
             if is_due:
                 self._last_full = time.monotonic()
             try:
                 if progress := self._collect_progress(not is_due):
                     await self._connection.execute(JOURNAL, [_encode(progress).decode()])
+                _end_wait(flushed)
                 if is_due:
                     await self._beat()
                     await self._exchange_pace()
@@ -140,14 +161,25 @@ class Heartbeat:
                 if isinstance(exc, Rejected):
                     logger.error("the heartbeat failed: %s", exc)
                 await asyncio.sleep(_INTERVAL_SECONDS)
+            finally:
+                _end_wait(flushed)
             outages.end_old()
 
     async def _beat(self) -> None:
         """Records that the database is reached, and reads its time."""
         sent = time.monotonic()
-        [[read_at]] = await self._connection.execute(BEAT, [GAP_SECONDS])
+        [[read_at, server]] = await self._connection.execute(BEAT, [GAP_SECONDS])
         clock.observe(read_at, sent)
         clock_report.update()
+        before, self._server = self._server, server
+        if before not in (None, server):
+            logger.warning(
+                "the database was restarted, restored or replaced (%s, before %s): keys, endpoints "
+                "and the catalogue are read again",
+                server,
+                before,
+            )
+            self._forget_copies()
 
     async def _exchange_pace(self) -> None:
         pacer = self._health.pacer
@@ -163,3 +195,8 @@ class Heartbeat:
         if cleared:
             await self._connection.execute(CLEAR_REFUSED, [cleared])
         refused.merge(sent, await self._connection.execute(READ_REFUSED, []))
+
+
+def _end_wait(flushed: asyncio.Future[None] | None) -> None:
+    if flushed is not None and not flushed.done():
+        flushed.set_result(None)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 
 from catalog.dialects.base import Operation
-from catalog.pricing import UnknownRule, cost_nano
+from catalog.pricing import UnknownRule, Usage, cost_nano
 from config import sql
 from config.clocks.clock import clock
 from config.server.batching.waits import Blocked, waits
@@ -58,7 +58,7 @@ def beat() -> None:
     with connection.cursor() as cursor:
         sent = time.monotonic()
         sql.execute(cursor, BEAT, [GAP_SECONDS])
-        [read_at] = cursor.fetchone()
+        read_at, *_ = cursor.fetchone()
     clock.observe(read_at, sent)
 
 
@@ -83,9 +83,10 @@ def has_silent() -> bool:
 def sweep() -> int:
     """Ends the generations whose lease has run out, and returns their number.
 
-    PENDING → FAILED. The estimated tokens of the journal are charged; a generation without output
-    is not charged. Leases and journals are measured by the database's clock. Each generation is
-    tried once: one that is locked, or that the ledger rejects, is left to the next sweep.
+    PENDING → FAILED. The estimated tokens of the journal are charged, and the units that the
+    request asked for, such as the characters of a speech; a generation without output is not
+    charged. Leases and journals are measured by the database's clock. Each generation is tried
+    once: one that is locked, or that the ledger rejects, is left to the next sweep.
     """
     swept, after = 0, ""
     while abandoned := _find_abandoned(after):
@@ -213,8 +214,10 @@ def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement | None:
     usage, cost, upstream_cost = None, 0, 0
     if journal.completion_tokens:
         estimate = ROWS[Operation(generation.operation)].estimate
+        known = Usage(0, 0, **(journal.units or {}))
         usage = replace(
-            estimate(journal.prompt_tokens, journal.completion_tokens), images=journal.images
+            estimate(journal.prompt_tokens, journal.completion_tokens, known),
+            images=journal.images,
         )
         try:
             price = generation.price.price

@@ -161,6 +161,46 @@ def test_delivered_units_are_charged(
     assert_in_order()
 
 
+@pytest.mark.parametrize(
+    ("operation", "one", "units", "cost"),
+    [
+        ("audio/speech", rule("character", "0.000015"), {"characters": 7}, 7 * 15_000),
+        # No more seconds than the text can take.
+        ("audio/speech", rule("second", "0.0001"), {"milliseconds": 1_500}, 150_000),
+        ("images/generations", rule("image", "0.00004"), {"output_images": 1}, 40_000),
+        (
+            "images/generations",
+            rule("image", "0.00004", variant="1024x1024/high"),
+            {"output_images": 2, "image_variant": "1024x1024/high"},
+            80_000,
+        ),
+        ("audio/transcriptions", rule("second", "0.0001"), {"milliseconds": 3_000}, 300_000),
+        ("rerank", rule("search", "0.0002"), {"searches": 3}, 600_000),
+        ("chat/completions", rule("completion", "0.0000001", "token"), None, 2_680 * 100),
+    ],
+)
+def test_what_the_request_says_of_its_usage_is_charged(
+    tenants: list[Tenant], operation: str, one: Rule, units: dict[str, Any] | None, cost: int
+) -> None:
+    price = Price(Decimal(0), Decimal(0), rules=(one,))
+    endpoint = factories.make_endpoint(
+        factories.make_model(), factories.make_provider(), price=price
+    )
+    row = factories.make_generation(
+        tenants[0], status="pending", operation=operation, model_endpoint=endpoint
+    )
+    Journal.objects.filter(generation=row).update(
+        completion_tokens=2 * 1_290 + 100,
+        units=units,
+        beat_at=timezone.now() - timedelta(seconds=61),
+    )
+    factories.place_hold(row, HOLD)
+    assert sweep() == 1
+    row.refresh_from_db()
+    assert (row.cost_nano, row.is_estimated) == (cost, True)
+    assert_in_order()
+
+
 def test_a_price_of_a_later_release_keeps_no_other_generation_from_ending(
     tenants: list[Tenant],
 ) -> None:

@@ -1,0 +1,206 @@
+"""A running service whose database was restored to an earlier moment believes no old copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import requests
+
+from config.local import postgres
+from config.local.simulator.server import Simulator
+from tests.support.cells.clusters import CellUnderTest, wait_until
+from tests.support.processes import MANAGE, free_port
+
+pytestmark = pytest.mark.slow
+
+MODEL = "acme/falcon"
+
+
+@dataclass
+class Installation:
+    """A PostgreSQL of its own, and a service on it that is never restarted."""
+
+    directory: Path
+    cell: CellUnderTest
+    data: Path
+    address: str = ""
+
+    def chat(self, key: str) -> requests.Response:
+        return requests.post(
+            f"{self.address}/api/v1/chat/completions",
+            headers={"Authorization": f"Bearer {key}"},
+            json={"model": MODEL, "messages": [{"role": "user", "content": "one"}]},
+            timeout=30,
+        )
+
+    def stop(self) -> None:
+        postgres.stop(self.directory)
+
+    def start(self) -> None:
+        postgres.ensure_running(self.directory, durable=False)
+
+    def is_ready(self) -> bool:
+        try:
+            answer = requests.get(f"{self.address}/readyz", timeout=5)
+        except requests.RequestException:
+            return False
+        return answer.status_code == 200
+
+    @property
+    def version(self) -> int:
+        [(version,)] = self.cell.query("SELECT routing_version FROM accounts_organization")
+        return int(version)
+
+
+@pytest.fixture
+def installation(simulator: Simulator) -> Iterator[Installation]:
+    with tempfile.TemporaryDirectory(prefix="causeway-past-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        directory.chmod(0o711)
+        cell = CellUnderTest("home", postgres.ensure_running(directory, durable=False))
+        try:
+            done = cell.run("migrate")
+            assert done.returncode == 0, done.stderr
+            [(data,)] = cell.query("SHOW data_directory")
+            yield Installation(directory, cell, Path(data))
+        finally:
+            postgres.stop(directory)
+
+
+@pytest.fixture
+def served(installation: Installation, simulator: Simulator) -> Iterator[tuple[str, Path]]:
+    """Yields the key of an organization, and the log of the service."""
+    cell, log = installation.cell, installation.directory / "serve.log"
+    file = installation.directory / "catalogue.json"
+    file.write_text(json.dumps(describe(simulator.base_url)))
+    cell.manage("import_catalog", str(file))
+    subprocess.run(
+        [sys.executable, str(MANAGE), "set_provider_credential", "acme"],
+        env=cell.environment,
+        input="operator-secret-0123456789",
+        text=True,
+        check=True,
+    )
+    made = cell.manage("create_organization", "Acme")
+    cell.manage("grant_credits", made["organization_id"], "100")
+    port = free_port()
+    installation.address = f"http://127.0.0.1:{port}"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(MANAGE), "serve", "--port", str(port)],
+            env=cell.environment,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        wait_until(lambda: process.poll() is not None or installation.is_ready())
+        assert process.poll() is None, log.read_text()
+        yield made["api_key"], log
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def describe(base_url: str) -> dict[str, Any]:
+    """Returns a catalogue with one model."""
+    text = {"input_modalities": ["text"], "output_modalities": ["text"]}
+    return {
+        "providers": [
+            {
+                "slug": "acme",
+                "name": "Acme AI",
+                "dialect": "openai",
+                "base_url": base_url,
+                "data_policy": {"training": False, "retains_prompts": False},
+            }
+        ],
+        "models": [
+            {
+                "id": MODEL,
+                "canonical_slug": MODEL,
+                "name": MODEL,
+                "created": 1780272000,
+                "description": "",
+                "context_length": 131072,
+                "architecture": {**text, "modality": "text->text", "tokenizer": "Other",
+                                 "instruct_type": None},
+                "supported_parameters": ["temperature"],
+            }
+        ],
+        "endpoints": [
+            {
+                "model": MODEL,
+                "provider": "acme",
+                "upstream_model_id": "sim-echo",
+                "pricing": {"prompt": "0.000001", "completion": "0.000002"},
+                "context_length": 131072,
+                "max_completion_tokens": 1000,
+            }
+        ],
+    }  # fmt: skip
+
+
+def revoke_at(cell: CellUnderTest, version: int) -> None:
+    """Revokes the inference keys, and gives the change the number that another one had."""
+    with psycopg.connect(cell.url) as connection:
+        # No trigger numbers or announces it.
+        connection.execute("SET LOCAL session_replication_role = replica")
+        connection.execute("UPDATE accounts_apikey SET disabled = TRUE WHERE NOT is_management")
+        connection.execute("UPDATE accounts_organization SET routing_version = %s", [version])
+
+
+@pytest.mark.parametrize("way", ["copied back", "recovered"])
+def test_a_running_service_believes_no_copy_of_the_time_before(
+    installation: Installation, served: tuple[str, Path], way: str
+) -> None:
+    key, log = served
+    cell, backup = installation.cell, installation.directory / "backup"
+    assert installation.chat(key).status_code == 200
+
+    installation.stop()
+    subprocess.run(["cp", "-a", installation.data, backup], check=True)
+    installation.start()
+    # PostgreSQL was started anew, which is noticed too.
+    wait_until(lambda: log.read_text().count("restored or replaced") == 1)
+    wait_until(installation.is_ready)
+    # The service learns a version that the backup does not have.
+    for value in ("TRUE", "FALSE"):
+        cell.query(f"UPDATE accounts_organization SET requires_zdr = {value}")
+    later = installation.version
+    assert installation.chat(key).status_code == 200
+    cell.query("UPDATE accounts_organization SET name = 'Later'")
+
+    installation.stop()
+    shutil.rmtree(installation.data)
+    subprocess.run(["cp", "-a", backup, installation.data], check=True)
+    if way == "recovered":
+        # As after a recovery to a point in time, the database goes on with another timeline.
+        signal = installation.data / "recovery.signal"
+        signal.touch()
+        owner = installation.data.stat()
+        os.chown(signal, owner.st_uid, owner.st_gid)
+        with (installation.data / "postgresql.auto.conf").open("a") as settings:
+            settings.write("restore_command = 'false'\n")
+    installation.start()
+    wait_until(lambda: cell.query("SELECT pg_is_in_recovery()") == [(False,)])
+    assert cell.query("SELECT name FROM accounts_organization") == [("Acme",)]
+    # The key is revoked, and its organization gets the very version that the service remembers.
+    revoke_at(cell, later)
+    assert installation.version == later
+
+    wait_until(lambda: log.read_text().count("restored or replaced") == 2)
+    wait_until(installation.is_ready)
+    refused = installation.chat(key)
+    assert refused.status_code == 401, refused.text
+    assert cell.manage("verify_ledger") == {"differences": []}
