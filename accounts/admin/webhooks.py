@@ -1,0 +1,332 @@
+"""The pages of notifications: who is told of events, and the log of the deliveries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+
+from accounts.webhooks.models import Delivery, Subscription, choosable_kinds
+from config.apps import event_kinds
+from config.console.actions import Message, bulk_action, transition
+from config.console.base import ConsoleAdmin, ReadOnlyAdmin
+from config.console.forms import ConsoleForm
+from config.console.unfold import Dialog, SelectWidget, display
+
+_STATUSES = {
+    "pending": "info", "delivered": "success", "failed": "danger", "held": "warning",
+    "digested": "warning",
+}  # fmt: skip
+
+
+class SubscriptionForm(ConsoleForm):
+    """Takes a receiver and the kinds of events that it is told of."""
+
+    refusal_fields = {"invalid_webhook_url": "url"}
+    kinds = forms.MultipleChoiceField(
+        required=False,
+        label="Events",
+        widget=forms.CheckboxSelectMultiple,
+        help_text="The kinds of events to be told of; none for all.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "kinds" not in self.fields:
+            return  # the page of an operator who may only look
+        is_own = self.instance.pk is not None and self.instance.organization_id is not None
+        kinds = choosable_kinds(by_operators=not is_own)
+        self.fields["kinds"].choices = [(kind.name, kind.name) for kind in kinds]  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        cleaned["kinds"] = cleaned.get("kinds") or None
+        member, owner = cleaned.get("member"), cleaned.get("organization")
+        if member is not None and owner is not None and member.organization_id != owner.pk:
+            self.add_error("member", "The member belongs to another organization.")
+        return cleaned
+
+    def _post_clean(self) -> None:
+        """Checks nothing of the row: its constraints need the sealed secret."""
+
+
+class RotateDialog(Dialog):
+    """Asks for how long the old secret stays valid."""
+
+    overlap = forms.ChoiceField(
+        label="The old secret signs too for",
+        choices=[("86400", "a day"), ("3600", "an hour"), ("604800", "a week"), ("0", "no time")],
+        widget=SelectWidget(),
+    )
+
+
+class OwnerFilter(admin.SimpleListFilter):
+    """Filters by whether the operators own the receiver."""
+
+    title = "owner"
+    parameter_name = "owner"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("operators", "operators"), ("organizations", "organizations")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() not in ("operators", "organizations"):
+            return queryset
+        return queryset.filter(organization__isnull=self.value() == "operators")
+
+
+@admin.register(Subscription)
+class SubscriptionAdmin(ConsoleAdmin):
+    """Lists the receivers of events; those without an organization are the operators'."""
+
+    form = SubscriptionForm
+    list_display = ("shown_name", "form", "receiver", "status", "organization", "created_at")
+    list_select_related = ("organization", "member")
+    list_filter = ("form", "disabled", OwnerFilter)
+    search_fields = ("name", "url", "email", "organization__name")
+    uuid_search_fields = ("id", "organization_id", "member_id")
+    autocomplete_fields = ("organization", "member")
+    actions_detail = ("send_test", "rotate", "enable", "disable", "remove")
+    empty_hint = "Add a webhook, a chat or a mail address that is told of events."
+    add_fieldsets = (
+        (None, {"fields": ("organization", "form", "name")}),
+        (
+            "Receiver",
+            {
+                "fields": ("url", "member", "email"),
+                "description": "A webhook and a chat need a URL. Mail of an organization goes to "
+                "one of its members; mail to operators needs an address.",
+            },
+        ),
+        ("Events", {"fields": ("kinds",)}),
+    )
+    fieldsets = (
+        (None, {"fields": (("name", "form"), ("organization", "receiver"), "status")}),
+        ("Events", {"fields": ("kinds",)}),
+        ("Deliveries", {"fields": (("failures", "failing_since"), "retry_at", "log")}),
+        (
+            "Record",
+            {
+                "classes": ["collapse"],
+                "fields": ("id", "previous_until", ("created_at", "updated_at")),
+            },
+        ),
+    )
+    readonly_fields = (
+        "receiver", "status", "failures", "failing_since", "retry_at", "log", "previous_until",
+        "id", "created_at", "updated_at",
+    )  # fmt: skip
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "form", "organization") if obj else self.readonly_fields
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.fieldsets if obj else self.add_fieldsets
+
+    @display(description="Name", ordering="name")
+    def shown_name(self, row: Subscription) -> str:
+        return str(row)
+
+    @display(description="Receiver")
+    def receiver(self, row: Subscription) -> str:
+        return row.receiver
+
+    @display(
+        description="Status",
+        label={"on": "success", "failing": "warning", "disabled": "danger"},
+    )
+    def status(self, row: Subscription) -> str:
+        if row.disabled:
+            return "disabled"
+        return "failing" if row.failures else "on"
+
+    @display(description="Log")
+    def log(self, row: Subscription) -> str:
+        address = reverse("admin:accounts_delivery_changelist")
+        link = format_html(
+            '<a class="underline" href="{}?subscription__id__exact={}">Deliveries</a>',
+            address, row.pk,
+        )  # fmt: skip
+        if row.disabled_reason:
+            return format_html("{} {}", row.disabled_reason, link)
+        return link
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> Subscription:
+        given = form.cleaned_data
+        row, secret = Subscription.objects.create_subscription(
+            organization=given["organization"],
+            form=given["form"],
+            name=given["name"],
+            url=given["url"],
+            email=given["email"],
+            member=given["member"],
+            kinds=given["kinds"],
+        )
+        if secret is not None:
+            self._show(request, secret.reveal())
+        return row
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        names = {"name", "kinds"}.intersection(form.changed_data)
+        Subscription.objects.get(pk=obj.pk).edit(
+            **{name: form.cleaned_data[name] for name in names}
+        )
+
+    def _show(self, request: HttpRequest, secret: str) -> None:
+        text = f"The secret that signs, which is never shown again: {secret}"
+        self.message_user(request, text, messages.WARNING)
+
+    def has_edit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_subscription")
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.delete_subscription")
+
+    @transition(
+        description="Send a test",
+        question="Sends an event of the kind webhook.test within seconds; the log has its result.",
+        submit="Send",
+        permission="edit",
+        icon="send",
+    )
+    def send_test(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
+        row.send_test()
+        return messages.SUCCESS, "The test is on its way; the log of deliveries has its result."
+
+    @transition(
+        description="Rotate the secret",
+        question="Makes a new secret for the signatures of a webhook.",
+        submit="Rotate",
+        permission="edit",
+        icon="autorenew",
+        form=RotateDialog,
+    )
+    def rotate(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
+        self._show(request, row.rotate(overlap=int(form.cleaned_data["overlap"])).reveal())
+        return messages.SUCCESS, "The secret is rotated."
+
+    @transition(
+        description="Disable",
+        question="Sends nothing more. What waits is sent when it is enabled again.",
+        submit="Disable",
+        permission="edit",
+        icon="block",
+    )
+    def disable(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
+        if row.disable():
+            return messages.SUCCESS, "Nothing more is sent."
+        return messages.INFO, "It was disabled before."
+
+    @transition(
+        description="Enable",
+        question="Sends what still waits, and what comes.",
+        submit="Enable",
+        permission="edit",
+        icon="play_arrow",
+    )
+    def enable(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
+        if row.enable():
+            return messages.SUCCESS, "Events are sent again."
+        return messages.INFO, "It was enabled before."
+
+    @transition(
+        description="Delete",
+        question="Deletes the receiver, its secret and the log of its deliveries.",
+        submit="Delete",
+        permission="remove",
+        icon="delete",
+        danger=True,
+    )
+    def remove(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
+        row.remove()
+        return messages.SUCCESS, "It is deleted."
+
+
+@admin.register(Delivery)
+class DeliveryAdmin(ReadOnlyAdmin):
+    """Shows the deliveries of the last 30 days, newest first; any of them can be sent again."""
+
+    list_display = (
+        "created_at", "kind", "receiver", "shown_status", "attempts", "error", "organization",
+    )  # fmt: skip
+    list_display_links = ("created_at",)
+    list_select_related = ("event", "subscription__member", "organization")
+    list_filter = ("status",)
+    search_fields = ("=error",)
+    search_help_text = "The ID of a delivery, an event, a subscription or an organization."
+    uuid_search_fields = ("id", "event_id", "subscription_id", "organization_id")
+    linked_lookups = ("organization__id__exact", "subscription__id__exact")
+    ordering = ("-id",)
+    sortable_by = ()
+    actions = ("redeliver_selected",)
+    actions_detail = ("redeliver",)
+    fieldsets = (
+        (None, {"fields": (("kind", "shown_status"), ("receiver", "organization"), "sentence")}),
+        (
+            "Last attempt",
+            {
+                "fields": (
+                    ("attempts", "next_attempt_at"),
+                    ("response_status", "duration_ms"),
+                    "error",
+                )
+            },
+        ),
+        ("Record", {"fields": ("id", "event_id", ("created_at", "delivered_at"))}),
+    )
+    readonly_fields = ("kind", "receiver", "shown_status", "sentence", "event_id")
+
+    @display(description="Event")
+    def kind(self, delivery: Delivery) -> str:
+        return delivery.event.kind
+
+    @display(description="Event ID (webhook-id)")
+    def event_id(self, delivery: Delivery) -> str:
+        return str(delivery.event_id)
+
+    @display(description="Receiver")
+    def receiver(self, delivery: Delivery) -> str:
+        return delivery.subscription.receiver
+
+    @display(description="Sentence")
+    def sentence(self, delivery: Delivery) -> str:
+        kind = event_kinds().get(delivery.event.kind)
+        return delivery.event.kind if kind is None else kind.sentence(delivery.event.data)
+
+    @display(description="Status", label=_STATUSES)
+    def shown_status(self, delivery: Delivery) -> str:
+        return delivery.status
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        # The event of another cell's organization may have left.
+        return super().get_queryset(request).filter(event__kind__isnull=False)
+
+    def has_redeliver_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_subscription")
+
+    @transition(
+        description="Send again",
+        question="Sends the event again, with the same webhook-id.",
+        submit="Send again",
+        permission="redeliver",
+        icon="replay",
+    )
+    def redeliver(self, request: HttpRequest, delivery: Delivery, form: Any) -> Message:
+        delivery.redeliver()
+        return messages.SUCCESS, "The event is sent again within seconds."
+
+    @bulk_action(
+        description="Send again",
+        question="Sends these events again, each with its own webhook-id.",
+        permission="redeliver",
+    )
+    def redeliver_selected(self, request: HttpRequest, delivery: Delivery) -> None:
+        delivery.redeliver()

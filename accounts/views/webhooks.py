@@ -1,0 +1,164 @@
+"""The webhooks of an organization, and the log of their deliveries."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db import transaction
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.decorators import action
+from rest_framework.mixins import ListModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.authentication import ManagementKey
+from accounts.models import Organization
+from accounts.serializers.webhooks import (
+    CreatedWebhookSerializer,
+    CreateWebhookSerializer,
+    DeliveryListSerializer,
+    DeliveryResponseSerializer,
+    DeliverySerializer,
+    RotateSecretSerializer,
+    UpdateWebhookSerializer,
+    WebhookListSerializer,
+    WebhookResponseSerializer,
+    WebhookSerializer,
+)
+from accounts.webhooks.models import (
+    Delivery,
+    DeliveryNotFound,
+    Subscription,
+    SubscriptionNotFound,
+)
+from config.api.openapi import DeletedSerializer, errors
+from config.api.text import parse_uuid
+from config.api.viewsets import OrganizationViewSet
+
+_OVERLAP: Final = 86_400
+_DELIVERY: Final = OpenApiParameter(
+    "delivery", {"type": "string", "format": "uuid"}, OpenApiParameter.PATH
+)
+
+
+class WebhookViewSet(ListModelMixin, OrganizationViewSet):
+    """Webhooks, which are told of events by signed requests (Standard Webhooks)."""
+
+    permission_classes = [ManagementKey]
+    queryset = Subscription.objects.webhooks().order_by("created_at", "id")
+    serializer_class = WebhookSerializer
+    not_found = SubscriptionNotFound
+    schema_tag = "webhooks"
+
+    @extend_schema(
+        operation_id="listWebhooks", responses=WebhookListSerializer, extensions=errors(400)
+    )
+    def list(self, request: Request) -> Response:
+        """Lists the webhooks, oldest first."""
+        return super().list(request)
+
+    @extend_schema(
+        operation_id="createWebhook",
+        request=CreateWebhookSerializer,
+        responses={201: CreatedWebhookSerializer},
+        extensions=errors(400, 422),
+    )
+    def create(self, request: Request) -> Response:
+        """Creates a webhook. No other response contains the secret that signs its messages."""
+        fields = self.read_body(CreateWebhookSerializer)
+        webhook, secret = Subscription.objects.create_subscription(
+            organization=Organization.objects.get(pk=self.organization_id),
+            form=fields.pop("form", Subscription.Form.WEBHOOK),
+            **fields,
+        )
+        shown = None if secret is None else secret.reveal()
+        return Response({"data": self.get_serializer(webhook).data, "secret": shown}, 201)
+
+    @extend_schema(
+        operation_id="getWebhook", responses=WebhookResponseSerializer, extensions=errors(404)
+    )
+    def retrieve(self, request: Request, pk: str) -> Response:
+        """Shows a webhook without its secret."""
+        return self.respond(self.get_object())
+
+    @extend_schema(
+        operation_id="updateWebhook",
+        request=UpdateWebhookSerializer,
+        responses=WebhookResponseSerializer,
+        extensions=errors(400, 404, 422),
+    )
+    def partial_update(self, request: Request, pk: str) -> Response:
+        """Changes the fields that are sent. `disabled` stops a webhook, or starts it again."""
+        webhook: Subscription = self.get_object()
+        fields = self.read_body(UpdateWebhookSerializer)
+        disabled = fields.pop("disabled", None)
+        with transaction.atomic():
+            webhook.edit(**fields)
+            if disabled is not None:
+                webhook.disable() if disabled else webhook.enable()
+        return self.respond(webhook)
+
+    @extend_schema(
+        operation_id="deleteWebhook", responses={200: DeletedSerializer}, extensions=errors(404)
+    )
+    def destroy(self, request: Request, pk: str) -> Response:
+        """Deletes a webhook with its secret and its log. Nothing is sent to it any more."""
+        self.get_object().remove()
+        return Response({"deleted": True})
+
+    @extend_schema(
+        operation_id="rotateWebhookSecret",
+        request=RotateSecretSerializer,
+        responses=CreatedWebhookSerializer,
+        extensions=errors(400, 404),
+    )
+    @action(detail=True, methods=["post"], url_path="rotate-secret")
+    def rotate_secret(self, request: Request, pk: str) -> Response:
+        """Makes a new secret. Until the overlap is over, messages have both signatures."""
+        webhook: Subscription = self.get_object()
+        fields = self.read_body(RotateSecretSerializer)
+        secret = webhook.rotate(overlap=fields.get("overlap_seconds", _OVERLAP))
+        return Response({"data": self.get_serializer(webhook).data, "secret": secret.reveal()})
+
+    @extend_schema(
+        operation_id="testWebhook",
+        request=None,
+        responses={202: DeliveryResponseSerializer},
+        extensions=errors(404, 409),
+    )
+    @action(detail=True, methods=["post"])
+    def test(self, request: Request, pk: str) -> Response:
+        """Sends an event of the kind `webhook.test` soon; its delivery tells what came of it."""
+        return _respond_with(self.get_object().send_test())
+
+    @extend_schema(
+        operation_id="listWebhookDeliveries",
+        responses=DeliveryListSerializer,
+        extensions=errors(400, 404),
+    )
+    @action(detail=True, serializer_class=DeliverySerializer, is_list=True)
+    def deliveries(self, request: Request, pk: str) -> Response:
+        """Lists the deliveries of the last 30 days, newest first."""
+        rows = self.get_object().deliveries.select_related("event").order_by("-id")
+        return self.respond_with_page(rows)
+
+    @extend_schema(
+        operation_id="redeliverWebhookDelivery",
+        parameters=[_DELIVERY],
+        request=None,
+        responses={202: DeliveryResponseSerializer},
+        extensions=errors(404, 409),
+    )
+    @action(detail=True, methods=["post"], url_path=r"deliveries/(?P<delivery>[^/]+)/redeliver")
+    def redeliver(self, request: Request, pk: str, delivery: str) -> Response:
+        """Sends an event again soon, with the same `webhook-id`, whatever came of it before."""
+        rows = self.get_object().deliveries.select_related("event", "subscription")
+        found: Delivery | None = rows.filter(pk=parse_uuid(delivery)).first()
+        if found is None:
+            raise DeliveryNotFound
+        found.redeliver()
+        return _respond_with(found)
+
+
+def _respond_with(delivery: Delivery) -> Response:
+    return Response({"data": DeliverySerializer(delivery).data}, 202)

@@ -1,0 +1,293 @@
+"""The duty that delivers events, outside any transaction, at least once.
+
+A delivery is claimed for the length of a lease by the database's clock, sent by a thread, and its
+result is stored afterwards: a process that is killed loses none, and may send one twice. Receivers
+are bulkheads. At most a few attempts run for one organization and for one host, and receivers that
+fail share places of their own, so that one that hangs delays nobody else's events.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from django.db import connection
+from prometheus_client import Counter as Metric
+
+from accounts.webhooks.dispatching import dispatch_events, send_digests
+from accounts.webhooks.messages import Message
+from accounts.webhooks.models import Delivery, Subscription
+from accounts.webhooks.sending import Attempt, Outcome
+from config.clocks.clock import clock
+from config.events.outbox import KEPT, Event, clear_events, first_event_id
+from config.secrets import DecryptionFailed
+
+logger = logging.getLogger("causeway.work")
+
+_DELIVERIES: Final = Metric(
+    "causeway_deliveries_total", "Attempts to deliver an event, by form and result.",
+    ("form", "result"),
+)  # fmt: skip
+# Seconds before each attempt after the first; a fifth is added or subtracted. In all three days.
+_PAUSES: Final = (5, 60, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 64_800, 86_400)
+# A receiver that fails gets nothing for two seconds, then four, and so on up to five minutes.
+_LONGEST_PAUSE: Final = 300
+_DISABLED_AFTER: Final = timedelta(days=5)
+# An attempt takes ten seconds at most, but a slow mail server may take them for each of its steps.
+_LEASE_SECONDS: Final = 120
+_PLACES: Final = 32
+_PLACES_OF_FAILING: Final = 16
+_OF_AN_ORGANIZATION: Final = 4
+_OF_A_HOST: Final = 12
+_OF_A_FAILING_HOST: Final = 4
+_OF_A_SUBSCRIPTION: Final = 2
+# After this time a run takes nothing new, so that the lease of the duty records its success.
+_RUN_SECONDS: Final = 120.0
+_BATCH: Final = 5_000
+
+# The subscriptions with pending deliveries are found by steps in the index: the cost depends on
+# their number, not on the number of deliveries that wait for one of them.
+# Within a transaction ``now()`` is its beginning, when what it has stored was not due yet.
+_NOW: Final = "statement_timestamp()"
+_FIND_DUE: Final = """
+WITH RECURSIVE waiting AS (
+    (SELECT subscription_id FROM accounts_delivery WHERE status = 'pending'
+     ORDER BY subscription_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT d.subscription_id FROM accounts_delivery d
+            WHERE d.status = 'pending' AND d.subscription_id > w.subscription_id
+            ORDER BY d.subscription_id LIMIT 1)
+    FROM waiting w WHERE w.subscription_id IS NOT NULL
+)
+SELECT d.id, s.id, s.organization_id, s.url, s.failures > 0
+FROM waiting w
+JOIN accounts_subscription s ON s.id = w.subscription_id
+LEFT JOIN accounts_organization o ON o.id = s.organization_id
+CROSS JOIN LATERAL (
+    SELECT id, next_attempt_at FROM accounts_delivery
+    WHERE subscription_id = s.id AND status = 'pending' AND next_attempt_at <= {now}
+    ORDER BY next_attempt_at LIMIT %(each)s
+) d
+WHERE NOT s.disabled AND (s.retry_at IS NULL OR s.retry_at <= {now})
+    AND (o.id IS NULL OR o.residence = 'here')
+ORDER BY s.failures > 0, d.next_attempt_at
+LIMIT %(limit)s
+""".replace("{now}", _NOW)
+_CLAIM: Final = """
+UPDATE accounts_delivery SET
+    attempts = attempts + 1, next_attempt_at = {now} + make_interval(secs => %(lease)s)
+WHERE id IN (
+    SELECT id FROM accounts_delivery
+    WHERE id = ANY(%(ids)s) AND status = 'pending' AND next_attempt_at <= {now}
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+RETURNING id, attempts
+""".replace("{now}", _NOW)
+# ``attempts`` is compared, so that a process whose lease is over overwrites no later result.
+_STORE: Final = """
+WITH ended AS (
+    UPDATE accounts_delivery SET
+        status = %(status)s, response_status = %(response)s, error = %(error)s,
+        duration_ms = %(duration)s, next_attempt_at = {now} + make_interval(secs => %(pause)s),
+        delivered_at = CASE WHEN %(status)s = 'delivered' THEN {now} END
+    WHERE id = %(id)s AND attempts = %(attempts)s AND status = 'pending'
+    RETURNING subscription_id
+)
+UPDATE accounts_subscription s SET
+    failures = CASE WHEN %(failed)s THEN s.failures + 1 ELSE 0 END,
+    failing_since = CASE WHEN %(failed)s THEN coalesce(s.failing_since, {now}) END,
+    retry_at = CASE WHEN %(failed)s THEN
+        {now} + make_interval(secs => least(2 ^ least(s.failures + 1, 20), %(longest)s)) END
+FROM ended
+WHERE s.id = ended.subscription_id AND (%(failed)s OR s.failures > 0)
+RETURNING s.failing_since
+""".replace("{now}", _NOW)
+
+
+class _Due(NamedTuple):
+    """A delivery that may be claimed, with what bounds how many attempts run at once."""
+
+    id: UUID
+    subscription: UUID
+    organization: UUID | None
+    url: str
+    is_failing: bool
+
+    def places(self) -> Iterator[tuple[Any, int]]:
+        """Yields the bulkheads that the attempt takes a place in, with the size of each."""
+        yield "all", _PLACES
+        if self.is_failing:
+            yield "failing", _PLACES_OF_FAILING
+        yield ("subscription", self.subscription), 1 if self.is_failing else _OF_A_SUBSCRIPTION
+        if self.organization is not None:
+            yield ("organization", self.organization), _OF_AN_ORGANIZATION
+        if host := urlsplit(self.url).hostname:
+            # Many organizations may have the same host, for instance that of a chat.
+            yield ("host", host), _OF_A_HOST
+            if self.is_failing:
+                yield ("failing host", host), _OF_A_FAILING_HOST
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An attempt that runs in a thread."""
+
+    due: _Due
+    attempts: int
+    form: str
+
+
+def deliver_events() -> int:
+    """Dispatches new events and delivers what is due; returns the number of attempts.
+
+    It ends when nothing is due and nothing runs.
+    """
+    _clear()
+    until = time.monotonic() + _RUN_SECONDS
+    results: queue.SimpleQueue[tuple[_Running, Outcome]] = queue.SimpleQueue()
+    taken: Counter[Any] = Counter()
+    done = 0
+    while True:
+        if time.monotonic() < until:
+            dispatch_events()
+            send_digests()
+            for attempt, place in _claim(taken):
+                # A daemon: `work` may end while an attempt runs, and the lease ends by itself.
+                threading.Thread(
+                    target=_attempt, args=(attempt, place, results), daemon=True
+                ).start()
+        if not taken["all"]:
+            return done
+        with suppress(queue.Empty):
+            place, outcome = results.get(timeout=1.0)
+            taken.subtract(key for key, _ in place.due.places())
+            _store(place, outcome)
+            done += 1
+
+
+def _attempt(
+    attempt: Attempt, place: _Running, results: queue.SimpleQueue[tuple[_Running, Outcome]]
+) -> None:
+    results.put((place, attempt.make()))
+
+
+def _claim(taken: Counter[Any]) -> Iterator[tuple[Attempt, _Running]]:
+    """Claims due deliveries as far as there are places; yields an attempt for each."""
+    if taken["all"] >= _PLACES:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(_FIND_DUE, {"each": _OF_A_SUBSCRIPTION, "limit": 1_000})
+        found = [_Due(*row) for row in cursor.fetchall()]
+    chosen: dict[UUID, _Due] = {}
+    for due in found:
+        places = list(due.places())
+        if all(taken[key] < most for key, most in places):
+            taken.update(key for key, _ in places)
+            chosen[due.id] = due
+    if not chosen:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(_CLAIM, {"ids": list(chosen), "lease": _LEASE_SECONDS})
+        attempts: dict[UUID, int] = dict(cursor.fetchall())
+    event_of = dict(Delivery.objects.filter(pk__in=attempts).values_list("pk", "event_id"))
+    subscriptions = Subscription.objects.select_related("member").in_bulk(
+        list({chosen[pk].subscription for pk in attempts})
+    )
+    events = Event.objects.in_bulk(list(event_of.values()))
+    for pk, due in chosen.items():
+        subscription = subscriptions.get(due.subscription)
+        event = events.get(event_of.get(pk))
+        if pk not in attempts or subscription is None or event is None:
+            # Somebody else has claimed it, or what it needs was deleted meanwhile.
+            taken.subtract(key for key, _ in due.places())
+            continue
+        place = _Running(due, attempts[pk], subscription.form)
+        try:
+            yield _prepare(subscription, event), place
+        except DecryptionFailed:
+            taken.subtract(key for key, _ in due.places())
+            _store(place, Outcome("None of CREDENTIAL_KEYS decrypts the secret of the webhook."))
+
+
+def _prepare(subscription: Subscription, event: Event) -> Attempt:
+    message = Message(
+        id=str(event.pk),
+        kind=event.kind,
+        created_at=event.created_at,
+        organization_id=None if event.organization_id is None else str(event.organization_id),
+        data=event.data,
+    )
+    if subscription.form == Subscription.Form.EMAIL:
+        return Attempt(message, subscription.form, address=subscription.address)
+    is_signed = subscription.form == Subscription.Form.WEBHOOK
+    return Attempt(
+        message,
+        subscription.form,
+        url=subscription.reveal_url(),
+        secrets=subscription.signing_secrets(clock.now()) if is_signed else (),
+    )
+
+
+def _store(place: _Running, outcome: Outcome) -> None:
+    """Stores the result of an attempt, and disables a receiver that is gone."""
+    failed = bool(outcome.error)
+    is_last = failed and (outcome.is_gone or place.attempts > len(_PAUSES))
+    status = "delivered" if not failed else "failed" if is_last else "pending"
+    pause = _jitter(_PAUSES[place.attempts - 1]) if status == "pending" else 0.0
+    values: dict[str, Any] = {
+        "id": place.due.id,
+        "attempts": place.attempts,
+        "status": status,
+        "response": outcome.status,
+        "error": outcome.error,
+        "duration": outcome.duration_ms,
+        "pause": pause,
+        "failed": failed,
+        "longest": _LONGEST_PAUSE,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_STORE, values)
+        found = cursor.fetchone()
+    _DELIVERIES.labels(place.form, status if not failed or is_last else "retried").inc()
+    if not failed:
+        return
+    logger.info(
+        "event delivery %s to subscription %s failed at attempt %d: %s",
+        place.due.id, place.due.subscription, place.attempts, outcome.error,
+    )  # fmt: skip
+    since = None if found is None else found[0]
+    if outcome.is_gone:
+        _disable(place.due.subscription, "The receiver answered 410 Gone.")
+    elif since is not None and clock.now() - since > _DISABLED_AFTER:
+        _disable(place.due.subscription, "Every attempt has failed for five days.")
+
+
+def _disable(subscription_id: UUID, reason: str) -> None:
+    subscription = Subscription.objects.filter(pk=subscription_id).first()
+    if subscription is not None and subscription.disable(reason=reason):
+        logger.warning("subscription %s is disabled: %s", subscription_id, reason)
+
+
+def _jitter(seconds: float) -> float:
+    """Returns a pause that differs by up to a fifth, so that receivers are not hit in waves."""
+    return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - nobody gains by guessing it
+
+
+def _clear() -> None:
+    """Deletes deliveries and events whose time is over."""
+    old = Delivery.objects.filter(pk__lt=first_event_id(clock.now() - KEPT)).order_by("pk")
+    ids: Sequence[UUID]
+    while ids := list(old.values_list("pk", flat=True)[:_BATCH]):
+        Delivery.objects.filter(pk__in=ids).delete()
+    clear_events()

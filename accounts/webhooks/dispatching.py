@@ -1,0 +1,148 @@
+"""Stores the deliveries of new events: one for each subscription that wants the event.
+
+An organization that makes very many events does not bury its receivers, nor those of the operators:
+beyond a limit in an hour events are held back, and a digest tells how many of which kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Count, Min, Q, QuerySet
+
+from accounts.models.cells import Residence
+from accounts.models.organizations import Organization
+from accounts.webhooks.models import Delivery, Subscription
+from config.apps import event_kinds
+from config.bulk.tables import format_time
+from config.clocks.clock import clock
+from config.events.outbox import Event, first_event_id
+
+# Events of one organization that a subscription gets in an hour.
+HOURLY: Final = {"webhook": 1_000, "slack": 20, "email": 20}
+_HOUR: Final = timedelta(hours=1)
+_BATCH: Final = 200
+
+Subject = tuple[UUID, UUID | None]
+
+
+def waiting_events() -> QuerySet[Event]:
+    """Returns the events without deliveries, but those of organizations of other cells.
+
+    The rows of an organization that moves are the other cell's in the end, which tells of them.
+    """
+    elsewhere = Organization.objects.exclude(residence=Residence.HERE).values("pk")
+    return Event.objects.filter(dispatched_at=None).exclude(organization_id__in=elsewhere)
+
+
+def dispatch_events() -> int:
+    """Stores the deliveries of the events that wait; returns the number of events.
+
+    A killed process leaves no event half dispatched. Concurrent calls take different events.
+    """
+    done = 0
+    waiting = waiting_events()
+    while True:
+        with transaction.atomic():
+            rows = waiting.order_by("id").select_for_update(skip_locked=True)
+            events = list(rows[:_BATCH])
+            if not events:
+                return done
+            Delivery.objects.bulk_create(_find_deliveries(events), ignore_conflicts=True)
+            ids = [event.pk for event in events]
+            Event.objects.filter(pk__in=ids).update(dispatched_at=clock.now())
+        done += len(events)
+
+
+def send_digests() -> int:
+    """Tells of the events that were held back for an hour; returns the number of digests."""
+    held = Delivery.objects.filter(status=Delivery.Status.HELD)
+    groups = (
+        held.values("subscription", "event__organization_id")
+        .annotate(since=Min("created_at"))
+        .filter(since__lt=clock.now() - _HOUR)
+        .order_by("since")[:_BATCH]
+    )
+    done = 0
+    for group in groups:
+        with transaction.atomic():
+            rows = held.filter(
+                subscription=group["subscription"],
+                event__organization_id=group["event__organization_id"],
+            )
+            ids = list(rows.select_for_update(of=("self",), skip_locked=True).values_list("pk"))
+            chosen = Delivery.objects.filter(pk__in=[pk for (pk,) in ids])
+            kinds = dict(
+                chosen.values_list("event__kind").annotate(count=Count("pk")).order_by("-count")
+            )
+            subscription = Subscription.objects.filter(pk=group["subscription"]).first()
+            if not kinds or subscription is None:
+                continue
+            chosen.update(status=Delivery.Status.DIGESTED)
+            if subscription.disabled:
+                continue
+            about = group["event__organization_id"]
+            subscription.send(
+                "events.held_back",
+                {
+                    "count": sum(kinds.values()),
+                    "kinds": kinds,
+                    "organization_id": None if about is None else str(about),
+                    "since": format_time(group["since"]),
+                },
+            )
+        done += 1
+    return done
+
+
+def _find_deliveries(events: Iterable[Event]) -> list[Delivery]:
+    """Returns the unsaved deliveries of events: pending ones, and held ones beyond the limits."""
+    owners = {event.organization_id for event in events} - {None}
+    by_owner: defaultdict[UUID | None, list[Subscription]] = defaultdict(list)
+    for row in Subscription.objects.filter(
+        Q(organization_id__in=owners) | Q(organization=None), disabled=False
+    ):
+        by_owner[row.organization_id].append(row)
+    kinds = event_kinds()
+    wanted: list[tuple[Subscription, Event]] = []
+    for event in events:
+        kind = kinds.get(event.kind)
+        if kind is None:
+            continue  # a newer release has stored it
+        rows = list(by_owner[None])
+        if event.organization_id is not None and not kind.for_operators:
+            rows += by_owner[event.organization_id]
+        wanted += [(row, event) for row in rows if row.wants(event.kind)]
+    sent = _count_sent({row.pk for row, _ in wanted})
+    found = []
+    for row, event in wanted:
+        subject = (row.pk, event.organization_id)
+        sent[subject] += 1
+        is_held = sent[subject] > HOURLY[row.form]
+        found.append(
+            Delivery(
+                organization_id=row.organization_id,
+                subscription=row,
+                event=event,
+                status=Delivery.Status.HELD if is_held else Delivery.Status.PENDING,
+            )
+        )
+    return found
+
+
+def _count_sent(subscriptions: Iterable[UUID]) -> Counter[Subject]:
+    """Counts the events of the last hour by subscription and organization of the event."""
+    since = first_event_id(clock.now() - _HOUR)
+    rows = (
+        Delivery.objects.filter(subscription__in=subscriptions, pk__gte=since)
+        .exclude(status__in=(Delivery.Status.HELD, Delivery.Status.DIGESTED))
+        .values_list("subscription", "event__organization_id")
+        .annotate(count=Count("pk"))
+        .order_by()
+    )
+    return Counter({(row, owner): count for row, owner, count in rows})

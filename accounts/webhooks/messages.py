@@ -1,0 +1,83 @@
+"""What receivers of events get: the body of a webhook, a chat message, a mail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from config.api.text import CONTROL_CHARACTERS
+from config.apps import event_kinds
+
+_MAX_SUBJECT: Final = 150
+_FOOTER: Final = (
+    "You get this mail because your address is subscribed to these events. An operator of the "
+    "service changes that under Notifications."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An event as every receiver gets it; ``id`` is its ``webhook-id``."""
+
+    id: str
+    kind: str
+    created_at: datetime
+    organization_id: str | None
+    data: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def sentence(self) -> str:
+        """The event in one line, without control characters."""
+        kind = event_kinds().get(self.kind)
+        text = self.kind if kind is None else kind.sentence(self.data)
+        return CONTROL_CHARACTERS.sub(" ", text)
+
+
+def render_webhook(message: Message) -> bytes:
+    """Returns the body of a webhook, in the members that Standard Webhooks recommends."""
+    return json.dumps(
+        {
+            "type": message.kind,
+            "timestamp": _stamp(message.created_at),
+            "organization_id": message.organization_id,
+            "data": message.data,
+        },
+        ensure_ascii=False,
+        separators=(",", ":"),
+    ).encode()
+
+
+def render_chat(message: Message) -> bytes:
+    """Returns the body of a chat message, as Slack takes it.
+
+    ``&``, ``<`` and ``>`` are escaped, so that a name cannot mention a channel or hide a link.
+    """
+    text = message.sentence
+    for character, escape in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(character, escape)
+    return json.dumps({"text": text}, ensure_ascii=False).encode()
+
+
+def render_mail(message: Message) -> tuple[str, str]:
+    """Returns the subject and the text of a mail."""
+    subject = f"[Causeway] {message.sentence}"
+    if len(subject) > _MAX_SUBJECT:
+        subject = f"{subject[: _MAX_SUBJECT - 1]}…"
+    lines = [message.sentence, "", *_list_members(message.data), ""]
+    lines += [f"Event: {message.kind} at {_stamp(message.created_at)}, {message.id}"]
+    if message.organization_id:
+        lines.append(f"Organization: {message.organization_id}")
+    return subject, "\n".join([*lines, "", _FOOTER, ""])
+
+
+def _list_members(data: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in data.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        yield f"{name}: {CONTROL_CHARACTERS.sub(' ', text)}"
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

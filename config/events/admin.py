@@ -1,0 +1,60 @@
+"""The page of events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+
+from config.apps import event_kinds
+from config.console.base import ReadOnlyAdmin
+from config.console.unfold import display
+from config.events.outbox import Event
+
+
+class KindFilter(admin.SimpleListFilter):
+    """Filters by kind; lists all declared kinds, because a DISTINCT would read every event."""
+
+    title = "kind"
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in event_kinds()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        kind = self.value()
+        return queryset.filter(kind=kind) if kind else queryset
+
+
+@admin.register(Event)
+class EventAdmin(ReadOnlyAdmin):
+    """Shows the events of the last 30 days, newest first."""
+
+    list_display = ("created_at", "kind", "sentence", "organization_id")
+    list_display_links = ("created_at",)
+    list_filter = (KindFilter,)
+    search_fields = ("=once_key",)
+    search_help_text = "The ID of an event or of an organization."
+    uuid_search_fields = ("id", "organization_id")
+    linked_lookups = ("organization_id__exact", "id__exact")
+    ordering = ("-id",)
+    sortable_by = ()
+    fieldsets = (
+        (None, {"fields": ("kind", "sentence", "shown_data")}),
+        ("Record", {"fields": ("id", "organization_id", ("created_at", "dispatched_at"))}),
+    )
+    readonly_fields = ("sentence", "shown_data")
+
+    @display(description="Sentence")
+    def sentence(self, event: Event) -> str:
+        kind = event_kinds().get(event.kind)
+        return event.kind if kind is None else kind.sentence(event.data)
+
+    @display(description="Data")
+    def shown_data(self, event: Event) -> str:
+        text = json.dumps(event.data, ensure_ascii=False, indent=1)
+        return format_html('<pre class="cw-sent">{}</pre>', text)

@@ -1,0 +1,70 @@
+"""Organizations whose credits end soon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import connection
+
+from config.bulk.tables import format_usd
+from config.clocks.clock import clock
+from config.events.outbox import NewEvent
+
+_DAYS: Final = 7
+_LEAST_DAYS: Final = 3
+_MOST: Final = 1_000
+
+# Who has spent nothing for a week runs out of nothing. Today counts by the meters of workspaces.
+_READ: Final = """
+WITH parts AS (
+    SELECT organization_id, cost_nano FROM inference_dailyusage
+    WHERE NOT by_end_user AND day >= %(today)s - %(days)s AND day < %(today)s
+    UNION ALL
+    SELECT m.organization_id, m.cost_daily
+    FROM billing_meter m JOIN accounts_workspace w ON w.id = m.subject_id
+    WHERE m.day = %(today)s
+),
+spent AS (
+    SELECT organization_id, sum(cost_nano) AS nano FROM parts GROUP BY 1 HAVING sum(cost_nano) > 0
+),
+left_over AS (
+    SELECT o.id, o.name, a.posted_credits - a.posted_debits AS nano,
+           s.nano / least(
+               greatest(%(today)s - (o.created_at AT TIME ZONE 'UTC')::date, 1), %(days)s
+           ) AS daily
+    FROM spent s
+    JOIN accounts_organization o ON o.id = s.organization_id
+    JOIN billing_account a ON a.organization_id = o.id AND a.kind = 'credits'
+    WHERE o.residence = 'here'
+)
+SELECT id, name, nano, ceil(daily)::bigint FROM left_over
+WHERE nano < %(threshold)s OR nano < daily * %(least)s
+ORDER BY nano LIMIT %(most)s
+"""
+
+
+def find_low_balances() -> Iterator[NewEvent]:
+    """Yields an event for each balance below ``BALANCE_ALERT_USD``, or of less than three days."""
+    today = clock.now().date()
+    values: dict[str, Any] = {
+        "today": today,
+        "days": _DAYS,
+        "threshold": settings.BALANCE_ALERT_NANO,
+        "least": _LEAST_DAYS,
+        "most": _MOST,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_READ, values)
+        rows = cursor.fetchall()
+    year, week, _ = today.isocalendar()
+    for organization_id, name, nano, daily in rows:
+        data = {
+            "organization": name,
+            "available_usd": format_usd(nano),
+            "threshold_usd": format_usd(settings.BALANCE_ALERT_NANO),
+            "daily_usd": format_usd(daily),
+            "days_left": max(nano, 0) // daily,
+        }
+        yield NewEvent("balance.low", organization_id, data, f"{organization_id}|{year}-{week}")

@@ -1,0 +1,39 @@
+"""The duty that stores the events of states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config.bulk.tables import format_usd
+from config.events.outbox import NewEvent, record_new
+from inference.notices.balances import find_low_balances
+from inference.notices.budgets import find_used_budgets
+from inference.notices.upstreams import find_failing_providers, find_refused_credentials
+from inference.watch.anomalies import find_anomalies
+
+
+def find_notices() -> int:
+    """Stores an event for each state that was not told in its period; returns their number."""
+    return sum(
+        record_new(list(find()))
+        for find in (
+            find_used_budgets,
+            find_low_balances,
+            find_failing_providers,
+            find_refused_credentials,
+            find_unusual_spending,
+        )
+    )
+
+
+def find_unusual_spending() -> Iterator[NewEvent]:
+    """Yields an event for each day of an organization with far more spending than usual."""
+    for anomaly in find_anomalies():
+        data = {
+            "organization": anomaly.name,
+            "day": anomaly.day.isoformat(),
+            "spent_usd": format_usd(anomaly.spent_nano),
+            "usual_usd": format_usd(anomaly.usual_nano),
+        }
+        once = f"{anomaly.organization_id}|{anomaly.day}"
+        yield NewEvent("spend.anomaly", anomaly.organization_id, data, once)

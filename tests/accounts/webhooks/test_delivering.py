@@ -1,0 +1,341 @@
+"""What reaches real receivers that fail, hang, redirect, answer gigabytes, and recover."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from standardwebhooks.webhooks import WebhookVerificationError
+
+from accounts.models import Organization, Residence
+from accounts.webhooks import delivering, sending
+from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks.models import Delivery, Subscription
+from config.events.outbox import KEPT, Event, first_event_id, record_event
+from tests.support import factories
+from tests.support.factories import Tenant
+from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver, verify
+from tests.support.upstreams.tls import answering
+from tests.support.upstreams.tls import sending as sending_bytes
+
+Subscribe = Callable[..., tuple[Subscription, str]]
+Tell = Callable[..., None]
+Later = Callable[[], int]
+Results = Callable[[], list[tuple[str, int, str]]]
+
+
+def test_an_event_is_delivered_once_and_signed(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, tenant: Tenant, results: Results
+) -> None:
+    _, secret = subscribe(receiver.url)
+    tell()
+    assert deliver_events() == 1
+    assert deliver_events() == 0
+
+    [(headers, body)] = receiver.messages
+    event = Event.objects.get()
+    assert headers["webhook-id"] == str(event.pk)
+    assert headers["content-type"] == "application/json"
+    assert verify(secret, headers, body) == {
+        "type": "key.created",
+        "timestamp": event.created_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "organization_id": str(tenant.organization.pk),
+        "data": KEY,
+    }
+    with pytest.raises(WebhookVerificationError):
+        verify(secret, headers, body + b" ")
+    assert results() == [("delivered", 1, "")]
+    assert Delivery.objects.get().response_status == 200
+
+
+def test_only_the_chosen_kinds_of_ones_own_organization_are_told(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver
+) -> None:
+    subscribe(receiver.url, kinds=["key.revoked"])
+    other = factories.make_tenant("Other")
+    tell()
+    tell(kind="key.revoked")
+    record_event("key.revoked", organization=other.organization.pk, data={**KEY, "name": "theirs"})
+    record_event(
+        "catalog.proposed",
+        organization=None,
+        data={"source": "litellm", "count": 1, "risky": 0, "subjects": []},
+    )
+    deliver_events()
+    assert [json.loads(body)["data"]["name"] for _, body in receiver.messages] == ["Production"]
+
+
+def test_operators_are_told_of_every_organization_and_organizations_not_of_their_affairs(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, tenant: Tenant
+) -> None:
+    with run_receiver() as own:
+        subscribe(receiver.url, organization=None)
+        subscribe(own.url)
+        tell()
+        data = {"organization": "Acme", "amount_usd": "9", "requested_by": "operator ann"}
+        record_event("grant.waiting", organization=tenant.organization.pk, data=data)
+        deliver_events()
+        assert [json.loads(body)["type"] for _, body in own.messages] == ["key.created"]
+    kinds = sorted(json.loads(body)["type"] for _, body in receiver.messages)
+    assert kinds == ["grant.waiting", "key.created"]
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "status"),
+    [
+        (answering(status="500 Oops"), "The receiver answered 500.", 500),
+        (answering(status="400 Bad"), "The receiver answered 400.", 400),
+        (
+            answering(status="302 Found", headers=("Location: http://127.0.0.1/secret",)),
+            "The receiver answered with a redirect.",
+            None,
+        ),
+        (sending_bytes(b"not HTTP at all"), "The receiver's answer is invalid.", None),
+        (sending_bytes(), "The receiver could not be reached.", None),
+    ],
+)
+def test_an_attempt_that_fails_is_repeated_with_the_same_id(
+    subscribe: Subscribe,
+    tell: Tell,
+    receiver: Receiver,
+    later: Later,
+    results: Results,
+    script: Any,
+    error: str,
+    status: int | None,
+) -> None:
+    subscription, secret = subscribe(receiver.url)
+    receiver.answer(script)
+    tell()
+    assert deliver_events() == 1
+    assert results() == [("pending", 1, error)]
+    assert Delivery.objects.get().response_status == status
+    assert deliver_events() == 0
+    subscription.refresh_from_db()
+    assert subscription.failures == 1
+    assert subscription.failing_since is not None
+
+    receiver.answer(TAKEN)
+    assert later() == 1
+    assert results() == [("delivered", 2, "")]
+    assert len(set(receiver.ids)) == 1
+    headers, body = receiver.messages[-1]
+    verify(secret, headers, body)
+    subscription.refresh_from_db()
+    assert (subscription.failures, subscription.failing_since) == (0, None)
+
+
+def test_a_long_answer_is_not_read(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, results: Results
+) -> None:
+    sent = []
+
+    def flood(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4000000000\r\n\r\n")
+        try:
+            for _ in range(4_000):
+                line.sendall(b"x" * 1_000_000)
+                sent.append(1)
+        except OSError:
+            return False
+        return False
+
+    subscribe(receiver.url)
+    receiver.answer(flood)
+    tell()
+    deliver_events()
+    assert results() == [("pending", 1, "The receiver's answer is too large.")]
+    assert len(sent) < 100
+
+
+def test_a_receiver_that_hangs_delays_no_other(
+    tell: Tell,
+    subscribe: Subscribe,
+    receiver: Receiver,
+    tenant: Tenant,
+    results: Results,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The hanging receiver answers only when the others have all of their events."""
+    monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 60.0)
+    released, done = threading.Event(), threading.Event()
+
+    def hang(line: socket.socket, head: bytes, body: bytes) -> bool:
+        released.wait(60)
+        return TAKEN(line, head, body)
+
+    received: list[bytes] = []
+
+    def count(line: socket.socket, head: bytes, body: bytes) -> bool:
+        received.append(body)
+        if len(received) == 20:
+            done.set()
+            released.set()
+        return TAKEN(line, head, body)
+
+    receiver.answer(count)
+    with run_receiver(hang) as hanging:
+        for _ in range(3):
+            subscribe(hanging.url)
+        other = factories.make_tenant("Other")
+        subscribe(receiver.url, organization=other.organization)
+        for number in range(20):
+            tell(str(number))
+            record_event("key.created", organization=other.organization.pk, data=KEY)
+        deliver_events()
+        # At most two attempts of one subscription, and four of one organization, ran at once.
+        assert done.is_set()
+    assert len(received) == 20
+    assert {status for status, _, _ in results()} == {"delivered"}
+    assert len(results()) == 80
+
+
+def test_attempts_end_after_days_and_can_be_repeated_by_hand(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, later: Later, results: Results
+) -> None:
+    subscribe(receiver.url)
+    receiver.answer(answering(status="503 Busy"))
+    tell()
+    deliver_events()
+    pauses = []
+    for _ in range(len(delivering._PAUSES)):
+        [delivery] = Delivery.objects.all()
+        pauses.append((delivery.next_attempt_at - timezone.now()).total_seconds())
+        assert later() == 1
+    assert results() == [("failed", 11, "The receiver answered 503.")]
+    assert later() == 0
+    for pause, wanted in zip(pauses, delivering._PAUSES, strict=True):
+        assert 0.79 * wanted - 5 < pause < 1.21 * wanted
+    assert sum(delivering._PAUSES) > 3 * 86_400 - 3_600
+
+    receiver.answer(TAKEN)
+    Delivery.objects.get().redeliver()
+    assert deliver_events() == 1
+    assert results() == [("delivered", 1, "")]
+    assert len(set(receiver.ids)) == 1
+
+
+def test_gone_disables_the_receiver_and_tells_the_others(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, results: Results
+) -> None:
+    subscription, _ = subscribe(receiver.url)
+    receiver.answer(answering(status="410 Gone"))
+    tell()
+    with run_receiver() as other:
+        subscribe(other.url, kinds=["webhook.disabled"])
+        tell()
+        deliver_events()
+        [(_, body)] = other.messages
+    assert json.loads(body)["data"] == {
+        "id": str(subscription.pk),
+        "receiver": receiver.url,
+        "reason": "The receiver answered 410 Gone.",
+    }
+    subscription.refresh_from_db()
+    assert (subscription.disabled, subscription.disabled_reason) == (
+        True, "The receiver answered 410 Gone.",
+    )  # fmt: skip
+    assert ("failed", 1, "The receiver answered 410.") in results()
+
+
+def test_a_receiver_that_fails_for_five_days_is_disabled(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, later: Later
+) -> None:
+    subscription, _ = subscribe(receiver.url)
+    receiver.answer(answering(status="500 Oops"))
+    tell()
+    deliver_events()
+    since = timezone.now() - timedelta(days=5, minutes=1)
+    Subscription.objects.update(failing_since=since)
+    assert later() == 1
+    subscription.refresh_from_db()
+    assert subscription.disabled
+    assert later() == 0
+
+    assert subscription.enable()
+    receiver.answer(TAKEN)
+    assert later() == 1
+    assert Delivery.objects.get(event__kind="key.created").status == "delivered"
+
+
+def test_an_address_that_has_become_private_is_refused_at_delivery(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, results: Results, settings: Any
+) -> None:
+    subscribe(receiver.url)
+    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, allowed_networks=())
+    tell()
+    deliver_events()
+    assert results() == [("pending", 1, "The receiver could not be reached.")]
+    assert receiver.server.connections == 0
+
+
+def test_a_claim_of_a_killed_process_is_made_again(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, results: Results, later: Later
+) -> None:
+    subscribe(receiver.url)
+    tell()
+    delivering.dispatch_events()
+    [(_, lost)] = list(delivering._claim(delivering.Counter()))
+    assert deliver_events() == 0
+    assert later() == 1
+    assert results() == [("delivered", 2, "")]
+
+    # The process was only slow: its late result does not change the later one.
+    delivering._store(lost, sending.Outcome("The receiver answered 500.", 500))
+    assert results() == [("delivered", 2, "")]
+
+
+def test_events_of_an_organization_that_has_left_are_the_other_cells(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, tenant: Tenant
+) -> None:
+    subscribe(receiver.url)
+    tell()
+    delivering.dispatch_events()
+    tell()
+    rows = Organization.objects.filter(pk=tenant.organization.pk)
+    rows.update(residence=Residence.LEAVING, other_cell="north")
+    assert deliver_events() == 0
+    assert receiver.messages == []
+    rows.update(residence=Residence.HERE, other_cell="")
+    assert deliver_events() == 2
+
+
+def test_deliveries_stay_for_30_days(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, later: Later
+) -> None:
+    subscription, _ = subscribe(receiver.url)
+    tell()
+    deliver_events()
+    old = first_event_id(timezone.now() - KEPT - timedelta(days=1))
+    event = Event.objects.create(id=old, kind="key.created", data=KEY, dispatched_at=timezone.now())
+    Delivery.objects.create(id=old, subscription=subscription, event=event)
+    deliver_events()
+    assert Delivery.objects.count() == 1
+    assert Event.objects.count() == 1
+
+
+def test_both_secrets_are_valid_until_the_overlap_is_over(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver
+) -> None:
+    subscription, first = subscribe(receiver.url)
+    second = subscription.rotate(overlap=3600).reveal()
+    tell()
+    deliver_events()
+    headers, body = receiver.messages[-1]
+    verify(first, headers, body)
+    verify(second, headers, body)
+
+    Subscription.objects.update(previous_until=timezone.now())
+    tell()
+    deliver_events()
+    headers, body = receiver.messages[-1]
+    verify(second, headers, body)
+    with pytest.raises(WebhookVerificationError):
+        verify(first, headers, body)

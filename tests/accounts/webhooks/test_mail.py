@@ -1,0 +1,146 @@
+"""Mail to members and operators by a real mail server, and messages to chats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from accounts.models import Member
+from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks.models import Subscription
+from config.api.errors import InvalidRequest
+from config.events.outbox import Event
+from tests.support import factories
+from tests.support.database.snapshots import everything
+from tests.support.factories import Tenant
+from tests.support.governance import make_member
+from tests.support.upstreams.receiving import Mailbox, Receiver
+
+Tell = Callable[..., None]
+Later = Callable[[], int]
+Results = Callable[[], list[tuple[str, int, str]]]
+
+
+@pytest.fixture
+def member(tenant: Tenant) -> Member:
+    found = make_member(tenant.organization)
+    Event.objects.all().delete()
+    return found
+
+
+def subscribe(**fields: Any) -> Subscription:
+    made, secret = Subscription.objects.create_subscription(form="email", **fields)
+    assert secret is None
+    Event.objects.all().delete()
+    return made
+
+
+def test_members_and_operators_get_what_they_chose(
+    tenant: Tenant, member: Member, mailbox: Mailbox, tell: Tell, results: Results
+) -> None:
+    subscribe(organization=tenant.organization, member=member, kinds=["key.created"])
+    subscribe(organization=None, email="ops@example.com", kinds=["key.revoked"])
+    tell()
+    tell(kind="key.revoked")
+    deliver_events()
+
+    mails = {mail["X-Recipients"]: mail for mail in mailbox.mails}
+    assert mails.keys() == {member.email, "ops@example.com"}
+    mail = mails[member.email]
+    event = Event.objects.get(kind="key.created")
+    # A header that is folded before its first word begins with a space.
+    subject = mail["Subject"].strip()
+    assert subject == "[Causeway] The API key Production (sk-cw-abc…xyz) was created."
+    assert mail["From"] == "Causeway <causeway@example.com>"
+    assert mail["Message-ID"].startswith(f"<{event.pk}@")
+    text = mail.get_content()
+    assert "label: sk-cw-abc…xyz" in text
+    assert f"Organization: {tenant.organization.pk}" in text
+    assert [status for status, _, _ in results()] == ["delivered", "delivered"]
+
+
+def test_a_mail_server_that_refuses_is_asked_again(
+    tenant: Tenant,
+    member: Member,
+    mailbox: Mailbox,
+    tell: Tell,
+    results: Results,
+    later: Later,
+) -> None:
+    subscribe(organization=tenant.organization, member=member)
+    mailbox.refusal = "451 Try again later, secret-of-the-server"
+    tell()
+    deliver_events()
+    assert results() == [("pending", 1, "The mail server answered 451.")]
+    mailbox.refusal = ""
+    assert later() == 1
+    assert results() == [("delivered", 2, "")]
+    assert len(mailbox.mails) == 1
+
+
+def test_without_a_mail_server_the_log_names_the_setting(
+    tenant: Tenant, member: Member, tell: Tell, results: Results, settings: Any
+) -> None:
+    settings.EMAIL_HOST = ""
+    subscribe(organization=tenant.organization, member=member)
+    tell()
+    deliver_events()
+    assert results() == [("pending", 1, "EMAIL_URL is not set, so no mail can be sent.")]
+
+
+def test_a_server_that_does_not_answer_is_an_attempt(
+    tenant: Tenant, member: Member, tell: Tell, results: Results, settings: Any
+) -> None:
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 1
+    settings.DEFAULT_FROM_EMAIL = "a@example.com"
+    subscribe(organization=tenant.organization, member=member)
+    tell()
+    deliver_events()
+    assert results() == [("pending", 1, "The mail server could not be reached.")]
+
+
+def test_a_name_adds_no_header_to_a_mail(
+    tenant: Tenant, member: Member, mailbox: Mailbox, tell: Tell
+) -> None:
+    subscribe(organization=tenant.organization, member=member)
+    tell("Prod\r\nBcc: victim@example.com\r\n\r\nHello")
+    deliver_events()
+    [mail] = mailbox.mails
+    assert mail["Bcc"] is None
+    assert mail["X-Recipients"] == member.email
+    assert "\n" not in mail["Subject"]
+
+
+def test_mail_of_an_organization_goes_to_its_members_alone(tenant: Tenant, member: Member) -> None:
+    other = make_member(factories.make_tenant("Other").organization, email="them@example.com")
+    before = everything()
+    for fields in (
+        {"organization": tenant.organization, "email": "anybody@example.com"},
+        {"organization": tenant.organization, "member": other},
+        {"organization": None, "member": member},
+        {"organization": None},
+    ):
+        with pytest.raises(InvalidRequest):
+            Subscription.objects.create_subscription(form="email", **fields)
+    assert everything() == before
+
+
+def test_a_chat_gets_one_line_in_which_names_are_text(
+    tenant: Tenant, receiver: Receiver, tell: Tell
+) -> None:
+    Subscription.objects.create_subscription(
+        organization=tenant.organization, form="slack", url=receiver.url
+    )
+    Event.objects.all().delete()
+    tell("<!channel> & <https://evil.example|here>")
+    deliver_events()
+    [(headers, body)] = receiver.messages
+    assert "webhook-signature" not in headers
+    assert json.loads(body) == {
+        "text": "The API key &lt;!channel&gt; &amp; &lt;https://evil.example|here&gt; "
+        "(sk-cw-abc…xyz) was created."
+    }

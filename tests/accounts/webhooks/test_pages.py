@@ -1,0 +1,111 @@
+"""The pages of notifications: what operators add, see and send again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks.models import Delivery, Subscription
+from config.events.outbox import Event
+from tests.support.console import SUBMIT, listing, messages_of, page
+from tests.support.database.snapshots import everything
+from tests.support.factories import Tenant
+from tests.support.governance import make_member
+from tests.support.upstreams.receiving import Receiver, verify
+
+FORM: dict[str, Any] = {
+    "organization": "", "form": "webhook", "name": "", "url": "", "email": "", "member": "",
+}  # fmt: skip
+
+
+def add(operator: Client, **fields: Any) -> Any:
+    address = reverse("admin:accounts_subscription_add")
+    return operator.post(address, {**FORM, **fields}, follow=True)
+
+
+def act(operator: Client, row: Any, name: str, **fields: str) -> Any:
+    address = reverse(
+        f"admin:{row._meta.app_label}_{row._meta.model_name}_{name}", args=[str(row.pk)]
+    )
+    return operator.post(address, {**SUBMIT, **fields}, follow=True)
+
+
+def test_an_operator_adds_a_webhook_tests_it_and_sends_the_test_again(
+    operator: Client, tenant: Tenant, receiver: Receiver
+) -> None:
+    Event.objects.all().delete()
+    shown = add(operator, organization=str(tenant.organization.pk), url=receiver.url)
+    row = Subscription.objects.get()
+    [text] = [text for text in messages_of(shown) if "whsec_" in text]
+    secret = text.split()[-1]
+    assert "whsec_" not in operator.get(page(row)).content.decode()
+
+    act(operator, row, "send_test")
+    deliver_events()
+    headers, body = receiver.messages[-1]
+    assert verify(secret, headers, body)["type"] == "webhook.test"
+
+    delivery = Delivery.objects.get()
+    log = operator.get(listing(Delivery), {"organization__id__exact": tenant.organization.pk})
+    assert "webhook.test" in log.content.decode()
+    assert receiver.url in operator.get(page(delivery)).content.decode()
+    act(operator, delivery, "redeliver")
+    deliver_events()
+    assert receiver.ids == [str(delivery.event_id)] * 2
+
+    shown = act(operator, row, "rotate", overlap="0")
+    assert any("whsec_" in text for text in messages_of(shown))
+    act(operator, row, "disable")
+    assert Subscription.objects.get().disabled
+    shown = act(operator, delivery, "redeliver")
+    assert any("is disabled" in text for text in messages_of(shown))
+    act(operator, row, "enable")
+    act(operator, row, "remove")
+    assert not Subscription.objects.exists()
+
+
+def test_kinds_are_chosen_and_changed(operator: Client, tenant: Tenant) -> None:
+    member = make_member(tenant.organization)
+    add(
+        operator,
+        organization=str(tenant.organization.pk),
+        form="email",
+        member=str(member.pk),
+        kinds=["key.created"],
+    )
+    row = Subscription.objects.get()
+    assert (row.kinds, row.receiver) == (["key.created"], member.email)
+    operator.post(page(row), {"name": "Keys", "kinds": ["key.revoked", "balance.low"]})
+    row.refresh_from_db()
+    assert (row.name, row.kinds) == ("Keys", ["key.revoked", "balance.low"])
+    operator.post(page(row), {"name": "Keys"})
+    row.refresh_from_db()
+    assert row.kinds is None
+
+
+def test_operators_have_receivers_of_their_own(operator: Client) -> None:
+    add(operator, form="email", email="ops@example.com", kinds=["grant.waiting"])
+    row = Subscription.objects.get()
+    assert (row.organization, row.receiver) == (None, "ops@example.com")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"url": "http://hooks.example.com"}, "must begin with https"),
+        ({"url": "https://127.0.0.1.nip.example/?x=1"}, "query"),
+        ({"form": "email", "email": "x@example.com"}, "one of its members"),
+        ({"url": "https://hooks.example.com", "kinds": ["grant.waiting"]}, "no kind of event"),
+    ],
+)
+def test_a_refusal_is_shown_and_changes_nothing(
+    operator: Client, tenant: Tenant, fields: dict[str, Any], text: str
+) -> None:
+    before = everything()
+    shown = add(operator, organization=str(tenant.organization.pk), **fields)
+    assert text in shown.content.decode()
+    assert everything() == before
