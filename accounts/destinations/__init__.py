@@ -1,0 +1,1 @@
+"""Broadcast destinations: where organizations want the metadata of their generations sent."""

@@ -1,0 +1,249 @@
+"""The page of broadcast destinations."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.http import HttpRequest
+
+from accounts.admin.forms import initial_workspace
+from accounts.destinations.models import BroadcastDestination, DestinationNotFound
+from accounts.destinations.receivers import (
+    MASK,
+    METHODS,
+    URL_MEMBERS,
+    InvalidReceiver,
+    Receiver,
+    read_receiver,
+)
+from accounts.destinations.rules import InvalidRules, check_rules
+from accounts.models import ApiKey, Region
+from config.changes.kinds import FourEyes, Kind
+from config.console.actions import Message, transition
+from config.console.base import ConsoleAdmin
+from config.console.forms import ConsoleForm
+from config.console.unfold import SelectWidget, TextareaWidget, display
+from config.secrets import DecryptionFailed
+
+_RECEIVER: Final = ("url", "method", "headers")
+_STATES: Final = {"delivering": "success", "failing": "danger", "off": "warning"}
+
+
+class RulesField(forms.JSONField):
+    """Takes filter rules as JSON; without rules it is empty."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return "" if value is None else super().prepare_value(value)
+
+
+class DestinationForm(ConsoleForm):
+    """Takes a destination; the values of its headers are written, and never shown."""
+
+    refusal_fields = {"too_many_destinations": "kind"}
+
+    headers = forms.CharField(
+        required=False,
+        widget=TextareaWidget(attrs={"rows": 4, "autocomplete": "off", "spellcheck": "false"}),
+        help_text="A header a line, such as Authorization: Bearer TOKEN. A stored value is shown "
+        f"as {MASK}; leave it so to keep it. A new host needs every value again.",
+    )
+    regions = forms.MultipleChoiceField(
+        choices=Region.choices,
+        initial=[Region.GLOBAL.value],
+        widget=forms.CheckboxSelectMultiple(),
+        help_text="Generations that were served in one of these regions are sent.",
+    )
+    method = forms.ChoiceField(
+        choices=[(name, name) for name in METHODS],
+        widget=SelectWidget(),
+        required=False,
+        help_text="OpenTelemetry collectors take POST alone.",
+    )
+
+    filter_rules = RulesField(
+        required=False,
+        widget=TextareaWidget(attrs={"rows": 6, "spellcheck": "false"}),
+        help_text="Rules as JSON, as the API takes them. Empty: no rule.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "headers" in self.fields:
+            lines = (f"{name}: {MASK}" for name in self.instance.header_names)
+            self.initial["headers"] = "\n".join(lines)
+
+    def clean_sampling_rate(self) -> Any:
+        rate = self.cleaned_data["sampling_rate"]
+        if not 0 < rate <= 1:
+            raise forms.ValidationError("Must be from 0.0001 to 1.")
+        return rate
+
+    def clean_filter_rules(self) -> Any:
+        rules = self.cleaned_data["filter_rules"]
+        try:
+            return None if rules is None else check_rules(rules)
+        except InvalidRules as exc:
+            raise forms.ValidationError(str(exc)) from None
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        self._check_keys(cleaned)
+        kind = cleaned.get("kind") or self.instance.kind
+        if kind and "url" in cleaned and "headers" in cleaned:
+            cleaned["receiver"] = self._read_receiver(kind, cleaned)
+        return cleaned
+
+    def _check_keys(self, cleaned: dict[str, Any]) -> None:
+        workspace = cleaned.get("workspace") or getattr(self.instance, "workspace", None)
+        hashes = set(cleaned.get("api_key_hashes") or ())
+        # A stored one may name a key that was revoked later.
+        hashes -= set(self.initial.get("api_key_hashes") or ())
+        if hashes and workspace is not None:
+            own = ApiKey.objects.for_organization(workspace.organization_id)
+            if own.filter(digest__in=hashes).count() != len(hashes):
+                self.add_error(
+                    "api_key_hashes", "One of the keys does not belong to the organization."
+                )
+
+    def _read_receiver(self, kind: str, cleaned: dict[str, Any]) -> Receiver | None:
+        headers = {}
+        for line in filter(None, map(str.strip, cleaned["headers"].splitlines())):
+            name, _, value = line.partition(":")
+            headers[name.strip()] = value.strip()
+        config = {URL_MEMBERS[kind]: cleaned["url"], "headers": headers}
+        if kind == BroadcastDestination.Kind.WEBHOOK:
+            config["method"] = cleaned.get("method") or "POST"
+        elif cleaned.get("method") not in ("", None, "POST"):
+            self.add_error("method", "An OpenTelemetry collector takes POST alone.")
+        stored = None
+        if not self.instance._state.adding:
+            try:
+                stored = BroadcastDestination.objects.get(pk=self.instance.pk).receiver()
+            except DecryptionFailed:
+                stored = None
+            except BroadcastDestination.DoesNotExist:
+                raise DestinationNotFound from None
+        try:
+            return read_receiver(kind, config, settings.EGRESS_POLICY, stored=stored)
+        except InvalidReceiver as exc:
+            name = exc.path.partition(".")[0]
+            place = name if name in _RECEIVER else "url"
+            self.add_error(place, f"{exc.path}: {exc.why}" if "." in exc.path else exc.why)
+            return None
+
+
+_CONTENT: Final = ("has_cost", "has_identity", "has_request_context")
+_SELECTION: Final = ("sampling_rate", "regions", "api_key_hashes", "filter_rules")
+_EDITED: Final = ("name", "is_enabled", *_SELECTION, *_CONTENT)
+
+
+@admin.register(BroadcastDestination)
+class DestinationAdmin(ConsoleAdmin):
+    """Lists where organizations have the metadata of their generations sent."""
+
+    form = DestinationForm
+    list_display = (
+        "name", "kind", "host", "status", "organization", "workspace", "sent", "created_at",
+    )  # fmt: skip
+    list_select_related = ("organization", "workspace__organization", "progress")
+    list_filter = ("is_enabled", "kind")
+    search_fields = ("name", "url", "organization__name")
+    uuid_search_fields = ("id", "organization_id", "workspace_id")
+    autocomplete_fields = ("workspace",)
+    actions_detail = ("remove",)
+    empty_hint = "A destination is sent the metadata of a workspace's generations, never texts."
+    add_fieldsets = (
+        (None, {"fields": ("workspace", "name", "kind", "is_enabled")}),
+        ("Receiver", {"fields": _RECEIVER}),
+        ("Content", {"fields": _CONTENT}),
+        ("Selection", {"fields": _SELECTION}),
+    )
+    fieldsets = (
+        (None, {"fields": (("name", "kind"), ("organization", "workspace"), "is_enabled")}),
+        ("Delivery", {"fields": ("status", "sent", "skipped", "served_until", "last_error")}),
+        ("Receiver", {"fields": _RECEIVER}),
+        ("Content", {"fields": _CONTENT}),
+        ("Selection", {"fields": _SELECTION}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = (
+        "organization", "status", "sent", "skipped", "served_until", "last_error", "id",
+        "created_at", "updated_at",
+    )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).filter(workspace__deleted_at=None)
+
+    def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
+        return initial_workspace(tenant_id)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        # The ciphertext is bound to the workspace, and the members of a configuration to the type.
+        return (*self.readonly_fields, "workspace", "kind") if obj else self.readonly_fields
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Shows the names of the headers to operators who may not change them."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return fieldsets
+        shown = {"fields": ("url", "method", "header_names")}
+        return [(name, shown if name == "Receiver" else rest) for name, rest in fieldsets]
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> BroadcastDestination:
+        given = form.cleaned_data
+        destination: BroadcastDestination = BroadcastDestination.objects.create_destination(
+            given["workspace"],
+            kind=given["kind"],
+            receiver=given["receiver"],
+            **{name: given[name] for name in _EDITED},
+        )
+        return destination
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        given = form.cleaned_data
+        stored = BroadcastDestination.objects.select_related("progress").get(pk=obj.pk)
+        names = [name for name in form.changed_data if name in _EDITED]
+        stored.edit(receiver=given["receiver"], **{name: given[name] for name in names})
+
+    @display(description="Status", label=_STATES)
+    def status(self, destination: BroadcastDestination) -> str:
+        return destination.progress.state if destination.is_enabled else "off"
+
+    @display(description="Sent", ordering="progress__sent")
+    def sent(self, destination: BroadcastDestination) -> str:
+        return f"{destination.progress.sent:,}"
+
+    @display(description="Given up")
+    def skipped(self, destination: BroadcastDestination) -> str:
+        return f"{destination.progress.skipped:,}"
+
+    @display(description="Served until")
+    def served_until(self, destination: BroadcastDestination) -> Any:
+        return destination.progress.cursor_at
+
+    @display(description="Last error")
+    def last_error(self, destination: BroadcastDestination) -> str:
+        return destination.progress.last_error or "none"
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.delete_broadcastdestination")
+
+    @transition(
+        description="Delete",
+        question="The headers are erased and nothing more is sent. This cannot be undone.",
+        submit="Delete the destination",
+        permission="remove",
+        icon="delete",
+        danger=True,
+        four_eyes=FourEyes((Kind.DELETIONS,), "accounts.delete_broadcastdestination"),
+    )
+    def remove(self, request: HttpRequest, destination: BroadcastDestination, form: Any) -> Message:
+        destination.remove()
+        return messages.SUCCESS, f"{destination} is deleted."

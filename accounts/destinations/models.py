@@ -1,0 +1,320 @@
+"""Broadcast destinations of workspaces, and how far each has been served."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, ClassVar, Final, Self
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from accounts.destinations.receivers import MASK, METHODS, Receiver, host_of, read_headers
+from accounts.models.cells import StayStill
+from accounts.models.edits import write_fields
+from accounts.models.organizations import Organization
+from accounts.models.terms import Region
+from accounts.models.workspaces import Workspace, require_workspace
+from config import secrets
+from config.api.errors import Conflict, NotFound
+from config.audit.triggers import Audit
+from config.models import BaseModel
+
+MAX_OF_A_TYPE: Final = 5
+MOST_IN_A_BATCH: Final = 200
+"""The generations that one request to a receiver has at most."""
+
+
+class DestinationNotFound(NotFound):
+    message = "The destination does not exist."
+
+
+class TooManyDestinations(Conflict):
+    error_type = "too_many_destinations"
+    message = (
+        f"A workspace has at most {MAX_OF_A_TYPE} destinations of a type. Delete one, or change it."
+    )
+
+
+class DestinationQuerySet(models.QuerySet["BroadcastDestination"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id, workspace__deleted_at=None)
+
+    def broadcasting(self) -> Self:
+        """Narrows to the enabled destinations of workspaces that broadcast."""
+        return self.filter(
+            is_enabled=True,
+            workspace__is_observability_broadcast_enabled=True,
+            workspace__deleted_at=None,
+        )
+
+
+class DestinationManager(models.Manager.from_queryset(DestinationQuerySet)):  # type: ignore[misc]
+    def create_destination(
+        self, workspace: Workspace, *, kind: str, receiver: Receiver, **fields: Any
+    ) -> BroadcastDestination:
+        """Creates a destination that is sent what ends from now on.
+
+        Raises :class:`TooManyDestinations`, and :class:`WorkspaceNotFound` for a workspace that was
+        deleted meanwhile.
+        """
+        with transaction.atomic():
+            Organization.objects.lock(workspace.organization_id)
+            require_workspace(workspace.pk)
+            if self.filter(workspace=workspace, kind=kind).count() >= MAX_OF_A_TYPE:
+                raise TooManyDestinations
+            destination: BroadcastDestination = self.model(
+                organization_id=workspace.organization_id,
+                workspace=workspace,
+                kind=kind,
+                **fields,
+            )
+            destination._take_receiver(receiver)
+            destination.save(force_insert=True)
+            progress = BroadcastProgress.objects.create(destination=destination, cursor_at=Now())
+            progress.refresh_from_db(fields=["cursor_at"])
+        return destination
+
+
+class BroadcastDestination(BaseModel):
+    """A receiver of the metadata of a workspace's generations; its headers are write-only."""
+
+    class Kind(models.TextChoices):
+        OTEL_COLLECTOR = "otel-collector", "OpenTelemetry collector"
+        WEBHOOK = "webhook", "webhook"
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="destinations", editable=False
+    )
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="destinations")
+    kind = models.CharField("type", max_length=32, choices=Kind)
+    name = models.CharField(max_length=255)
+    url = models.CharField(
+        "URL", max_length=2048, help_text="Receives OTLP over HTTP as JSON. Must begin with https."
+    )
+    method = models.CharField(
+        max_length=8, choices=[(name, name) for name in METHODS], default="POST"
+    )
+    header_names = ArrayField(models.CharField(max_length=100), default=list, editable=False)
+    sealed = models.BinaryField(editable=False)
+    is_enabled = models.BooleanField("enabled", default=True)
+    sampling_rate = models.DecimalField(
+        max_digits=5,
+        decimal_places=4,
+        default=1,
+        help_text="The share of sessions, or of generations without a session, that is sent.",
+    )
+    regions = ArrayField(models.CharField(max_length=16, choices=Region), default=list)
+    api_key_hashes = ArrayField(
+        models.CharField(max_length=64),
+        null=True,
+        blank=True,
+        verbose_name="API key hashes",
+        help_text="Only the generations of these keys are sent. Empty: those of all keys.",
+    )
+    filter_rules = models.JSONField(null=True, blank=True)
+    has_cost = models.BooleanField(
+        "cost", default=False, help_text="Sends costs and what they are made of."
+    )
+    has_identity = models.BooleanField(
+        "identity",
+        default=False,
+        help_text="Sends the end user, the API key, its creator and the application.",
+    )
+    has_request_context = models.BooleanField(
+        "request context",
+        default=False,
+        help_text="Sends the route, the attempts, the region, the request's id and the user agent.",
+    )
+
+    objects = DestinationManager()
+
+    class Meta:
+        verbose_name = "broadcast destination"
+        ordering = ("created_at", "id")
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(sampling_rate__gt=0, sampling_rate__lte=1),
+                name="destination_sampling_rate",
+            ),
+            models.CheckConstraint(
+                condition=Q(kind__in=("otel-collector", "webhook")), name="destination_kind"
+            ),
+            models.CheckConstraint(
+                condition=Q(url__startswith="https://"), name="destination_https"
+            ),
+            models.CheckConstraint(condition=Q(regions__len__gt=0), name="destination_regions"),
+        ]
+        triggers = [StayStill(), Audit(masked=("sealed",))]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def host(self) -> str:
+        return host_of(self.url)
+
+    @property
+    def shown_headers(self) -> dict[str, str]:
+        """The headers with masked values."""
+        return dict.fromkeys(self.header_names, MASK)
+
+    def receiver(self) -> Receiver:
+        """Decrypts the headers; raises :class:`config.secrets.DecryptionFailed`."""
+        headers: dict[str, str] = {}
+        if self.sealed:
+            sealed = bytes(self.sealed)
+            headers = read_headers(secrets.unseal(sealed, associated=self._associated))
+        return Receiver(self.url, self.method, headers)
+
+    def edit(self, *, receiver: Receiver | None = None, **changes: Any) -> bool:
+        """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
+
+        A destination that is enabled is sent what ends from then on, not what ended before. Any
+        change of the receiver is tried at once. Raises :class:`DestinationNotFound` when the
+        destination was deleted meanwhile.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            was_enabled, before = self.is_enabled, self._receiver_columns()
+            if receiver is not None and not self._has_receiver(receiver):
+                self._take_receiver(receiver)
+                self.save_fields("url", "method", "header_names", "sealed")
+            is_changed = write_fields(self, changes)
+            is_moved = self._receiver_columns() != before
+            if self.is_enabled and not was_enabled:
+                self.restart()
+            elif is_moved:
+                self.progress.forget_failures()
+        return is_changed or is_moved
+
+    def remove(self) -> None:
+        """PRESENT → DELETED. Nothing is sent any more; raises :class:`DestinationNotFound`."""
+        with transaction.atomic():
+            self._lock_present()
+            self.delete()
+
+    def close(self) -> None:
+        """PRESENT → DISABLED, with its workspace. Erases the headers, which nobody can read."""
+        self.is_enabled, self.sealed, self.header_names = False, b"", []
+        self.save_fields("is_enabled", "sealed", "header_names")
+
+    def restart(self) -> None:
+        """Lets the destination be sent only what ends from now on."""
+        self.progress.restart()
+
+    def rewrap(self) -> bool:
+        """Encrypts the headers with the first credential key; returns whether the row changed.
+
+        Raises :class:`config.secrets.DecryptionFailed` when no configured key decrypts them.
+        """
+        with transaction.atomic():
+            self.refresh_from_db(
+                from_queryset=BroadcastDestination._base_manager.select_for_update()
+            )
+            sealed = bytes(self.sealed)
+            if not sealed or secrets.is_current(sealed):
+                return False
+            self.sealed = secrets.rewrap(sealed, associated=self._associated)
+            self.save_fields("sealed")
+        return True
+
+    @property
+    def _associated(self) -> str:
+        return f"{self.pk}|{self.organization_id}|{self.workspace_id}|broadcast"
+
+    def _receiver_columns(self) -> tuple[Any, ...]:
+        return self.url, self.method, bytes(self.sealed)
+
+    def _has_receiver(self, receiver: Receiver) -> bool:
+        try:
+            return self.receiver() == receiver
+        except secrets.DecryptionFailed:
+            return False
+
+    def _take_receiver(self, receiver: Receiver) -> None:
+        self.url, self.method = receiver.url, receiver.method
+        self.header_names = list(receiver.headers)
+        self.sealed = b""
+        if receiver.headers:
+            self.sealed = secrets.seal(receiver.secret(), associated=self._associated)
+
+    def _lock_present(self) -> None:
+        try:
+            self.refresh_from_db(
+                from_queryset=BroadcastDestination._base_manager.select_for_update()
+            )
+        except BroadcastDestination.DoesNotExist:
+            raise DestinationNotFound from None
+
+
+class BroadcastProgress(models.Model):
+    """How far a destination has been served: everything admitted before the cursor is done.
+
+    Generations before the cursor that had not ended are in :class:`BroadcastWait`. The sender
+    writes the row; it is apart from the destination, whose changes are audited.
+    """
+
+    destination = models.OneToOneField(
+        BroadcastDestination, on_delete=models.CASCADE, primary_key=True, related_name="progress"
+    )
+    cursor_at = models.DateTimeField(help_text="Compared with the time of admission.")
+    cursor_id = models.CharField(max_length=48, default="", db_collation="C")
+    batch = models.IntegerField(
+        default=MOST_IN_A_BATCH, help_text="Generations in the next request at most."
+    )
+    failures = models.IntegerField(default=0, help_text="Failed requests since the last success.")
+    failing_since = models.DateTimeField(null=True)
+    retry_at = models.DateTimeField(null=True)
+    last_error = models.CharField(max_length=255, default="")
+    succeeded_at = models.DateTimeField(null=True)
+    sent = models.BigIntegerField(default=0)
+    skipped = models.BigIntegerField(default=0, help_text="Generations that were given up.")
+
+    # What a new beginning forgets.
+    _HEALTHY: ClassVar[dict[str, Any]] = {
+        "failures": 0,
+        "failing_since": None,
+        "retry_at": None,
+        "last_error": "",
+        "batch": MOST_IN_A_BATCH,
+    }
+
+    def __str__(self) -> str:
+        return f"{self.destination_id} at {self.cursor_at:%Y-%m-%d %H:%M:%S}"
+
+    @property
+    def state(self) -> str:
+        """``failing`` while the last request failed, else ``delivering``."""
+        return "failing" if self.failures else "delivering"
+
+    def forget_failures(self) -> None:
+        """Lets the receiver be tried at once."""
+        BroadcastProgress.objects.filter(pk=self.pk).update(**self._HEALTHY)
+
+    def restart(self) -> None:
+        """Moves the cursor to now and forgets what waits."""
+        BroadcastProgress.objects.filter(pk=self.pk).update(
+            cursor_at=Now(), cursor_id="", **self._HEALTHY
+        )
+        BroadcastWait.objects.filter(destination=self.pk).delete()
+
+
+class BroadcastWait(models.Model):
+    """A generation that had not ended when the cursor of a destination passed it."""
+
+    destination = models.ForeignKey(
+        BroadcastDestination, on_delete=models.CASCADE, related_name="waits", db_index=False
+    )
+    generation_id = models.CharField(max_length=48, db_collation="C")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=("destination", "generation_id"), name="broadcast_wait_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.generation_id

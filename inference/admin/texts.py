@@ -1,0 +1,166 @@
+"""Reading and deleting stored inputs and outputs; each reading is an entry of the audit log."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from uuid import UUID
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+from accounts.models import ApiKey, Organization, Workspace
+from config.audit.context import record_reading
+from config.console.actions import Message, transition
+from config.console.base import actor_of
+from config.console.forms import NoteField
+from config.console.unfold import unfold_action
+from inference.models import Generation
+from inference.texts.deleting import delete_texts
+from inference.texts.lookup import find_content
+
+_QUESTION: Final = (
+    "Deletes the stored inputs and outputs of all requests that were admitted until now. They "
+    "cannot be read again. Generations, usage and costs stay."
+)
+
+
+class ReadingForm(forms.Form):
+    """Asks for the reason."""
+
+    reason = NoteField(help_text="Why you must read it. The audit log keeps it with your name.")
+
+
+class TextActions(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Adds the actions of the stored text to the page of a generation."""
+
+    def has_read_text_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Returns whether the operator may read texts: no role may, unless somebody adds it."""
+        return request.user.has_perm("inference.view_storedtext")
+
+    def has_delete_text_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_organization")
+
+    @unfold_action(
+        description="Read input and output",
+        permissions=["read_text"],
+        url_path="read-text",
+        icon="visibility",
+    )
+    def read_text(self: Any, request: HttpRequest, object_id: str) -> HttpResponse:
+        generation = self.get_object(request, unquote(object_id))
+        if generation is None:
+            refused: HttpResponse = self.redirect_to_index(request, object_id)
+            return refused
+        form = ReadingForm(request.POST if request.method == "POST" else None)
+        if not form.is_valid():
+            return _render(self, request, generation, form=form)
+        content = find_content(generation.organization_id, generation.pk)
+        # The entry comes first: nothing is shown that the log does not have.
+        record_reading(
+            actor_of(request),
+            object_id=generation.pk,
+            organization_id=generation.organization_id,
+            reason=form.cleaned_data["reason"],
+            outcome="not stored" if content is None else "shown",
+        )
+        if content is None:
+            self.message_user(
+                request, "No input and output of this generation is stored.", messages.INFO
+            )
+            back: HttpResponse = self.redirect(request, self.url_of(request, generation))
+            return back
+        return _render(self, request, generation, sides=_describe(content))
+
+    @transition(
+        description="Delete input and output",
+        question="Deletes the stored input and output of this request. They cannot be read again. "
+        "The generation, its usage and its cost stay.",
+        submit="Delete the text",
+        permission="delete_text",
+        icon="delete_sweep",
+        danger=True,
+    )
+    def delete_text(self, request: HttpRequest, generation: Generation, form: Any) -> Message:
+        deleted = delete_texts(
+            generation.organization_id, generation_id=generation.pk, by=actor_of(request)
+        )
+        return _report(deleted)
+
+
+class DeleteTexts(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Adds the deletion of all stored texts to the page of their owner."""
+
+    def has_delete_texts_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_organization")
+
+    @transition(
+        description="Delete stored texts",
+        question=_QUESTION,
+        submit="Delete the texts",
+        permission="delete_texts",
+        icon="delete_sweep",
+        danger=True,
+    )
+    def delete_texts(
+        self, request: HttpRequest, owner: ApiKey | Workspace | Organization, form: Any
+    ) -> Message:
+        return _report(delete_texts_of(owner, by=actor_of(request)))
+
+
+def delete_texts_of(owner: ApiKey | Workspace | Organization, *, by: str) -> int:
+    """Deletes the texts of a key, a workspace or an organization; returns their number."""
+    match owner:
+        case ApiKey():
+            return delete_texts(owner.organization_id, api_key_id=owner.pk, by=by)
+        case Workspace():
+            return delete_texts(owner.organization_id, workspace_id=owner.pk, by=by)
+    organization_id: UUID = owner.pk
+    return delete_texts(organization_id, by=by)
+
+
+def _report(deleted: int) -> Message:
+    if not deleted:
+        return messages.INFO, "No text was stored. What still waits is not stored any more."
+    return messages.SUCCESS, f"{deleted:,} {'text is' if deleted == 1 else 'texts are'} deleted."
+
+
+def _describe(content: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns the titles and the texts of the page."""
+    output = content["output"]
+    sides = [
+        ("Input", _write(content["input"])),
+        ("Reasoning", output["reasoning"]),
+        ("Completion", output["completion"]),
+        ("Calls of tools", _write(output.get("tool_calls"))),
+        ("Error", _write(content["error"])),
+    ]
+    if content["is_truncated"]:
+        sides.append(("Shortened", "A side was longer than the 1 MiB that is stored."))
+    return [(title, text) for title, text in sides if text]
+
+
+def _write(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) if value else ""
+
+
+def _render(
+    page: Any, request: HttpRequest, generation: Generation, **context: Any
+) -> HttpResponse:
+    request.current_app = page.admin_site.name
+    return TemplateResponse(
+        request,
+        "admin/inference/text.html",
+        {
+            **page.admin_site.each_context(request),
+            "title": "Input and output",
+            "opts": page.opts,
+            "generation": generation,
+            "back": page.url_of(request, generation),
+            **context,
+        },
+        headers={"Cache-Control": "no-store"},
+    )

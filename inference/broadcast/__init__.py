@@ -1,0 +1,1 @@
+"""Sends the metadata of ended generations to the broadcast destinations of organizations."""

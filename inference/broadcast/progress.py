@@ -1,0 +1,157 @@
+"""Stores how far a destination was served, after a request to it succeeded or failed.
+
+A result is stored only if nobody has moved the cursor meanwhile: another process, or an operator
+who has switched the destination on anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import F, QuerySet
+from django.db.models.functions import Coalesce, Now
+
+from accounts.destinations.models import MOST_IN_A_BATCH
+from accounts.models import BroadcastProgress, BroadcastWait
+from inference.broadcast.metrics import count_generations, count_request
+from inference.broadcast.reading import KEPT, Page, count_between, oldest_kept_id
+from inference.broadcast.transport import Answer
+
+logger = logging.getLogger("causeway.broadcast")
+
+_FIRST_RETRY_SECONDS: Final = 5.0
+_LAST_RETRY_SECONDS: Final = 600.0
+
+
+def store_success(page: Page, rejected: int = 0) -> bool:
+    """Moves the cursor behind a page that was taken, or of which nothing was to be sent.
+
+    ``rejected`` spans of it were refused for good. Returns whether the cursor was where it had
+    been.
+    """
+    sent = len(page.generations) - rejected
+    changes: dict[str, Any] = _moved(page)
+    if page.generations:
+        changes |= {
+            "failures": 0,
+            "failing_since": None,
+            "retry_at": None,
+            "last_error": "",
+            "succeeded_at": Now(),
+            "batch": min(page.destination.progress.batch * 2, MOST_IN_A_BATCH),
+            "sent": F("sent") + sent,
+            "skipped": F("skipped") + rejected,
+        }
+    if not _store(page, changes, has_ended=True):
+        return False
+    if page.generations:
+        count_request("taken")
+        count_generations("sent", sent)
+        _count_skipped(page, rejected, "the receiver rejected them", page.generations[-1].pk)
+    return True
+
+
+def store_failure(page: Page, answer: Answer, now: datetime) -> None:
+    """Lets the page be sent again later, and gives up what is too old.
+
+    A receiver that refuses the body itself gets half as much next time, and a single generation
+    that it refuses is given up, so that one bad row stops nothing.
+    """
+    count_request("failed")
+    progress = page.destination.progress
+    failures = progress.failures + 1
+    logger.warning(
+        "destination %s at %s: %s; %d failures",
+        page.destination.pk,
+        page.destination.host,
+        answer.detail,
+        failures,
+    )
+    changes: dict[str, Any] = {
+        "failures": failures,
+        "failing_since": Coalesce(F("failing_since"), Now()),
+        "retry_at": Now() + timedelta(seconds=_pause(failures, answer)),
+        "last_error": answer.error[:255],
+    }
+    if answer.is_body_refused:
+        changes["batch"] = max(len(page.generations) // 2, 1)
+        if len(page.generations) == 1:
+            changes |= {**_moved(page), "skipped": F("skipped") + 1}
+            if _store(page, changes, has_ended=True):
+                _count_skipped(page, 1, answer.error, page.generations[0].pk)
+            return
+    if _store(page, changes, has_ended=False):
+        _give_up(page, now)
+
+
+def _give_up(page: Page, now: datetime) -> None:
+    """Skips what has not been taken for a day; counts it and says what it was."""
+    destination, bound = page.destination, now - KEPT
+    waits = BroadcastWait.objects.filter(
+        destination=destination.pk, generation_id__lt=oldest_kept_id(now)
+    )
+    given_up = waits.delete()[0]
+    first, last = "", ""
+    since = destination.progress.cursor_at
+    moved = {}
+    if since < bound:
+        count, first, last = count_between(destination, since, bound)
+        given_up += count
+        moved = {"cursor_at": bound, "cursor_id": ""}
+    if moved or given_up:
+        _row(page).update(**moved, skipped=F("skipped") + given_up)
+        _count_skipped(page, given_up, "not taken for a day", f"{first} to {last}")
+
+
+def _count_skipped(page: Page, number: int, why: str, which: str) -> None:
+    if number:
+        count_generations("skipped", number)
+        logger.warning(
+            "destination %s: %d generations are given up (%s): %s",
+            page.destination.pk,
+            number,
+            why,
+            which,
+        )
+
+
+def _pause(failures: int, answer: Answer) -> float:
+    pause = min(_FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 20), _LAST_RETRY_SECONDS)
+    return max(pause, min(answer.retry_after, _LAST_RETRY_SECONDS))
+
+
+def _moved(page: Page) -> dict[str, Any]:
+    if page.cursor_at is None:
+        return {}
+    return {"cursor_at": page.cursor_at, "cursor_id": page.cursor_id}
+
+
+def _row(page: Page) -> QuerySet[BroadcastProgress]:
+    """Returns the progress as long as its cursor is where it was when the page was read."""
+    before = page.destination.progress
+    return BroadcastProgress.objects.filter(
+        pk=before.pk, cursor_at=before.cursor_at, cursor_id=before.cursor_id
+    )
+
+
+def _store(page: Page, changes: dict[str, Any], *, has_ended: bool) -> bool:
+    """Stores a result, unless somebody has moved the cursor meanwhile."""
+    with transaction.atomic():
+        if changes and not _row(page).update(**changes):
+            return False
+        if has_ended:
+            destination = page.destination.pk
+            BroadcastWait.objects.filter(
+                destination=destination, generation_id__in=page.ended
+            ).delete()
+            BroadcastWait.objects.bulk_create(
+                [
+                    BroadcastWait(destination_id=destination, generation_id=pk)
+                    for pk in page.running
+                ],
+                ignore_conflicts=True,
+            )
+    return True

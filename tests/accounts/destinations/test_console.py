@@ -1,0 +1,88 @@
+"""The console's page of broadcast destinations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from accounts.models import BroadcastDestination
+from tests.support.broadcast.destinations import MASK, SECRET, make_destination
+from tests.support.console import SUBMIT, change, listing, messages_of, page
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+
+FORM: dict[str, Any] = {
+    "name": "Traces",
+    "kind": "otel-collector",
+    "is_enabled": "on",
+    "url": "https://otel.example/v1/traces",
+    "method": "POST",
+    "headers": f"Authorization: {SECRET}\r\n\r\nX-Data: a",
+    "sampling_rate": "1",
+    "regions": ["global", "us"],
+    "has_cost": "on",
+}
+
+
+def test_add_a_destination(operator: Client, tenant: Tenant) -> None:
+    form = {**FORM, "workspace": str(tenant.workspace.pk)}
+    answer = operator.post(listing(BroadcastDestination, "add"), form, follow=True)
+    destination = BroadcastDestination.objects.get()
+    assert answer.status_code == 200
+    assert destination.receiver().headers == {"Authorization": SECRET, "X-Data": "a"}
+    assert (destination.regions, destination.has_cost) == (["global", "us"], True)
+    answer = operator.get(page(destination))
+    text = answer.content.decode()
+    assert answer.context["adminform"].form["filter_rules"].value() == ""
+    assert f"Authorization: {MASK}" in text
+    assert "canary" not in text
+    assert "canary" not in operator.get(listing(BroadcastDestination)).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("url", "http://otel.example"), ("url", "https://10.0.0.1"), ("headers", "Host: a"),
+        ("headers", "nonsense"), ("regions", []), ("sampling_rate", "0"), ("method", "PUT"),
+        ("api_key_hashes", "0" * 64), ("filter_rules", '{"groups": [{"rules": []}]}'),
+    ],
+)  # fmt: skip
+def test_add_refuses_what_the_api_refuses(
+    operator: Client, tenant: Tenant, field: str, value: Any
+) -> None:
+    before = snapshots.everything()
+    form = {**FORM, "workspace": str(tenant.workspace.pk), field: value}
+    answer = operator.post(listing(BroadcastDestination, "add"), form)
+    assert [*answer.context["adminform"].form.errors] == [field]
+    assert snapshots.everything() == before
+
+
+def test_change_keeps_masked_headers(operator: Client, tenant: Tenant) -> None:
+    destination = make_destination(tenant.workspace)
+    form = {**FORM, "name": "Renamed", "headers": f"Authorization: {MASK}"}
+    del form["kind"]
+    change(operator, destination, form)
+    destination.refresh_from_db()
+    assert destination.name == "Renamed"
+    assert destination.receiver().headers == {"Authorization": SECRET}
+
+    before = snapshots.everything()
+    answer = change(operator, destination, {**form, "url": "https://other.example"})
+    assert [*answer.context["adminform"].form.errors] == ["headers"]
+    assert snapshots.everything() == before
+
+
+def test_delete(operator: Client, tenant: Tenant) -> None:
+    destination = make_destination(tenant.workspace)
+    answer = operator.post(page(destination, "remove"), SUBMIT, follow=True)
+    assert messages_of(answer) == ["Traces is deleted."]
+    assert not BroadcastDestination.objects.exists()
+
+
+def test_a_workspace_shows_its_destinations(operator: Client, tenant: Tenant) -> None:
+    make_destination(tenant.workspace)
+    make_destination(tenant.workspace, name="Old", is_enabled=False)
+    text = operator.get(page(tenant.workspace)).content.decode()
+    assert "Traces (otel.example), Old (off)" in text

@@ -1,0 +1,436 @@
+"""What is sent to whom, and what happens when a receiver fails."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from accounts.models import ApiKey, BroadcastWait, Residence, Workspace
+from config.clocks.clock import clock
+from inference.broadcast import sender, transport
+from inference.broadcast.metrics import BroadcastCollector
+from inference.broadcast.sender import Broadcaster
+from inference.models import Generation
+from tests.support import factories
+from tests.support.broadcast.destinations import (
+    SECRET,
+    broadcast_to,
+    make_past_generation,
+    progress_of,
+    retry_now,
+)
+from tests.support.broadcast.traces import TraceReceiver
+from tests.support.factories import Tenant
+from tests.support.governance import make_key, make_workspace
+from tests.support.upstreams.tls import Script, answering, sending
+
+
+def make_some(tenant: Tenant, count: int, **fields: Any) -> list[str]:
+    """Makes generations, the oldest first, and returns their ids."""
+    minutes = range(count, 0, -1)
+    return [make_past_generation(tenant, minutes=minute, **fields).pk for minute in minutes]
+
+
+def test_generations_are_sent_once_in_order(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    ids = make_some(tenant, 5)
+    assert broadcaster.run() == 5
+    assert broadcaster.run() == 0
+    assert receiver.ids() == ids
+    progress = progress_of(destination)
+    assert (progress.sent, progress.skipped, progress.failures) == (5, 0, 0)
+    assert progress.succeeded_at is not None
+    assert progress.cursor_at < clock.now() - timedelta(seconds=9)
+
+
+def test_a_batch_is_bounded(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster,
+) -> None:  # fmt: skip
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    destination.progress.__class__.objects.update(batch=2)
+    ids = make_some(tenant, 5)
+    assert broadcaster.run() == 5
+    # It grows again with each success.
+    assert [len(batch) for batch in receiver.batches()] == [2, 3]
+    assert receiver.ids() == ids
+
+
+def test_only_what_a_workspace_broadcasts_is_sent(
+    tenant: Tenant, make_receiver: Callable[[], TraceReceiver], broadcaster: Broadcaster
+) -> None:
+    other, stranger = make_workspace(tenant.organization), factories.make_tenant()
+    receivers = [make_receiver() for _ in range(5)]
+    broadcast_to(tenant.workspace, receivers[0].url)
+    broadcast_to(stranger.workspace, receivers[1].url)
+    broadcast_to(other, receivers[2].url, is_enabled=False)
+    away = factories.make_tenant()
+    broadcast_to(away.workspace, receivers[3].url)
+    away.organization.__class__.objects.filter(pk=away.organization.pk).update(
+        residence=Residence.LEAVING
+    )
+    silent = factories.make_tenant()
+    broadcast_to(silent.workspace, receivers[4].url)
+    Workspace.objects.get(pk=silent.workspace.pk).edit(is_observability_broadcast_enabled=False)
+    key = make_key(tenant, workspace=other)
+    mine = make_past_generation(tenant)
+    make_past_generation(tenant, workspace=other, api_key=key)
+    theirs = make_past_generation(stranger)
+    make_past_generation(away)
+    make_past_generation(silent)
+    assert broadcaster.run() == 2
+    assert [receiver.ids() for receiver in receivers] == [[mine.pk], [theirs.pk], [], [], []]
+
+
+def test_keys_regions_and_rules_choose(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    key = make_key(tenant, "chosen")
+    rules = {
+        "enabled": True,
+        "groups": [
+            {
+                "logic": "and",
+                "rules": [
+                    {"field": "total_tokens", "operator": "gt", "value": 10},
+                    {"field": "api_key_name", "operator": "equals", "value": "chosen"},
+                ],
+            }
+        ],
+    }
+    destination = broadcast_to(
+        tenant.workspace,
+        receiver.url,
+        api_key_hashes=[key.digest],
+        regions=["europe"],
+        filter_rules=rules,
+    )
+    wanted = {"api_key": key, "region": "europe", "prompt_tokens": 11}
+    chosen = make_past_generation(tenant, **wanted)
+    make_past_generation(tenant, **{**wanted, "region": "global"})
+    make_past_generation(tenant, **{**wanted, "prompt_tokens": 10})
+    make_past_generation(tenant, region="europe", prompt_tokens=11)
+    assert broadcaster.run() == 1
+    assert receiver.ids() == [chosen.pk]
+    assert progress_of(destination).sent == 1
+
+
+def test_a_session_is_sampled_as_a_whole(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    broadcast_to(tenant.workspace, receiver.url, sampling_rate="0.5")
+    sessions: dict[str, list[str]] = {}
+    for number in range(12):
+        for minutes in (2, 1):
+            made = make_past_generation(tenant, session_id=f"s{number}", minutes=minutes)
+            sessions.setdefault(f"s{number}", []).append(made.pk)
+    broadcaster.run()
+    sent = set(receiver.ids())
+    assert {len(sent.intersection(ids)) for ids in sessions.values()} == {0, 2}
+
+
+def test_a_running_generation_is_sent_when_it_has_ended(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    """The cursor passes it, so that a long stream holds nothing back."""
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    late = make_past_generation(tenant, minutes=9, status=Generation.Status.PENDING)
+    early = make_past_generation(tenant, minutes=3)
+    assert broadcaster.run() == 1
+    assert [wait.generation_id for wait in BroadcastWait.objects.all()] == [late.pk]
+    Generation.objects.filter(pk=late.pk).update(status="completed", finish_reason="stop")
+    assert broadcaster.run() == 1
+    assert receiver.ids() == [early.pk, late.pk]
+    assert not BroadcastWait.objects.exists()
+    assert broadcaster.run() == 0
+    assert progress_of(destination).sent == 2
+
+
+def test_a_generation_that_left_is_not_waited_for(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    BroadcastWait.objects.create(destination=destination, generation_id="gen-1-gone")
+    assert broadcaster.run() == 0
+    assert not BroadcastWait.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (answering(status="503 Busy"), "The receiver answered with HTTP 503."),
+        (answering(status="401 No"), "The receiver answered with HTTP 401."),
+        (
+            answering(status="307 Elsewhere", headers=("Location: https://127.0.0.1:1/",)),
+            "The receiver answered with a redirect.",
+        ),
+        (answering(b"x" * 100_000), "The receiver's answer is too large."),
+        (sending(b"nonsense\r\n\r\n"), "The receiver's answer is invalid."),
+    ],
+)
+def test_a_failure_moves_no_cursor_and_is_tried_again(
+    tenant: Tenant,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    script: Script,
+    error: str,
+) -> None:
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    ids = make_some(tenant, 2)
+    before = progress_of(destination)
+    receiver.scripts = [script]
+    assert broadcaster.run() == 0
+    after = progress_of(destination)
+    assert (after.cursor_at, after.cursor_id) == (before.cursor_at, "")
+    assert (after.failures, after.last_error, after.sent) == (1, error, 0)
+    assert after.failing_since is not None
+    assert after.retry_at is not None
+    # It is not tried before its time.
+    assert broadcaster.run() == 0
+    assert len(receiver.heads) == 1
+    retry_now()
+    assert broadcaster.run() == 2
+    assert receiver.ids() == [*ids, *ids]
+    after = progress_of(destination)
+    assert (after.failures, after.last_error, after.retry_at) == (0, "", None)
+
+
+def test_the_pause_grows_and_a_receiver_may_ask_for_more(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    make_some(tenant, 1)
+    busy = answering(status="429 Slow down", headers=("Retry-After: 120",))
+    receiver.scripts = [*[answering(status="500 No")] * 9, busy]
+    pauses = []
+    for _ in range(10):
+        begin = clock.now()
+        broadcaster.run()
+        retry_at = progress_of(destination).retry_at
+        assert retry_at is not None
+        pauses.append(round((retry_at - begin).total_seconds() / 5) * 5)
+        retry_now()
+    assert pauses == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600]
+
+
+def test_a_receiver_that_hangs_delays_no_other_tenant(
+    tenant: Tenant,
+    make_receiver: Callable[[], TraceReceiver],
+    broadcaster: Broadcaster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other one is sent several batches while each request to the first one is open."""
+    hanging, quick = make_receiver(), make_receiver()
+    destinations = [broadcast_to(tenant.workspace, hanging.url) for _ in range(3)]
+    stranger = factories.make_tenant()
+    theirs = broadcast_to(stranger.workspace, quick.url)
+    theirs.progress.__class__.objects.filter(pk=theirs.pk).update(batch=1)
+    make_some(tenant, 1)
+    ids = make_some(stranger, 6)
+    hanging.gate.clear()
+
+    def answer(line: socket.socket, head: bytes, body: bytes) -> bool:
+        if len(quick.ids()) == 6:
+            hanging.gate.set()
+        return answering(b"{}")(line, head, body)
+
+    quick.scripts = [answer] * 6
+    assert broadcaster.run() == 9
+    assert quick.ids() == ids
+    assert hanging.gate.is_set()
+    # No more than two of one organization were open at a time.
+    assert len(hanging.heads) == 3
+    assert {progress_of(destination).failures for destination in destinations} == {0}
+
+
+def test_a_request_has_a_time_limit(
+    tenant: Tenant,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "TIMEOUT_SECONDS", 0.5)
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    make_some(tenant, 1)
+    receiver.gate.clear()
+    assert broadcaster.run() == 0
+    assert progress_of(destination).last_error == "The receiver did not answer in time."
+
+
+def test_an_open_request_is_collected_by_the_next_run(
+    tenant: Tenant,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    make_some(tenant, 1)
+    receiver.gate.clear()
+    monkeypatch.setattr(sender, "_RUN_SECONDS", 0.2)
+    monkeypatch.setattr(sender, "_LOOK_SECONDS", 0.2)
+    assert broadcaster.run() == 0
+    receiver.gate.set()
+    monkeypatch.undo()
+    assert broadcaster.run() == 1
+    assert len(receiver.heads) == 1
+    assert progress_of(destination).sent == 1
+
+
+def test_a_result_after_a_new_beginning_is_dropped(
+    tenant: Tenant,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    make_some(tenant, 1)
+    receiver.gate.clear()
+    monkeypatch.setattr(sender, "_RUN_SECONDS", 0.2)
+    monkeypatch.setattr(sender, "_LOOK_SECONDS", 0.2)
+    broadcaster.run()
+    destination.restart()
+    begun = progress_of(destination).cursor_at
+    receiver.gate.set()
+    monkeypatch.undo()
+    assert broadcaster.run() == 0
+    after = progress_of(destination)
+    assert (after.cursor_at, after.sent) == (begun, 0)
+
+
+def test_one_bad_generation_is_given_up_and_named(
+    tenant: Tenant,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A receiver that refuses a body gets half as much, down to the one that it refuses."""
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    ids = make_some(tenant, 4)
+
+    def refuse(line: socket.socket, head: bytes, body: bytes) -> bool:
+        refused = ids[1].encode() in body
+        status = "400 Bad" if refused else "200 OK"
+        return answering(b"{}", status)(line, head, body)
+
+    receiver.scripts = [refuse] * 20
+    for _ in range(12):
+        broadcaster.run()
+        retry_now()
+    assert set(receiver.ids()) == set(ids)
+    after = progress_of(destination)
+    assert (after.sent, after.skipped, after.failures) == (3, 1, 0)
+    [line] = [each.getMessage() for each in caplog.records if "given up" in each.getMessage()]
+    assert ids[1] in line
+
+
+def test_rejected_spans_are_counted_and_not_sent_again(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    make_some(tenant, 3)
+    partial = b'{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "too old"}}'
+    receiver.scripts = [answering(partial)]
+    assert broadcaster.run() == 1
+    assert broadcaster.run() == 0
+    after = progress_of(destination)
+    assert (after.sent, after.skipped, len(receiver.heads)) == (1, 2, 1)
+
+
+def test_what_was_not_taken_for_a_day_is_given_up(
+    tenant: Tenant,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    day = 24 * 60
+    destination = broadcast_to(tenant.workspace, receiver.url, minutes=2 * day)
+    old = [make_past_generation(tenant, minutes=day + minutes).pk for minutes in (9, 8, 7)]
+    young = make_past_generation(tenant, minutes=5)
+    receiver.scripts = [answering(status="500 No")]
+    assert broadcaster.run() == 0
+    after = progress_of(destination)
+    assert (after.skipped, after.failures) == (3, 1)
+    [line] = [each.getMessage() for each in caplog.records if "given up" in each.getMessage()]
+    assert f"3 generations are given up (not taken for a day): {old[0]} to {old[-1]}" in line
+    retry_now()
+    assert broadcaster.run() == 1
+    assert receiver.ids()[-1] == young.pk
+
+
+def test_the_egress_policy_holds_when_it_is_sent(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster, settings: Any
+) -> None:
+    """An address that became forbidden after the destination was made gets no connection."""
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    make_some(tenant, 1)
+    allowed = settings.EGRESS_POLICY
+    settings.EGRESS_POLICY = replace(allowed, allowed_networks=())
+    assert broadcaster.run() == 0
+    assert receiver.server.connections == 0
+    assert progress_of(destination).last_error == "The receiver could not be reached."
+    settings.EGRESS_POLICY = allowed
+    retry_now()
+    assert broadcaster.run() == 1
+
+
+def test_lost_headers_are_said(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster, settings: Any
+) -> None:
+    config = {"headers": {"Authorization": SECRET}}
+    destination = broadcast_to(tenant.workspace, receiver.url, config=config)
+    make_some(tenant, 1)
+    settings.CREDENTIAL_KEYS = [bytes(32)]
+    assert broadcaster.run() == 0
+    error = "The stored headers cannot be read. Enter them again."
+    assert progress_of(destination).last_error == error
+    assert receiver.server.connections == 0
+
+
+def test_a_secret_goes_to_its_receiver_alone(
+    tenant: Tenant,
+    make_receiver: Callable[[], TraceReceiver],
+    broadcaster: Broadcaster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    mine, other = make_receiver(), make_receiver()
+    config = {"headers": {"Authorization": SECRET}}
+    destination = broadcast_to(tenant.workspace, mine.url, config=config)
+    broadcast_to(tenant.workspace, other.url)
+    make_some(tenant, 1)
+    mine.scripts = [answering(SECRET.encode(), status="500 No")]
+    broadcaster.run()
+    assert f"Authorization: {SECRET}" in mine.heads[0].split("\r\n")
+    assert "canary" not in str(other.server.requests)
+    assert "canary" not in caplog.text
+    assert "canary" not in str(vars(progress_of(destination)))
+
+
+def test_figures(tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster) -> None:
+    def read() -> dict[str, float]:
+        return {each.name: each.samples[0].value for each in BroadcastCollector().collect()}
+
+    lag, failing = "causeway_broadcast_lag_seconds", "causeway_broadcast_failing_destinations"
+    assert read() == {lag: 0, failing: 0}
+    broadcast_to(tenant.workspace, receiver.url, minutes=10)
+    assert 590 < read()[lag] < 660
+    make_some(tenant, 1)
+    receiver.scripts = [answering(status="500 No")]
+    broadcaster.run()
+    assert read() == {lag: 0, failing: 1}
+
+
+def test_the_key_that_made_a_generation_may_be_gone(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    broadcast_to(tenant.workspace, receiver.url)
+    generation = make_past_generation(tenant)
+    ApiKey.objects.get(pk=generation.api_key_id).revoke()
+    assert broadcaster.run() == 1

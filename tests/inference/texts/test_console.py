@@ -1,0 +1,145 @@
+"""Operators who read and delete stored texts in the console."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, Permission, User
+from django.test import Client
+
+from accounts.models import ApiKey, Workspace
+from config.apps import Role
+from config.audit.context import READING
+from config.console.sign_in import roles
+from config.models import AuditEntry
+from inference.models import Generation, StoredText
+from tests.support import console
+from tests.support.database.snapshots import everything
+from tests.support.inference.site import Site
+from tests.support.texts.logged import read_content, wait_until_stored
+
+CANARY = "canary 5a1f between two words"
+
+
+@pytest.fixture
+def generation(logged: Site) -> Generation:
+    """The generation of a request whose text is stored."""
+    logged.publish()
+    read_content(logged, logged.chat(CANARY))
+    return logged.settled()
+
+
+def administrator() -> Client:
+    roles.update_roles()
+    user = User.objects.create_user("administrator", is_staff=True)
+    user.groups.add(Group.objects.get(name=Role.ADMINISTRATOR))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_reading_a_text_is_asked_for_and_recorded(operator: Client, generation: Generation) -> None:
+    page = console.page(generation, "read_text")
+    asked = operator.get(page)
+    assert asked.status_code == 200
+    assert CANARY not in asked.text
+    assert CANARY not in operator.post(page, {"reason": ""}).text
+    assert not AuditEntry.objects.filter(kind=READING).exists()
+
+    shown = operator.post(page, {"reason": "Ticket 17"})
+
+    assert shown.text.count(CANARY) == 2
+    assert "no-store" in shown["Cache-Control"]
+    entry = AuditEntry.objects.get(kind=READING)
+    assert (entry.object_id, entry.organization_id) == (generation.pk, generation.organization_id)
+    assert entry.after == {"reason": "Ticket 17", "outcome": "shown"}
+    assert entry.actor.startswith("operator ")
+    assert "Ticket 17" in operator.get(console.page(entry)).text
+
+
+def test_no_role_reads_texts_unless_it_is_given_the_permission(generation: Generation) -> None:
+    client = administrator()
+    page = console.page(generation, "read_text")
+    before = everything()
+    for answer in (client.get(page), client.post(page, {"reason": "Ticket 17"})):
+        assert answer.status_code == 403
+        assert CANARY not in answer.text
+    assert everything() == before
+    Group.objects.get(name=Role.ADMINISTRATOR).permissions.add(
+        Permission.objects.get(codename="view_storedtext")
+    )
+    assert CANARY in client.post(page, {"reason": "Ticket 17"}).text
+
+
+def test_no_other_page_has_the_text(operator: Client, generation: Generation) -> None:
+    operator.post(console.page(generation, "read_text"), {"reason": "Ticket 17"})
+    pages = [
+        console.page(generation),
+        console.listing(Generation),
+        f"{console.listing(Generation)}?q=canary",
+        console.listing(AuditEntry),
+        console.page(generation.api_key),
+        console.page(generation.workspace),
+        console.page(generation.organization),
+    ]
+    for page in pages:
+        answer = operator.get(page, follow=True)
+        assert answer.status_code == 200
+        assert CANARY not in answer.text, page
+
+
+def test_a_text_that_is_not_stored_is_said_so(operator: Client, generation: Generation) -> None:
+    StoredText.objects.all().delete()
+    answer = operator.post(
+        console.page(generation, "read_text"), {"reason": "Ticket 17"}, follow=True
+    )
+    assert "No input and output of this generation is stored." in answer.text
+    assert AuditEntry.objects.get(kind=READING).after["outcome"] == "not stored"
+
+
+@pytest.mark.parametrize("owner", ["generation", "api_key", "workspace", "organization"])
+def test_an_administrator_deletes_texts(logged: Site, generation: Generation, owner: str) -> None:
+    row: Any = generation if owner == "generation" else getattr(generation, owner)
+    action = "delete_text" if owner == "generation" else "delete_texts"
+    client = administrator()
+    page = console.page(row, action)
+    assert client.get(page).status_code == 200
+    assert StoredText.objects.count() == 1
+
+    answer = client.post(page, console.SUBMIT, follow=True)
+
+    assert "1 text is deleted." in answer.text
+    assert not StoredText.objects.exists()
+    again = client.post(page, console.SUBMIT, follow=True)
+    assert "No text was stored." in again.text
+
+
+def test_a_workspace_is_switched_on_in_the_console(site: Site, operator: Client) -> None:
+    workspace = Workspace.objects.get(pk=site.tenant.workspace.pk)
+    form = {
+        "name": workspace.name,
+        "slug": workspace.slug,
+        "is_observability_io_logging_enabled": "on",
+        "io_logging_sampling_rate": "0.5",
+        "io_logging_retention_days": "31",
+    }
+    page = console.page(workspace)
+    refused = console.change(operator, workspace, form)
+    workspace.refresh_from_db()
+    assert (
+        "at most 30" in operator.get(refused.url).text
+        if refused.status_code == 302
+        else ("at most 30" in refused.text)
+    )
+    assert workspace.is_observability_io_logging_enabled is False
+
+    console.change(operator, workspace, {**form, "io_logging_retention_days": "7"})
+
+    workspace.refresh_from_db()
+    assert workspace.is_observability_io_logging_enabled is True
+    assert workspace.io_logging_retention_days == 7
+    key = ApiKey.objects.get(name="inference")
+    workspace.edit(io_logging_api_key_ids=[key.number])
+    assert str(key) in operator.get(page).text
+    wait_until_stored(site, 0)

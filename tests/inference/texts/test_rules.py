@@ -1,0 +1,142 @@
+"""Which requests are logged: never under zero data retention, a sample of others, no repeats."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from accounts.models import ApiKey
+from inference.ids import new_generation_id
+from inference.models import Generation, KeptAnswer, StoredText
+from inference.texts.rules import LoggingRules
+from tests.support.governance import make_guardrail
+from tests.support.inference.repeats import KEY, cache_status, is_replayed, keep_answers, send
+from tests.support.inference.site import Site
+from tests.support.texts.logged import log_texts, read_content, wait_until_stored
+
+EXPLAIN = "/api/v1/routing/explain"
+ADDRESS = "ann@example.com"
+
+
+def explained(site: Site, **fields: Any) -> Any:
+    return site.post(site.chat_body(**fields), path=EXPLAIN).json()["data"]["io_logging"]
+
+
+def assert_not_logged(site: Site, reason: str, **fields: Any) -> None:
+    """Sends a request that is not logged, and then one that is, which is stored after it."""
+    assert explained(site, **fields) == {
+        "is_logged": False, "reason": reason, "sampling_rate": 0.0, "retention_days": 0,
+    }  # fmt: skip
+    answer = site.chat(**fields)
+    assert answer.status_code == 200, answer.text
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert not StoredText.objects.exists()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_under_zero_data_retention_is_not_logged(logged: Site, stream: bool) -> None:
+    logged.publish(zdr=True)
+    assert_not_logged(logged, "zero_data_retention", provider={"zdr": True}, stream=stream)
+    read_content(logged, logged.chat())
+    assert StoredText.objects.count() == 1
+
+
+def test_a_guardrail_that_demands_it_forbids_to_log(logged: Site) -> None:
+    logged.publish(zdr=True)
+    guardrail = make_guardrail(logged.tenant.workspace, enforce_zdr=True)
+    guardrail.assign_keys([ApiKey.objects.get(name="inference")], by="test")
+    assert_not_logged(logged, "zero_data_retention")
+
+
+def test_an_organization_that_demands_it_forbids_to_log(logged: Site) -> None:
+    logged.publish(zdr=True)
+    logged.tenant.organization.edit(requires_zdr=True)
+    assert_not_logged(logged, "zero_data_retention")
+
+
+def test_who_denies_the_collection_of_data_is_not_logged(logged: Site) -> None:
+    logged.publish()
+    assert_not_logged(logged, "data_collection", provider={"data_collection": "deny"})
+
+
+def test_a_policy_against_training_is_no_obstacle(logged: Site) -> None:
+    logged.publish()
+    guardrail = make_guardrail(logged.tenant.workspace, enable_paid_model_training=False)
+    guardrail.assign_keys([ApiKey.objects.get(name="inference")], by="test")
+    read_content(logged, logged.chat())
+
+
+def test_the_explanation_names_the_settings(site: Site, settings: Any) -> None:
+    site.publish()
+    assert explained(site)["reason"] == "workspace"
+    log_texts(site.tenant, io_logging_sampling_rate=Decimal("0.25"), io_logging_retention_days=7)
+    assert explained(site) == {
+        "is_logged": True, "reason": None, "sampling_rate": 0.25, "retention_days": 7,
+    }  # fmt: skip
+    settings.IO_LOGGING_DAYS = 3
+    assert explained(site)["retention_days"] == 3
+    settings.IO_LOGGING_DAYS = 0
+    assert explained(site)["reason"] == "operator"
+    settings.IO_LOGGING_DAYS = 30
+    log_texts(site.tenant, io_logging_api_key_ids=[])
+    assert explained(site)["reason"] == "api_key"
+
+
+def test_a_sample_is_that_of_the_ids(site: Site) -> None:
+    site.publish()
+    rate = Decimal("0.5")
+    log_texts(site.tenant, io_logging_sampling_rate=rate)
+    rules = LoggingRules(rate)
+    ids = [site.chat().headers["X-Generation-Id"] for _ in range(12)]
+    chosen = {each for each in ids if rules.has_in_sample(each)}
+    log_texts(site.tenant, io_logging_sampling_rate=Decimal(1))
+    chosen.add(last := site.chat().headers["X-Generation-Id"])
+    site.eventually(lambda: StoredText.objects.filter(pk=last).exists())
+    assert set(StoredText.objects.values_list("pk", flat=True)) == chosen
+
+
+def test_the_part_of_the_sample_is_the_rate() -> None:
+    rules = LoggingRules(Decimal("0.1"))
+    ids = [f"gen-1767225600-{number:020x}" for number in range(10_000)]
+    assert sum(map(rules.has_in_sample, ids)) == 990
+    assert not any(map(LoggingRules(Decimal(0)).has_in_sample, ids))
+    assert LoggingRules().has_in_sample(new_generation_id())
+
+
+def test_what_a_filter_removed_is_not_stored(logged: Site) -> None:
+    logged.publish("sim-mirror")
+    entry = {"slug": "email", "action": "redact", "label": "[EMAIL]"}
+    guardrail = make_guardrail(logged.tenant.workspace, content_filter_builtins=[entry])
+    guardrail.assign_keys([ApiKey.objects.get(name="inference")], by="test")
+    content = read_content(logged, logged.chat(f"write to {ADDRESS} now"))
+    assert content["input"]["messages"][0]["content"] == "write to [EMAIL] now"
+    assert ADDRESS not in str(content)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_given_again_is_stored_once(logged: Site, stream: bool) -> None:
+    logged.publish()
+    keep_answers(logged.tenant, is_response_caching_enabled=True)
+    first = logged.chat(stream=stream)
+    logged.eventually(lambda: KeptAnswer.objects.count() == 1)
+    again = logged.chat(stream=stream)
+    assert [cache_status(each) for each in (first, again)] == ["MISS", "HIT"]
+    read_content(logged, first)
+    last = logged.chat("another", stream=stream)
+    read_content(logged, last)
+    assert set(StoredText.objects.values_list("pk", flat=True)) == {
+        each.headers["X-Generation-Id"] for each in (first, last)
+    }
+
+
+def test_a_repeat_with_its_key_is_stored_once(logged: Site) -> None:
+    logged.publish()
+    keep_answers(logged.tenant)
+    first = send(logged, key=KEY)
+    logged.eventually(lambda: KeptAnswer.objects.count() == 1)
+    assert is_replayed(send(logged, key=KEY))
+    assert re.search("You said", read_content(logged, first)["output"]["completion"])
+    wait_until_stored(logged, 1)
