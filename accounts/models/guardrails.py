@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple, Self
+from copy import copy
+from typing import Any, Final, NamedTuple, Self
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
@@ -18,9 +19,19 @@ from accounts.models.terms import LimitReset, Region
 from accounts.models.versions import RoutingVersionBump
 from accounts.models.workspaces import Workspace, default_guardrail_id, require_workspace
 from accounts.policy import Family, Policy
-from config.api.errors import NotFound
+from config.api.errors import InvalidRequest, NotFound
 from config.audit.triggers import Audit
 from config.models import BaseModel
+
+LIMITS: Final = (
+    "allowed_models", "ignored_models", "allowed_providers", "ignored_providers",
+    "allowed_data_regions", "enforce_zdr", "enforce_zdr_anthropic", "enforce_zdr_google",
+    "enforce_zdr_openai", "enforce_zdr_xai", "enforce_zdr_other", "allow_safety_retention_google",
+    "allow_safety_retention_other", "enable_free_model_publication", "enable_free_model_training",
+    "enable_paid_model_training", "content_filters", "content_filter_builtins", "limit_nano",
+    "reset_interval", "include_byok_in_budgets",
+)  # fmt: skip
+"""The fields of a guardrail that limit requests."""
 
 
 class GuardrailNotFound(NotFound):
@@ -148,6 +159,12 @@ class Guardrail(BaseModel):
             if self.limit_nano is None:
                 missing, given = given, missing
             raise refusal(missing, f"Must go together with {given}.")
+
+    def propose(self, **changes: Any) -> Guardrail:
+        """Returns the guardrail as :meth:`edit` would leave it, not stored."""
+        proposal = copy(self)
+        set_fields(proposal, _expand_zdr(changes))
+        return proposal
 
     def edit(self, **changes: Any) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
@@ -290,6 +307,82 @@ class MemberAssignment(BaseModel):
 
     def __str__(self) -> str:
         return f"{self.guardrail} for {self.member}"
+
+
+class ShadowNotFound(NotFound):
+    message = "The guardrail has no shadow. It was enforced or withdrawn before."
+
+
+class GuardrailShadowManager(models.Manager["GuardrailShadow"]):
+    def start(self, guardrail: Guardrail, *, by: str, **limits: Any) -> GuardrailShadow:
+        """NONE → SHADOW. Starts to judge requests by the guardrail with these limits changed.
+
+        It replaces an earlier shadow, and its counts begin with nothing. Raises
+        :class:`InvalidRequest` for half a budget, and :class:`GuardrailNotFound`.
+        """
+        with transaction.atomic():
+            guardrail._lock_present()
+            proposal = guardrail.propose(**limits)
+            proposal.require_whole_budget()
+            if all(getattr(proposal, name) == getattr(guardrail, name) for name in LIMITS):
+                raise InvalidRequest(
+                    "The shadow has the limits of the guardrail. Change a limit first."
+                )
+            self.filter(guardrail=guardrail).delete()
+            stored = {name: getattr(proposal, name) for name in LIMITS}
+            return self.create(guardrail=guardrail, limits=stored, started_by=by)
+
+
+class GuardrailShadow(BaseModel):
+    """A version of a guardrail that counts what it would refuse, and refuses nothing.
+
+    It applies to the same keys and members. ``limits`` are all fields of :data:`LIMITS`, with which
+    :meth:`enforce` replaces those of the guardrail.
+    """
+
+    guardrail = models.OneToOneField(Guardrail, on_delete=models.CASCADE, related_name="shadow")
+    limits = models.JSONField()
+    started_by = models.CharField(max_length=255, editable=False)
+
+    objects = GuardrailShadowManager()
+
+    class Meta:
+        ordering = ("created_at", "id")
+        triggers = [
+            RoutingVersionBump(through="guardrail"),
+            Audit(organization="guardrail__organization"),
+        ]
+
+    def __str__(self) -> str:
+        return f"shadow of {self.guardrail}"
+
+    @property
+    def proposal(self) -> Guardrail:
+        """The guardrail as it would be enforced, not stored."""
+        return self.guardrail.propose(**self.limits)
+
+    def enforce(self) -> None:
+        """SHADOW → ENFORCED. Gives its limits to the guardrail, and ends.
+
+        Raises :class:`ShadowNotFound` when the shadow ended before.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            self.guardrail.edit(**self.limits)
+            self.delete()
+
+    def withdraw(self) -> None:
+        """SHADOW → NONE. Ends; the guardrail stays as it is. Raises :class:`ShadowNotFound`."""
+        with transaction.atomic():
+            self._lock_present()
+            self.delete()
+
+    def _lock_present(self) -> None:
+        self.guardrail._lock_present()
+        try:
+            self.refresh_from_db(from_queryset=GuardrailShadow.objects.select_for_update())
+        except GuardrailShadow.DoesNotExist:
+            raise ShadowNotFound from None
 
 
 class KeyGuardrails(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from django.db.models import Q
@@ -12,6 +12,7 @@ from rest_framework.exceptions import ValidationError
 
 from accounts.models import Guardrail, KeyAssignment, LimitReset, MemberAssignment, Region
 from accounts.patterns import MAX_FILTERS, MAX_PATTERN, InvalidPattern, compile_pattern
+from accounts.policy import author_pattern
 from catalog.models import LanguageModel, Provider
 from config.api.fields import (
     ChoiceField,
@@ -35,6 +36,7 @@ BUILTIN_LABELS: Final = {
 _UNRECOGNISABLE: Final = ("person-name", "address")
 _MAX_LIST: Final = 1000
 _MAX_DESCRIPTION: Final = 4096
+_MODELS: Final = "Public or canonical slugs, or `author/*` for all models of an author."
 _ACTIONS: Final = ("redact", "block", "flag")
 
 
@@ -93,8 +95,8 @@ class _GuardrailFields(StrictSerializer):
     description = StringField(
         max_length=_MAX_DESCRIPTION, required=False, allow_null=True, allow_blank=True
     )
-    allowed_models = _texts(allow_null=True, help_text="Public or canonical slugs.")
-    ignored_models = _texts(allow_null=True, help_text="Public or canonical slugs.")
+    allowed_models = _texts(allow_null=True, help_text=_MODELS)
+    ignored_models = _texts(allow_null=True, help_text=_MODELS)
     allowed_providers = _texts(allow_null=True)
     ignored_providers = _texts(allow_null=True)
     allowed_data_regions = serializers.ListField(
@@ -193,16 +195,29 @@ def _unreadable(entry: dict[str, Any]) -> dict[str, bool]:
 
 
 def canonical_models(names: Iterable[str] | None) -> list[str] | None:
-    """Returns the canonical slugs of models without duplicates; refuses an unknown name."""
+    """Returns the canonical slugs of models without duplicates; refuses an unknown name.
+
+    ``author/*``, which names all models of an author, stays as it is.
+    """
     if names is None:
         return None
     wanted = list(names)
     rows = LanguageModel.objects.filter(Q(slug__in=wanted) | Q(canonical_slug__in=wanted))
-    found: dict[str, str] = {}
+    found = _find_authors([name for name in wanted if name.endswith("/*")])
     for slug, canonical in rows.values_list("slug", "canonical_slug"):
         found |= {slug: canonical, canonical: canonical}
     _refuse_unknown("model", wanted, found)
     return list(dict.fromkeys(found[name] for name in wanted))
+
+
+def _find_authors(patterns: Sequence[str]) -> dict[str, str]:
+    """Returns those patterns whose author has a model, by themselves."""
+    if not patterns:
+        return {}
+    of_authors = Q(*(("slug__startswith", name[:-1]) for name in patterns), _connector=Q.OR)
+    slugs = LanguageModel.objects.filter(of_authors).values_list("slug", flat=True)
+    found = {author_pattern(slug) for slug in slugs}
+    return {name: name for name in patterns if name in found}
 
 
 def known_providers(names: Iterable[str] | None) -> list[str] | None:

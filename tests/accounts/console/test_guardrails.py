@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.test import Client
 
@@ -17,7 +19,7 @@ from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_key, make_member
 
 
-def _guardrail_form(**fields: str) -> dict[str, str]:
+def _guardrail_form(**fields: Any) -> dict[str, Any]:
     unknown = {
         field.name: "unknown"
         for field in Guardrail._meta.concrete_fields
@@ -26,12 +28,19 @@ def _guardrail_form(**fields: str) -> dict[str, str]:
     return {"name": "Strict", "limit": "", "reset_interval": "", **unknown, **fields}
 
 
+def _pattern(pattern: str, **fields: str) -> dict[str, str]:
+    """Returns the first row of the editor of patterns."""
+    row = {"pattern": pattern, "action": "redact", **fields}
+    rows = {f"content_filters-0-{name}": value for name, value in row.items()}
+    return {"content_filters-total": "2", **rows}
+
+
 def test_add_guardrail_and_change_it(operator: Client, tenant: Tenant) -> None:
     factories.make_model("acme/falcon")
     form = _guardrail_form(
         workspace=str(tenant.workspace.pk),
-        allowed_models="acme/falcon",
-        allowed_data_regions="us,europe",
+        allowed_models=["acme/falcon"],
+        allowed_data_regions=["us", "europe"],
         enforce_zdr_google="true",
         limit="0.000000001",
         reset_interval="daily",
@@ -66,8 +75,14 @@ def test_add_guardrail_and_change_it(operator: Client, tenant: Tenant) -> None:
         ({"limit": "0.0000000001"}, "limit"),
         ({"name": ""}, "name"),
         ({"workspace": ""}, "workspace"),
-        ({"limit": "1"}, "__all__"),
-        ({"reset_interval": "daily"}, "__all__"),
+        ({"limit": "1"}, "reset_interval"),
+        ({"reset_interval": "daily"}, "limit"),
+        ({"allowed_models": "acme/*"}, "allowed_models"),
+        ({"content_filter_builtins-email-action": "hide"}, "content_filter_builtins"),
+        (_pattern("("), "content_filters"),
+        (_pattern("x", action="hide"), "content_filters"),
+        (_pattern("x", block_unreadable="on"), "content_filters"),
+        (_pattern("", label="x"), "content_filters"),
     ],
 )
 def test_add_guardrail_refuses_invalid_fields(
@@ -135,10 +150,10 @@ def test_guardrail_is_assigned_and_unassigned(operator: Client, tenant: Tenant) 
     guardrail = make_guardrail(tenant.workspace)
     key, member = make_key(tenant, "governed"), make_member(tenant.organization)
     for verb, said in (("assign", "Assigned to"), ("unassign", "Removed from")):
-        keys = {**SUBMIT, "verb": verb, "keys": f" {key.digest}\n"}
+        keys = {**SUBMIT, "verb": verb, "keys": [str(key.pk)]}
         shown = operator.post(page(guardrail, "assign_keys"), keys, follow=True)
         assert messages_of(shown) == [f"{said} 1 keys."]
-        members = {**SUBMIT, "verb": verb, "members": member.email}
+        members = {**SUBMIT, "verb": verb, "members": [str(member.pk)]}
         shown = operator.post(page(guardrail, "assign_members"), members, follow=True)
         assert messages_of(shown) == [f"{said} 1 members."]
         text = shown.content.decode()
@@ -154,17 +169,24 @@ def test_guardrail_cannot_be_assigned_to_foreign_keys_and_members(
     operator: Client, tenant: Tenant
 ) -> None:
     guardrail, other = make_guardrail(tenant.workspace), factories.make_tenant("Other")
-    mine, foreign = make_key(tenant), make_key(other)
+    mine, foreign = make_key(tenant), make_key(other, "foreign robot")
     stranger = make_member(other.organization)
-    operator.post(
+    before = fingerprint()
+    shown = operator.post(
         page(guardrail, "assign_keys"),
-        {**SUBMIT, "verb": "assign", "keys": f"{mine.digest} {foreign.digest}"},
+        {**SUBMIT, "verb": "assign", "keys": [str(mine.pk), str(foreign.pk)]},
     )
-    operator.post(
+    refused = operator.post(
         page(guardrail, "assign_members"),
-        {**SUBMIT, "verb": "assign", "members": stranger.email},
+        {**SUBMIT, "verb": "assign", "members": [str(stranger.pk)]},
     )
 
+    assert "Choose keys of this organization" in shown.content.decode()
+    assert "Choose members of this organization" in refused.content.decode()
+    # A refusal tells nothing about the rows of others.
+    assert foreign.name not in shown.content.decode()
+    assert stranger.email not in refused.content.decode()
+    assert fingerprint() == before
     assert not KeyAssignment.objects.exists()
     assert not MemberAssignment.objects.exists()
 
@@ -185,7 +207,7 @@ def test_guardrail_action_is_refused_without_permission(
 ) -> None:
     guardrail = make_guardrail(tenant.workspace)
     before = Guardrail.objects.values().get()
-    form = {**SUBMIT, "verb": "assign", "keys": make_key(tenant).digest, "members": "x"}
+    form = {**SUBMIT, "verb": "assign", "keys": [str(make_key(tenant).pk)], "members": "x"}
 
     assert viewer.post(page(guardrail, verb), form).status_code == 403
     assert Guardrail.objects.values().get() == before

@@ -1,0 +1,294 @@
+"""The page of guardrails and of their assignments to keys and members."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.http import HttpRequest
+from django.urls import reverse
+
+from accounts.admin.forms import initial_workspace
+from accounts.admin.guardrails.form_views import GuardrailFormViews
+from accounts.admin.guardrails.forms import GuardrailForm, KeysDialog, MembersDialog
+from accounts.admin.guardrails.shadows import (
+    AS_SHADOW,
+    foresee_enforcement,
+    render_shadow,
+    require_shadow,
+    shadow_of,
+)
+from accounts.models import (
+    LIMITS,
+    Guardrail,
+    GuardrailShadow,
+    KeyAssignment,
+    MemberAssignment,
+)
+from config.changes.kinds import FourEyes, Kind
+from config.console.actions import Message, transition
+from config.console.base import ReadOnlyInline, actor_of
+from config.console.formatting import nano_dollars
+from config.console.unfold import TabularInline, display
+
+
+class KeyAssignmentInline(ReadOnlyInline, TabularInline):
+    model = KeyAssignment
+    verbose_name_plural = "keys"
+    fields = ("api_key", "assigned_by", "created_at")
+    readonly_fields = ("created_at", "assigned_by")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        rows = super().get_queryset(request).filter(api_key__deleted_at=None)
+        return rows.select_related("api_key")
+
+
+class MemberAssignmentInline(ReadOnlyInline, TabularInline):
+    model = MemberAssignment
+    verbose_name_plural = "members"
+    fields = ("member", "assigned_by", "created_at")
+    readonly_fields = ("created_at", "assigned_by")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).select_related("member")
+
+
+_LISTS: Final = (
+    ("allowed_models", "ignored_models"), ("allowed_providers", "ignored_providers"),
+    "allowed_data_regions",
+)  # fmt: skip
+_SWITCHES: Final = (
+    ("enforce_zdr_anthropic", "enforce_zdr_google"),
+    ("enforce_zdr_openai", "enforce_zdr_xai"),
+    ("enforce_zdr_other", "enforce_zdr"),
+    ("allow_safety_retention_google", "allow_safety_retention_other"),
+    ("enable_paid_model_training", "enable_free_model_training"),
+    "enable_free_model_publication",
+)  # fmt: skip
+
+
+def _applies_to_all(guardrail: Guardrail) -> bool:
+    """Returns whether a guardrail limits a whole workspace."""
+    workspace = guardrail.workspace
+    return workspace is not None and workspace.default_guardrail_id == guardrail.pk
+
+
+@admin.register(Guardrail)
+class GuardrailAdmin(GuardrailFormViews):
+    """Lists the guardrails; one limits its keys and members, or a whole workspace."""
+
+    form = GuardrailForm
+    form_guard = FourEyes((Kind.GUARDRAILS,), is_guarded=_applies_to_all)
+    locks_tenant_first = True
+    list_display = (
+        "name", "organization", "workspace_name", "applies_to", "budget", "shadow_since",
+        "created_at",
+    )  # fmt: skip
+    list_select_related = ("organization", "workspace", "shadow")
+    search_fields = ("name", "organization__name")
+    uuid_search_fields = ("id", "organization_id", "workspace_id")
+    autocomplete_fields = ("workspace",)
+    inlines = (KeyAssignmentInline, MemberAssignmentInline)
+    actions_detail = ("assign_keys", "assign_members", "enforce", "withdraw", "remove")
+    _limits = (
+        (
+            "Models, providers and regions",
+            {"fields": _LISTS, "description": "An empty list does not limit."},
+        ),
+        (
+            "Data",
+            {
+                "fields": _SWITCHES,
+                "description": "Inherit leaves the decision to the organization and to other "
+                "guardrails. A guardrail can tighten their rules, never relax them.",
+            },
+        ),
+        ("Budget", {"fields": (("limit", "reset_interval"), "include_byok_in_budgets")}),
+        (
+            "Content filters",
+            {
+                "fields": ("content_filter_builtins", "content_filters", "trial"),
+                "description": "They read a request before anything is held or sent.",
+            },
+        ),
+        ("Backtest", {"fields": ("backtest",)}),
+    )
+    add_fieldsets = ((None, {"fields": ("workspace", "name", "description")}), *_limits)
+    fieldsets: ClassVar[Any] = (
+        (
+            None,
+            {
+                "fields": (
+                    "name",
+                    "description",
+                    ("organization", "workspace"),
+                    "applies_to",
+                    "shadow_state",
+                )
+            },
+        ),
+        *_limits,
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = (
+        "organization", "applies_to", "shadow_state", "id", "created_at", "updated_at",
+    )  # fmt: skip
+
+    class Media:
+        js = ("accounts/guardrails.js",)
+
+    @display(description="Workspace", ordering="workspace__name")
+    def workspace_name(self, guardrail: Guardrail) -> str | None:
+        return guardrail.workspace.name if guardrail.workspace else None
+
+    @display(description="Applies to")
+    def applies_to(self, guardrail: Guardrail) -> str:
+        return "the whole workspace" if _applies_to_all(guardrail) else "assigned keys and members"
+
+    @display(description="Budget")
+    def budget(self, guardrail: Guardrail) -> str | None:
+        if guardrail.limit_nano is None:
+            return None
+        return f"{nano_dollars(guardrail.limit_nano)} {guardrail.reset_interval}"
+
+    @display(description="Shadow")
+    def shadow_since(self, guardrail: Guardrail) -> str | None:
+        shadow = shadow_of(guardrail)
+        return None if shadow is None else f"since {shadow.created_at:%Y-%m-%d\xa0%H:%M}\xa0UTC"
+
+    @display(description="Shadow")
+    def shadow_state(self, guardrail: Guardrail) -> str | None:
+        shadow = shadow_of(guardrail)
+        return None if shadow is None else render_shadow(shadow)
+
+    def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
+        return initial_workspace(tenant_id)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "workspace") if obj else self.readonly_fields
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        if "workspace" in form.base_fields:
+            form.base_fields["workspace"].required = True
+        for name, what in (
+            ("allowed_models", "models"),
+            ("ignored_models", "models"),
+            ("allowed_providers", "providers"),
+            ("ignored_providers", "providers"),
+        ):
+            if name in form.base_fields:
+                form.base_fields[name].widget.url = reverse(f"admin:accounts_guardrail_{what}")
+        if "backtest" in form.base_fields:
+            name = "admin:accounts_guardrail_backtest"
+            url = reverse(f"{name}_new") if obj is None else reverse(name, args=[obj.pk])
+            form.base_fields["backtest"].widget.url = url
+        return form
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> Guardrail:
+        fields = form.changes
+        workspace, name = fields.pop("workspace"), fields.pop("name")
+        limits: dict[str, Any] = {}
+        if AS_SHADOW in request.POST:
+            limits = {field: fields.pop(field) for field in LIMITS if field in fields}
+        guardrail: Guardrail = Guardrail.objects.create_guardrail(
+            workspace=workspace, name=name, **fields
+        )
+        if AS_SHADOW in request.POST:
+            GuardrailShadow.objects.start(guardrail, by=actor_of(request), **limits)
+        return guardrail
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        guardrail, fields = Guardrail.objects.get(pk=obj.pk), form.changes
+        if AS_SHADOW in request.POST:
+            limits = {field: fields.pop(field) for field in LIMITS if field in fields}
+            GuardrailShadow.objects.start(guardrail, by=actor_of(request), **limits)
+        guardrail.edit(**fields)
+
+    @transition(
+        description="Keys",
+        question="Assigns the guardrail to inference keys, or removes it from them. It takes "
+        "effect with their next request. A new guardrail replaces the current one of a key.",
+        submit="Apply",
+        permission="assign",
+        icon="key",
+        form=KeysDialog,
+    )
+    def assign_keys(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
+        keys = list(form.cleaned_data["keys"])
+        if form.cleaned_data["verb"] == "assign":
+            changed = guardrail.assign_keys(keys, by=actor_of(request))
+            return messages.SUCCESS, f"Assigned to {changed} keys."
+        return messages.SUCCESS, f"Removed from {guardrail.unassign_keys(keys)} keys."
+
+    @transition(
+        description="Members",
+        question="Assigns the guardrail to members, or removes it from them. It applies to every "
+        "key that a member created. A new guardrail replaces the current one of a member.",
+        submit="Apply",
+        permission="assign",
+        icon="group",
+        form=MembersDialog,
+    )
+    def assign_members(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
+        members = list(form.cleaned_data["members"])
+        if form.cleaned_data["verb"] == "assign":
+            changed = guardrail.assign_members(members, by=actor_of(request))
+            return messages.SUCCESS, f"Assigned to {changed} members."
+        removed = guardrail.unassign_members(members)
+        return messages.SUCCESS, f"Removed from {removed} members."
+
+    @transition(
+        description="Enforce the shadow",
+        question="The guardrail gets the limits of its shadow. They refuse requests from the next "
+        "one on.",
+        submit="Enforce",
+        permission="assign",
+        icon="gavel",
+        foresee=foresee_enforcement,
+        four_eyes=FourEyes(
+            (Kind.GUARDRAILS,), "accounts.change_guardrail", is_guarded=_applies_to_all
+        ),
+    )
+    def enforce(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
+        require_shadow(guardrail).enforce()
+        return messages.SUCCESS, "The limits of the shadow are enforced."
+
+    @transition(
+        description="Withdraw the shadow",
+        question="The shadow and its counts are deleted. The guardrail stays as it is.",
+        submit="Withdraw",
+        permission="assign",
+        icon="visibility_off",
+    )
+    def withdraw(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
+        require_shadow(guardrail).withdraw()
+        return messages.SUCCESS, "The shadow is withdrawn."
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.delete_guardrail")
+
+    @transition(
+        description="Delete",
+        question="The guardrail and its assignments are deleted and limit nothing any more. This "
+        "cannot be undone.",
+        submit="Delete the guardrail",
+        permission="remove",
+        icon="delete",
+        danger=True,
+        four_eyes=FourEyes((Kind.DELETIONS,), "accounts.delete_guardrail"),
+    )
+    def remove(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
+        text = f"{guardrail} is deleted."
+        # Deletes a second instance: deletion clears the primary key, which the page still needs.
+        Guardrail.objects.get(pk=guardrail.pk).remove()
+        return messages.SUCCESS, text

@@ -1,0 +1,102 @@
+"""The backtest of a form: what its limits would have done to the requests of the last days."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.html import format_html
+
+from accounts.models import ApiKey, Guardrail
+from config.console.formatting import render_table
+from inference.reports.backtest.reading import DAYS, Backtest, backtest
+from inference.reports.backtest.replay import REASONS, Outcome
+
+# Keys that the result names one by one.
+_NAMED: Final = 20
+
+
+class BacktestWidget(forms.Widget):
+    """A button that sends the form to ``url``, with a place for the answer."""
+
+    template_name = "admin/accounts/guardrail/backtest.html"
+    url = ""
+
+    def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
+        context = super().get_context(name, value, attrs)
+        context["widget"] |= {"url": self.url, "days": DAYS}
+        return context
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> None:
+        return None
+
+    def id_for_label(self, id_: str, index: str | int | None = None) -> str:
+        return ""
+
+
+class BacktestField(forms.Field):
+    """Shows the button; has no value."""
+
+    def __init__(self) -> None:
+        super().__init__(required=False, label="Before you save", widget=BacktestWidget())
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return False
+
+
+def answer_backtest(request: HttpRequest, form: Any, stored: Guardrail | None) -> HttpResponse:
+    """Answers with the backtest of a bound form; nothing is stored."""
+    if not form.is_valid():
+        labels = {
+            name: form.fields[name].label or name for name in form.errors if name in form.fields
+        }
+        problems = [
+            f"{labels.get(name, 'Form')}: {text}"
+            for name, texts in form.errors.items()
+            for text in texts
+        ]
+        return render(request, "admin/accounts/guardrail/tested.html", {"problems": problems})
+    changes = form.changes
+    if stored is None:
+        workspace = changes.pop("workspace")
+        organization_id = workspace.organization_id
+        stored = Guardrail(organization_id=organization_id, workspace=workspace)
+    found = backtest(stored.propose(**changes))
+    context = {
+        "found": found,
+        "days": DAYS,
+        "total": f"{found.total:,}",
+        "refused": f"{found.refused:,}",
+        "moved": f"{found.outcomes[Outcome.MOVED]:,}",
+        "unknown": f"{found.outcomes[Outcome.UNKNOWN]:,}",
+        "reasons": _render_reasons(found),
+        "keys": _render_keys(found),
+    }
+    return render(request, "admin/accounts/guardrail/tested.html", context)
+
+
+def _render_reasons(found: Backtest) -> str:
+    rows = ((REASONS[reason], f"{count:,}") for reason, count in found.reasons.most_common())
+    return render_table(("Reason", "Requests"), rows)
+
+
+def _render_keys(found: Backtest) -> str:
+    """Renders the keys with the most refusals, with links to their generations of the time."""
+    most = found.keys.most_common(_NAMED)
+    keys = ApiKey.objects.in_bulk([key_id for key_id, _ in most])
+    url = reverse("admin:inference_generation_changelist")
+    since = found.since.strftime("%Y-%m-%d %H:%M:%S+00:00")
+    rows: list[tuple[Any, ...]] = []
+    for key_id, count in most:
+        key = keys.get(key_id)
+        query = urlencode({"api_key__id__exact": str(key_id), "created_at__gte": since})
+        link = format_html('<a class="text-link" href="{}?{}">its generations</a>', url, query)
+        rows.append((key.name if key else key_id, key.label if key else "", f"{count:,}", link))
+    if len(found.keys) > _NAMED:
+        rest = sum(found.keys.values()) - sum(count for _, count in most)
+        rows.append((f"{len(found.keys) - _NAMED:,} more keys", "", f"{rest:,}", ""))
+    return render_table(("Key", "Label", "Requests", "See"), rows)

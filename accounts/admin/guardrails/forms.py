@@ -1,0 +1,183 @@
+"""The form of a guardrail, and the dialogs that assign it to keys and members."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Final
+
+from django import forms
+from django.contrib.admin.options import HORIZONTAL
+from django.urls import reverse
+
+from accounts.admin.forms import CatalogueForm, DollarsField, nano_of
+from accounts.admin.guardrails.backtest import BacktestField
+from accounts.admin.guardrails.filter_editor import builtins_field, patterns_field
+from accounts.admin.guardrails.pickers import (
+    NamesField,
+    RowsField,
+    find_model_labels,
+    find_provider_labels,
+    keys_of,
+    label_key,
+    label_member,
+    members_of,
+)
+from accounts.admin.guardrails.trial import TrialField
+from accounts.models import Guardrail, Region
+from accounts.policy import Family
+from config.console.formatting import plain_digits
+from config.console.unfold import (
+    CheckboxesWidget,
+    Dialog,
+    RadioWidget,
+    SelectWidget,
+    TextareaWidget,
+)
+
+_CHOICES: Final = (("unknown", "Inherit"), ("true", "On"), ("false", "Off"))
+_SWITCHES: Final = {
+    "enforce_zdr_anthropic": "Zero data retention, Anthropic",
+    "enforce_zdr_google": "Zero data retention, Google",
+    "enforce_zdr_openai": "Zero data retention, OpenAI",
+    "enforce_zdr_xai": "Zero data retention, xAI",
+    "enforce_zdr_other": "Zero data retention, all others",
+    "enforce_zdr": "Zero data retention, all (deprecated)",
+    "allow_safety_retention_google": "Retention for safety, Google",
+    "allow_safety_retention_other": "Retention for safety, others",
+    "enable_free_model_publication": "Free models that publish prompts",
+    "enable_free_model_training": "Free models that train on prompts",
+    "enable_paid_model_training": "Paid models that train on prompts",
+}
+
+
+class InheritWidget(RadioWidget):
+    """Three radio buttons, whose values are those of Django's own list of yes, no and unknown."""
+
+    def __init__(self) -> None:
+        super().__init__(choices=_CHOICES)
+        self.radio_style = HORIZONTAL
+
+    def format_value(self, value: Any) -> list[str]:
+        return [{True: "true", False: "false"}.get(value, "unknown")]
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> bool | None:
+        return {"true": True, "false": False}.get(data.get(name))
+
+
+def _switch(name: str) -> forms.NullBooleanField:
+    return forms.NullBooleanField(required=False, label=_SWITCHES[name], widget=InheritWidget())
+
+
+class GuardrailForm(CatalogueForm):
+    """Takes the limits of a guardrail, each with its errors beside it."""
+
+    allowed_models = NamesField(placeholder="Any model", find_labels=find_model_labels)
+    ignored_models = NamesField(placeholder="No model", find_labels=find_model_labels)
+    allowed_providers = NamesField(placeholder="Any provider", find_labels=find_provider_labels)
+    ignored_providers = NamesField(placeholder="No provider", find_labels=find_provider_labels)
+    allowed_data_regions = forms.TypedMultipleChoiceField(
+        choices=Region.choices,
+        required=False,
+        empty_value=None,
+        widget=CheckboxesWidget(),
+        help_text="Requests must arrive through the hosts of these regions. None marked: any host.",
+    )
+    enforce_zdr_anthropic = _switch("enforce_zdr_anthropic")
+    enforce_zdr_google = _switch("enforce_zdr_google")
+    enforce_zdr_openai = _switch("enforce_zdr_openai")
+    enforce_zdr_xai = _switch("enforce_zdr_xai")
+    enforce_zdr_other = _switch("enforce_zdr_other")
+    enforce_zdr = _switch("enforce_zdr")
+    allow_safety_retention_google = _switch("allow_safety_retention_google")
+    allow_safety_retention_other = _switch("allow_safety_retention_other")
+    enable_free_model_publication = _switch("enable_free_model_publication")
+    enable_free_model_training = _switch("enable_free_model_training")
+    enable_paid_model_training = _switch("enable_paid_model_training")
+    limit = DollarsField(
+        required=False,
+        label="Budget in USD",
+        help_text="For each key, and for each member with all of their keys.",
+    )
+    content_filter_builtins = builtins_field()
+    content_filters = patterns_field()
+    trial = TrialField()
+    backtest = BacktestField()
+
+    class Meta:
+        widgets = {"description": TextareaWidget(attrs={"rows": 2})}
+        labels = {
+            "reset_interval": "Starts again",
+            "include_byok_in_budgets": "Count own credentials (BYOK) too",
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        nano = self.instance.limit_nano
+        if nano is not None and "limit" in self.fields:
+            self.initial["limit"] = plain_digits(Decimal(nano).scaleb(-9))
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        if not {"limit", "reset_interval"} <= cleaned.keys():
+            return cleaned
+        if cleaned["limit"] is not None and not cleaned["reset_interval"]:
+            self.add_error("reset_interval", "Choose how often the budget starts again.")
+        if cleaned["limit"] is None and cleaned["reset_interval"]:
+            self.add_error("limit", "Enter an amount, or choose no interval.")
+        return cleaned
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Returns the changed fields of the model.
+
+        A change of ``enforce_zdr`` sets every family that is not named. So the result also names
+        the families that are set to on or off on the form, even unchanged ones.
+        """
+        named = {name: self.cleaned_data[name] for name in self.changed_data}
+        if "enforce_zdr" in named:
+            for family in Family:
+                value = self.cleaned_data[f"enforce_zdr_{family}"]
+                if value is not None:
+                    named[f"enforce_zdr_{family}"] = value
+        if "limit" in named:
+            named["limit_nano"] = nano_of(named.pop("limit"))
+        return named
+
+
+class _SubjectsDialog(Dialog):
+    """Asks whether to assign or to remove the guardrail."""
+
+    verb = forms.ChoiceField(
+        choices=(("assign", "Assign"), ("unassign", "Remove")),
+        widget=SelectWidget(),
+        label="Operation",
+    )
+
+    def _find_guardrail(self) -> Guardrail | None:
+        found: Guardrail | None = Guardrail.objects.filter(pk=self.object_id).first()
+        return found
+
+    def _url_of(self, what: str) -> str:
+        return reverse(f"admin:accounts_guardrail_{what}", args=[self.object_id])
+
+
+class KeysDialog(_SubjectsDialog):
+    keys = RowsField(noun="key", label="API keys", label_of=label_key)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if (guardrail := self._find_guardrail()) is not None:
+            rows = keys_of(guardrail.organization_id)
+            field: Any = self.fields["keys"]
+            field.search(rows, self._url_of("keys"))
+
+
+class MembersDialog(_SubjectsDialog):
+    members = RowsField(noun="member", label="Members", label_of=label_member)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if (guardrail := self._find_guardrail()) is not None:
+            rows = members_of(guardrail.organization_id)
+            field: Any = self.fields["members"]
+            field.search(rows, self._url_of("members"))

@@ -1,0 +1,1 @@
+"""What a guardrail would have refused, by the metadata of generations alone."""

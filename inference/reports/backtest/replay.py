@@ -1,0 +1,246 @@
+"""Judges stored requests by a proposed guardrail, with the code by which admission judges.
+
+Metadata tells neither the texts of a request nor its preferences, so the shortest request of the
+same operation stands for each: content filters are not part of this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from accounts.models import LimitReset
+from accounts.policy import Policy, RegionNotAllowed, require_ingress_region
+from billing.budgets import Budget
+from catalog.dialects.base import Operation
+from catalog.visibility import Exclusion
+from config.api.errors import GatewayError
+from config.server.regions import GLOBAL
+from inference.admission.decide import name_exclusion
+from inference.admission.governance import GuardrailRules, KeyRules, OrganizationRules
+from inference.faces.explaining import BODIES, read_request
+from inference.requests.parsing import InferenceRequest
+from inference.routing.candidates import RoutingContext, Selection, select_candidates
+from inference.routing.routes import CatalogSnapshot, OrganizationSnapshot
+from inference.shadow_counts import Refusal
+
+REGION: Final = str(Refusal.REGION)
+BUDGET: Final = str(Refusal.BUDGET)
+REASONS: Final = {
+    REGION: "Came through a host of another region",
+    BUDGET: "The budget was spent",
+    Exclusion.PROVIDER_NOT_ALLOWED: "Its providers are not allowed",
+    Exclusion.PROVIDER_IGNORED: "Its providers are ignored",
+    Exclusion.MODEL_NOT_ALLOWED: "Its model is not allowed",
+    Exclusion.MODEL_IGNORED: "Its model is ignored",
+    Exclusion.RETAINS_DATA: "No endpoint without data retention",
+    Exclusion.TRAINS_ON_DATA: "No endpoint that does not train on prompts",
+    Exclusion.REGION: "No endpoint in the region",
+    Refusal.OTHER: "No endpoint is left",
+    Refusal.CONTENT: "A content filter blocked it",
+    Refusal.UNREAD: "Too long for the content filters of a shadow, which did not read it",
+}
+_PATHS: Final = {Operation.IMAGES: "images"}
+
+
+class Outcome(StrEnum):
+    """What would have happened: ``moved`` requests would have gone to another endpoint.
+
+    ``unknown`` requests are refused by today's rules and catalogue without the guardrail.
+    """
+
+    SERVED = "served"
+    MOVED = "moved"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+class Verdict(NamedTuple):
+    outcome: Outcome
+    reason: str = ""
+
+
+_SERVED: Final = Verdict(Outcome.SERVED)
+_MOVED: Final = Verdict(Outcome.MOVED)
+_UNKNOWN: Final = Verdict(Outcome.UNKNOWN)
+
+
+class StoredRequest(NamedTuple):
+    """The metadata of a generation by which it is judged."""
+
+    api_key_id: UUID
+    member_id: UUID | None
+    workspace_id: UUID
+    model: str
+    operation: str
+    region: str
+    endpoint_id: UUID
+    cost_nano: int
+    byok_nano: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """The guardrails of keys and members, and the digests of keys.
+
+    ``is_of_every_key`` is set for a guardrail without assignments: it is judged as if it were
+    assigned to each key.
+    """
+
+    keys: Mapping[UUID, UUID]
+    members: Mapping[UUID, UUID]
+    digests: Mapping[UUID, str]
+    is_of_every_key: bool = False
+
+
+class ReplayedMeter:
+    """The spending of a key or a member, as its meter would have counted it."""
+
+    held_cost = held_byok = 0
+
+    def __init__(self) -> None:
+        self.day = date.min
+        self.cost = self.byok = 0
+        self.cost_daily = self.cost_weekly = self.cost_monthly = 0
+        self.byok_daily = self.byok_weekly = self.byok_monthly = 0
+
+    def add(self, day: date, cost_nano: int, byok_nano: int) -> None:
+        """Counts spending; the days must not fall."""
+        if day > self.day:
+            midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+            for reset in LimitReset:
+                if self.day < reset.began_at(midnight).date():
+                    setattr(self, f"cost_{reset}", 0)
+                    setattr(self, f"byok_{reset}", 0)
+            self.day = day
+        for suffix in ("", "_daily", "_weekly", "_monthly"):
+            setattr(self, f"cost{suffix}", getattr(self, f"cost{suffix}") + cost_nano)
+            setattr(self, f"byok{suffix}", getattr(self, f"byok{suffix}") + byok_nano)
+
+
+class Replay:
+    """Judges the requests of an organization in the order of their time.
+
+    ``meters`` have the spending before the first request, by the subject of the budget.
+    """
+
+    def __init__(
+        self,
+        proposal: GuardrailRules,
+        rules: OrganizationRules,
+        assignments: Assignments,
+        catalog: CatalogSnapshot,
+        own: OrganizationSnapshot,
+        meters: dict[UUID, ReplayedMeter] | None = None,
+    ) -> None:
+        self._id = proposal.guardrail_id
+        self._proposed = rules.with_guardrail(proposal)
+        self._present = rules
+        if not assignments.is_of_every_key:
+            self._present = rules.with_guardrail(GuardrailRules(self._id, Policy()))
+        self._assignments = assignments
+        self._catalog = catalog
+        self._own = own
+        self._meters = {} if meters is None else meters
+        self._verdicts: dict[tuple[object, ...], Verdict] = {}
+
+    def judge(self, request: StoredRequest) -> Verdict:
+        """Returns the verdict about the next request; only what is served is spent."""
+        verdict = self._verdicts.get(request[:7])
+        if verdict is None:
+            verdict = self._verdicts[request[:7]] = self._judge_route(request)
+        budgets = self._find_budgets(request)
+        if not budgets:
+            return verdict
+        today = request.created_at.date()
+        if verdict.reason != REGION and verdict is not _UNKNOWN:
+            # Admission asks for the budget before it looks for an endpoint.
+            for budget in budgets:
+                if budget.is_spent(self._meter_of(budget.subject_id), today):
+                    return Verdict(Outcome.REFUSED, BUDGET)
+        if verdict.outcome is not Outcome.REFUSED:
+            for subject_id in {budget.subject_id for budget in budgets}:
+                meter = self._meter_of(subject_id)
+                meter.add(today, request.cost_nano, request.byok_nano)
+        return verdict
+
+    def _meter_of(self, subject_id: UUID) -> ReplayedMeter:
+        return self._meters.setdefault(subject_id, ReplayedMeter())
+
+    def _find_budgets(self, request: StoredRequest) -> list[Budget]:
+        """Returns the budgets of the proposal for the key of a request and for its member."""
+        made = (
+            rule.make_budget(request.api_key_id, request.workspace_id, request.member_id)
+            for rule in self._rules(self._proposed, request, is_proposed=True).budgets
+            if rule.guardrail_id == self._id
+        )
+        return [budget for budget in made if budget is not None]
+
+    def _rules(
+        self, rules: OrganizationRules, request: StoredRequest, *, is_proposed: bool
+    ) -> KeyRules:
+        given = self._assignments
+        of_key = given.keys.get(request.api_key_id)
+        if is_proposed and given.is_of_every_key:
+            of_key = self._id
+        of_member = None if request.member_id is None else given.members.get(request.member_id)
+        return rules.for_key(request.workspace_id, of_member, of_key)
+
+    def _judge_route(self, request: StoredRequest) -> Verdict:
+        """Returns the verdict without the budget."""
+        policy = self._rules(self._present, request, is_proposed=False).policy
+        before = self._select(request, policy)
+        if before is None or not before.candidates or not _lets_in(policy, request):
+            return _UNKNOWN
+        policy = self._rules(self._proposed, request, is_proposed=True).policy
+        if not _lets_in(policy, request):
+            return Verdict(Outcome.REFUSED, REGION)
+        after = self._select(request, policy)
+        if after is None or not after.candidates:
+            return Verdict(Outcome.REFUSED, name_exclusion(before, after))
+        served = {candidate.route.endpoint_id for candidate in after.candidates}
+        had = {candidate.route.endpoint_id for candidate in before.candidates}
+        return _MOVED if request.endpoint_id in had - served else _SERVED
+
+    def _select(self, request: StoredRequest, policy: Policy) -> Selection | None:
+        """Returns the endpoints that the policy leaves; ``None`` for a refusal."""
+        region = _region_of(request)
+        context = RoutingContext(
+            snapshot=self._catalog,
+            own=self._own,
+            workspace_id=request.workspace_id,
+            key_digest=self._assignments.digests.get(request.api_key_id, ""),
+            policy=policy if region is None else policy & Policy.of(served_in=region),
+            member_id=request.member_id,
+        )
+        try:
+            return select_candidates(_stand_in(request.operation, request.model), context)
+        except (GatewayError, KeyError):
+            return None
+
+
+def _lets_in(policy: Policy, request: StoredRequest) -> bool:
+    """Returns whether the policy admits requests to the host that received this one."""
+    try:
+        require_ingress_region(policy, _region_of(request))
+    except RegionNotAllowed:
+        return False
+    return True
+
+
+def _region_of(request: StoredRequest) -> str | None:
+    return None if request.region == GLOBAL else request.region
+
+
+@lru_cache(maxsize=1024)
+def _stand_in(operation: str, model: str) -> InferenceRequest:
+    """Returns the shortest request of an operation; raises ``KeyError`` for an unknown one."""
+    path = _PATHS.get(operation, operation)  # type: ignore[call-overload]
+    return read_request(path, json.dumps({"model": model, **BODIES[path]}).encode())

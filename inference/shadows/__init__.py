@@ -1,0 +1,1 @@
+"""Counts what shadows of guardrails would refuse."""

@@ -1,0 +1,54 @@
+"""What a shadow has counted, for the page of its guardrail; and how old counts end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from django.db.models import Min, Sum
+
+from accounts.models import GuardrailShadow
+from config.clocks.clock import clock
+from inference.models import ShadowCount
+from inference.shadow_counts import Refusal
+
+_KEPT: Final = timedelta(days=35)
+
+
+@dataclass(slots=True)
+class ShadowResult:
+    """The requests that a shadow has judged, and those that it would have refused."""
+
+    total: int = 0
+    refused: int = 0
+    unread: int = 0
+    since: datetime | None = None
+    reasons: dict[str, int] = field(default_factory=dict)
+    keys: dict[UUID, int] = field(default_factory=dict)
+
+
+def read_result(shadow_id: UUID) -> ShadowResult:
+    """Returns the counts of a shadow, the highest first."""
+    rows = ShadowCount.objects.filter(shadow_id=shadow_id)
+    result = ShadowResult(since=rows.aggregate(first=Min("hour"))["first"])
+    for row in rows.values("reason").annotate(sum=Sum("requests")).order_by("-sum", "reason"):
+        result.total += row["sum"]
+        if row["reason"] == Refusal.UNREAD:
+            result.unread = row["sum"]
+        elif row["reason"]:
+            result.refused += row["sum"]
+            result.reasons[row["reason"]] = row["sum"]
+    refusing = rows.exclude(reason__in=("", Refusal.UNREAD))
+    by_key = refusing.values_list("api_key_id").annotate(sum=Sum("requests")).order_by("-sum")
+    result.keys = dict(by_key)
+    return result
+
+
+def clear_shadows() -> int:
+    """Deletes the counts of shadows that have ended, and old ones; returns their number."""
+    old = ShadowCount.objects.filter(hour__lt=clock.now() - _KEPT)
+    present = GuardrailShadow.objects.values("pk")
+    ended = ShadowCount.objects.exclude(shadow_id__in=present)
+    return int(old.delete()[0]) + int(ended.delete()[0])
