@@ -1,0 +1,259 @@
+"""The pages of change sets and of the rules that demand a second person."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import admin, messages
+from django.db.models import Case, QuerySet, When
+from django.http import HttpRequest
+
+from config.api.errors import GatewayError
+from config.changes import deciding
+from config.changes.kinds import DESCRIPTIONS, FourEyes, Kind
+from config.changes.models import ChangeRule, ChangeSet, list_requirements
+from config.changes.proposals import Difference, read_rows
+from config.console.actions import Message, bulk_action, transition
+from config.console.base import ReadOnlyAdmin, actor_of
+from config.console.formatting import label_renderer, render_plan
+from config.console.forms import NoteField
+from config.console.unfold import Dialog, display
+
+_STATES: Final = {
+    "proposed": "info", "applied": "success", "rejected": "warning", "outdated": "warning",
+    "expired": "warning", "withdrawn": "",
+}  # fmt: skip
+_RULES: Final = {"two people": "success", "one person": ""}
+_WAITING_FIRST: Final = Case(When(status="proposed", then=0), default=1)
+
+
+class RejectDialog(Dialog):
+    note = NoteField(required=False, label="Why", help_text="The operator who proposed reads it.")
+
+
+@admin.register(ChangeSet)
+class ChangeSetAdmin(ReadOnlyAdmin):
+    """Lists what waits for a second person, oldest first, and then what was decided."""
+
+    list_display = (
+        "title", "progress", "subject", "kind_name", "proposed_by", "proposed_at", "decided_by",
+    )  # fmt: skip
+    list_display_links = ("title",)
+    list_filter = ("status", "kind")
+    search_fields = ("subject", "proposed_by")
+    uuid_search_fields = ("organization_id",)
+    sortable_by = ()
+    ordering = (_WAITING_FIRST, "-id")
+    empty_hint = (
+        "Nothing waits. Say on the page Change rules which changes another operator must approve."
+    )
+    actions = ("approve_selected", "reject_selected")
+    actions_detail = ("approve", "reject", "withdraw")
+    fieldsets = (
+        (None, {"fields": (("subject", "progress"), ("kind_name", "what"), "reason")}),
+        ("What changes", {"fields": ("comparison",)}),
+        (
+            "People",
+            {"fields": (("proposed_by", "proposed_at"), ("decided_by", "decided_at"), "ends")},
+        ),
+        ("Outcome", {"fields": ("outcome",)}),
+        ("Record", {"classes": ["collapse"], "fields": (("id", "object_id", "organization_id"),)}),
+    )
+    readonly_fields = (
+        "subject", "progress", "kind_name", "what", "reason", "comparison", "proposed_by",
+        "proposed_at", "decided_by", "decided_at", "ends", "outcome", "id", "object_id",
+        "organization_id",
+    )  # fmt: skip
+    readonly_preprocess_fields = {"progress": label_renderer(_STATES)}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ChangeSet]:
+        """Returns the change sets of the pages that the operator may view, without contents."""
+        pages = [
+            model._meta.label_lower
+            for model, page in admin.site._registry.items()
+            if page.has_view_permission(request)
+        ]
+        rows = super().get_queryset(request).filter(page__in=pages)
+        return rows.defer("sealed_arguments", "arguments", "state")
+
+    @display(description="Change set")
+    def title(self, change_set: ChangeSet) -> str:
+        return f"#{change_set.pk}"
+
+    @display(description="Status", label=_STATES)
+    def progress(self, change_set: ChangeSet) -> str:
+        return str(change_set.status)
+
+    @display(description="Kind")
+    def kind_name(self, change_set: ChangeSet) -> str:
+        return str(Kind(change_set.kind).label)
+
+    @display(description="Operation")
+    def what(self, change_set: ChangeSet) -> str:
+        if change_set.operation == "form":
+            return "change" if change_set.object_id else "add"
+        return change_set.operation.removesuffix("_selected").replace("_", " ")
+
+    @display(description="Old → new")
+    def comparison(self, change_set: ChangeSet) -> str:
+        return render_plan(read_rows(change_set.changes))
+
+    @display(description="Expires")
+    def ends(self, change_set: ChangeSet) -> Any:
+        is_open = change_set.status == ChangeSet.Status.PROPOSED
+        return f"{change_set.expires_at:%Y-%m-%d %H:%M} UTC" if is_open else ""
+
+    def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Returns whether the operator may decide, and has the permission of the operation."""
+        if not request.user.has_perm("config.change_changeset"):
+            return False
+        if object_id is None:
+            return True
+        change_set = self.get_object(request, str(getattr(object_id, "pk", object_id)))
+        return change_set is None or request.user.has_perm(change_set.needs)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Returns what the operator may do now; the model checks it again under a lock."""
+        change_set = self.get_object(request, str(object_id))
+        if change_set is None or change_set.status != ChangeSet.Status.PROPOSED:
+            return []
+        is_own = change_set.proposed_by == actor_of(request)
+        left_out = ("_approve", "_reject") if is_own else ("_withdraw",)
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        return [action for action in actions if not action.action_name.endswith(left_out)]
+
+    @transition(
+        description="Approve",
+        question="Exactly what this page shows is done at once, in your name and in that of the "
+        "operator who proposed it.",
+        submit="Approve and apply",
+        permission="decide",
+        icon="check",
+    )
+    def approve(self, request: HttpRequest, change_set: ChangeSet, form: Any) -> Message:
+        is_done, text = deciding.approve(change_set, request)
+        return (messages.SUCCESS if is_done else messages.WARNING), text
+
+    @transition(
+        description="Reject",
+        question="Nothing changes. It can be proposed again.",
+        submit="Reject",
+        permission="decide",
+        icon="block",
+        danger=True,
+        form=RejectDialog,
+    )
+    def reject(self, request: HttpRequest, change_set: ChangeSet, form: Any) -> Message:
+        deciding.require_decider(change_set, request)
+        change_set.reject(by=actor_of(request), note=form.cleaned_data["note"])
+        return messages.SUCCESS, "It is rejected. Nothing was changed."
+
+    @transition(
+        description="Withdraw",
+        question="Nothing changes. It can be proposed again.",
+        submit="Withdraw",
+        permission="decide",
+        icon="undo",
+    )
+    def withdraw(self, request: HttpRequest, change_set: ChangeSet, form: Any) -> Message:
+        change_set.withdraw(by=actor_of(request))
+        return messages.SUCCESS, "It is withdrawn. Nothing was changed."
+
+    @bulk_action(
+        description="Approve the selected change sets",
+        question="Exactly what these change sets show is done at once.",
+        permission="decide",
+    )
+    def approve_selected(self, request: HttpRequest, change_set: ChangeSet) -> None:
+        is_done, text = deciding.approve(change_set, request)
+        if not is_done:
+            raise GatewayError(text)
+
+    @bulk_action(
+        description="Reject the selected change sets",
+        question="Nothing changes. They can be proposed again.",
+        permission="decide",
+    )
+    def reject_selected(self, request: HttpRequest, change_set: ChangeSet) -> None:
+        deciding.require_decider(change_set, request)
+        change_set.reject(by=actor_of(request))
+
+
+class _OwnKind(FourEyes):
+    """Demands a second person to relax a rule for as long as the rule holds."""
+
+    def find_demand(self, obj: Any) -> Kind | None:
+        is_on = obj is not None and list_requirements()[obj.kind]
+        return Kind(obj.kind) if is_on else None
+
+
+def _describe_relaxing(rule: ChangeRule, form: Any) -> list[Difference]:
+    return [Difference(str(Kind(rule.kind).label), "two people", "one person", risk="four eyes")]
+
+
+@admin.register(ChangeRule)
+class ChangeRuleAdmin(ReadOnlyAdmin):
+    """Lists the kinds of changes; an administrator demands a second person for some."""
+
+    list_display = ("name", "demand", "covers")
+    list_display_links = ("name",)
+    search_fields = ()
+    uuid_search_fields = ()
+    sortable_by = ()
+    ordering = ("kind",)
+    actions_detail = ("require", "relax")
+    fieldsets = ((None, {"fields": ("name", "demand", "covers")}),)
+    readonly_fields = ("name", "demand", "covers")
+    readonly_preprocess_fields = {"demand": label_renderer(_RULES)}
+
+    @display(description="Kind")
+    def name(self, rule: ChangeRule) -> str:
+        return str(Kind(rule.kind).label)
+
+    @display(description="Needs", label=_RULES)
+    def demand(self, rule: ChangeRule) -> str:
+        return "two people" if rule.is_required else "one person"
+
+    @display(description="Covers")
+    def covers(self, rule: ChangeRule) -> str:
+        return DESCRIPTIONS[Kind(rule.kind)]
+
+    def has_rule_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("config.change_changerule")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        rule = self.get_object(request, str(object_id))
+        if rule is None:
+            return []
+        left_out = "_require" if rule.is_required else "_relax"
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        return [action for action in actions if not action.action_name.endswith(left_out)]
+
+    @transition(
+        description="Require a second person",
+        question="From now on another operator must approve such changes in the console. To switch "
+        "this off again, another operator must approve that too.",
+        submit="Require a second person",
+        permission="rule",
+        icon="group_add",
+    )
+    def require(self, request: HttpRequest, rule: ChangeRule, form: Any) -> Message:
+        if rule.require():
+            return messages.SUCCESS, f"{rule}: another operator must approve changes from now on."
+        return messages.INFO, "This needs a second person already."
+
+    @transition(
+        description="Let one person do it",
+        question="From now on one operator alone may make such changes.",
+        submit="Let one person do it",
+        permission="rule",
+        icon="person",
+        danger=True,
+        four_eyes=_OwnKind(
+            kinds=tuple(Kind), needs="config.change_changerule", describe=_describe_relaxing
+        ),
+    )
+    def relax(self, request: HttpRequest, rule: ChangeRule, form: Any) -> Message:
+        if rule.relax():
+            return messages.SUCCESS, f"{rule}: one operator may make changes alone."
+        return messages.INFO, "One person is enough already."

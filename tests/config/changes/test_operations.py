@@ -1,0 +1,372 @@
+"""What needs a second person: forms, deletions, imports and proposals of price lists."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.management import call_command
+from django.test import Client
+from django.urls import reverse
+
+from accounts.models import Guardrail, Organization
+from catalog import imports
+from catalog.models import ModelAlias, ModelEndpoint, Provider
+from config.apps import Role
+from config.audit.entries import AuditEntry
+from config.changes.kinds import Kind
+from config.changes.models import ChangeSet
+from config.changes.proposals import read_sealed
+from endpoints.models import PrivateEndpoint
+from tests.support import factories
+from tests.support.catalogue import make_proposal
+from tests.support.console import change, fingerprint, listing, messages_of, page
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+from tests.support.governance import make_guardrail
+from tests.support.operators.four_eyes import WHY, approve, decide, demand, press, proposed, sign_in
+
+CANARY = "canary-four-eyes-secret-7c1d5e9a2b84"
+
+
+@pytest.fixture
+def ann(db: None) -> Client:
+    return sign_in("ann")
+
+
+@pytest.fixture
+def bob(ann: Client) -> Client:
+    return sign_in("bob")
+
+
+def initial(client: Client, row: Any) -> dict[str, Any]:
+    """Returns what the form of a page would send unchanged."""
+    form = client.get(page(row)).context["adminform"].form
+    found = {}
+    for name in form.fields:
+        value = form[name].value()
+        if value is None or value is False:
+            continue
+        if value is True:
+            value = "on" if form[name].widget_type == "checkbox" else "true"
+        found[name] = value
+    return found
+
+
+def everything_stored() -> str:
+    """Returns all rows of all tables as text."""
+    return json.dumps(fingerprint(), default=str)
+
+
+def test_a_base_url_and_a_secret_wait_without_being_shown(ann: Client, bob: Client) -> None:
+    provider = factories.make_provider()
+    demand(Kind.CREDENTIALS)
+    before = snapshots.everything()
+    sent = {**initial(ann, provider), "base_url": "https://new.example.com/v1", "secret": CANARY}
+    change(ann, provider, {**sent, **WHY})
+    made = proposed()
+    assert snapshots.everything() == before
+    shown = bob.get(page(made)).content.decode()
+    for text in ("https://new.example.com/v1", "a new secret, …2b84", "Base URL"):
+        assert text in shown
+    assert CANARY not in shown
+    assert CANARY not in everything_stored()
+    assert read_sealed(made) == {"secret": [CANARY]}
+
+    assert decide(bob, made) == "It is changed."
+    provider.refresh_from_db()
+    assert provider.base_url == "https://new.example.com/v1"
+    assert provider.reveal_credential().reveal() == CANARY
+    assert made.sealed_arguments is None
+    assert CANARY not in everything_stored()
+    entries = AuditEntry.objects.filter(kind="catalog.provider")
+    assert {(each.actor, each.action) for each in entries} == {
+        ("operator bob", f"{made}, proposed by operator ann")
+    }
+
+
+def test_fields_that_need_no_second_person_are_saved_at_once(ann: Client) -> None:
+    provider = factories.make_provider()
+    demand(Kind.CREDENTIALS)
+    change(ann, provider, {**initial(ann, provider), "name": "Another name"})
+    provider.refresh_from_db()
+    assert provider.name == "Another name"
+    assert not ChangeSet.objects.exists()
+
+
+def test_a_form_without_a_reason_is_refused(ann: Client) -> None:
+    provider = factories.make_provider()
+    demand(Kind.CREDENTIALS)
+    before = fingerprint()
+    answer = change(ann, provider, {**initial(ann, provider), "base_url": "https://b.example.com/"})
+    assert "Say why in the field Reason" in answer.content.decode()
+    assert fingerprint() == before
+
+
+def test_any_change_of_the_row_closes_a_proposed_form(ann: Client, bob: Client) -> None:
+    provider = factories.make_provider()
+    demand(Kind.CREDENTIALS)
+    sent = {**initial(ann, provider), "base_url": "https://new.example.com/v1"}
+    change(ann, provider, {**sent, **WHY})
+    Provider.objects.filter(pk=provider.pk).update(name="Renamed", headquarters="DE")
+    before = snapshots.everything()
+    made, text = approve(bob)
+    assert text.startswith("Changed since it was proposed: name, headquarters.")
+    assert made.status == "outdated"
+    assert snapshots.everything() == before
+
+
+def test_a_row_that_is_gone_closes_its_change_set(ann: Client, bob: Client, tenant: Tenant) -> None:
+    alias = ModelAlias.objects.create(
+        organization=tenant.organization, name="a", targets=[factories.make_model().slug]
+    )
+    demand(Kind.DELETIONS)
+    press(ann, alias, "remove", **WHY)
+    ModelAlias.objects.filter(pk=alias.pk).delete()
+    made, text = approve(bob)
+    assert (made.status, text) == ("outdated", "The object no longer exists. Nothing was changed.")
+
+
+def test_the_form_is_checked_again(ann: Client, bob: Client) -> None:
+    provider = factories.make_provider()
+    demand(Kind.CREDENTIALS)
+    add = reverse("admin:catalog_provider_add")
+    sent = {
+        "name": "New", "slug": "new-provider", "dialect": "openai", "is_listed": "on",
+        "base_url": "https://new.example.com/v1", "secret": CANARY, "datacenters": "",
+    }  # fmt: skip
+    assert ann.post(add, {**sent, **WHY}).status_code == 302
+    provider.slug = "new-provider"
+    provider.save_fields("slug")
+    before = snapshots.everything()
+    made, text = approve(bob)
+    assert text.startswith("This is no longer valid. Nothing was changed. Slug: ")
+    assert made.status == "proposed"
+    assert snapshots.everything() == before
+    provider.slug = "another"
+    provider.save_fields("slug")
+    assert decide(bob, made) == "New is added."
+    assert Provider.objects.get(slug="new-provider").reveal_credential().reveal() == CANARY
+
+
+def test_rates_on_the_page_of_an_endpoint_wait(ann: Client) -> None:
+    """An approver who may write more fields changes no field that was not proposed."""
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    endpoint.is_moderated = True
+    endpoint.save_fields("is_moderated")
+    demand(Kind.PRICES)
+    finance = sign_in("fin", Role.FINANCE)
+    rates = {"prompt": "0.25", "completion": "0.5", "image": "0", "request": "0"}
+    change(finance, endpoint, {**rates, **WHY})
+    shown = ann.get(page(proposed())).content.decode()
+    assert "$250,000 per million" in shown
+    made, text = approve(ann)
+    assert (made.status, text) == ("applied", "It is changed.")
+    found = ModelEndpoint.objects.select_related("price").get()
+    assert (found.price.price.text("prompt"), found.is_moderated) == ("0.25", True)
+
+
+def test_a_role_cannot_approve_fields_that_it_may_not_write(ann: Client) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    demand(Kind.PRICES)
+    finance = sign_in("fin", Role.FINANCE)
+    sent = {**initial(ann, endpoint), "prompt": "0.25", "quantization": "fp8"}
+    change(ann, endpoint, {**sent, **WHY})
+    before = snapshots.everything()
+    made, text = approve(finance)
+    assert text.startswith("Your role may not write all fields of this")
+    assert made.status == "proposed"
+    assert snapshots.everything() == before
+
+
+def test_a_new_endpoint_needs_a_second_person_for_its_price(ann: Client, bob: Client) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+    demand(Kind.PRICES)
+    sent = {
+        "model": str(model.pk), "provider": str(provider.pk), "upstream_model_id": "m",
+        "region": "global", "is_listed": "on", "prompt": "0.000001", "completion": "0.000002",
+        "image": "0", "request": "0", "supported_parameters": "",
+    }  # fmt: skip
+    ann.post(reverse("admin:catalog_modelendpoint_add"), {**sent, **WHY})
+    assert not ModelEndpoint.objects.exists()
+    made, text = approve(bob)
+    assert (made.status, text) == ("applied", f"{model} at {provider} is added.")
+    assert ModelEndpoint.objects.get().price.price.text("prompt") == "0.000001"
+
+
+def test_the_guardrail_of_a_workspace_needs_a_second_person(
+    ann: Client, bob: Client, tenant: Tenant
+) -> None:
+    assigned = make_guardrail(tenant.workspace)
+    shared = Guardrail.objects.edit_workspace_default(tenant.workspace, description="Old.")
+    demand(Kind.GUARDRAILS)
+    change(ann, assigned, {**initial(ann, assigned), "description": "New."})
+    assigned.refresh_from_db()
+    assert assigned.description == "New."
+    change(ann, shared, {**initial(ann, shared), "description": "New.", **WHY})
+    shared.refresh_from_db()
+    assert shared.description == "Old."
+    made, _ = approve(bob)
+    shared.refresh_from_db()
+    assert (made.organization_id, shared.description) == (tenant.organization.pk, "New.")
+
+
+def test_preferences_of_an_organization_need_a_second_person(
+    ann: Client, bob: Client, tenant: Tenant
+) -> None:
+    demand(Kind.GUARDRAILS)
+    sent = {**initial(ann, tenant.organization), "requires_zdr": "on"}
+    change(ann, tenant.organization, {**sent, **WHY})
+    assert not Organization.objects.get(pk=tenant.organization.pk).requires_zdr
+    approve(bob)
+    assert Organization.objects.get(pk=tenant.organization.pk).requires_zdr
+
+
+def test_a_deletion_waits(ann: Client, bob: Client, tenant: Tenant) -> None:
+    guardrail = make_guardrail(tenant.workspace)
+    demand(Kind.DELETIONS)
+    shown = ann.get(page(guardrail, "remove")).content.decode()
+    assert '<p class="cw-panel mb-4" role="note">Another operator must approve this.' in shown
+    assert "Propose" in shown
+    before = snapshots.everything()
+    assert "Reason" in press(ann, guardrail, "remove").content.decode()
+    assert not ChangeSet.objects.exists()
+    press(ann, guardrail, "remove", **WHY)
+    assert snapshots.everything() == before
+    made, text = approve(bob)
+    assert (made.status, text) == ("applied", f"{guardrail} is deleted.")
+    assert not Guardrail.objects.exists()
+
+
+def test_selected_endpoints_wait_one_by_one(ann: Client, bob: Client, tenant: Tenant) -> None:
+    provider = factories.make_provider()
+    rows = [factories.make_draft(tenant, factories.make_model(), provider) for _ in range(2)]
+    demand(Kind.DELETIONS)
+    chosen = {"action": "remove_selected", "_selected_action": [str(row.pk) for row in rows]}
+    asked = ann.post(listing(PrivateEndpoint), chosen)
+    assert "Another operator must approve this." in asked.content.decode()
+    before = snapshots.everything()
+    ann.post(listing(PrivateEndpoint), {**chosen, "confirmed": "yes"})
+    assert not ChangeSet.objects.exists()
+    ann.post(listing(PrivateEndpoint), {**chosen, "confirmed": "yes", **WHY})
+    assert ChangeSet.objects.count() == 2
+    assert snapshots.everything() == before
+    for made in ChangeSet.objects.all():
+        assert decide(bob, made) == "It is done."
+    assert not PrivateEndpoint.objects.filter(deleted_at=None).exists()
+
+
+@pytest.mark.parametrize("way", ["page", "list"])
+def test_the_deletion_of_an_operator_waits(ann: Client, bob: Client, way: str) -> None:
+    leaving = User.objects.create_user("leaving")
+    demand(Kind.DELETIONS)
+    if way == "page":
+        path, sent = page(leaving, "delete"), {"post": "yes"}
+        asked = ann.get(path)
+    else:
+        path = listing(User)
+        sent = {"action": "delete_selected", "_selected_action": str(leaving.pk), "post": "yes"}
+        asked = ann.post(path, {name: sent[name] for name in ("action", "_selected_action")})
+    assert "Another operator must approve this." in asked.content.decode()
+    answer = ann.post(path, sent, follow=True)
+    assert messages_of(answer)[0].startswith("Another operator must approve this. Say why")
+    assert not ChangeSet.objects.exists()
+    ann.post(path, {**sent, **WHY})
+    assert User.objects.filter(pk=leaving.pk).exists()
+    made, text = approve(bob)
+    assert (made.status, text) == ("applied", "It is deleted.")
+    assert not User.objects.filter(pk=leaving.pk).exists()
+
+
+def test_the_deletion_of_a_group_waits(ann: Client, bob: Client) -> None:
+    group = Group.objects.create(name="Helpers")
+    demand(Kind.DELETIONS)
+    ann.post(page(group, "delete"), {"post": "yes", **WHY})
+    assert Group.objects.filter(pk=group.pk).exists()
+    approve(bob)
+    assert not Group.objects.filter(pk=group.pk).exists()
+
+
+def upload(client: Client, data: bytes) -> Any:
+    """Sends a catalogue file, and confirms its preview with a reason."""
+    path = reverse("admin:catalog_modelendpoint_import_file")
+    shown = client.post(path, {"file": SimpleUploadedFile("new.json", data)})
+    signed = shown.context["signed_upload"]
+    return client.post(path, {"signed_upload": signed, **WHY}, follow=True)
+
+
+def test_an_import_waits_and_is_planned_again(ann: Client, bob: Client) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    content = json.loads(imports.export()[0])
+    content["endpoints"][0]["pricing"]["prompt"] = "0.000009"
+    data = json.dumps(content).encode()
+    demand(Kind.PRICES)
+    before = snapshots.everything()
+    upload(ann, data)
+    first = proposed()
+    assert snapshots.everything() == before
+    assert "$9 per million" in bob.get(page(first)).content.decode()
+
+    endpoint.is_moderated = True
+    endpoint.save_fields("is_moderated")
+    assert decide(bob, first).startswith("Changed since it was proposed: what the file changes.")
+    upload(ann, data)
+    made, text = approve(bob)
+    assert (made.status, text.partition(".")[0]) == ("applied", "The file was imported")
+    assert made.sealed_arguments is None
+    found = ModelEndpoint.objects.select_related("price").get()
+    assert found.price.price.text("prompt") == "0.000009"
+    entry = AuditEntry.objects.get(kind="import")
+    assert (entry.actor, entry.action) == ("operator bob", f"{made}, proposed by operator ann")
+
+
+def test_a_proposal_of_a_price_list_needs_a_second_person(ann: Client, bob: Client) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    proposal = make_proposal(endpoint)
+    demand(Kind.PRICES)
+    press(ann, proposal, "approve", **WHY)
+    proposal.refresh_from_db()
+    assert proposal.status == "waiting"
+    made, text = approve(bob)
+    proposal.refresh_from_db()
+    assert (made.status, proposal.status, text) == (
+        "applied",
+        "approved",
+        "The changes are applied.",
+    )
+
+
+def test_a_rotation_waits_but_not_with_calls_to_upstreams(
+    ann: Client, bob: Client, tenant: Tenant
+) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider())
+    demand(Kind.CREDENTIALS)
+    before = snapshots.everything()
+    answer = press(ann, credential, "rotate", secret=CANARY, revalidate="on", **WHY)
+    assert "endpoints cannot be validated then" in messages_of(answer)[0]
+    assert not ChangeSet.objects.exists()
+    press(ann, credential, "rotate", secret=CANARY, **WHY)
+    assert snapshots.everything() == before
+    assert CANARY not in bob.get(page(proposed())).content.decode()
+    made, _ = approve(bob)
+    credential.refresh_from_db()
+    assert (made.status, credential.reveal().reveal()) == ("applied", CANARY)
+
+
+def test_new_credential_keys_encrypt_what_waits(ann: Client, bob: Client, settings: Any) -> None:
+    provider = factories.make_provider()
+    demand(Kind.CREDENTIALS)
+    change(ann, provider, {**initial(ann, provider), "secret": CANARY, **WHY})
+    settings.CREDENTIAL_KEYS = [b"n" * 32, *settings.CREDENTIAL_KEYS]
+    call_command("rotate_credential_keys")
+    settings.CREDENTIAL_KEYS = settings.CREDENTIAL_KEYS[:1]
+    assert read_sealed(proposed()) == {"secret": [CANARY]}
+    settings.CREDENTIAL_KEYS = [b"o" * 32]
+    before = snapshots.everything()
+    made, text = approve(bob)
+    assert text.startswith("None of CREDENTIAL_KEYS decrypts what was proposed.")
+    assert made.status == "proposed"
+    assert snapshots.everything() == before
