@@ -14,7 +14,7 @@ from config.console.formatting import dollars, label_renderer, nano_dollars, ren
 from config.console.unfold import display
 from inference.models import Generation
 
-_STATES: Final = {
+STATES: Final = {
     "pending": "info",
     "completed": "success",
     "failed": "danger",
@@ -40,9 +40,9 @@ _KINDS: Final = {
 class GenerationColumns:
     """Formats the numbers and the JSON of a generation for its list and its page."""
 
-    readonly_preprocess_fields = {"state": label_renderer(_STATES)}
+    readonly_preprocess_fields = {"state": label_renderer(STATES)}
 
-    @display(description="Status", label=_STATES)
+    @display(description="Status", label=STATES)
     def state(self, generation: Generation) -> str:
         return str(generation.status)
 

@@ -18,7 +18,10 @@ from config.console.unfold import Dialog, PickerFilter
 from inference.admin.columns import GenerationColumns
 from inference.admin.filters import GenerationFilter
 from inference.admin.invoices import InvoiceAdmin
+from inference.admin.live import LivePage
 from inference.admin.search import find_generations
+from inference.admin.texts import TextActions
+from inference.admin.watching import WatchPages
 from inference.models import Generation
 
 
@@ -50,7 +53,9 @@ class GenerationForm(ConsoleForm):
 
 
 @admin.register(Generation)
-class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
+class GenerationAdmin(
+    LivePage, WatchPages, InvoiceAdmin, TextActions, GenerationColumns, ReadOnlyAdmin
+):
     """Lists the generations, newest first by the time in their IDs."""
 
     form = GenerationForm
@@ -78,7 +83,7 @@ class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
     # Only the primary key has an index in the order of time, and the table grows without end.
     ordering = ("-id",)
     sortable_by = ()
-    actions_detail = ("refund",)
+    actions_detail = ("refund", "read_text", "delete_text")
     empty_hint = "Send a request to /api/v1/chat/completions with an API key."
     fieldsets = (
         (
@@ -162,14 +167,15 @@ class GenerationAdmin(InvoiceAdmin, GenerationColumns, ReadOnlyAdmin):
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
         """Offers a refund of a paid generation once; the ledger checks it again under a lock."""
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
         kinds = set(
             Transfer.objects.filter(
                 reference=str(object_id), status=Transfer.Status.POSTED
             ).values_list("kind", flat=True)
         )
         if Transfer.Kind.REFUND in kinds or not kinds & {Transfer.Kind.USAGE, Transfer.Kind.EXCESS}:
-            return []
-        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+            return [each for each in actions if not each.action_name.endswith("_refund")]
+        return actions
 
     @transition(
         description="Refund",

@@ -13,6 +13,7 @@ from django.template.defaultfilters import filesizeformat
 
 from billing.models import Fold
 from billing.models.ledger import OF_GENERATIONS
+from config.clocks.writing import write_minute
 from config.console.base import ReadOnlyAdmin
 from config.console.formatting import render_table
 from config.console.unfold import display
@@ -121,7 +122,7 @@ def _describe_folds() -> Iterator[tuple[str, str, str, str, str]]:
             str(fold.number),
             _write_day(None if fold.begin == OF_GENERATIONS[0] else read_id_bound(fold.begin)),
             _write_day(read_id_bound(fold.end)),
-            f"{fold.folded_at:%Y-%m-%d %H:%M}",
+            write_minute(fold.folded_at),
             f"{sum(file.rows for file in list_files(fold)):,}",
         )
 

@@ -1,0 +1,158 @@
+"""The pages that watch the traffic: the health of providers and endpoints, and errors by type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.views.decorators.http import require_safe
+
+from catalog.models import ModelEndpoint
+from config.console.base import ConsoleAdmin
+from endpoints.models import PrivateEndpoint
+from inference.reports.usage.sums import PERIODS
+from inference.watch.board import Level, Row, read_board
+from inference.watch.errors import ErrorReport, read_errors
+
+_LEVELS: Final = {Level.BAD: "danger", Level.POOR: "warning", Level.GOOD: "success"}
+_WORDS: Final = {Level.BAD: "bad", Level.POOR: "poor", Level.GOOD: "good"}
+_PERMISSIONS: Final = (
+    "inference.view_generation", "endpoints.view_privateendpoint", "catalog.view_provider",
+)  # fmt: skip
+# What operators do about a private endpoint in a state, by the names of its actions.
+_ACTIONS: Final = {
+    PrivateEndpoint.Status.DRAFT: ("validate", "Validate"),
+    PrivateEndpoint.Status.ACTIVE: ("disable", "Disable"),
+    PrivateEndpoint.Status.DISABLED: ("enable", "Enable"),
+}
+_COLUMNS: Final = {ModelEndpoint: "model_endpoint", PrivateEndpoint: "private_endpoint"}
+
+
+class WatchPages(ConsoleAdmin):
+    """Adds the pages beside the list of generations."""
+
+    def get_urls(self) -> list[URLPattern]:
+        pages = {"health": self.health_view, "errors": self.errors_view}
+        return [
+            *(
+                path(
+                    f"{name}/",
+                    self.admin_site.admin_view(require_safe(view)),
+                    name=f"{self.opts.app_label}_{self.opts.model_name}_{name}",
+                )
+                for name, view in pages.items()
+            ),
+            *super().get_urls(),
+        ]
+
+    def health_view(self, request: HttpRequest) -> HttpResponse:
+        """Shows the health of providers and endpoints, the worst first."""
+        if not request.user.has_perms(_PERMISSIONS):
+            raise PermissionDenied
+        board = read_board()
+        context = {
+            "board": board,
+            "is_cut_at": _time(board.begin) if board.is_cut else "",
+            "providers": [_describe(request, row) for row in board.providers],
+            "endpoints": [_describe(request, row) for row in board.endpoints],
+        }
+        return self._show(request, "admin/inference/health.html", "Health", context)
+
+    def errors_view(self, request: HttpRequest) -> HttpResponse:
+        """Shows the errors of a period by provider and type, the most frequent first."""
+        if not request.user.has_perm(_PERMISSIONS[0]):
+            raise PermissionDenied
+        period = PERIODS.get(request.GET.get("period", ""), PERIODS["24h"])
+        report = read_errors(period)
+        context = {
+            "report": report,
+            "cut_at": "" if report.cut_at is None else _time(report.cut_at),
+            "ranges": [
+                (one.title, f"?period={one.name}", one is period) for one in PERIODS.values()
+            ],
+            "rows": list(_link_errors(report, period.began_at(report.read_at), period.name)),
+        }
+        return self._show(request, "admin/inference/errors.html", "Errors", context)
+
+    def _show(
+        self, request: HttpRequest, template: str, title: str, context: Mapping[str, Any]
+    ) -> HttpResponse:
+        request.current_app = self.admin_site.name
+        shared = {**self.admin_site.each_context(request), "title": title}
+        return TemplateResponse(request, template, {**shared, **context})
+
+
+def _describe(request: HttpRequest, row: Row) -> dict[str, Any]:
+    """Returns a row as the template shows it, with its links and what the operator may do."""
+    traffic = row.traffic
+    return {
+        "row": row,
+        "variant": _LEVELS[row.level],
+        "word": _WORDS[row.level],
+        "url": _find_page(row.subject),
+        "percent": f"{traffic.failed_percent:.1f}%" if traffic.attempts else "",
+        "is_alarming": traffic.level is Level.BAD,
+        "states": [(text, level is not Level.GOOD) for level, text in row.states],
+        "failed_at": "" if traffic.failed_at is None else _time(traffic.failed_at),
+        "generations": _link_generations(row),
+        "action": _find_action(request, row.subject),
+    }
+
+
+def _find_page(subject: Any) -> str:
+    if subject is None:
+        return ""
+    name = f"admin:{subject._meta.app_label}_{subject._meta.model_name}_change"
+    return reverse(name, args=[subject.pk])
+
+
+def _find_action(request: HttpRequest, subject: Any) -> tuple[str, str] | None:
+    """Returns the address and the title of the dialog of a private endpoint's action."""
+    if not isinstance(subject, PrivateEndpoint):
+        return None
+    if not request.user.has_perm("endpoints.change_privateendpoint"):
+        return None
+    name, title = _ACTIONS[PrivateEndpoint.Status(subject.status)]
+    return reverse(f"admin:endpoints_privateendpoint_{name}", args=[subject.pk]), title
+
+
+def _link_generations(row: Row) -> str:
+    """Returns the address of the generations of a row."""
+    query = {"since": "hour"}
+    if isinstance(row.subject, ModelEndpoint | PrivateEndpoint):
+        query[f"{_COLUMNS[type(row.subject)]}__id__exact"] = str(row.subject.pk)
+        if isinstance(row.subject, PrivateEndpoint):
+            query["organization__id__exact"] = str(row.subject.organization_id)
+    else:
+        query["provider_name__exact"] = row.name
+    return _link(query)
+
+
+def _link_errors(
+    report: ErrorReport, begin: datetime, period: str
+) -> Iterator[tuple[Any, str, str]]:
+    """Yields each row with the time of its last error, and the address of its generations."""
+    for row in report.rows:
+        query = {
+            "provider_name__exact": row.provider,
+            "error_type__exact": row.error_type,
+            "created_at__gte": f"{begin.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00",
+        }
+        if period != "30d":
+            # No index has these columns; this filter states a range of ids.
+            query["since"] = "day" if period == "24h" else "week"
+        yield row, _time(row.last_at), _link(query)
+
+
+def _link(query: Mapping[str, str]) -> str:
+    return f"{reverse('admin:inference_generation_changelist')}?{urlencode(query)}"
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,1 @@
+"""What an operator watches: unusual spending, health, errors, and the requests of this moment."""

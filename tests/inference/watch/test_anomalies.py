@@ -1,0 +1,221 @@
+"""Unusual spending: what is unusual, by which sums, and where operators see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.core.cache import cache
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounts.models import Organization
+from config.apps import Role
+from config.clocks.clock import clock
+from config.console.sign_in import roles
+from inference.models import DailyUsage, HourlyShare, UsageDay
+from inference.reports.rollups import midnight
+from inference.watch.anomalies import (
+    LEAST_NANO,
+    LEAST_WEEKS,
+    RATIO,
+    WEEKS,
+    find_anomalies,
+    find_usual,
+)
+from tests.support import factories
+from tests.support.factories import Tenant
+
+DOLLAR: Final = 1_000_000_000
+DAY: Final = timedelta(days=1)
+# A Monday afternoon.
+NOW: Final = datetime.fromisoformat("2026-03-02T15:30:00+00:00")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    cache.clear()
+    yield
+    cache.clear()
+
+
+def spend_hour(tenant: Tenant, hour: datetime, dollars: int) -> None:
+    """Stores the share of a key in an hour, and of the endpoint that all organizations share."""
+    for owner in (tenant.organization.pk, None):
+        HourlyShare.objects.create(
+            hour=hour, organization_id=owner, workspace_id=owner and uuid4(),
+            api_key_id=owner and uuid4(), endpoint_id=uuid4(), model="m", provider_name="p",
+            requests=1, failed=0, tokens=1, cost_nano=dollars * DOLLAR, upstream_nano=0,
+            latency_ms=0, timed=0,
+        )  # fmt: skip
+
+
+def spend_day(tenant: Tenant, day: date, dollars: int) -> None:
+    """Stores the sums of a day as the duty does: once by end user and once for all of them."""
+    UsageDay.objects.get_or_create(day=day, defaults={"rolled_up_at": NOW})
+    for by_end_user in (False, True):
+        DailyUsage.objects.create(
+            organization=tenant.organization, day_id=day, by_end_user=by_end_user,
+            workspace_id=uuid4(), api_key_id=uuid4(), endpoint_id=uuid4(), model="m",
+            provider_name="p", requests=1, prompt_tokens=1, completion_tokens=1, cached_tokens=0,
+            reasoning_tokens=0, cost_nano=dollars * DOLLAR, byok_nano=0,
+        )  # fmt: skip
+
+
+def spend_mondays(tenant: Tenant, *dollars: int) -> None:
+    """Stores earlier Mondays, the latest first, with busier days between them."""
+    for week, amount in enumerate(dollars, 1):
+        spend_day(tenant, NOW.date() - 7 * week * DAY, amount)
+        spend_day(tenant, NOW.date() - (7 * week - 2) * DAY, 500)
+
+
+@given(st.integers(0, 10**15), st.lists(st.integers(0, 10**15), max_size=WEEKS), st.integers(1, 9))
+def test_the_judgement_is_bounded_and_monotonic(spent: int, before: list[int], more: int) -> None:
+    usual = find_usual(spent, before)
+    if usual is None:
+        assert spent < LEAST_NANO or len(before) < LEAST_WEEKS or spent < RATIO * max(before)
+    else:
+        assert spent >= LEAST_NANO
+        assert spent >= RATIO * usual
+        assert find_usual(spent * more, before) == usual
+
+
+@pytest.mark.parametrize(
+    ("spent", "before", "usual"),
+    [
+        (30, [10] * 4, 10),
+        (29, [10] * 4, None),
+        (30, [10] * 3, None),
+        # A day that was unusual itself moves nothing.
+        (30, [10, 10, 10, 900], 10),
+        (30, [10, 10, 10, 900, 900, 900, 900], None),
+        # An organization that spends nothing on Sundays.
+        (10, [0] * 8, 0),
+        (9, [0] * 8, None),
+    ],
+)
+def test_a_day_is_unusual_from_three_times_the_median_on(
+    spent: int, before: list[int], usual: int | None
+) -> None:
+    found = find_usual(spent * DOLLAR, [each * DOLLAR for each in before])
+
+    assert found == (None if usual is None else usual * DOLLAR)
+
+
+def test_today_is_compared_with_the_same_weekday(tenant: Tenant) -> None:
+    spend_mondays(tenant, 10, 12, 8, 10)
+    spend_hour(tenant, midnight(NOW.date()), 20)
+    assert find_anomalies(now=NOW) == []
+    spend_hour(tenant, NOW.replace(hour=13, minute=0), 15)
+
+    [found] = find_anomalies(now=NOW)
+    assert (found.organization_id, found.name) == (tenant.organization.pk, "Acme")
+    assert (found.spent_nano, found.usual_nano) == (35 * DOLLAR, 10 * DOLLAR)
+    assert found.text == ("$35.00 on Monday, March 2 until 14:00 UTC; usually $10.00 on a Monday")
+
+
+def test_yesterday_is_still_shown_and_the_day_before_is_not(tenant: Tenant) -> None:
+    for week in range(1, 6):
+        for days in (1, 2):
+            spend_day(tenant, NOW.date() - (7 * week + days) * DAY, 1)
+    spend_hour(tenant, midnight(NOW.date()) - timedelta(hours=1), 40)
+    spend_hour(tenant, midnight(NOW.date()) - timedelta(hours=25), 90)
+
+    [found] = find_anomalies(now=NOW)
+    assert found.text == "$40.00 on Sunday, March 1; usually $1.00 on a Sunday"
+
+
+def test_weeks_before_the_first_usage_do_not_count(tenant: Tenant) -> None:
+    other = factories.make_tenant("Other")
+    for week in range(1, 9):
+        spend_day(other, NOW.date() - 7 * week * DAY, 100)
+    spend_mondays(tenant, 1, 1, 1)
+    spend_hour(tenant, midnight(NOW.date()), 90)
+
+    assert find_anomalies(now=NOW) == []
+    # The Monday after this first day, without requests, was one of no spending.
+    spend_day(tenant, NOW.date() - 29 * DAY, 1)
+    [found] = find_anomalies(now=NOW)
+    assert found.usual_nano == 1 * DOLLAR
+
+
+def test_each_organization_is_judged_by_itself(tenant: Tenant) -> None:
+    usual, grown = factories.make_tenant("Usual"), factories.make_tenant("Grown")
+    for one, amount in ((tenant, 10), (usual, 100), (grown, 20)):
+        spend_mondays(one, *[amount] * 5)
+    for one, amount in ((tenant, 40), (usual, 100), (grown, 200)):
+        spend_hour(one, midnight(NOW.date()), amount)
+
+    assert [one.name for one in find_anomalies(now=NOW)] == ["Grown", "Acme"]
+    assert [one.name for one in find_anomalies(tenant.organization.pk, now=NOW)] == ["Acme"]
+    assert find_anomalies(usual.organization.pk, now=NOW) == []
+
+
+def test_the_sums_are_read_by_one_statement_over_indexes(tenant: Tenant) -> None:
+    spend_mondays(tenant, 10, 10, 10, 10)
+    spend_hour(tenant, midnight(NOW.date()), 90)
+    with connection.cursor() as cursor, CaptureQueriesContext(connection) as queries:
+        assert len(find_anomalies(now=NOW)) == 1
+        [statement] = queries
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {statement['sql']}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+
+    assert "hourly_share_by_hour" in plan or "hourly_share_of_tenant" in plan
+    assert "daily_usage" in plan
+    assert "Seq Scan" not in plan
+    assert "inference_generation" not in plan
+
+
+def shown(client: Client, organization: Organization) -> tuple[list[dict[str, str]], str]:
+    """Returns the anomalies of the first page, and the text of the organization's page."""
+    cache.clear()
+    page = client.get("/admin/")
+    return page.context.get("anomalies", []), client.get(
+        f"/admin/accounts/organization/{organization.pk}/change/"
+    ).text
+
+
+def test_the_first_page_and_the_organizations_show_it(operator: Client, tenant: Tenant) -> None:
+    today = clock.now().date()
+    for week in range(1, 6):
+        spend_day(tenant, today - 7 * week * DAY, 1)
+    spend_hour(tenant, midnight(today), 5)
+    anomalies, text = shown(operator, tenant.organization)
+    assert anomalies == []
+    assert "Unusual spending" not in text
+
+    spend_hour(tenant, midnight(today), 45)
+    [one], text = shown(operator, tenant.organization)
+    assert one["name"] == "Acme"
+    assert one["text"].startswith("$50.00 on ")
+    assert operator.get(one["url"]).context["original"] == tenant.organization
+    assert "Unusual spending" in text
+    assert "$50.00 on " in text
+    others: dict[str, Any] = {"text": operator.get("/admin/").text}
+    assert "usually $1.00 on a" in others["text"]
+
+
+def test_an_operator_without_generations_sees_no_spending(tenant: Tenant) -> None:
+    today = clock.now().date()
+    for week in range(1, 6):
+        spend_day(tenant, today - 7 * week * DAY, 1)
+    spend_hour(tenant, midnight(today), 45)
+    roles.update_roles()
+    user = User.objects.create_user("support", is_staff=True)
+    group = Group.objects.get(name=Role.SUPPORT)
+    group.permissions.remove(*group.permissions.filter(codename="view_generation"))
+    user.groups.add(group)
+    client = Client()
+    client.force_login(user)
+
+    anomalies, text = shown(client, tenant.organization)
+    assert anomalies == []
+    assert "Unusual spending" not in text
