@@ -16,11 +16,15 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 
-from config.api.errors import GatewayError
+from config.api.errors import Conflict, GatewayError
+from config.changes.dialogs import guard_dialog
+from config.changes.kinds import FourEyes, Kind
+from config.changes.pages import MAX_PROPOSED, describe_deletion, require_valid, split_data
+from config.changes.proposals import Proposal
 from config.console.unfold import ActionVariant, Dialog, unfold_action
 
 MAX_ROWS: Final = 10_000
@@ -43,14 +47,18 @@ def transition(
     danger: bool = False,
     form: type[Any] | None = None,
     foresee: Callable[[str], Sequence[str]] | None = None,
+    four_eyes: FourEyes | None = None,
 ) -> Callable[[Callable[[Any, HttpRequest, Any, Any], Message]], Any]:
     """Makes a method an action of the detail page that asks in a dialog and runs by POST.
 
     The method gets the request, the object and the dialog's form. A GatewayError that the model
     raises is shown as an error message. ``foresee`` returns the consequences for the object with an
-    id, as sentences, which the dialog shows.
+    id, as sentences, which the dialog shows. ``four_eyes`` says when the action is proposed to a
+    second person instead.
     """
     dialog_form = form if foresee is None else _foresee_in(form or Dialog, foresee)
+    if four_eyes is not None:
+        dialog_form = guard_dialog(dialog_form or Dialog, four_eyes)
 
     def decorate(method: Callable[[Any, HttpRequest, Any, Any], Message]) -> Any:
         @unfold_action(
@@ -73,12 +81,18 @@ def transition(
                 index = self.redirect_to_index(request, object_id)
                 return self.redirect(request, index["Location"])
             try:
+                kind = None if four_eyes is None else four_eyes.find_demand(obj)
+                if four_eyes is not None and kind is not None:
+                    name = method.__name__
+                    return self.propose(request, _propose(self, obj, form, four_eyes, kind, name))
                 level, text = method(self, request, obj, form)
             except GatewayError as exc:
                 level, text = messages.ERROR, exc.message
             self.message_user(request, text, level)
             return self.redirect(request, self.url_of(request, obj))
 
+        action: Any = run
+        action.for_change_sets = ProposedAction(method, form or Dialog, (permission,))
         return run
 
     return decorate
@@ -95,24 +109,74 @@ def _foresee_in(form: type[Any], foresee: Callable[[str], Sequence[str]]) -> typ
     return Foreseeing
 
 
+@dataclass(frozen=True, slots=True)
+class ProposedAction:
+    """An action as a change set does it once it is approved; without a dialog one of a list."""
+
+    method: Callable[..., Any]
+    form: type[Any] | None
+    permissions: tuple[str, ...]
+
+    @property
+    def is_detail(self) -> bool:
+        return self.form is not None
+
+    def apply(self, page: Any, request: HttpRequest, obj: Any, data: QueryDict) -> str:
+        """Does the action with the form as it was proposed; raises :class:`Conflict`."""
+        if self.form is None:
+            self.method(page, request, obj)
+            return "It is done."
+        data["_form_submitted"] = "True"
+        form = self.form(data=data, request=request, object_id=str(obj.pk))
+        require_valid(form)
+        level, text = self.method(page, request, obj, form)
+        if level >= messages.ERROR:
+            raise Conflict(text)
+        return str(text)
+
+
+def _propose(
+    page: Any, obj: Any, form: Any, four_eyes: FourEyes, kind: Kind, operation: str
+) -> Proposal:
+    """Returns the proposal of an action; ``form`` is its dialog, or ``None`` for one of a list."""
+    arguments, sealed = ({}, {}) if form is None else split_data(form)
+    proposal: Proposal = page.make_proposal(
+        obj,
+        kind,
+        operation,
+        needs=four_eyes.needs,
+        arguments=arguments,
+        sealed=sealed,
+        changes=(four_eyes.describe or describe_deletion)(obj, form),
+        outcome="delete" if four_eyes.describe is None else "update",
+    )
+    return proposal
+
+
 def bulk_action(
-    *, description: str, question: str, permission: str
+    *,
+    description: str,
+    question: str,
+    permission: str,
+    foresee: Callable[[Sequence[Any]], Sequence[str]] | None = None,
+    four_eyes: FourEyes | None = None,
 ) -> Callable[[Callable[[Any, HttpRequest, Any], None]], Any]:
     """Makes a method an action over selected rows, confirmed on a page and reported row by row.
 
     The method runs once a row, in a transaction of its own: a refused row does not stop the others.
+    ``foresee`` returns the consequences for the rows with these keys. ``four_eyes`` says when the
+    action is proposed to a second person instead, with a change set for each row.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any], None]) -> Any:
-        action = _BulkAction(method, description, question)
+        action = _BulkAction(method, description, question, foresee, four_eyes)
 
         @admin.action(description=description, permissions=[permission])
         @wraps(method)
-        def run(
-            self: Any, request: HttpRequest, queryset: QuerySet[Any]
-        ) -> TemplateResponse | None:
+        def run(self: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
             return action.run(self, request, queryset)
 
+        run.for_change_sets = ProposedAction(method, None, (permission,))  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -129,10 +193,10 @@ class _BulkAction:
     method: Callable[[Any, HttpRequest, Any], None]
     description: str
     question: str
+    foresee: Callable[[Sequence[Any]], Sequence[str]] | None
+    four_eyes: FourEyes | None
 
-    def run(
-        self, page: Any, request: HttpRequest, queryset: QuerySet[Any]
-    ) -> TemplateResponse | None:
+    def run(self, page: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         keys = list(queryset.values_list("pk", flat=True)[: MAX_ROWS + 1])
         if len(keys) > MAX_ROWS:
             text = f"At most {MAX_ROWS:,} rows at a time. Narrow the list. Nothing was changed."
@@ -144,8 +208,44 @@ class _BulkAction:
             text = "The list has changed since you selected it. Nothing was changed; select again."
             page.message_user(request, text, messages.ERROR)
             return None
+        if self.four_eyes is not None and self.four_eyes.find_demand(None) is not None:
+            return self._propose_or_apply(page, request, queryset, keys, self.four_eyes)
         self._apply(page, request, _rows(queryset, keys), count=len(keys))
         return None
+
+    def _propose_or_apply(
+        self,
+        page: Any,
+        request: HttpRequest,
+        queryset: QuerySet[Any],
+        keys: list[Any],
+        four_eyes: FourEyes,
+    ) -> HttpResponse | None:
+        """Proposes a change set for each row that needs a second person; does the others."""
+        if len(keys) > MAX_PROPOSED:
+            text = (
+                f"Another operator must approve this, so at most {MAX_PROPOSED} rows at a time. "
+                "Nothing was changed."
+            )
+            page.message_user(request, text, messages.ERROR)
+            return None
+        rows = list(_rows(queryset, keys))
+        demands = [(row, four_eyes.find_demand(row)) for row in rows]
+        name = self.method.__name__
+        waiting = [
+            _propose(page, row, None, four_eyes, kind, name)
+            for row, kind in demands
+            if kind is not None
+        ]
+        answer: HttpResponse | None = None
+        try:
+            answer = page.propose(request, *waiting) if waiting else None
+        except GatewayError as exc:
+            page.message_user(request, exc.message, messages.ERROR)
+            return None
+        free = [row for row, kind in demands if kind is None]
+        self._apply(page, request, iter(free), count=len(free))
+        return answer
 
     def _ask(
         self, page: Any, request: HttpRequest, queryset: QuerySet[Any], keys: list[Any]
@@ -157,6 +257,8 @@ class _BulkAction:
             "title": self.description,
             "question": self.question,
             "rows": rows,
+            "sentences": [] if self.foresee is None else self.foresee(keys),
+            "demand": None if self.four_eyes is None else self.four_eyes.find_demand(None),
             "hidden": len(keys) - len(rows),
             "is_across": is_across,
             "digest": _digest(keys),
@@ -169,20 +271,41 @@ class _BulkAction:
         return TemplateResponse(request, "admin/confirm_action.html", context)
 
     def _apply(self, page: Any, request: HttpRequest, rows: Iterator[Any], *, count: int) -> None:
-        done = 0
-        for place, row in enumerate(rows):
+        """Runs the action and reports it in one message, whose details name the rows."""
+        done: list[str] = []
+        refused: list[tuple[str, str]] = []
+        for row in rows:
             try:
                 self.method(page, request, row)
             except GatewayError as exc:
-                level, text = messages.ERROR, f"{row}: {exc.message}"
+                refused.append((str(row), exc.message))
             else:
-                done += 1
-                level, text = messages.SUCCESS, f"{row}: done."
-            if place < _NAMED:
-                page.message_user(request, text, level)
-        if count > _NAMED:
-            text = f"{count:,} rows: {done:,} done, {count - done:,} refused."
-            page.message_user(request, text)
+                done.append(str(row))
+        level = messages.SUCCESS if not refused else messages.WARNING if done else messages.ERROR
+        page.message_user(request, _report(self.description, done, refused, count=count), level)
+
+
+def _report(
+    description: str, done: list[str], refused: list[tuple[str, str]], *, count: int
+) -> str:
+    """Returns the message after an action: a sentence, and details that name at most 200 rows.
+
+    A row that has left the list since it was selected is neither done nor refused.
+    """
+    parts = [f"{len(done):,} done"]
+    parts += [f"{len(refused):,} refused"] if refused else []
+    gone = count - len(done) - len(refused)
+    parts += [f"{gone:,} gone from the list"] if gone else []
+    return render_to_string(
+        "admin/bulk_result.html",
+        {
+            "summary": f"{description}: {', '.join(parts)}.",
+            "done": done[:_NAMED],
+            "done_more": max(len(done) - _NAMED, 0),
+            "refused": refused[:_NAMED],
+            "refused_more": max(len(refused) - _NAMED, 0),
+        },
+    )
 
 
 def _is_across(request: HttpRequest) -> bool:

@@ -40,7 +40,10 @@ def discover_pages() -> None:
     """Registers the pages of every app with the console's site; a second call does nothing."""
     admin.autodiscover()
     # Django looks for the pages of the app "config" only in the module config.admin.
-    autodiscover_modules("audit.admin", "console.sign_in.admin", register_to=admin.site)
+    autodiscover_modules(
+        "audit.admin", "changes.admin", "console.sign_in.admin", "events.admin",
+        register_to=admin.site,
+    )  # fmt: skip
 
 
 def _check_pages(**options: Any) -> list[checks.CheckMessage]:

@@ -20,7 +20,7 @@ from django.contrib.admin.views.main import ERROR_FLAG
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import PermissionDenied
 from django.db import DataError
-from django.db.models import Q, QuerySet, TextChoices, URLField
+from django.db.models import DateTimeField, Q, QuerySet, TextChoices, URLField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import path, reverse
@@ -32,10 +32,18 @@ from config.api.text import NOT_STORABLE
 from config.apps import declarations
 from config.audit.triggers import audit_triggers
 from config.cells import HOME
+from config.changes.pages import GuardedPage, SecondPersonNeeded
+from config.changes.proposals import REASON
 from config.console.forms import ConsoleForm
 from config.console.lists.exports import export_list
 from config.console.lists.filters import FormFilter
 from config.console.lists.pages import BoundedPaginator, ComputedColumns, ConsoleChangeList
+from config.console.lists.saved_views import (
+    address_of,
+    build_view_bar,
+    find_default,
+    refuse_view,
+)
 from config.console.navigation import build_bar, find_preserved_tenant, find_tenant
 from config.console.unfold import ModelAdmin, TextareaWidget
 
@@ -86,7 +94,7 @@ def _takes(part: Any, lookup: str) -> bool:
     return bool(lookup == part.parameter_name)
 
 
-class StrictList(ComputedColumns, ModelAdmin):
+class StrictList(GuardedPage, ComputedColumns, ModelAdmin):
     """A list that accepts only the lookups of its filters and of links on other pages.
 
     Django accepts every lookup of every column, for instance a regular expression over a table
@@ -94,8 +102,8 @@ class StrictList(ComputedColumns, ModelAdmin):
     """
 
     linked_lookups: tuple[str, ...] = ("organization__id__exact", "created_at__gte")
-    # The bar of a tenant's tabs.
-    list_before_template = "admin/tabs.html"
+    # The bar of a tenant's tabs, and the operator's saved views.
+    list_before_template = "admin/list_head.html"
     change_form_outer_before_template = "admin/tabs.html"
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -132,7 +140,28 @@ class StrictList(ComputedColumns, ModelAdmin):
         tenant_id = find_tenant(request, self.opts.label_lower)
         if tenant_id is not None:
             context["tab_bar"] = build_bar(request, tenant_id, self.opts.label_lower)
-        return super().changelist_view(request, context)
+        match = request.resolver_match
+        is_list = match is not None and str(match.url_name).endswith("_changelist")
+        if not is_list or request.method != "GET" or "_popup" in request.GET:
+            return super().changelist_view(request, context)
+        bar = build_view_bar(request, self.opts.label_lower)
+        if (default := find_default(request, bar)) is not None:
+            return HttpResponseRedirect(address_of(default))
+        response = super().changelist_view(request, {**context, "view_bar": bar})
+        if bar.asked is not None and isinstance(response, HttpResponseRedirect):
+            # Django sends an address with a wrong filter to the whole list.
+            return refuse_view(request, bar.asked)
+        return response
+
+    def response_action(  # type: ignore[override]
+        self, request: HttpRequest, queryset: QuerySet[Any]
+    ) -> Any:
+        try:
+            answer = super().response_action(request, queryset)
+        except SecondPersonNeeded as needed:
+            return self.propose_deletions(request, needed)
+        self.ask_for_reason(answer)
+        return answer
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -146,6 +175,13 @@ class StrictList(ComputedColumns, ModelAdmin):
         if tenant_id is not None:
             tenant = getattr(obj, "organization", None)
             context["tab_bar"] = build_bar(request, tenant_id, label, tenant=tenant)
+        if self.form_guard is not None and (obj is not None or self.form_guard.guards_new_rows):
+            context["demand"] = self.form_guard.find_demand(obj)
+            form = context["adminform"].form
+            context["guarded"] = [
+                form.fields[name].label for name in self.form_guard.fields if name in form.fields
+            ]
+            context["reason"] = request.POST.get(REASON, "")
         return super().render_change_form(request, context, *args, **kwargs)
 
     @property
@@ -261,6 +297,13 @@ class ConsoleAdmin(StrictList):
     }
     uuid_search_fields: tuple[str, ...] = ("id",)
 
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Says of a time that it is entered in UTC."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if field is not None and isinstance(db_field, DateTimeField):
+            field.help_text = f"{field.help_text} In UTC.".strip()
+        return field
+
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Any:
         """Stores a row from a valid form and returns it; may raise GatewayError."""
         obj.save(force_insert=True)
@@ -277,7 +320,10 @@ class ConsoleAdmin(StrictList):
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
         try:
-            return super().changeform_view(request, object_id, form_url, extra_context)
+            try:
+                return super().changeform_view(request, object_id, form_url, extra_context)
+            except SecondPersonNeeded as needed:
+                return self.propose(request, *needed.proposals)
         except GatewayError as exc:
             # The transaction was rolled back. The second call shows the form with the refusal.
             request.refusal = exc  # type: ignore[attr-defined]

@@ -34,6 +34,8 @@ class Chart:
     last: str
     bars: Sequence[Bar]
     is_empty: bool
+    # The same as text: the beginning and the value of each bar.
+    rows: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Axis:
             self.starts[-1],
             bars,
             is_empty=not bars,
+            rows=list(zip(self.starts, texts, strict=True)),
         )
 
 

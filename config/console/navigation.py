@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
 from uuid import UUID
 
@@ -16,21 +17,72 @@ from django.utils.text import slugify
 
 from config.api.text import parse_uuid
 from config.apps import Tab, declarations, declaring_apps, tenant_label
+from config.console.lists.waiting import read_badge
+
+UNUSED: Final = "unused_pages"
+"""The key of a session under which the labels stand that its sidebar leaves out."""
 
 
 def build_sidebar(request: HttpRequest) -> list[dict[str, Any]]:
-    """Returns the sections of the sidebar, with the pages that the operator may see."""
-    return [
+    """Returns the sections of the sidebar, with the pages that the operator may see.
+
+    The first one leads to the first page, and says how much waits there for the operator.
+    """
+    sections = [
         {
             "title": title,
             "separator": True,
             "items": [
-                {"title": model["name"], "icon": icon, "link": model["admin_url"]}
-                for model, icon in entries
+                *_list_pages(request, title),
+                *(
+                    {
+                        "title": model["name"],
+                        "icon": icon,
+                        "link": model["admin_url"],
+                        "active": partial(_is_of_list, model["admin_url"]),
+                    }
+                    for model, icon in entries
+                ),
             ],
         }
         for title, entries in _sections(request)
     ]
+    if not sections:
+        return []
+    first = {
+        "title": "Overview",
+        "icon": "home",
+        "link": reverse("admin:index"),
+        "badge": read_badge(request),
+        "badge_variant": "primary",
+    }
+    return [{"title": "", "separator": False, "items": [first]}, *sections]
+
+
+def _list_pages(request: HttpRequest, section: str) -> list[dict[str, Any]]:
+    """Returns the pages of a section that are no lists, as far as the operator may see them."""
+    return [
+        {
+            "title": page.title,
+            "icon": page.icon,
+            "link": reverse(page.name),
+            "active": partial(_is_page, reverse(page.name)),
+        }
+        for app in declaring_apps()
+        if app.section.title == section
+        for page in app.pages
+        if request.user.has_perm(page.permission)
+    ]
+
+
+def _is_page(link: str, request: HttpRequest) -> bool:
+    return request.path == link
+
+
+def _is_of_list(link: str, request: HttpRequest) -> bool:
+    """Returns whether a request is for a list or for a page below it that has no own entry."""
+    own = (reverse(page.name) for app in declaring_apps() for page in app.pages)
+    return request.path.startswith(link) and request.path not in own
 
 
 def group_by_section(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
@@ -50,6 +102,16 @@ def group_by_section(request: HttpRequest, context: dict[str, Any]) -> dict[str,
     }
 
 
+def find_unused() -> list[str]:
+    """Returns the labels of the pages that the sidebar leaves out, which a sign-in reads once."""
+    return [
+        label
+        for label, declaration in declarations().items()
+        if declaration.hidden_without
+        and not apps.get_model(declaration.hidden_without)._default_manager.exists()
+    ]
+
+
 def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any], str]]]]:
     """Returns the sections in their order, each with the pages and icons that it shows."""
     pages = {
@@ -58,6 +120,7 @@ def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any]
         for model in application["models"]
         if model["admin_url"]
     }
+    unused = request.session.get(UNUSED, ())
     sections: dict[str, list[tuple[dict[str, Any], str]]] = {}
     for app in sorted(declaring_apps(), key=lambda app: app.section.position):
         shown = sections.setdefault(app.section.title, [])
@@ -67,7 +130,7 @@ def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any]
                 declaration.icon,
             )
             for label, declaration in app.declarations()
-            if label in pages
+            if label in pages and label not in unused
         ]
     return [(title, entries) for title, entries in sections.items() if entries]
 

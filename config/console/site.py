@@ -31,13 +31,16 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api.text import NOT_STORABLE
 from config.console.lists.pages import TookTooLong
+from config.console.lists.saved_views import change_views
 from config.console.lists.search import find_anything
+from config.console.navigation import UNUSED, find_unused
 from config.console.sign_in import events, totp
 from config.console.sign_in.recognition import PREFIX
 from config.console.sign_in.sessions import SIGNED_IN_AT
 from config.console.sign_in.throttle import SignInLocked, address_of, clean_account
 from config.console.unfold import AdminSite
 from config.database.replica.pages import read_from_replica
+from config.pages.failures import explain
 from config.secrets import is_well_formed
 
 logger = logging.getLogger("causeway.console")
@@ -110,7 +113,10 @@ class ConsoleSite(AdminSite):
         return TemplateResponse(request, template, context, headers={"HX-Trigger": "search"})
 
     def extra_urls(self) -> list[URLPattern]:
-        return [path("two-factor/", self.two_factor, name="two_factor")]
+        return [
+            path("two-factor/", self.two_factor, name="two_factor"),
+            path("views/", self.admin_view(change_views), name="saved_views"),
+        ]
 
     @method_decorator(sensitive_post_parameters("password", "otp_token"))
     def login(
@@ -128,6 +134,7 @@ class ConsoleSite(AdminSite):
         if request.method == "POST" and isinstance(response, HttpResponseRedirect):
             # A sign-in over an open session begins a new lifetime.
             request.session.pop(SIGNED_IN_AT, None)
+            request.session[UNUSED] = find_unused()
             _record(events.SIGNED_IN, request)
         return _state_lock(response)
 
@@ -261,6 +268,11 @@ class RefusalMiddleware(MiddlewareMixin):
             return None
         roles = request.user.groups.order_by("name").values_list("name", flat=True)
         return _refuse(request, "no permission", roles=", ".join(roles))
+
+    def process_response(
+        self, request: HttpRequest, response: HttpResponseBase
+    ) -> HttpResponseBase:
+        return explain(request, response)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:

@@ -7,11 +7,14 @@ Django's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from django import forms
 from django.http import HttpRequest
+
+from config.clocks.writing import write_time
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 
     ActionVariant: Any
     PasswordWidget = TextWidget = TextareaWidget = SelectWidget = forms.Widget
+    CheckboxesWidget = forms.CheckboxSelectMultiple
+    PickerWidget = forms.SelectMultiple
+    RadioWidget = forms.RadioSelect
 else:
     from django.forms import ModelForm
     from unfold.admin import ModelAdmin, StackedInline, TabularInline
@@ -57,22 +63,32 @@ else:
     from unfold.forms import BaseDialogForm as Dialog
     from unfold.sites import UnfoldAdminSite as AdminSite
     from unfold.views import ChangeList
+    from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget as CheckboxesWidget
+    from unfold.widgets import UnfoldAdminMultipleAutocompleteWidget as PickerWidget
     from unfold.widgets import UnfoldAdminPasswordWidget as PasswordWidget
+    from unfold.widgets import UnfoldAdminRadioSelectWidget as RadioWidget
     from unfold.widgets import UnfoldAdminSelectWidget as SelectWidget
     from unfold.widgets import UnfoldAdminTextareaWidget as TextareaWidget
     from unfold.widgets import UnfoldAdminTextInputWidget as TextWidget
 
     def display(**options: Any) -> Callable[[_F], _F]:
-        """Describes a computed field; unfold computes one five times to show it on a page."""
+        """Describes a computed field; unfold computes one five times to show it on a page.
+
+        The page of an object would show a time as Python writes it.
+        """
 
         def decorate(method: _F) -> _F:
+            def write(self: Any, obj: Any) -> Any:
+                value = method(self, obj)
+                return write_time(value) if isinstance(value, datetime) else value
+
             @wraps(method)
             def compute(self: Any, obj: Any) -> Any:
                 computed = getattr(obj, "computed_fields", None)
                 if computed is None:
-                    return method(self, obj)
+                    return write(self, obj)
                 if method.__name__ not in computed:
-                    computed[method.__name__] = method(self, obj)
+                    computed[method.__name__] = write(self, obj)
                 return computed[method.__name__]
 
             return _display(**options)(compute)
@@ -85,12 +101,15 @@ __all__ = [
     "AdminSite",
     "AuthenticationForm",
     "ChangeList",
+    "CheckboxesWidget",
     "Dialog",
     "ModelAdmin",
     "ModelForm",
     "OwnPasswordForm",
     "PasswordWidget",
     "PickerFilter",
+    "PickerWidget",
+    "RadioWidget",
     "SelectWidget",
     "StackedInline",
     "TabularInline",

@@ -7,7 +7,8 @@ operator who sent it. An import writes one entry to the audit log, whatever the 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -22,9 +23,13 @@ from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
+from config.api.errors import GatewayError
 from config.audit import context as audit
 from config.bulk.problems import ImportRefused
-from config.bulk.report import Plan, Report, RowListener
+from config.bulk.report import Plan, Report, RowChange, RowListener, RowOutcome
+from config.changes.kinds import FourEyes, Kind
+from config.changes.models import ChangeSet
+from config.changes.proposals import IMPORT, Proposal, read_sealed
 from config.console.base import ConsoleAdmin, actor_of
 from config.console.lists.downloads import stream_file
 from config.console.unfold import unfold_action
@@ -32,6 +37,7 @@ from config.console.unfold import unfold_action
 MAX_BYTES: Final = 5 * 1024 * 1024
 SHOWN: Final = 500
 _LIFETIME: Final = 3600
+_PLAN: Final = "what the file changes"
 _FILE: Final = (
     "border border-base-200 max-w-2xl px-3 py-2 rounded-default w-full dark:border-base-700"
 )
@@ -78,6 +84,8 @@ class UploadsAdmin(ConsoleAdmin):
     upload_form: type[UploadForm] = UploadForm
     export_form: type[ExportForm] = ExportForm
     upload_help = ""
+    # The kinds of changes that a file may make.
+    upload_kinds: tuple[Kind, ...] = ()
     written_models: tuple[str, ...] = ()
 
     def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
@@ -153,21 +161,84 @@ class UploadsAdmin(ConsoleAdmin):
         except signing.BadSignature:
             text = "The preview has expired or is not yours. Nothing was changed. Send it again."
             return self._ask(request, self.upload_form(), refusals=[text])
-        actor = actor_of(request)
         try:
-            with audit.acting_as_nobody(), transaction.atomic():
-                report = self.load(upload, by=actor, dry_run=False, on_row=None)
-                audit.record_import(
-                    actor,
-                    f"admin: import {self.opts.verbose_name_plural}",
-                    organization_id=upload.organization_id,
-                    counts={"created": report.created, "updated": report.updated},
-                )
+            if (kind := self._find_demand_of_upload()) is not None:
+                return self._propose_upload(request, upload, kind)
+            action = f"admin: import {self.opts.verbose_name_plural}"
+            text = self._import(upload, actor_of(request), action)
         except ImportRefused as exc:
             return self._ask(request, self.upload_form(), refusals=exc.problems)
-        counts = "; ".join(f"{kind}: {text}" for kind, text in _count_rows(report))
-        self.message_user(request, f"The file was imported. {counts}.", messages.SUCCESS)
+        except GatewayError as exc:
+            return self._ask(request, self.upload_form(), refusals=[exc.message])
+        self.message_user(request, text, messages.SUCCESS)
         return HttpResponseRedirect(self._list())
+
+    def _import(self, upload: Upload, actor: str, action: str) -> str:
+        """Applies a file with one entry in the audit log; returns what to tell."""
+        with audit.acting_as_nobody(), transaction.atomic():
+            report = self.load(upload, by=actor, dry_run=False, on_row=None)
+            audit.record_import(
+                actor,
+                action,
+                organization_id=upload.organization_id,
+                counts={"created": report.created, "updated": report.updated},
+            )
+        counts = "; ".join(f"{kind}: {text}" for kind, text in _count_rows(report))
+        return f"The file was imported. {counts}."
+
+    def _find_demand_of_upload(self) -> Kind | None:
+        return None if not self.upload_kinds else FourEyes(self.upload_kinds).find_demand(None)
+
+    def _plan(self, upload: Upload, by: str) -> tuple[Plan, str]:
+        """Returns what a file would change, and a digest of all of it."""
+        plan, seen = Plan(SHOWN), hashlib.sha256()
+
+        def add(
+            kind: str, row: str, outcome: RowOutcome, changes: Sequence[RowChange] = ()
+        ) -> None:
+            plan.add(kind, row, outcome, changes)
+            seen.update(repr((kind, row, str(outcome), [str(each) for each in changes])).encode())
+
+        with audit.acting_as_nobody():
+            self.load(upload, by=by, dry_run=True, on_row=add)
+        return plan, seen.hexdigest()
+
+    def _propose_upload(self, request: HttpRequest, upload: Upload, kind: Kind) -> HttpResponse:
+        plan, seen = self._plan(upload, actor_of(request))
+        owner = upload.organization_id
+        proposal = Proposal(
+            kind=kind,
+            operation=IMPORT,
+            page=self.opts.label_lower,
+            needs=f"{self.opts.app_label}.change_{self.opts.model_name}",
+            subject=f"import of {upload.name}",
+            organization_id=owner,
+            arguments={"name": upload.name, "organization": None if owner is None else str(owner)},
+            # A decision erases the file with what is secret.
+            sealed={"content": base64.b64encode(upload.content).decode()},
+            state={_PLAN: seen},
+            changes=plan.rows,
+        )
+        answer: HttpResponse = self.propose(request, proposal)
+        return answer
+
+    def may_apply_change(self, request: HttpRequest, operation: str, target: Any) -> bool:
+        if operation == IMPORT:
+            return self.has_import_permission(request)
+        return super().may_apply_change(request, operation, target)
+
+    def read_state_of_change(
+        self, request: HttpRequest, change_set: ChangeSet, target: Any
+    ) -> dict[str, str]:
+        if change_set.operation != IMPORT:
+            return super().read_state_of_change(request, change_set, target)
+        return {_PLAN: self._plan(_read_proposed(change_set), actor_of(request))[1]}
+
+    def apply_change(self, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:
+        if change_set.operation != IMPORT:
+            return super().apply_change(request, change_set, target)
+        action = f"{change_set}, proposed by {change_set.proposed_by}"
+        return self._import(_read_proposed(change_set), actor_of(request), action)
 
     def _ask(
         self, request: HttpRequest, form: forms.Form, *, refusals: list[str] | None = None
@@ -187,6 +258,7 @@ class UploadsAdmin(ConsoleAdmin):
                 "media": self.media if form is None else self.media + form.media,
                 "help": self.upload_help,
                 "list": self._list(),
+                "demand": None if form is not None else self._find_demand_of_upload(),
                 **context,
             },
         )
@@ -209,6 +281,13 @@ def _read_upload(text: str, *, salt: str) -> Upload:
     """Returns a signed upload; raises ``BadSignature`` after an hour or for another salt."""
     name, owner, content = signing.loads(text, salt=salt, max_age=_LIFETIME)
     return Upload(name, base64.b64decode(content), None if owner is None else UUID(owner))
+
+
+def _read_proposed(change_set: ChangeSet) -> Upload:
+    """Returns the file of a change set, which is encrypted until it is decided."""
+    owner = change_set.arguments["organization"]
+    content = base64.b64decode(read_sealed(change_set)["content"])
+    return Upload(change_set.arguments["name"], content, None if owner is None else UUID(owner))
 
 
 def _count_rows(report: Report) -> list[tuple[str, str]]:

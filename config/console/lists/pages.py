@@ -21,6 +21,8 @@ from config.console.unfold import ChangeList
 AFTER: Final = "after"
 BEFORE: Final = "before"
 """The parameters of a page's address: the position that it begins after, or ends before."""
+VIEW: Final = "view"
+"""The parameter that names the saved view whose filters the address has."""
 MAX_COUNT: Final = 2_000
 _PAGE_MS: Final = 5_000
 _COUNT_MS: Final = 1_000
@@ -105,7 +107,7 @@ class ConsoleChangeList(ChangeList):
         self, request: HttpRequest, exclude_parameters: list[str | None] | None = None
     ) -> QuerySet[Any]:
         # Links, filters and searches begin at the first page.
-        for name in (AFTER, BEFORE):
+        for name in (AFTER, BEFORE, VIEW):
             self.params.pop(name, None)
             self.filter_params.pop(name, None)
         return super().get_queryset(request, exclude_parameters)

@@ -7,7 +7,6 @@ thread and without a connection to the database, until one of two places is free
 from __future__ import annotations
 
 import asyncio
-import html
 import logging
 import re
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import Final
 
 from config.console.sign_in import events
 from config.console.sign_in.throttle import network_of
+from config.pages.failures import render_page
 from config.server.bodies import AsgiApplication, Message, Receive, Scope, Send
 
 logger = logging.getLogger("causeway.sign_in")
@@ -28,10 +28,6 @@ MAX_OF_ADDRESS: Final = 4
 MAX_OF_WORKER: Final = 20
 MAX_BYTES: Final = 65_536
 _RETRY_SECONDS: Final = 5
-_PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
-<body><h1>{title}</h1><p>{text}</p></body></html>
-"""
 
 
 class SignInGate:
@@ -96,8 +92,7 @@ def may_hash(method: str, path: str) -> bool:
 async def _refuse(send: Send, status: int, address: str, reason: str) -> None:
     events.count(events.BUSY)
     logger.warning("sign-in: busy, address %s (%s)", ascii(address), reason)
-    text = f"{reason} Nothing was changed. Wait a few seconds, go back and send the form again."
-    body = _PAGE.format(title="Please try again", text=html.escape(text)).encode()
+    body = render_page(status, reason)
     headers = [
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),

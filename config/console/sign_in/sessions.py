@@ -11,11 +11,15 @@ from typing import Any, Final
 from django.conf import settings
 from django.contrib.sessions.backends.base import SessionBase
 from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
+from django.contrib.sessions.middleware import SessionMiddleware
 from django.db import connection
 from django.db.models.functions import Now
+from django.http import HttpRequest
 from django.utils.crypto import salted_hmac
 
 SIGNED_IN_AT: Final = "signed_in_at"
+BACKGROUND: Final = "Causeway-Background"
+"""The header of a request that a page sends by itself, while its operator may be away."""
 _SALT: Final = "causeway.session"
 # The column of Django's table is as wide.
 _DIGITS: Final = 40
@@ -46,6 +50,9 @@ class SessionStore(DatabaseStore):
     is a part of the salt of the signed data, so it must stay the name of Django's class.
     """
 
+    # A request that nobody made by hand does not put off the end of an idle session.
+    is_background = False
+
     # Django's asynchronous methods would look for the key itself.
     aexists = SessionBase.aexists
     acreate = SessionBase.acreate
@@ -66,7 +73,11 @@ class SessionStore(DatabaseStore):
         key = digest_session_key(self.session_key or "")
         until = _expiry_of(data, row.now)
         seconds = min(_WRITE_SECONDS, settings.SESSION_IDLE_TIMEOUT // 10)
-        if row.session_key != key or abs(until - row.expire_date) > timedelta(seconds=seconds):
+        is_due = not self.is_background and abs(until - row.expire_date) > timedelta(
+            seconds=seconds
+        )
+        if row.session_key != key or is_due:
+            until = row.expire_date if self.is_background else until
             # Only these columns: a request that runs beside this one may change the data.
             rows.filter(pk=row.pk).update(session_key=key, expire_date=until)
         return data
@@ -93,6 +104,15 @@ class SessionStore(DatabaseStore):
     @classmethod
     def clear_expired(cls) -> None:
         cls.get_model_class().objects.filter(expire_date__lt=Now()).delete()
+
+
+class ConsoleSessionMiddleware(SessionMiddleware):
+    """Tells the session of a request whether a page sent that by itself."""
+
+    def process_request(self, request: HttpRequest) -> None:
+        super().process_request(request)
+        session: Any = request.session
+        session.is_background = BACKGROUND in request.headers
 
 
 def _end_of(data: dict[str, Any]) -> datetime:

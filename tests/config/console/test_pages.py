@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts.models import (
     ApiKey,
+    BroadcastDestination,
     ByokCredential,
     Guardrail,
     Member,
@@ -29,6 +30,7 @@ from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
 from inference.models import Generation
 from tests.support import factories
+from tests.support.broadcast.destinations import make_destination
 from tests.support.console import SECRET, expected_status, fingerprint, listing, page, urls
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_member, make_preset
@@ -83,7 +85,8 @@ def test_index_lists_the_sections_in_the_order_of_the_sidebar(operator: Client) 
 
     names = ["Customers", "Endpoints", "Catalogue", "Traffic", "Money", "Operators"]
     assert [section["name"] for section in response.context["app_list"]] == names
-    assert [section["title"] for section in response.context["sidebar_navigation"]] == names
+    sidebar = [section["title"] for section in response.context["sidebar_navigation"]]
+    assert sidebar == ["", *names]
 
 
 def test_index_offers_only_what_the_operator_may_see(db: None) -> None:
@@ -143,6 +146,12 @@ def _presets(tenant: Tenant, count: int) -> None:
         make_preset(workspace_for(other.pk, None))
 
 
+def _destinations(tenant: Tenant, count: int) -> None:
+    for number in range(count):
+        other = Organization.objects.create_organization(name=f"Of destination {number}")
+        make_destination(workspace_for(other.pk, None))
+
+
 def _endpoints(tenant: Tenant, count: int) -> None:
     for _ in range(count):
         model, provider = factories.make_model(), factories.make_provider()
@@ -172,6 +181,7 @@ def _end_users(tenant: Tenant, count: int) -> None:
         (Guardrail, _guardrails),
         (ModelAlias, _aliases),
         (Preset, _presets),
+        (BroadcastDestination, _destinations),
         (Provider, _endpoints),
         (LanguageModel, _endpoints),
         (ModelEndpoint, _endpoints),
@@ -235,3 +245,19 @@ def test_money_is_shown_in_full(operator: Client, tenant: Tenant) -> None:
 
     assert "$0.000012" in operator.get(page(generation)).content.decode()
     assert "$0.000012" in operator.get(listing(Generation)).content.decode()
+
+
+def test_every_time_has_its_zone(operator: Client, world: dict[str, Any]) -> None:
+    """Looks at no attribute: an input has the zone in its help, others are for programs."""
+    bare = re.compile(r"\d{4}-\d\d-\d\d[ \xa0]\d\d:\d\d(?::\d\d)?(?![\d:])(?![ \xa0]UTC)")
+    found = {}
+
+    for _, path in urls(world):
+        answer = operator.get(path)
+        if answer["Content-Type"].startswith("text/html"):
+            text = re.sub(r"<[^>]*>", "\n", answer.content.decode())
+            if times := [*bare.findall(text), *re.findall("UTC UTC", text)]:
+                found[path] = times
+
+    assert found == {}
+    assert "In UTC." in operator.get(listing(ApiKey, "add")).content.decode()

@@ -69,6 +69,16 @@ def test_idle_session_ends(operator: Client) -> None:
     assert not is_inside(operator)
 
 
+def test_form_may_be_the_first_request_after_a_while(operator: Client, settings: Any) -> None:
+    """Puts off the end of the session while its operator is still to be found."""
+    late = timezone.now() + timedelta(seconds=settings.SESSION_IDLE_TIMEOUT / 2)
+    Session.objects.update(expire_date=late)
+    answer = operator.post("/admin/password_change/", {"old_password": "wrong"})
+
+    assert answer.status_code == 200
+    assert Session.objects.get().expire_date > late
+
+
 def test_used_session_ends_after_its_lifetime(operator: Client, settings: Any) -> None:
     row = Session.objects.get()
     shift(row, settings.SESSION_LIFETIME - 60)
