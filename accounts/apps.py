@@ -13,6 +13,7 @@ from config.apps import (
     Section,
     Tab,
 )
+from config.events.kinds import EventKind
 
 
 class AccountsConfig(CausewayApp):
@@ -21,7 +22,58 @@ class AccountsConfig(CausewayApp):
     verbose_name = "Accounts"
     section = Section("Customers", position=1)
     tenant = "accounts.organization"
-    collectors = ("accounts.cells.metrics.CellCollector",)
+    events: ClassVar = (
+        EventKind(
+            "key.created",
+            "The API key {name} ({label}) was created.",
+            {
+                "hash": "5d41402abc4b2a76b9719d911017c5925d41402abc4b2a76b9719d911017c592",
+                "name": "Production",
+                "label": "sk-cw-7f3a1Kd…9aQ",
+                "is_management": False,
+            },
+        ),
+        EventKind(
+            "key.revoked",
+            "The API key {name} ({label}) was revoked.",
+            {
+                "hash": "5d41402abc4b2a76b9719d911017c5925d41402abc4b2a76b9719d911017c592",
+                "name": "Production",
+                "label": "sk-cw-7f3a1Kd…9aQ",
+                "is_management": False,
+            },
+        ),
+        EventKind(
+            "webhook.disabled",
+            "The webhook {receiver} was disabled: {reason}",
+            {
+                "id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a13",
+                "receiver": "https://hooks.example.com/causeway",
+                "reason": "The receiver answered 410 Gone.",
+            },
+        ),
+        EventKind(
+            "webhook.test",
+            "This is a test of the subscription {id}.",
+            {"id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a13"},
+            direct=True,
+        ),
+        EventKind(
+            "events.held_back",
+            "{count} events were held back, because there were too many within an hour.",
+            {
+                "count": 31,
+                "kinds": {"key.created": 30, "key.revoked": 1},
+                "organization_id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a14",
+                "since": "2026-11-23T15:00:00Z",
+            },
+            direct=True,
+        ),
+    )
+    collectors = (
+        "accounts.cells.metrics.CellCollector",
+        "accounts.webhooks.metrics.DeliveryCollector",
+    )
     models_declared: ClassVar = {
         "organization": ModelDeclaration(
             "domain", title_columns=("name", "slug"), finders=(NAME, SLUG)
@@ -64,6 +116,7 @@ class AccountsConfig(CausewayApp):
             tab=Tab("Guardrails", 5),
             finders=(NAME,),
         ),
+        "guardrailshadow": ModelDeclaration(),
         "keyassignment": ModelDeclaration(),
         "preset": ModelDeclaration(
             "tune",
@@ -72,13 +125,30 @@ class AccountsConfig(CausewayApp):
             tab=Tab("Presets", 6),
             finders=(NAME, SLUG),
         ),
+        # A destination receives what an organization spends, so support adds and changes none.
+        "broadcastdestination": ModelDeclaration(
+            "cell_tower", tab=Tab("Destinations", 8), finders=(NAME,)
+        ),
+        "broadcastprogress": INTERNAL,
+        "broadcastwait": INTERNAL,
         "presetversion": ModelDeclaration(title_columns=("version",)),
         "ratelimit": INTERNAL,
-        "cell": ModelDeclaration("hub", Audience.ADMINISTRATORS, is_shared=True),
+        "cell": ModelDeclaration(
+            "hub", Audience.ADMINISTRATORS, is_shared=True, hidden_without="accounts.cell"
+        ),
         "cellbeat": ModelDeclaration(
             audience=Audience.NOBODY, is_shared=True, shared_rows="cell = 'home'"
         ),
         "cellidentity": INTERNAL,
-        "directoryentry": ModelDeclaration("travel_explore"),
+        "directoryentry": ModelDeclaration("travel_explore", hidden_without="accounts.cell"),
         "memberassignment": ModelDeclaration(),
+        "subscription": ModelDeclaration(
+            "campaign",
+            permissions={Role.SUPPORT: ("add", "change", "delete")},
+            title_columns=("name", "url", "email"),
+            tab=Tab("Notifications", 16),
+        ),
+        "delivery": ModelDeclaration(
+            "outgoing_mail", title_columns=("id",), tab=Tab("Deliveries", 17)
+        ),
     }

@@ -41,6 +41,11 @@ _FAMILIES: Final = {
 }
 
 
+def author_pattern(slug: str) -> str:
+    """Returns the name that lists use for all models of a model's author: ``author/*``."""
+    return f"{slug.partition('/')[0]}/*"
+
+
 # Each empty set that is made takes 216 bytes, and a worker keeps thousands of policies.
 _NOTHING: Final[frozenset[Any]] = frozenset()
 
@@ -50,9 +55,9 @@ class Policy:
     """The rules that an endpoint must satisfy; the empty policy permits every endpoint.
 
     Providers are named by slug or by display name, in lower case; models by public or canonical
-    slug. Every allow-list in ``only`` must name the provider. For the other allow-lists ``None``
-    means any. A request must arrive through a host of ``ingress_regions`` and be served in one of
-    ``served_in``.
+    slug, or as ``author/*``, which names all models of an author. Every allow-list in ``only`` must
+    name the provider. For the other allow-lists ``None`` means any. A request must arrive through a
+    host of ``ingress_regions`` and be served in one of ``served_in``.
 
     ``a & b`` permits what both permit: ``only`` collects the allow-lists of both, other allow-lists
     intersect, and everything else is united. The operation commutes, and each further policy can
@@ -105,7 +110,7 @@ class Policy:
         return Policy(
             only=self.only | other.only,
             ignore=self.ignore | other.ignore,
-            models=_both(self.models, other.models),
+            models=_both_models(self.models, other.models),
             ignored_models=self.ignored_models | other.ignored_models,
             zdr=self.zdr | other.zdr,
             no_training=self.no_training or other.no_training,
@@ -144,3 +149,18 @@ def _both(mine: frozenset[str] | None, theirs: frozenset[str] | None) -> frozens
     if mine is None:
         return theirs
     return mine if theirs is None else mine & theirs
+
+
+def _both_models(
+    mine: frozenset[str] | None, theirs: frozenset[str] | None
+) -> frozenset[str] | None:
+    """Returns the names of one list that the other list names too, itself or by its author."""
+    if mine is None:
+        return theirs
+    if theirs is None:
+        return mine
+    return (
+        (mine & theirs)
+        | {name for name in mine if author_pattern(name) in theirs}
+        | {name for name in theirs if author_pattern(name) in mine}
+    )

@@ -1,6 +1,34 @@
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from config.apps import INTERNAL, TRANSACTION, CausewayApp, ModelDeclaration, Role, Section, Tab
+from config.apps import (
+    INTERNAL,
+    TRANSACTION,
+    CausewayApp,
+    ModelDeclaration,
+    Role,
+    Section,
+    Tab,
+    Waiting,
+)
+from config.events.kinds import EventKind
+
+# The statuses of a deposit that waits; the models cannot be imported here.
+_IN_REVIEW = ("unmatched", "under", "over", "late")
+_TOP_UP: Final = {
+    "id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a11",
+    "amount_usd": "25",
+    "chain_id": 8453,
+    "tx_hash": "0x9f2c5a1be0d37f44c6a8e1d25b7f3c9047ad61e8b2f5c03d9e7a4b16c8d0f2e3",
+}
+_KEY: Final = {
+    "hash": "5d41402abc4b2a76b9719d911017c5925d41402abc4b2a76b9719d911017c592",
+    "name": "Production",
+    "label": "sk-cw-7f3a1Kd…9aQ",
+    "limit_usd": "100",
+    "spent_usd": "82.5",
+    "percent": 80,
+    "resets_at": "2026-12-01T00:00:00Z",
+}
 
 
 class BillingConfig(CausewayApp):
@@ -12,21 +40,103 @@ class BillingConfig(CausewayApp):
         "billing.metrics.TopUpCollector",
         "billing.open_transactions.OpenTransactionCollector",
     )
+    events: ClassVar = (
+        EventKind("top_up.credited", "A payment of ${amount_usd} was credited.", _TOP_UP),
+        EventKind(
+            "top_up.in_review",
+            "A payment of ${amount_usd} differs from its top-up and waits for an operator.",
+            {**_TOP_UP, "finding": "under"},
+        ),
+        EventKind(
+            "deposit.in_review",
+            "A payment of ${amount_usd} on chain {chain_id} waits for an operator: {finding}.",
+            {**_TOP_UP, "finding": "unmatched"},
+            for_operators=True,
+        ),
+        EventKind(
+            "grant.waiting",
+            "A grant of ${amount_usd} to {organization}, requested by {requested_by}, waits for a "
+            "second operator.",
+            {"organization": "Acme", "amount_usd": "5000", "requested_by": "operator ann"},
+            for_operators=True,
+        ),
+        EventKind(
+            "balance.low",
+            "{organization} has ${available_usd} left: {days_left} days at the present rate.",
+            {
+                "organization": "Acme",
+                "available_usd": "4.2",
+                "threshold_usd": "5",
+                "daily_usd": "1.4",
+                "days_left": 3,
+            },
+        ),
+        EventKind(
+            "budget.used",
+            "{percent} % of a budget of ${limit_usd} is used: {scope} {name}.",
+            {
+                "scope": "workspace",
+                "id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a12",
+                "name": "Default",
+                "interval": "monthly",
+                "limit_usd": "100",
+                "spent_usd": "82.5",
+                "percent": 80,
+                "resets_at": "2026-12-01T00:00:00Z",
+            },
+        ),
+        EventKind("key.limit_near", "The key {name} has used {percent} % of its limit.", _KEY),
+        EventKind(
+            "key.limit_reached",
+            "The key {name} has used its limit of ${limit_usd}; its requests are refused.",
+            {**_KEY, "spent_usd": "100.1", "percent": 100},
+        ),
+    )
     models_declared: ClassVar = {
         "account": ModelDeclaration("account_balance"),
         "transfer": ModelDeclaration(
             "receipt_long", permissions={Role.FINANCE: ("add",)}, tab=Tab("Ledger", 10)
         ),
-        "grantrequest": ModelDeclaration("approval_delegation", tab=Tab("Grants", 11)),
+        "grantrequest": ModelDeclaration(
+            "approval_delegation",
+            tab=Tab("Grants", 11),
+            waiting=(
+                Waiting(
+                    "Grants to approve",
+                    "billing.add_transfer",
+                    {"status": "requested"},
+                    {"status__exact": "requested"},
+                    proposer="requested_by",
+                ),
+            ),
+        ),
         "excess": ModelDeclaration(
             "gavel",
             permissions={Role.FINANCE: ("change",)},
             title_columns=("reference",),
             tab=Tab("Excesses", 13),
+            waiting=(
+                Waiting(
+                    "Excesses in review",
+                    "billing.change_excess",
+                    {"status": "under_review"},
+                    {"status__exact": "under_review"},
+                ),
+            ),
         ),
         "topup": ModelDeclaration("add_card", tab=Tab("Top-ups", 12), finders=(TRANSACTION,)),
         "deposit": ModelDeclaration(
-            "savings", permissions={Role.FINANCE: ("change",)}, finders=(TRANSACTION,)
+            "savings",
+            permissions={Role.FINANCE: ("change",)},
+            finders=(TRANSACTION,),
+            waiting=(
+                Waiting(
+                    "Deposits in review",
+                    "billing.change_deposit",
+                    {"status__in": _IN_REVIEW},
+                    {"status__in": ",".join(_IN_REVIEW)},
+                ),
+            ),
         ),
         "chainstate": ModelDeclaration("link", permissions={Role.FINANCE: ("change",)}),
         "meter": INTERNAL,

@@ -9,15 +9,27 @@ from django.db import transaction
 
 from billing import ledger
 from billing.models import GrantRequest
+from config.bulk.tables import format_usd
+from config.events.outbox import record_event
 
 
 def grant_or_request(organization_id: uuid.UUID, amount_nano: int, *, by: str, note: str) -> bool:
     """Grants credits and returns True; above the limit creates a request and returns False."""
     limit: int = settings.GRANT_APPROVAL_NANO
     if limit and amount_nano > limit:
-        GrantRequest.objects.create(
-            organization_id=organization_id, amount_nano=amount_nano, requested_by=by, note=note
-        )
+        with transaction.atomic():
+            request = GrantRequest.objects.create(
+                organization_id=organization_id, amount_nano=amount_nano, requested_by=by, note=note
+            )
+            record_event(
+                "grant.waiting",
+                organization=organization_id,
+                data={
+                    "organization": request.organization.name,
+                    "amount_usd": format_usd(amount_nano),
+                    "requested_by": by,
+                },
+            )
         return False
     ledger.grant(organization_id, amount_nano, actor=by, note=note)
     return True

@@ -15,7 +15,7 @@ from typing import Final
 
 from django.db import IntegrityError, transaction
 
-from accounts.models import Organization, require_here
+from accounts.models import hold_here
 from billing.models import Account, Archived, Fold, NotChargeable, Transfer
 from config.api.errors import Conflict, InvalidRequest, NotFound
 from config.clocks.clock import clock
@@ -176,20 +176,8 @@ def _lock_accounts(organization_id: uuid.UUID, *kinds: str) -> dict[str, Account
     accounts = {account.kind: account for account in rows}
     if len(accounts) != len(kinds):
         raise NotFound("The organization does not exist.")
-    _require_here(organization_id)
+    hold_here(organization_id)
     return accounts
-
-
-def _require_here(organization_id: uuid.UUID) -> None:
-    """Refuses to write the ledger of an organization that moves to another cell or has left.
-
-    The lock keeps the steps of a move waiting until this transaction has ended.
-    """
-    organization = Organization.objects.raw(
-        "SELECT id, residence FROM accounts_organization WHERE id = %s FOR SHARE",
-        [organization_id],
-    )
-    require_here(organization[0].residence)
 
 
 def _post(

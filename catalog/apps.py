@@ -1,6 +1,27 @@
 from typing import ClassVar
 
-from config.apps import HOST, INTERNAL, NAME, SLUG, CausewayApp, ModelDeclaration, Role, Section
+from config.apps import (
+    HOST,
+    INTERNAL,
+    NAME,
+    SLUG,
+    CausewayApp,
+    ModelDeclaration,
+    Role,
+    Section,
+    Waiting,
+)
+from config.events.kinds import EventKind
+
+
+def _wait_for(title: str, permission: str, *reasons: str) -> Waiting:
+    """Returns the proposals of some reasons, which decide what permission a decision needs."""
+    return Waiting(
+        title,
+        permission,
+        {"status": "waiting", "reason__in": reasons},
+        {"status__exact": "waiting", "reason__in": ",".join(reasons)},
+    )
 
 
 class CatalogConfig(CausewayApp):
@@ -8,12 +29,28 @@ class CatalogConfig(CausewayApp):
     name = "catalog"
     verbose_name = "Catalogue"
     section = Section("Catalogue", position=3)
+    events: ClassVar = (
+        EventKind(
+            "catalog.proposed",
+            "{count} changes of the catalogue from {source} wait for an operator.",
+            {"source": "litellm", "count": 3, "risky": 1, "subjects": ["acme/falcon-9 at acme"]},
+            for_operators=True,
+        ),
+    )
     models_declared: ClassVar = {
         "provider": ModelDeclaration(
             "cloud",
             title_columns=("name", "slug"),
             finders=(NAME, SLUG, HOST),
             is_shared=True,
+            waiting=(
+                Waiting(
+                    "Refused credentials",
+                    "catalog.change_provider",
+                    {"refusal__isnull": False},
+                    {"credential": "refused"},
+                ),
+            ),
         ),
         "languagemodel": ModelDeclaration(
             "neurology", title_columns=("name", "slug"), finders=(NAME, SLUG), is_shared=True
@@ -34,7 +71,21 @@ class CatalogConfig(CausewayApp):
             is_shared=True,
             shared_rows="id < 8796093022208",
         ),
-        "catalogproposal": ModelDeclaration("price_change", title_columns=("subject",)),
+        "catalogproposal": ModelDeclaration(
+            "price_change",
+            title_columns=("subject",),
+            waiting=(
+                _wait_for("Price proposals", "catalog.change_modelendpoint", "rise", "fall"),
+                _wait_for(
+                    "Catalogue proposals",
+                    "catalog.add_modelendpoint",
+                    "unpriced",
+                    "vanished",
+                    "new",
+                    "change",
+                ),
+            ),
+        ),
         "catalogversion": INTERNAL,
         "catalogchange": INTERNAL,
         "credentialrefusal": INTERNAL,

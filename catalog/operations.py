@@ -31,6 +31,10 @@ class OperationRow:
     one: a deployment that reports none cannot be billed. ``is_probed`` says whether a validation
     can prove a deployment by it. ``is_bytes`` says that its answers are bytes, not JSON, which are
     streamed to every caller.
+
+    ``is_written`` says that its answers are texts, for which a model may search the web, and whose
+    requests may name a preset. ``has_messages`` says that its prompt is a conversation, which may
+    begin with a system prompt and may have files.
     """
 
     api_type: str
@@ -40,6 +44,8 @@ class OperationRow:
     streams: bool = False
     is_probed: bool = True
     is_bytes: bool = False
+    is_written: bool = False
+    has_messages: bool = False
 
 
 # A validation probes the first of these that a deployment serves.
@@ -49,6 +55,8 @@ OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
         outputs=_COMPLETED,
         counts=(*_PROMPT, *_COMPLETION, "images"),
         streams=True,
+        is_written=True,
+        has_messages=True,
     ),
     Operation.TEXT: OperationRow(
         api_type="completions",
@@ -57,6 +65,7 @@ OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
         streams=True,
         # Every server of text completions serves chat, too.
         is_probed=False,
+        is_written=True,
     ),
     Operation.EMBEDDINGS: OperationRow(
         api_type="embeddings",

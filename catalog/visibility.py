@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from accounts.policy import Family, Policy
+from accounts.policy import Family, Policy, author_pattern
 
 
 class Exclusion(StrEnum):
@@ -52,16 +52,18 @@ def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
     if policy.is_open:
         return ()
     names = {facts.provider_slug.lower(), facts.provider_name.lower()}
-    models = {facts.model_slug, facts.model_permaslug}
     reasons: list[Exclusion] = []
     if policy.only and any(names.isdisjoint(listed) for listed in policy.only):
         reasons.append(Exclusion.PROVIDER_NOT_ALLOWED)
     if names & policy.ignore:
         reasons.append(Exclusion.PROVIDER_IGNORED)
-    if policy.models is not None and not models & policy.models:
-        reasons.append(Exclusion.MODEL_NOT_ALLOWED)
-    if models & policy.ignored_models:
-        reasons.append(Exclusion.MODEL_IGNORED)
+    if policy.models is not None or policy.ignored_models:
+        slug, permaslug = facts.model_slug, facts.model_permaslug
+        models = {slug, permaslug, author_pattern(slug), author_pattern(permaslug)}
+        if policy.models is not None and not models & policy.models:
+            reasons.append(Exclusion.MODEL_NOT_ALLOWED)
+        if models & policy.ignored_models:
+            reasons.append(Exclusion.MODEL_IGNORED)
     if not facts.zdr and policy.zdr and Family.of(facts.model_slug) in policy.zdr:
         reasons.append(Exclusion.RETAINS_DATA)
     if facts.trains_on_prompts and (
@@ -75,9 +77,12 @@ def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
 
 def admits_model(names: frozenset[str], policy: Policy) -> bool:
     """Returns whether the policy admits a model with these names, at any endpoint."""
+    if policy.models is None and not policy.ignored_models:
+        return True
+    listed = names | {author_pattern(name) for name in names}
     return (
-        policy.models is None or not policy.models.isdisjoint(names)
-    ) and policy.ignored_models.isdisjoint(names)
+        policy.models is None or not policy.models.isdisjoint(listed)
+    ) and policy.ignored_models.isdisjoint(listed)
 
 
 def admitted_kinds(kinds: Iterable[EndpointFacts], policy: Policy) -> frozenset[int]:

@@ -10,10 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import ClassVar, Final
+from functools import cache
+from typing import Any, ClassVar, Final
 
 from django.apps import AppConfig, apps
 from django.db.models import Q
+
+from config.events.kinds import EventKind
 
 VERBS: Final = ("add", "change", "delete")
 """Django's permissions for a model beyond ``view``."""
@@ -81,6 +84,46 @@ TRANSACTION: Final = Finder("tx_hash", re.compile(r"0x[0-9a-f]{64}"))
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Rows of a model that wait for an operator who has a permission.
+
+    ``where`` are lookups of Django, which an index or a small table must serve. ``query`` are the
+    parameters of the list that shows the same rows. ``proposer`` is the column with the name of the
+    operator who asked for something, and who may not decide it. ``needs`` is the column with the
+    permission that the decision of a row needs besides.
+    """
+
+    title: str
+    permission: str
+    where: Mapping[str, Any]
+    query: Mapping[str, str]
+    proposer: str = ""
+    needs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """What is wrong now, for operators with a permission: a sentence, and where to look."""
+
+    text: str
+    permission: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a section of the console that is not the list of a model.
+
+    ``name`` is the name of its route, and ``permission`` that of the operators who may see it.
+    """
+
+    title: str
+    icon: str
+    name: str
+    permission: str
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDeclaration:
     """The icon, the viewers and the permissions of a model in the console.
 
@@ -92,7 +135,9 @@ class ModelDeclaration:
     other cells; ``shared_rows`` is an SQL condition if it shares only some of them. ``owned_by`` is
     an SQL condition for the rows of the organization ``%(id)s``, for a model without a foreign key
     that leads to one. ``finders`` find a row in the search over everything, which finds a
-    UUID by itself.
+    UUID by itself. ``waiting`` are the rows that the first page shows as waiting for an operator.
+    ``hidden_without`` is the full label of a model: while that has no rows, the sidebar leaves the
+    page out.
     """
 
     icon: str = "database"
@@ -105,6 +150,8 @@ class ModelDeclaration:
     shared_rows: str = ""
     owned_by: str = ""
     finders: tuple[Finder, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    hidden_without: str = ""
 
     @property
     def is_whole_shared(self) -> bool:
@@ -134,7 +181,10 @@ class CausewayApp(AppConfig):
     an installed package. ``collectors`` are dotted paths of Prometheus collectors. ``tenant`` is
     the full label of the model whose rows own the rows of other models, such as
     ``accounts.organization``; only one app declares it. ``obstacles`` are dotted paths of functions
-    that yield, for the id of a tenant, what keeps it from moving to another cell now.
+    that yield, for the id of a tenant, what keeps it from moving to another cell now. ``pages``
+    are shown in the sidebar before the lists of the section. ``alerts`` are dotted paths of
+    functions that yield each :class:`Alert` for the first page. ``events`` are the kinds of events
+    that the app records.
     """
 
     section: ClassVar[Section]
@@ -142,6 +192,9 @@ class CausewayApp(AppConfig):
     collectors: ClassVar[tuple[str, ...]] = ()
     tenant: ClassVar[str] = ""
     obstacles: ClassVar[tuple[str, ...]] = ()
+    pages: ClassVar[tuple[Page, ...]] = ()
+    alerts: ClassVar[tuple[str, ...]] = ()
+    events: ClassVar[tuple[EventKind, ...]] = ()
 
     def declarations(self) -> Iterator[tuple[str, ModelDeclaration]]:
         """Yields the full label and the declaration of each declared model."""
@@ -158,6 +211,20 @@ class FloorConfig(CausewayApp):
     collectors = (
         "config.clocks.duties.DutyCollector",
         "config.partitions.metrics.PartitionCollector",
+    )
+    alerts = ("config.clocks.duties.find_late", "config.partitions.metrics.find_missing")
+    events: ClassVar = (
+        EventKind(
+            "change.waiting",
+            "Change set {number} of {proposed_by} waits for another operator: {subject}.",
+            {
+                "number": 12,
+                "subject": "endpoint Falcon at Acme AI",
+                "proposed_by": "operator ann",
+                "reason": "The provider has a new price list.",
+            },
+            for_operators=True,
+        ),
     )
     models_declared: ClassVar = {
         "auth.user": ModelDeclaration(
@@ -178,7 +245,32 @@ class FloorConfig(CausewayApp):
             owned_by="organization_id = %(id)s",
         ),
         "departure": ModelDeclaration("inventory_2"),
+        "event": ModelDeclaration(
+            "notifications",
+            title_columns=("kind",),
+            owned_by="organization_id = %(id)s",
+        ),
+        "changeset": ModelDeclaration(
+            "rule",
+            permissions={Role.SUPPORT: ("change",), Role.FINANCE: ("change",)},
+            title_columns=("subject",),
+            owned_by="organization_id = %(id)s",
+            waiting=(
+                Waiting(
+                    "Change sets to approve",
+                    "config.change_changeset",
+                    {"status": "proposed"},
+                    {"status__exact": "proposed"},
+                    proposer="proposed_by",
+                    needs="needs",
+                ),
+            ),
+        ),
+        "changerule": ModelDeclaration(
+            "group_add", Audience.ADMINISTRATORS, title_columns=("kind",)
+        ),
         "lease": INTERNAL,
+        "savedview": INTERNAL,
         "admin.logentry": INTERNAL,
         "auth.permission": SHARED_INTERNAL,
         "auth.group_permissions": SHARED_INTERNAL,
@@ -199,6 +291,13 @@ def declaring_apps() -> list[CausewayApp]:
 def declarations() -> dict[str, ModelDeclaration]:
     """Returns the declaration of every declared model by its full label."""
     return {label: found for app in declaring_apps() for label, found in app.declarations()}
+
+
+@cache
+def event_kinds() -> Mapping[str, EventKind]:
+    """Returns the kinds of events of all apps by their names, in the order of the names."""
+    kinds = sorted((kind for app in declaring_apps() for kind in app.events), key=lambda k: k.name)
+    return {kind.name: kind for kind in kinds}
 
 
 def tenant_label() -> str:

@@ -29,6 +29,7 @@ from config.api.errors import GatewayError, PayloadTooLarge, Unavailable
 from config.console.sign_in.gate import SignInGate
 from config.console.sign_in.recognition import PREFIX, OperatorSessions
 from config.database.replica.watch import ALIAS as REPLICA
+from config.pages.failures import render_refusal
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
 from config.server.collector import Collector
 from config.server.load.loop_lag import LoopLag
@@ -104,7 +105,7 @@ class Application:
         self._sessions: OperatorSessions | None = None
         self._collector: Collector | None = None
         self._loop_lag: LoopLag | None = None
-        guarded: Any = guard_bodies(SignInGate(control_plane), self._find_caller)
+        guarded: Any = guard_bodies(SignInGate(control_plane), self._find_caller, render_refusal)
         self._django: Any = ProxyHeadersMiddleware(guarded, settings.FORWARDED_ALLOW_IPS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

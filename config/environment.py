@@ -7,7 +7,9 @@ import binascii
 import re
 from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
-from typing import Any, Final
+from email.utils import parseaddr
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -45,6 +47,68 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc]
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
             raise ImproperlyConfigured(f"{name} must be an amount of USD, such as 5 or 0.50.")
         return int(Decimal(text).scaleb(9))
+
+    def mail_address(self, name: str) -> str:
+        """Reads the address of a sender, or a name with one."""
+        try:
+            return parse_mail_address(self.str(name, default="").strip())
+        except ValueError as exc:
+            raise ImproperlyConfigured(f"{name}: {exc}.") from None
+
+    def mail_server(self, name: str, *, sender: str) -> MailServer:
+        """Reads the URL of a mail server, which needs a sender."""
+        try:
+            found = parse_mail_server(self.str(name, default="").strip())
+        except ValueError as exc:
+            raise ImproperlyConfigured(f"{name}: {exc}.") from None
+        if found.host and not sender:
+            raise ImproperlyConfigured(
+                f"{name} is set, but DEFAULT_FROM_EMAIL is not: it is the sender of all mails."
+            )
+        return found
+
+
+class MailServer(NamedTuple):
+    """The parts of ``EMAIL_URL``; without a host no mail can be sent."""
+
+    host: str = ""
+    port: int = 25
+    user: str = ""
+    password: str = ""
+    has_tls: bool = False
+    starts_tls: bool = False
+
+
+# The ports of RFC 8314 and RFC 6409.
+_MAIL_PORTS: Final = {"smtp": 25, "smtps": 465, "smtp+tls": 587}
+
+
+def parse_mail_server(url: str) -> MailServer:
+    """Returns the mail server of a URL; an empty one is none. Raises ``ValueError``.
+
+    ``smtps`` has TLS from the beginning, and ``smtp+tls`` begins it with STARTTLS.
+    """
+    if not url:
+        return MailServer()
+    parts = urlsplit(url)
+    if parts.scheme not in _MAIL_PORTS or not parts.hostname or parts.path.strip("/"):
+        raise ValueError("must be smtp://, smtps:// or smtp+tls://[USER:PASSWORD@]HOST[:PORT]")
+    return MailServer(
+        parts.hostname,
+        parts.port or _MAIL_PORTS[parts.scheme],
+        unquote(parts.username or ""),
+        unquote(parts.password or ""),
+        parts.scheme == "smtps",
+        parts.scheme == "smtp+tls",
+    )
+
+
+def parse_mail_address(text: str) -> str:
+    """Returns an address, or ``Causeway <causeway@example.com>``; raises ``ValueError``."""
+    _, address = parseaddr(text)
+    if text and (not re.fullmatch(r"[^@\s]+@[^@\s]+", address) or not text.isprintable()):
+        raise ValueError("must be an address, such as Causeway <causeway@example.com>")
+    return text
 
 
 def read_databases(url: str, direct_url: str, replica_url: str) -> dict[str, dict[str, Any]]:

@@ -17,11 +17,15 @@ from config.api.errors import InvalidTransition
 
 # Django finds the models of the app ``config`` in this module only.
 from config.audit.entries import AuditEntry as AuditEntry
+from config.changes.models import ChangeRule as ChangeRule
+from config.changes.models import ChangeSet as ChangeSet
 from config.clocks.clock import clock
 from config.clocks.leases import Lease as Lease
+from config.console.lists.models import SavedView as SavedView
 from config.console.sign_in.models import SecondFactor as SecondFactor
 from config.console.sign_in.models import SignInLimit as SignInLimit
 from config.egress.limits import MOST_SECONDS, TimeLimits
+from config.events.outbox import Event as Event
 from config.partitions.departures import Departure as Departure
 
 # The app django.contrib.postgres does this too. It also asks each new connection for the types of

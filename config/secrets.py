@@ -200,6 +200,42 @@ def unseal_key(text: str, *, associated: str) -> bytes:
     return key
 
 
+def rewrap_key(text: str, *, associated: str) -> str | None:
+    """Encrypts a key from :func:`seal_key` with the first credential key.
+
+    Returns ``None`` if it is so encrypted already; raises :class:`DecryptionFailed`.
+    """
+    if is_current_key(text):
+        return None
+    return seal_key(unseal_key(text, associated=associated), associated=associated)
+
+
+def seal_with(key: bytes, data: bytes, *, associated: str) -> bytes:
+    """Encrypts bytes with a key that is used for many rows, each with its own ``associated``.
+
+    Each row has a key of its own, which is derived from both: no nonce can meet another one.
+    Layout: version (1), nonce (12), ciphertext.
+    """
+    nonce = os.urandom(_NONCE_LENGTH)
+    ciphertext = AESGCM(_derive(key, associated)).encrypt(nonce, data, associated.encode())
+    return _VERSION + nonce + ciphertext
+
+
+def unseal_with(key: bytes, blob: bytes, *, associated: str) -> bytes:
+    """Decrypts bytes from :func:`seal_with`; raises :class:`DecryptionFailed`."""
+    head, nonce, ciphertext = blob[:1], blob[1 : 1 + _NONCE_LENGTH], blob[1 + _NONCE_LENGTH :]
+    if head != _VERSION:
+        raise DecryptionFailed
+    try:
+        return AESGCM(_derive(key, associated)).decrypt(nonce, ciphertext, associated.encode())
+    except (InvalidTag, ValueError):
+        raise DecryptionFailed from None
+
+
+def _derive(key: bytes, associated: str) -> bytes:
+    return hmac.digest(key, associated.encode(), "sha256")
+
+
 def is_current_key(text: str) -> bool:
     """Returns whether the first credential key encrypts this key."""
     return is_current(_decode(text))

@@ -268,7 +268,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "config.console.site.ConsoleCSPMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
+    "config.console.sign_in.sessions.ConsoleSessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -357,7 +357,6 @@ CONSOLE_CONTENT_SECURITY_POLICY = {
         "script-src": ["'self'", "'unsafe-eval'"],
     }
 }
-
 CELL = _parse(parse_cell, env.str("CELL", default="home"), "CELL")
 CELL_DATABASE_URLS = _parse(
     parse_cell_databases, env.list("CELL_DATABASE_URLS", default=[]), "CELL_DATABASE_URLS"
@@ -447,6 +446,11 @@ KEPT_ANSWER_BYTES = _integer("KEPT_ANSWER_BYTES", 8 * 1024 * 1024)
 ORGANIZATION_KEPT_BYTES = _buffer_size(
     "ORGANIZATION_KEPT_BYTES", 64 * 1024 * 1024, at_least=(KEPT_ANSWER_BYTES,)
 )
+IO_LOGGING_DAYS = _integer("IO_LOGGING_DAYS", 30, minimum=0)
+ORGANIZATION_IO_LOGGING_BYTES = _integer("ORGANIZATION_IO_LOGGING_BYTES", 16 * 1024 * 1024)
+IO_LOGGING_BYTES = _buffer_size(
+    "IO_LOGGING_BYTES", 64 * 1024 * 1024, at_least=(ORGANIZATION_IO_LOGGING_BYTES,)
+)
 DRAIN_SECONDS = _number("DRAIN_SECONDS", 5.0, minimum=0)
 # The sweeper ends a generation whose worker has written no journal for this many seconds.
 HOLD_LEASE = min(HOLD_TIMEOUT, 60)
@@ -455,17 +459,21 @@ BYOK_FEE_PERCENT = env.percentage("BYOK_FEE_PERCENT", "0")
 CHAINS = _chains()
 BALANCE_ALERT_NANO = env.dollars("BALANCE_ALERT_USD", "5")
 GRANT_APPROVAL_NANO = env.dollars("GRANT_APPROVAL_LIMIT", "0")
+CHANGE_SET_DAYS = _integer("CHANGE_SET_DAYS", 7)
 CATALOG_RISE_LIMIT = _integer("CATALOG_RISE_LIMIT", 20, minimum=0)
 CATALOG_SYNC = _price_lists("CATALOG_SYNC")
 CATALOG_SYNC_APPLIES = _switch("CATALOG_SYNC_APPLIES", default=False)
 TOP_UP_LIFETIME = _integer("TOP_UP_LIFETIME", 3600)
 TOP_UP_GRACE = _integer("TOP_UP_GRACE", 86_400, minimum=0)
-
 REQUEST_HEAD_TIMEOUT = _number("REQUEST_HEAD_TIMEOUT", 10.0)
 REQUEST_BODY_TIMEOUT = _number("REQUEST_BODY_TIMEOUT", 60.0)
 MAX_CONNECTIONS = _integer("MAX_CONNECTIONS", 10_000)
 MAX_CONNECTIONS_PER_ADDRESS = _integer("MAX_CONNECTIONS_PER_ADDRESS", 1_000)
 FORWARDED_ALLOW_IPS = _proxies("FORWARDED_ALLOW_IPS", ["127.0.0.1", "::1"])
+DEFAULT_FROM_EMAIL = env.mail_address("DEFAULT_FROM_EMAIL")
+_mail = env.mail_server("EMAIL_URL", sender=DEFAULT_FROM_EMAIL)
+EMAIL_HOST, EMAIL_PORT, EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail[:4]
+EMAIL_USE_SSL, EMAIL_USE_TLS = _mail[4:]
 METRICS_TOKEN = str(env.str("METRICS_TOKEN", default="")).strip()
 METRICS_PORT = _port("METRICS_PORT")
 METRICS_HOST = str(env.str("METRICS_HOST", default="")).strip()
@@ -480,15 +488,12 @@ ACCESS_LOG = _parse(parse_access_log, env.str("ACCESS_LOG", default=""), "ACCESS
 METRICS_ORGANIZATIONS = _parse(
     parse_organizations, env.list("METRICS_ORGANIZATIONS", default=[]), "METRICS_ORGANIZATIONS"
 )
-
 DATABASE_POOL_SIZE = _integer("DATABASE_POOL_SIZE", 8)
 DATABASE_DATA_PLANE_CONNECTIONS = _integer("DATABASE_DATA_PLANE_CONNECTIONS", 4, minimum=2)
 _direct_url = env.str("DATABASE_DIRECT_URL", default="").strip()
 _replica_url = env.str("DATABASE_REPLICA_URL", default="").strip()
 REPLICA_MAX_LAG = _number("REPLICA_MAX_LAG", 5, minimum=0.1)
-
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
-
 LOG_LEVEL = _choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
 LOGGING = {
     "version": 1,

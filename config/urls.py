@@ -7,11 +7,13 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.routers import SimpleRouter
 
+from accounts.destinations.views import DestinationViewSet
 from accounts.views.credentials import ByokViewSet
 from accounts.views.guardrails import GuardrailViewSet
 from accounts.views.keys import CurrentKeyViewSet, KeyViewSet
 from accounts.views.organizations import MemberViewSet, SettingsViewSet
 from accounts.views.presets import PresetViewSet
+from accounts.views.webhooks import WebhookViewSet
 from accounts.views.workspaces import WorkspaceViewSet
 from billing.topups import pay
 from billing.views import CoinbaseChargeViewSet, CreditsViewSet, CryptoTopUpViewSet
@@ -27,13 +29,14 @@ from catalog.views import (
 )
 from config.api.openapi.document import DocumentView
 from config.console.apps import discover_pages
-from config.landing import landing
+from config.pages.landing import landing
 from config.server.metrics import metrics
 from endpoints.views import PrivateEndpointViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
 from inference.reports.views import (
     ActivityViewSet,
     AnalyticsViewSet,
+    ContentViewSet,
     FeedbackViewSet,
     GenerationViewSet,
 )
@@ -47,6 +50,8 @@ router.register("workspaces", WorkspaceViewSet, "workspace")
 router.register("aliases", AliasViewSet, "alias")
 router.register("guardrails", GuardrailViewSet, "guardrail")
 router.register("presets", PresetViewSet, "preset")
+router.register("observability/destinations", DestinationViewSet, "destination")
+router.register("webhooks", WebhookViewSet, "webhook")
 router.register("end-users", EndUserViewSet, "end-user")
 router.register("external-users", ExternalUserViewSet, "external-user")
 
@@ -79,7 +84,10 @@ api: list[URLPattern | URLResolver] = [
     path("providers", ProviderViewSet.as_view({"get": "list"})),
     path("routing/explain", ExplanationViewSet.as_view({"post": "create"})),
     path("generation", GenerationViewSet.as_view({"get": "retrieve"})),
-    path("generation/content", GenerationViewSet.as_view({"get": "content"})),
+    path(
+        "generation/content",
+        ContentViewSet.as_view({"get": "content", "delete": "delete_content"}),
+    ),
     path("generation/feedback", FeedbackViewSet.as_view({"post": "create"})),
     path("activity", ActivityViewSet.as_view({"get": "list"})),
     path("analytics/meta", AnalyticsViewSet.as_view({"get": "meta"})),
@@ -104,7 +112,7 @@ urlpatterns = [
     path("pay/<uuid:pk>/status", pay.show_status),
 ]
 
-handler400 = "config.api.handler.bad_request"
+handler400 = "config.pages.handlers.bad_request"
 handler403 = "config.api.handler.permission_denied"
-handler404 = "config.api.handler.page_not_found"
-handler500 = "config.api.handler.server_error"
+handler404 = "config.pages.handlers.page_not_found"
+handler500 = "config.pages.handlers.server_error"

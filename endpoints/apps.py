@@ -1,6 +1,14 @@
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from config.apps import HOST, INTERNAL, CausewayApp, ModelDeclaration, Role, Section, Tab
+from config.apps import HOST, INTERNAL, CausewayApp, ModelDeclaration, Role, Section, Tab, Waiting
+from config.events.kinds import EventKind
+
+_ENDPOINT: Final = {
+    "id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a10",
+    "model": "acme/falcon-9-2026-06-01",
+    "provider": "Acme AI",
+    "upstream_model_id": "falcon-9",
+}
 
 
 class EndpointsConfig(CausewayApp):
@@ -8,12 +16,40 @@ class EndpointsConfig(CausewayApp):
     name = "endpoints"
     verbose_name = "Private endpoints"
     section = Section("Endpoints", position=2)
+    events: ClassVar = (
+        EventKind(
+            "endpoint.activated", "The endpoint of {model} at {provider} is active.", _ENDPOINT
+        ),
+        EventKind(
+            "endpoint.disabled",
+            "The endpoint of {model} at {provider} is disabled.",
+            {**_ENDPOINT, "reason": "Moved to another region."},
+        ),
+        EventKind(
+            "endpoint.drifted",
+            "The endpoint of {model} at {provider} is no longer the deployment that was activated.",
+            {**_ENDPOINT, "changes": [{"name": "prompt_tokens", "was": 21, "is": 34}]},
+        ),
+        EventKind(
+            "validation.failed",
+            "A validation of the endpoint of {model} at {provider} failed.",
+            {**_ENDPOINT, "failed": [{"check": "stream", "reason": "invalid_stream"}]},
+        ),
+    )
     models_declared: ClassVar = {
         "privateendpoint": ModelDeclaration(
             "dns",
             permissions={Role.SUPPORT: ("add", "change", "delete")},
             tab=Tab("Endpoints", 7),
             finders=(HOST,),
+            waiting=(
+                Waiting(
+                    "Drifted endpoints",
+                    "endpoints.change_privateendpoint",
+                    {"drifted_at__isnull": False, "deleted_at": None},
+                    {"drifted_at__isnull": "False"},
+                ),
+            ),
         ),
         "validation": ModelDeclaration("fact_check"),
         "attestation": ModelDeclaration(),

@@ -81,12 +81,15 @@ def render_proofs(validation: Validation) -> str:
 
 
 def render_checks(validation: Validation) -> str:
-    """Renders the checks of a validation as a table."""
+    """Renders the checks of a validation as a table, with what was expected beside the answer."""
     return render_to_string(
         "admin/endpoints/checks.html",
         {
-            "headers": ("Check", "Result", "Reason", "Upstream", "Actual model"),
-            "checks": validation.checks,
+            "headers": ("Check", "Result", "Reason", "Expected", "Actual"),
+            "checks": [
+                check | {"expected": "200"} if check.get("upstream_status") else check
+                for check in validation.checks
+            ],
         },
     )
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from django.db import models, transaction
 
-from accounts.models import LimitOwner, Organization, RateLimit
+from accounts.models import LimitOwner, Organization, RateLimit, StayStill
 from config.api.errors import Conflict, NotFound
 from config.audit.triggers import Audit
 from config.models import BaseModel
@@ -59,7 +59,7 @@ class EndUser(BaseModel):
     """A registered end user; it has no login, and ``is_active`` never blocks inference."""
 
     organization = models.ForeignKey(
-        Organization, on_delete=models.CASCADE, related_name="end_users"
+        Organization, on_delete=models.CASCADE, related_name="end_users", db_index=False
     )
     user = models.CharField(max_length=512, db_collation="C", help_text="Case-sensitive.")
     is_active = models.BooleanField(default=True)
@@ -78,7 +78,7 @@ class EndUser(BaseModel):
             models.Index(fields=("created_at", "id"), name="end_user_latest"),
             models.Index(fields=("user", "id"), name="end_user_by_beginning"),
         ]
-        triggers = [Audit()]
+        triggers = [StayStill(), Audit()]
 
     def __str__(self) -> str:
         return self.user

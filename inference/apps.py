@@ -1,7 +1,17 @@
 import re
 from typing import ClassVar
 
-from config.apps import INTERNAL, Audience, CausewayApp, Finder, ModelDeclaration, Section, Tab
+from config.apps import (
+    INTERNAL,
+    Audience,
+    CausewayApp,
+    Finder,
+    ModelDeclaration,
+    Page,
+    Section,
+    Tab,
+)
+from config.events.kinds import EventKind
 
 
 class InferenceConfig(CausewayApp):
@@ -11,7 +21,45 @@ class InferenceConfig(CausewayApp):
     section = Section("Traffic", position=4)
     collectors = (
         "inference.archive.retention.RetentionCollector",
+        "inference.broadcast.metrics.BroadcastCollector",
         "inference.settlement.collector.HoldCollector",
+    )
+    events: ClassVar = (
+        EventKind(
+            "provider.failing",
+            "{percent} % of the attempts at {name} failed within a minute.",
+            {"provider": "acme", "name": "Acme AI", "failures": 42, "attempts": 60, "percent": 70},
+            for_operators=True,
+        ),
+        EventKind(
+            "credential.failing",
+            "{provider} refuses a credential of {owner}.",
+            {
+                "provider": "acme",
+                "owner": "the organization",
+                "since": "2026-11-23T16:00:00.000000Z",
+            },
+        ),
+        EventKind(
+            "spend.anomaly",
+            "{organization} spent ${spent_usd} on {day}, usually ${usual_usd} on such a day.",
+            {
+                "organization": "Acme",
+                "day": "2026-11-23",
+                "spent_usd": "310",
+                "usual_usd": "42.5",
+            },
+        ),
+    )
+    pages = (
+        Page("Live", "sensors", "admin:inference_generation_live", "inference.view_generation"),
+        Page(
+            "Health",
+            "monitor_heart",
+            "admin:inference_generation_health",
+            "inference.view_generation",
+        ),
+        Page("Errors", "error", "admin:inference_generation_errors", "inference.view_generation"),
     )
     models_declared: ClassVar = {
         "generation": ModelDeclaration(
@@ -30,6 +78,13 @@ class InferenceConfig(CausewayApp):
         "keptanswer": ModelDeclaration(
             audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
         ),
+        "storedtext": ModelDeclaration(
+            audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
+        ),
+        "textkey": ModelDeclaration(audience=Audience.NOBODY, owned_by="organization_id = %(id)s"),
+        "textdeletion": ModelDeclaration(
+            audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
+        ),
         "endpointhealth": INTERNAL,
         "uptime": INTERNAL,
         "providerpace": INTERNAL,
@@ -37,5 +92,14 @@ class InferenceConfig(CausewayApp):
         "dailyusage": INTERNAL,
         "hourlyusage": INTERNAL,
         "endpointhour": INTERNAL,
-        "hourlyshare": INTERNAL,
+        # Those of an organization alone: the others are the cell's.
+        "hourlyshare": ModelDeclaration(
+            audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
+        ),
+        "hourlyfailure": INTERNAL,
+        "shadowcount": ModelDeclaration(
+            audience=Audience.NOBODY,
+            owned_by="shadow_id IN (SELECT s.id FROM accounts_guardrailshadow AS s INNER JOIN "
+            "accounts_guardrail AS g ON g.id = s.guardrail_id WHERE g.organization_id = %(id)s)",
+        ),
     }

@@ -35,7 +35,7 @@ from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import estimate_tokens
 from inference.admission.recognition import RecognizedKey
 from inference.documents.parts import read_files
-from inference.exchange.gateway import CallerStuck, Exchange, Gateway
+from inference.exchange.gateway import CallerStuck, Deliver, Exchange, Gateway, Rewrite
 from inference.exchange.usage.spans import describe_outcome
 from inference.exchange.workload import Workload
 from inference.faces.connection import Connection
@@ -47,6 +47,8 @@ from inference.repeats.keeper import FirstRequest, Keeper
 from inference.repeats.once import Repeats
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
+from inference.texts.buffers import Loss
+from inference.texts.capture import Capture, Subject
 
 logger = logging.getLogger(__name__)
 
@@ -185,15 +187,16 @@ class Inference:
             connection.name_left_out = exchange.name_left_out
         token = logs.generation_id.set(exchange.generation_id)
         self._repeats.note_retry(connection, exchange)
+        capture = self._begin_capture(exchange) if exchange.admission.is_logged else None
         try:
             keeper = None if first is None else self._repeats.keep(connection, exchange, first)
             if keeper is None:
                 connection.watch_caller()
             cache = self._repeats.use_cache(connection, exchange)
             if request.stream:
-                await _stream(connection, exchange, keeper, cache)
+                await _stream(connection, exchange, keeper, cache, capture)
             else:
-                await _reply(connection, exchange, keeper, cache)
+                await _reply(connection, exchange, keeper, cache, capture)
         except asyncio.CancelledError:
             if not connection.unwatch_caller():
                 raise
@@ -203,6 +206,8 @@ class Inference:
         finally:
             connection.unwatch_caller()
             exchange.settle(asyncio.CancelledError())
+            if capture is not None:
+                self._end_capture(exchange, capture)
             if tracing.tracer is not None:
                 _describe(connection, exchange)
             if connection.access_entry is not None:
@@ -210,6 +215,33 @@ class Inference:
                     exchange.generation_id, *exchange.attempts.candidate.route.names
                 )
             logs.generation_id.reset(token)
+
+    def _begin_capture(self, exchange: Exchange) -> Capture:
+        """Begins to copy the input and the output of an exchange, which its workspace logs."""
+        admission = exchange.admission
+        authority = admission.authority
+        subject = Subject(
+            exchange.generation_id,
+            authority.organization_id,
+            authority.workspace_id,
+            authority.key_id,
+            admission.at,
+        )
+        return self._gateway.texts.begin(subject, admission.request)
+
+    def _end_capture(self, exchange: Exchange, capture: Capture) -> None:
+        """Queues the copies of an exchange that has ended; those of a repeated answer are freed."""
+        admission, outcome = exchange.admission, exchange.outcome
+        if outcome is not None and outcome.cached_from is not None:
+            capture.release()
+        elif not admission.is_logged or admission.request is not capture.request:
+            capture.drop(Loss.RULES_CHANGED)
+        else:
+            capture.failure, capture.earlier = exchange.failure, exchange.attempts.failures
+            if exchange.attempts.latency_ms is None and capture.failure in capture.earlier[-1:]:
+                # No answer began, so the last attempt's error is the one that ended it.
+                capture.earlier = capture.earlier[:-1]
+            self._gateway.texts.submit(capture)
 
     async def _answer_late(
         self, connection: Connection, exchange: Exchange, *, is_stream: bool
@@ -264,17 +296,25 @@ async def _read_files(
 
 
 async def _stream(
-    connection: Connection, exchange: Exchange, keeper: Keeper | None, cache: CacheUse | None
+    connection: Connection,
+    exchange: Exchange,
+    keeper: Keeper | None,
+    cache: CacheUse | None,
+    capture: Capture | None,
 ) -> None:
     """Streams the answer to an admitted request, and keeps it for requests that repeat it."""
     connection.begin_comments()
-    if cache is None:
-        await exchange.stream(
-            connection.deliver, connection.send_events, lambda: connection.has_begun
-        )
-    elif (kept := await cache.find()) is None:
-        await exchange.stream(cache.deliver, cache.relay, lambda: connection.has_begun)
-        await cache.keep()
+    kept = None if cache is None else await cache.find()
+    if kept is None:
+        deliver: Deliver = connection.deliver
+        relay: Deliver = connection.send_events
+        if cache is not None:
+            deliver, relay = cache.deliver, cache.relay
+        if capture is not None:
+            deliver, relay = capture.tap(deliver, relay)
+        await exchange.stream(deliver, relay, lambda: connection.has_begun)
+        if cache is not None:
+            await cache.keep()
     else:
         await (connection.send_events if kept.is_native else connection.deliver)(kept.body)
     if keeper is not None:
@@ -283,15 +323,24 @@ async def _stream(
 
 
 async def _reply(
-    connection: Connection, exchange: Exchange, keeper: Keeper | None, cache: CacheUse | None
+    connection: Connection,
+    exchange: Exchange,
+    keeper: Keeper | None,
+    cache: CacheUse | None,
+    capture: Capture | None,
 ) -> None:
     """Sends the whole answer to an admitted request, which is kept before."""
-    if cache is None:
-        reply = await exchange.reply(connection.rewrite_reply)
-    elif (kept := await cache.find()) is None:
-        reply = await exchange.reply(cache.rewrite)
-        cache.note_reply(reply)
-        await cache.keep()
+    kept = None if cache is None else await cache.find()
+    if kept is None:
+        rewrite: Rewrite = connection.rewrite_reply if cache is None else cache.rewrite
+        if capture is not None:
+            rewrite = capture.tap_rewrite(rewrite)
+        reply = await exchange.reply(rewrite)
+        if capture is not None:
+            capture.note_reply(reply)
+        if cache is not None:
+            cache.note_reply(reply)
+            await cache.keep()
     elif kept.is_native:
         reply = [kept.body]
     else:

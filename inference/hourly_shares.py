@@ -1,4 +1,4 @@
-"""The table of the shares that endpoints and keys have in the sums of an hour."""
+"""The tables of an hour's shares, of endpoints and keys, and of its errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Final
 
 from django.db import models
 from django.db.models import Q
+
+from config.clocks.writing import write_minute
 
 SUMMED: Final = (
     "requests", "failed", "tokens", "cost_nano", "upstream_nano", "latency_ms", "timed",
@@ -60,4 +62,29 @@ class HourlyShare(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.hour:%Y-%m-%d %H}:00 {self.model}"
+        return f"{write_minute(self.hour)} {self.model}"
+
+
+class HourlyFailure(models.Model):
+    """The errors of one provider and type in an hour, of all organizations together.
+
+    ``attempts`` failed; another candidate may have served the request. ``requests`` failed at last.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    hour = models.DateTimeField()
+    provider_name = models.CharField(max_length=255)
+    error_type = models.CharField(max_length=64)
+    attempts = models.BigIntegerField()
+    requests = models.BigIntegerField()
+    last_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=("hour", "provider_name", "error_type"), name="hourly_failure_unique"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{write_minute(self.hour)} {self.provider_name} {self.error_type}"

@@ -20,16 +20,18 @@ from config.partitions.declarations import Partitioning
 from config.partitions.spans import YEAR
 from config.triggers import TRANSACTION_ID, KeepUsed, Trigger
 from endpoints.models import Attestation, PrivateEndpoint
-from inference.hourly_shares import HourlyShare
+from inference.hourly_shares import HourlyFailure, HourlyShare
 from inference.ids import first_id, id_bound, last_id, read_id_bound
 from inference.kept_answers import IdempotentRequest, KeptAnswer
+from inference.shadow_counts import ShadowCount
+from inference.stored_texts import StoredText, TextDeletion, TextKey
 
 __all__ = (
     "ApiKeyUse", "DailyUsage", "EndpointHealth", "EndpointHour", "Feedback", "FeedbackGiven",
-    "Generation", "HourlyShare", "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer",
-    "MemberUse",
-    "ModelEndpointUse", "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "Uptime",
-    "UsageDay", "WorkspaceUse",
+    "Generation", "HourlyFailure", "HourlyShare", "HourlyUsage", "IdempotentRequest", "Journal",
+    "KeptAnswer", "MemberUse", "ModelEndpointUse", "OrganizationUse", "PrivateEndpointUse",
+    "ProviderPace", "ShadowCount", "StoredText", "TextDeletion", "TextKey", "Uptime", "UsageDay",
+    "WorkspaceUse",
 )  # fmt: skip
 
 
@@ -286,6 +288,10 @@ class Journal(models.Model):
     prompt_tokens = models.BigIntegerField(help_text="Estimated.")
     completion_tokens = models.BigIntegerField(help_text="Delivered so far, estimated.")
     images = models.IntegerField(default=0, db_default=0, help_text="Images in the prompt.")
+    units = models.JSONField(
+        null=True,
+        help_text="What the request says of its usage: characters, search units, images, …",
+    )
     beat_at = models.DateTimeField()
 
     def __str__(self) -> str:
@@ -303,7 +309,7 @@ class Uptime(models.Model):
     beat_at = models.DateTimeField()
 
     def __str__(self) -> str:
-        return f"since {self.since:%Y-%m-%d %H:%M:%S}"
+        return f"since {self.since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class EndpointHealth(models.Model):
@@ -494,8 +500,7 @@ class DailyUsage(models.Model):
 class HourlyUsage(models.Model):
     """The sums of all generations of one UTC hour, after the hour and its generations have ended.
 
-    Hours without requests have rows too, so there are no gaps. The table has a partition for each
-    year.
+    Hours without requests have rows too, so there are no gaps. Its partitions are years.
     """
 
     partitioning: ClassVar = Partitioning("inference_hourlyusage", "hour", YEAR)
@@ -515,7 +520,7 @@ class HourlyUsage(models.Model):
     )
 
     def __str__(self) -> str:
-        return f"{self.hour:%Y-%m-%d %H}:00"
+        return f"{self.hour:%Y-%m-%d %H}:00 UTC"
 
 
 class EndpointHour(models.Model):
@@ -532,7 +537,7 @@ class EndpointHour(models.Model):
     minutes_up = models.IntegerField(help_text="Those with 80 % successes.")
 
     def __str__(self) -> str:
-        return f"{self.endpoint_id} {self.hour:%Y-%m-%d %H}:00"
+        return f"{self.endpoint_id} {self.hour:%Y-%m-%d %H}:00 UTC"
 
 
 class OrganizationUse(Organization):

@@ -9,6 +9,7 @@ from rest_framework import serializers
 from catalog.aliases.resolution import Origin
 from config.api.openapi import envelope
 from inference.routing.health import HealthState
+from inference.texts.rules import Obstacle
 
 
 class _PriceSerializer(serializers.Serializer[Any]):
@@ -86,6 +87,44 @@ class _ResolutionSerializer(serializers.Serializer[Any]):
     targets = serializers.ListField(child=serializers.CharField())
 
 
+class _BroadcastSerializer(serializers.Serializer[Any]):
+    """A destination of the workspace that takes the generations of the key and the region."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    type = serializers.CharField()
+    host = serializers.CharField()
+    sampling_rate = serializers.FloatField()
+    is_filtered = serializers.BooleanField(
+        help_text="Filter rules decide, once the generation has ended."
+    )
+
+
+class _LoggingSerializer(serializers.Serializer[Any]):
+    """Whether the input and the output of such a request would be stored."""
+
+    is_logged = serializers.BooleanField(
+        help_text="True also if only a sample of such requests is stored."
+    )
+    reason = serializers.ChoiceField(
+        [reason.value for reason in Obstacle],
+        allow_null=True,
+        help_text="Why they are not stored.",
+    )
+    sampling_rate = serializers.FloatField(help_text="The part of them that is stored.")
+    retention_days = serializers.IntegerField(
+        help_text="After this many days a stored text is deleted."
+    )
+
+
+class _ShadowSerializer(serializers.Serializer[Any]):
+    guardrail_id = serializers.CharField()
+    would_refuse = serializers.CharField(
+        allow_null=True,
+        help_text="Such as `budget` or `provider_ignored`; null if it would not refuse.",
+    )
+
+
 class ExplanationSerializer(serializers.Serializer[Any]):
     """The route of a request, and the reasons why other endpoints are excluded."""
 
@@ -100,7 +139,14 @@ class ExplanationSerializer(serializers.Serializer[Any]):
     budget = serializers.DictField(
         allow_null=True, help_text="The budget or the balance that would refuse the request."
     )
+    shadows = _ShadowSerializer(
+        many=True, help_text="The shadows of guardrails, which count what they would refuse."
+    )
     policy = _PolicySerializer()
+    broadcast = _BroadcastSerializer(
+        many=True, help_text="Who may be sent the metadata of the request, never its texts."
+    )
+    io_logging = _LoggingSerializer()
 
 
 ExplanationResponseSerializer = envelope("ExplanationResponse", data=ExplanationSerializer())

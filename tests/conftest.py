@@ -29,7 +29,7 @@ from tests.support.database.pooler import run_pooler
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, make_site
-from tests.support.processes import Served, serve
+from tests.support.processes import POOLER_ADDRESS, Served, serve
 from tests.support.static_files import share_static_files
 from tests.support.upstreams.clouds import Clouds, Gate
 
@@ -69,7 +69,7 @@ def _pooler_for_all(request: pytest.FixtureRequest) -> Iterator[None]:
         given = {name: value for name, value in default["OPTIONS"].items() if name != "host"}
         address = {"HOST": "127.0.0.1", "PORT": str(pooler.port), "OPTIONS": given}
         patch.setitem(connections.settings, "direct", {**default, **address})
-        patch.setenv("CAUSEWAY_TEST_POOLER_ADDRESS", f"127.0.0.1:{pooler.port}")
+        patch.setenv(POOLER_ADDRESS, f"127.0.0.1:{pooler.port}")
         yield
 
 

@@ -8,12 +8,16 @@ from accounts.admin.members import MemberAdmin
 from accounts.admin.operators import OperatorAdmin, OperatorGroupAdmin
 from accounts.admin.organizations import OrganizationAdmin
 from accounts.admin.presets import PresetAdmin
+from accounts.admin.webhooks import DeliveryAdmin, SubscriptionAdmin
 from accounts.admin.workspaces import WorkspaceAdmin
+from accounts.destinations.admin import DestinationAdmin
 
 __all__ = [
     "ApiKeyAdmin",
     "ByokCredentialAdmin",
     "CellAdmin",
+    "DeliveryAdmin",
+    "DestinationAdmin",
     "DirectoryEntryAdmin",
     "GuardrailAdmin",
     "MemberAdmin",
@@ -21,5 +25,6 @@ __all__ = [
     "OperatorGroupAdmin",
     "OrganizationAdmin",
     "PresetAdmin",
+    "SubscriptionAdmin",
     "WorkspaceAdmin",
 ]

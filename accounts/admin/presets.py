@@ -12,6 +12,7 @@ from django.http import HttpRequest
 
 from accounts.admin.forms import initial_workspace
 from accounts.models import Preset, PresetVersion
+from config.changes.kinds import FourEyes, Kind
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.forms import ConsoleForm
@@ -172,6 +173,7 @@ class PresetAdmin(ConsoleAdmin):
         permission="remove",
         icon="delete",
         danger=True,
+        four_eyes=FourEyes((Kind.DELETIONS,), "accounts.delete_preset"),
     )
     def remove(self, request: HttpRequest, preset: Preset, form: Any) -> Message:
         preset.remove()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
@@ -11,14 +11,23 @@ from django.http import HttpRequest
 
 from accounts.admin.forms import DollarsField, nano_of
 from accounts.admin.rate_limits import RateLimitedAdmin
-from accounts.models import WORKSPACE_SLUG, BudgetInterval, Workspace, WorkspaceBudget
+from accounts.models import (
+    WORKSPACE_SLUG,
+    ApiKey,
+    BudgetInterval,
+    Workspace,
+    WorkspaceBudget,
+)
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm
 from config.console.unfold import Dialog, SelectWidget, TabularInline, display
+from inference.admin.texts import DeleteTexts
 from inference.reports.usage import subjects
 from inference.reports.usage.panel import Subject, UsagePanel
+
+_RATE: Final = "io_logging_sampling_rate"
 
 
 class BudgetInline(ReadOnlyInline, TabularInline):
@@ -42,6 +51,16 @@ class BudgetDialog(Dialog):
 
 
 class WorkspaceForm(ConsoleForm):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if _RATE in self.fields:
+            self.fields[_RATE].required = False
+
+    def clean_io_logging_sampling_rate(self) -> Any:
+        """Keeps the rate where the field is left empty."""
+        rate = self.cleaned_data[_RATE]
+        return self.instance.io_logging_sampling_rate if rate is None else rate
+
     def clean_slug(self) -> str:
         slug: str = self.cleaned_data["slug"]
         if not WORKSPACE_SLUG.fullmatch(slug):
@@ -50,12 +69,12 @@ class WorkspaceForm(ConsoleForm):
 
 
 @admin.register(Workspace)
-class WorkspaceAdmin(UsagePanel, RateLimitedAdmin, ConsoleAdmin):
+class WorkspaceAdmin(UsagePanel, DeleteTexts, RateLimitedAdmin, ConsoleAdmin):
     """Lists the workspaces of organizations."""
 
     form = WorkspaceForm
     inlines = (BudgetInline,)
-    actions_detail = ("budget", "limit_rates")
+    actions_detail = ("budget", "limit_rates", "delete_texts")
     list_display = ("name", "organization", "slug", "is_default", "created_at")
     list_select_related = ("organization",)
     list_filter = ("is_default",)
@@ -67,13 +86,35 @@ class WorkspaceAdmin(UsagePanel, RateLimitedAdmin, ConsoleAdmin):
     fieldsets = (
         (None, {"fields": ("organization", "name", "slug", "is_default")}),
         ("Kept answers", {"fields": ("is_answer_storage_enabled", "is_response_caching_enabled")}),
+        ("Broadcast", {"fields": ("is_observability_broadcast_enabled", "destinations")}),
+        (
+            "Input/output logging",
+            {
+                "fields": (
+                    "is_observability_io_logging_enabled",
+                    ("io_logging_sampling_rate", "io_logging_retention_days"),
+                    "logged_keys",
+                )
+            },
+        ),
         ("Rate limits", {"fields": ("current_limits",)}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
-    readonly_fields = ("id", "is_default", "current_limits", "created_at", "updated_at")
+    readonly_fields = (
+        "id", "is_default", "destinations", "logged_keys", "current_limits", "created_at",
+        "updated_at",
+    )  # fmt: skip
 
     def subject_of(self, obj: Workspace) -> Subject:
         return subjects.of_workspace(obj)
+
+    @display(description="Keys that are logged")
+    def logged_keys(self, workspace: Workspace) -> str:
+        numbers = workspace.io_logging_api_key_ids
+        if numbers is None:
+            return "all keys of the workspace"
+        keys = ApiKey.objects.filter(organization=workspace.organization_id, deleted_at=None)
+        return ", ".join(str(key) for key in keys if key.number in numbers) or "none"
 
     def get_queryset(self, request: HttpRequest) -> Any:
         # An autocomplete names each workspace with its organization.
@@ -82,6 +123,12 @@ class WorkspaceAdmin(UsagePanel, RateLimitedAdmin, ConsoleAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, "organization") if obj else self.readonly_fields
+
+    @display(description="Destinations")
+    def destinations(self, workspace: Workspace) -> str:
+        rows = workspace.destinations.order_by("created_at", "id")
+        names = [f"{row} ({row.host})" if row.is_enabled else f"{row} (off)" for row in rows]
+        return ", ".join(names) or "none"
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()

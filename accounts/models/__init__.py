@@ -1,5 +1,10 @@
 """Callers and their permissions."""
 
+from accounts.destinations.models import (
+    BroadcastDestination,
+    BroadcastProgress,
+    BroadcastWait,
+)
 from accounts.models.cells import (
     Cell,
     CellBeat,
@@ -7,6 +12,7 @@ from accounts.models.cells import (
     DirectoryEntry,
     OrganizationElsewhere,
     Residence,
+    StayStill,
     require_here,
 )
 from accounts.models.credentials import (
@@ -16,17 +22,20 @@ from accounts.models.credentials import (
     SecretRequired,
 )
 from accounts.models.guardrails import (
+    LIMITS,
     Guardrail,
     GuardrailNotFound,
+    GuardrailShadow,
     KeyAssignment,
     KeyGuardrails,
     MemberAssignment,
+    ShadowNotFound,
     guardrails_of,
     policy_of,
 )
 from accounts.models.keys import ApiKey, ApiKeyNotFound, KeyDigest
 from accounts.models.members import Member, MemberNotFound
-from accounts.models.organizations import Organization
+from accounts.models.organizations import Organization, hold_here
 from accounts.models.presets import Preset, PresetNotFound, PresetVersion
 from accounts.models.rate_limits import (
     LIMIT_NAMES,
@@ -46,13 +55,20 @@ from accounts.models.workspaces import (
     workspace_for,
 )
 
+# Django finds the models of this app in this package only.
+from accounts.webhooks.models import Delivery, Subscription
+
 __all__ = [
     "HOST_NAME",
+    "LIMITS",
     "LIMIT_NAMES",
     "MOST_RATE",
     "WORKSPACE_SLUG",
     "ApiKey",
     "ApiKeyNotFound",
+    "BroadcastDestination",
+    "BroadcastProgress",
+    "BroadcastWait",
     "BudgetInterval",
     "BudgetNotFound",
     "ByokCredential",
@@ -60,9 +76,11 @@ __all__ = [
     "CellBeat",
     "CellIdentity",
     "CredentialNotFound",
+    "Delivery",
     "DirectoryEntry",
     "Guardrail",
     "GuardrailNotFound",
+    "GuardrailShadow",
     "KeyAssignment",
     "KeyDigest",
     "KeyGuardrails",
@@ -80,12 +98,16 @@ __all__ = [
     "Region",
     "Residence",
     "SecretRequired",
+    "ShadowNotFound",
+    "StayStill",
+    "Subscription",
     "Workspace",
     "WorkspaceBudget",
     "WorkspaceMember",
     "WorkspaceNotFound",
     "describe_limits",
     "guardrails_of",
+    "hold_here",
     "policy_of",
     "require_here",
     "workspace_for",

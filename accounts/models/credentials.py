@@ -97,7 +97,11 @@ class ByokCredential(BaseModel):
     """A credential of an organization at a provider; its secret is write-only."""
 
     organization = models.ForeignKey(
-        Organization, on_delete=models.CASCADE, related_name="byok_credentials", editable=False
+        Organization,
+        on_delete=models.CASCADE,
+        related_name="byok_credentials",
+        editable=False,
+        db_index=False,
     )
     workspace = models.ForeignKey(
         Workspace,

@@ -15,7 +15,7 @@ from accounts.models.edits import write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.models.rate_limits import LimitOwner, RateLimit
-from accounts.models.terms import LimitReset
+from accounts.models.terms import LimitReset, number_of_key
 from accounts.models.versions import RoutingVersionBump
 from accounts.models.workspaces import Workspace, require_workspace
 from config import secrets
@@ -23,6 +23,7 @@ from config.api.errors import NotFound
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import Secret
+from config.events.outbox import record_event
 from config.models import BaseModel, index_beginnings
 from config.peppers import list_peppers
 from config.triggers import Trigger
@@ -117,6 +118,7 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
             KeyDigest.objects.store(key.pk, dict(zip(digests, digests.pepper_ids, strict=True)))
             if rate_limits is not None:
                 RateLimit.objects.change(key.limit_owner, rate_limits)
+            key.record("key.created")
         return key, secret
 
 
@@ -200,6 +202,11 @@ class ApiKey(BaseModel):
     def limit_owner(self) -> LimitOwner:
         return LimitOwner(self.organization_id, api_key_id=self.pk)
 
+    @property
+    def number(self) -> int:
+        """The integer by which ``io_logging_api_key_ids`` of a workspace names the key."""
+        return number_of_key(self.pk)
+
     def edit(self, **changes: Any) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
 
@@ -240,7 +247,18 @@ class ApiKey(BaseModel):
             self.disabled, self.deleted_at = True, clock.now()
             self.save_fields("disabled", "deleted_at")
             self.rate_limits.all().delete()
+            self.record("key.revoked")
         return True
+
+    def record(self, kind: str) -> None:
+        """Stores an event about the key in the caller's transaction."""
+        data = {
+            "hash": self.digest,
+            "name": self.name,
+            "label": self.label,
+            "is_management": self.is_management,
+        }
+        record_event(kind, organization=self.organization_id, data=data)
 
 
 class KeyDigestManager(models.Manager["KeyDigest"]):

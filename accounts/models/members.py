@@ -8,6 +8,7 @@ from typing import Self
 
 from django.db import models
 
+from accounts.models.cells import StayStill
 from config.api.errors import NotFound
 from config.api.text import parse_uuid
 from config.audit.triggers import Audit
@@ -45,7 +46,7 @@ class Member(BaseModel):
         MEMBER = "member", "member"
 
     organization = models.ForeignKey(
-        "accounts.Organization", on_delete=models.CASCADE, related_name="members"
+        "accounts.Organization", on_delete=models.CASCADE, related_name="members", db_index=False
     )
     email = models.EmailField(max_length=254)
     first_name = models.CharField(max_length=255, null=True, blank=True)
@@ -60,7 +61,7 @@ class Member(BaseModel):
         constraints = [
             models.UniqueConstraint(fields=("organization", "email"), name="member_email_unique")
         ]
-        triggers = [Audit()]
+        triggers = [StayStill(), Audit()]
 
     def __str__(self) -> str:
         return self.email

@@ -14,6 +14,7 @@ from django.utils.text import slugify
 
 from accounts.models.cells import (
     CODE_LENGTH,
+    REFUSE_MOVING,
     CellIdentity,
     ListInDirectory,
     Residence,
@@ -179,6 +180,16 @@ class Organization(BaseModel):
                 ),
                 func=f"NEW.routing_version := {TRANSACTION_ID};\nRETURN NEW;",
             ),
+            # Whatever moves the version changes something that a move to another cell has copied.
+            Trigger(
+                name="keep_still",
+                when=pgtrigger.Before,
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Condition(
+                    "OLD.residence <> 'here' AND NEW.residence = OLD.residence"
+                ),
+                func=REFUSE_MOVING,
+            ),
             # A hint for processes that have a copy of the organization; nothing relies on it.
             Trigger(
                 name="announce_version",
@@ -259,3 +270,16 @@ class Organization(BaseModel):
         with transaction.atomic():
             self._lock()
             return write_fields(self, changes)
+
+
+def hold_here(organization_id: uuid.UUID) -> None:
+    """Keeps an organization in this cell until the transaction ends.
+
+    Raises :class:`OrganizationElsewhere` for one that moves to another cell or has left: its rows
+    are in a copy already.
+    """
+    [organization] = Organization.objects.raw(
+        "SELECT id, residence FROM accounts_organization WHERE id = %s FOR SHARE",
+        [organization_id],
+    )
+    require_here(organization.residence)

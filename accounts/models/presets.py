@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from django.db import models, transaction
 from django.db.models import Max, Q
 
+from accounts.models.cells import StayStill
 from accounts.models.edits import refusal, write_fields
 from accounts.models.organizations import Organization
 from accounts.models.workspaces import Workspace, require_workspace
@@ -83,7 +84,9 @@ class Preset(StatefulModel):
     organization = models.ForeignKey(
         Organization, on_delete=models.CASCADE, related_name="presets", editable=False
     )
-    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="presets")
+    workspace = models.ForeignKey(
+        Workspace, on_delete=models.CASCADE, related_name="presets", db_index=False
+    )
     slug = models.CharField(max_length=MAX_SLUG)
     name = models.CharField(max_length=255)
     description = models.TextField(null=True, blank=True)
@@ -110,7 +113,7 @@ class Preset(StatefulModel):
                 condition=Q(status__in=("active", "disabled", "archived")), name="preset_status"
             ),
         ]
-        triggers = [Audit()]
+        triggers = [StayStill(), Audit()]
 
     def __str__(self) -> str:
         return self.slug
@@ -190,7 +193,9 @@ class Preset(StatefulModel):
 class PresetVersion(BaseModel):
     """One version of a preset; it never changes."""
 
-    preset = models.ForeignKey(Preset, on_delete=models.CASCADE, related_name="versions")
+    preset = models.ForeignKey(
+        Preset, on_delete=models.CASCADE, related_name="versions", db_index=False
+    )
     version = models.IntegerField()
     config = models.TextField(help_text="The fields of a chat completion, as JSON.")
     system_prompt = models.TextField(null=True, blank=True)
@@ -202,8 +207,9 @@ class PresetVersion(BaseModel):
             models.UniqueConstraint(fields=("preset", "version"), name="preset_version_unique")
         ]
         triggers = [
+            StayStill(through="preset"),
             # A system prompt is the customer's text, and may be long.
-            Audit(organization="preset__organization", masked=("config", "system_prompt"))
+            Audit(organization="preset__organization", masked=("config", "system_prompt")),
         ]
 
     def __str__(self) -> str:

@@ -8,15 +8,17 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, Self
 
 import pgtrigger
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Q
 
+from accounts.models.cells import StayStill
 from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.models.rate_limits import LimitOwner, RateLimit
-from accounts.models.terms import BudgetInterval
+from accounts.models.terms import BudgetInterval, number_of_key
 from accounts.models.versions import RoutingVersionBump
 from config.api.errors import InvalidRequest, NotFound, Unavailable
 from config.audit.triggers import Audit
@@ -25,11 +27,7 @@ from config.models import BaseModel, index_beginnings
 
 # Settings that are stored and that nothing reads yet, with the values that switch nothing on.
 _UNREAD: Final[Mapping[str, tuple[Any, ...]]] = {
-    "io_logging_api_key_ids": (None, []),
-    "io_logging_sampling_rate": (1,),
     "is_data_discount_logging_enabled": (False,),
-    "is_observability_broadcast_enabled": (False,),
-    "is_observability_io_logging_enabled": (False,),
 }
 WORKSPACE_SLUG: Final = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
 _TRIES: Final = 5
@@ -83,14 +81,52 @@ class WorkspaceManager(models.Manager.from_queryset(WorkspaceQuerySet)):  # type
             )
             workspace.require_free(slug)
             _require_storage(workspace, fields)
-            Workspace()._refuse_unread(fields)
+            _refuse_unread(Workspace(), fields)
+            _require_logging(workspace, fields)
             workspace.save(force_insert=True)
             if rate_limits is not None:
                 RateLimit.objects.change(workspace.limit_owner, rate_limits)
         return workspace
 
 
-class Workspace(BaseModel):
+class LoggingSettings(models.Model):
+    """The settings of a workspace that say which inputs and outputs are stored, and how long."""
+
+    io_logging_api_key_ids = ArrayField(
+        models.BigIntegerField(),
+        verbose_name="keys that are logged",
+        null=True,
+        blank=True,
+        help_text="Numbers of API keys. Empty for all keys of the workspace.",
+    )
+    io_logging_sampling_rate = models.DecimalField(
+        "sampling rate",
+        max_digits=5,
+        decimal_places=4,
+        default=1,
+        db_default=1,
+        help_text="The part of the requests that is stored: 1 for all, 0.01 for one in a hundred.",
+    )
+    io_logging_retention_days = models.PositiveSmallIntegerField(
+        "days of retention",
+        null=True,
+        blank=True,
+        help_text="Texts are deleted after this many days. Empty for as many as the operator "
+        "allows.",
+    )
+    is_observability_io_logging_enabled = models.BooleanField(
+        "log inputs and outputs",
+        default=False,
+        db_default=False,
+        help_text="Prompts and completions are stored, encrypted and for a limited time. Never "
+        "those of requests under zero data retention.",
+    )
+
+    class Meta:
+        abstract = True
+
+
+class Workspace(LoggingSettings, BaseModel):
     """A part of an organization with its own credentials and keys."""
 
     class ProviderSort(models.TextChoices):
@@ -100,7 +136,7 @@ class Workspace(BaseModel):
         EXACTO = "exacto", "exacto"
 
     organization = models.ForeignKey(
-        Organization, on_delete=models.CASCADE, related_name="workspaces"
+        Organization, on_delete=models.CASCADE, related_name="workspaces", db_index=False
     )
     name = models.CharField(max_length=255)
     slug = models.SlugField(max_length=64)
@@ -113,13 +149,14 @@ class Workspace(BaseModel):
         max_length=16, choices=ProviderSort, null=True, blank=True
     )
     disabled_server_tools = ArrayField(models.CharField(max_length=255), null=True, blank=True)
-    io_logging_api_key_ids = ArrayField(models.BigIntegerField(), null=True, blank=True)
-    io_logging_sampling_rate = models.DecimalField(
-        max_digits=5, decimal_places=4, default=1, db_default=1
-    )
     is_data_discount_logging_enabled = models.BooleanField(default=False, db_default=False)
-    is_observability_broadcast_enabled = models.BooleanField(default=False, db_default=False)
-    is_observability_io_logging_enabled = models.BooleanField(default=False, db_default=False)
+    is_observability_broadcast_enabled = models.BooleanField(
+        "broadcast generations",
+        default=False,
+        db_default=False,
+        help_text="The metadata of generations, never their texts, goes to the enabled "
+        "destinations of the workspace.",
+    )
     include_byok_in_budgets = models.BooleanField(default=False, db_default=False)
     is_answer_storage_enabled = models.BooleanField(
         "keep answers",
@@ -151,6 +188,9 @@ class Workspace(BaseModel):
             models.CheckConstraint(
                 condition=Q(io_logging_sampling_rate__gt=0, io_logging_sampling_rate__lte=1),
                 name="workspace_sampling_rate",
+            ),
+            models.CheckConstraint(
+                condition=Q(io_logging_retention_days__gt=0), name="workspace_retention_days"
             ),
             models.CheckConstraint(
                 condition=Q(is_response_caching_enabled=False) | Q(is_answer_storage_enabled=True),
@@ -194,22 +234,23 @@ class Workspace(BaseModel):
         """
         with transaction.atomic():
             self._lock_present()
-            self._refuse_unread(changes)
+            _refuse_unread(self, changes)
+            _require_logging(self, changes)
             if changes.get("slug", self.slug) != self.slug:
                 self.require_free(changes["slug"])
             _require_storage(self, changes)
             is_limited = False
             if "rate_limits" in changes:
                 is_limited = RateLimit.objects.change(self.limit_owner, changes.pop("rate_limits"))
-            return write_fields(self, changes) or is_limited
+            return _write_settings(self, changes) or is_limited
 
     def close(self, *, confirm_default: bool = False) -> None:
         """PRESENT → DELETED. Deletes budgets, guardrails and memberships, and frees the slug.
 
-        Refuses a workspace with a usable inference key. Deletes the default workspace only with
-        ``confirm_default``; its inference keys are then disabled, because callers created them
-        without naming a workspace. Management keys belong to the organization and stay usable. The
-        row stays because generations point at it.
+        Disables its destinations. Refuses a workspace with a usable inference key. Deletes the
+        default workspace only with ``confirm_default``; its inference keys are then disabled,
+        because callers created them without naming a workspace. Management keys belong to the
+        organization and stay usable. The row stays because generations point at it.
 
         Raises :class:`InvalidRequest` for a refusal, :class:`WorkspaceNotFound` when the workspace
         is already deleted, and :class:`Unavailable` when new keys start to work in it during every
@@ -249,6 +290,8 @@ class Workspace(BaseModel):
             self.guardrails.all().delete()
             self.memberships.all().delete()
             self.rate_limits.all().delete()
+            for destination in self.destinations.all():
+                destination.close()
             self.slug, self.deleted_at = self.pk.hex, now
             self.save_fields("slug", "deleted_at")
         return True
@@ -326,18 +369,30 @@ class Workspace(BaseModel):
             self._lock_present()
             return bool(self.budgets.filter(interval=interval).delete()[0])
 
-    def _refuse_unread(self, changes: Mapping[str, Any]) -> None:
-        """Raises :class:`InvalidRequest` for a change that would switch on what nothing does."""
-        for name, idle in _UNREAD.items():
-            value = changes.get(name, idle[0])
-            if value not in idle and value != getattr(self, name):
-                raise refusal(name, "This service does not do this yet. Leave it out.")
-
     def _lock_present(self) -> None:
         Organization.objects.lock(self.organization_id)
         self.refresh_from_db(from_queryset=Workspace._base_manager.select_for_update(no_key=True))
         if self.deleted_at is not None:
             raise WorkspaceNotFound
+
+
+def _refuse_unread(workspace: Workspace, changes: Mapping[str, Any]) -> None:
+    """Raises :class:`InvalidRequest` for a change that would switch on what nothing does."""
+    for name, idle in _UNREAD.items():
+        value = changes.get(name, idle[0])
+        if value not in idle and value != getattr(workspace, name):
+            raise refusal(name, "This service does not do this yet. Leave it out.")
+
+
+def _write_settings(workspace: Workspace, changes: Mapping[str, Any]) -> bool:
+    """Writes the fields that differ; destinations begin anew when broadcasting is switched on."""
+    was_broadcasting = workspace.is_observability_broadcast_enabled
+    is_changed = write_fields(workspace, changes)
+    if workspace.is_observability_broadcast_enabled and not was_broadcasting:
+        for destination in workspace.destinations.all():
+            # What ended while nothing was broadcast stays here.
+            destination.restart()
+    return is_changed
 
 
 def _require_storage(workspace: Workspace, changes: Mapping[str, Any]) -> None:
@@ -348,10 +403,43 @@ def _require_storage(workspace: Workspace, changes: Mapping[str, Any]) -> None:
         raise refusal(names[0], f"Needs {names[1]}.")
 
 
+def _require_logging(workspace: Workspace, changes: Mapping[str, Any]) -> None:
+    """Raises :class:`InvalidRequest` for input/output logging that this service would not do.
+
+    The operator's limit bounds the days of every workspace, also of one that names none.
+    """
+    most = settings.IO_LOGGING_DAYS
+    if changes.get("is_observability_io_logging_enabled") and not most:
+        raise refusal(
+            "is_observability_io_logging_enabled",
+            "The operator of this service does not allow it (IO_LOGGING_DAYS is 0). Leave it out.",
+        )
+    days = changes.get("io_logging_retention_days")
+    if days is not None and not 0 < days <= most:
+        raise refusal(
+            "io_logging_retention_days",
+            f"Must be at least 1 and at most {most}, which the operator of this service allows, "
+            "or null for as many.",
+        )
+    numbers = changes.get("io_logging_api_key_ids")
+    if numbers and (workspace._state.adding or numbers != workspace.io_logging_api_key_ids):
+        keys = Organization(pk=workspace.organization_id).api_keys.for_inference()
+        known = keys.filter(deleted_at=None).values_list("pk", flat=True)
+        unknown = set(numbers) - {number_of_key(key_id) for key_id in known.iterator()}
+        if unknown:
+            raise refusal(
+                "io_logging_api_key_ids",
+                f"The organization has no inference key with the number {min(unknown)}: send the "
+                "`number` of keys from GET /keys.",
+            )
+
+
 class WorkspaceMember(BaseModel):
     """A membership in a workspace; the default workspace has every member without such rows."""
 
-    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="memberships")
+    workspace = models.ForeignKey(
+        Workspace, on_delete=models.CASCADE, related_name="memberships", db_index=False
+    )
     member = models.ForeignKey(Member, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=16, choices=Member.Role)
 
@@ -360,7 +448,7 @@ class WorkspaceMember(BaseModel):
         constraints = [
             models.UniqueConstraint(fields=("workspace", "member"), name="workspace_member_unique")
         ]
-        triggers = [Audit(organization="workspace__organization")]
+        triggers = [StayStill(through="workspace"), Audit(organization="workspace__organization")]
 
     def __str__(self) -> str:
         return f"{self.member} in {self.workspace}"
@@ -369,7 +457,9 @@ class WorkspaceMember(BaseModel):
 class WorkspaceBudget(BaseModel):
     """The limit on the spending of a whole workspace in one interval."""
 
-    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="budgets")
+    workspace = models.ForeignKey(
+        Workspace, on_delete=models.CASCADE, related_name="budgets", db_index=False
+    )
     interval = models.CharField(max_length=16, choices=BudgetInterval)
     limit_nano = models.BigIntegerField(help_text="In nano-USD.")
 

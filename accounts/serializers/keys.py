@@ -135,6 +135,9 @@ class KeySerializer(_UsageSerializer):
     """An inference key without its secret; amounts are USD."""
 
     hash = serializers.CharField()
+    number = serializers.IntegerField(
+        help_text="Names the key in `io_logging_api_key_ids` of a workspace."
+    )
     name = serializers.CharField()
     label = serializers.CharField()  # type: ignore[assignment]
     workspace_id = serializers.UUIDField()
@@ -160,6 +163,7 @@ class KeySerializer(_UsageSerializer):
         return super().to_representation(
             {
                 "hash": instance.digest,
+                "number": instance.number,
                 "name": instance.name,
                 "label": instance.label,
                 "workspace_id": instance.workspace_id,

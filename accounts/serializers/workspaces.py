@@ -41,10 +41,11 @@ SERVER_TOOLS: Final = tuple(
 _MAX_LIST: Final = 1000
 _MAX_DESCRIPTION: Final = 4096
 _MAX_BIGINT: Final = 2**63 - 1
+_MAX_DAYS: Final = 32_767
 
 
 @extend_schema_field({"type": "number", "minimum": 0.0001, "maximum": 1})
-class _SamplingRateField(serializers.Field[Decimal, Any, float, Any]):
+class SamplingRateField(serializers.Field[Decimal, Any, float, Any]):
     """A JSON number from 0.0001 to 1, with four decimals at most."""
 
     def to_internal_value(self, data: Any) -> Decimal:
@@ -82,11 +83,27 @@ class _WorkspaceFields(StrictSerializer):
         max_length=_MAX_LIST,
         required=False,
         allow_null=True,
+        help_text="Only requests with these keys, by their `number`, are logged; null for all, an "
+        "empty list for none.",
     )
-    io_logging_sampling_rate = _SamplingRateField(required=False)
+    io_logging_sampling_rate = SamplingRateField(
+        required=False, help_text="The part of the requests that is logged."
+    )
+    io_logging_retention_days = IntegerField(
+        min_value=1,
+        max_value=_MAX_DAYS,
+        required=False,
+        allow_null=True,
+        help_text="Extension: logged texts are deleted after this many days; null for as many as "
+        "the operator allows.",
+    )
     is_data_discount_logging_enabled = FlagField(required=False)
     is_observability_broadcast_enabled = FlagField(required=False)
-    is_observability_io_logging_enabled = FlagField(required=False)
+    is_observability_io_logging_enabled = FlagField(
+        required=False,
+        help_text="Stores prompts and completions, encrypted and for a limited time, for "
+        "`GET /generation/content`; never those of requests under zero data retention.",
+    )
     is_answer_storage_enabled = FlagField(
         required=False,
         help_text="Keeps answers, encrypted and for a limited time, for requests that are sent "
@@ -151,6 +168,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "include_byok_in_budgets",
             "is_answer_storage_enabled",
             "io_logging_api_key_ids",
+            "io_logging_retention_days",
             "io_logging_sampling_rate",
             "is_data_discount_logging_enabled",
             "is_observability_broadcast_enabled",

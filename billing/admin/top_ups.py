@@ -15,6 +15,7 @@ from accounts.models import Organization
 from billing.admin.cells import abbreviate, breakable, link_to_explorer
 from billing.models import Deposit, TopUp, chain_name
 from billing.topups import matching
+from config.clocks.writing import write_time
 from config.console.actions import Message, transition
 from config.console.base import ReadOnlyAdmin, ReadOnlyInline, actor_of
 from config.console.formatting import label_renderer, nano_dollars
@@ -190,7 +191,7 @@ def _candidates(deposit: Deposit) -> str:
     described = (
         (
             top_up.organization, top_up.organization_id, top_up.amount_text,
-            f"{top_up.created_at:%Y-%m-%d %H:%M:%S}", top_up.status,
+            write_time(top_up.created_at), top_up.status,
         )
         for top_up in rows
     )  # fmt: skip

@@ -18,6 +18,8 @@ from django.db.models import Q, QuerySet
 from billing import ledger
 from billing.models import Deposit, TopUp
 from config.api.errors import Unprocessable
+from config.bulk.tables import format_usd
+from config.events.outbox import record_event
 
 ACTOR: Final = "chain watcher"
 # The proposer of a block chooses its time, in whole seconds, so a payment may seem older than the
@@ -48,6 +50,8 @@ def match_deposit(deposit: Deposit) -> bool:
             return False
         finding, top_up = _find_match(deposit)
         deposit.record_match(finding, top_up)
+        if finding != Status.CREDITED:
+            _record("deposit.in_review", deposit, None)
         if top_up is None:
             return True
         if finding == Status.CREDITED:
@@ -58,8 +62,10 @@ def match_deposit(deposit: Deposit) -> bool:
                 reference=deposit.reference,
                 actor=ACTOR,
             )
+            _record("top_up.credited", deposit, top_up.organization_id)
         else:
             top_up.send_to_review()
+            _record("top_up.in_review", deposit, top_up.organization_id)
     return True
 
 
@@ -76,6 +82,7 @@ def credit(deposit: Deposit, organization_id: uuid.UUID, *, by: str, note: str =
         ledger.credit_deposit(
             organization_id, deposit.amount_nano, reference=deposit.reference, actor=by
         )
+        _record("top_up.credited", deposit, organization_id)
         _close_review_when_done(top_up)
 
 
@@ -98,6 +105,19 @@ def matching_top_ups(deposit: Deposit) -> QuerySet[TopUp]:
         created_at__lte=deposit.mined_at + _CLOCK_SKEW,
     )
     return found
+
+
+def _record(kind: str, deposit: Deposit, organization_id: uuid.UUID | None) -> None:
+    """Stores an event about a deposit in the caller's transaction."""
+    data = {
+        "id": str(deposit.top_up_id or deposit.pk),
+        "amount_usd": format_usd(deposit.amount_nano),
+        "chain_id": deposit.chain_id,
+        "tx_hash": deposit.tx_hash,
+    }
+    if kind != "top_up.credited":
+        data["finding"] = str(deposit.finding)
+    record_event(kind, organization=organization_id, data=data)
 
 
 def _find_match(deposit: Deposit) -> tuple[Status, TopUp | None]:

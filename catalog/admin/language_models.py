@@ -88,4 +88,6 @@ class LanguageModelAdmin(UsagePanel, CatalogueAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         # A published canonical slug never changes.
-        return (*self.readonly_fields, "canonical_slug") if obj else self.readonly_fields
+        return (
+            (*self.readonly_fields, "canonical_slug", "is_listed") if obj else self.readonly_fields
+        )

@@ -14,6 +14,7 @@ from catalog.aliases import changes, imports
 from catalog.models import ModelAlias
 from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
+from config.changes.kinds import FourEyes, Kind
 from config.console.actions import Message, transition
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
@@ -54,6 +55,7 @@ class ModelAliasAdmin(UploadsAdmin):
     """Lists the aliases; one without an organization applies to all."""
 
     form = ModelAliasForm
+    locks_tenant_first = True
     list_display = ("name", "owner", "models", "created_at")
     list_select_related = ("organization",)
     search_fields = ("name", "organization__name")
@@ -116,6 +118,7 @@ class ModelAliasAdmin(UploadsAdmin):
         permission="remove",
         icon="delete",
         danger=True,
+        four_eyes=FourEyes((Kind.DELETIONS,), "catalog.delete_modelalias"),
     )
     def remove(self, request: HttpRequest, alias: ModelAlias, form: Any) -> Message:
         text = f"{alias} is deleted."

@@ -15,6 +15,9 @@ from catalog.admin.rates import render_rules
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import RATES, Price
+from catalog.sync.plans.columns import find_price_changes, list_terms
+from config.changes.kinds import FourEyes, Kind
+from config.changes.pages import describe_field
 from config.console.formatting import dollars, per_million
 from config.console.forms import ConsoleForm, RateField
 from config.console.unfold import display
@@ -81,6 +84,7 @@ class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmi
     """Lists the public endpoints: models as providers serve them, at their list price."""
 
     form = ModelEndpointForm
+    form_guard = FourEyes((Kind.PRICES,), fields=RATES, guards_new_rows=True)
     list_display = (
         "model", "provider", "upstream_model_id", "region", "prompt_price", "completion_price",
         "promises", "listing", "reviews",
@@ -139,7 +143,7 @@ class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmi
         "rates", "rules", "reviews", "id", "source", "as_of", "created_at", "updated_at",
     )  # fmt: skip
 
-    actions_detail = ("edit_price",)
+    actions_detail = ("edit_price", "delist", "relist")
 
     def has_reprice_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_change_permission(request)
@@ -185,7 +189,14 @@ class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmi
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
             return self.readonly_fields
-        fixed = (*self.readonly_fields, "model", "provider", "upstream_model_id", "region")
+        fixed = (
+            *self.readonly_fields,
+            "is_listed",
+            "model",
+            "provider",
+            "upstream_model_id",
+            "region",
+        )
         if request.user.has_perm("catalog.change_provider"):
             return fixed
         return (*fixed, *_TERMS)
@@ -195,6 +206,13 @@ class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmi
         obj.price.save()
         obj.save(force_insert=True)
         return obj  # type: ignore[no-any-return]
+
+    def describe_form(self, form: Any) -> list[Any]:
+        """Returns the changed rates per million tokens with their percents, then the rest."""
+        rest = [describe_field(form, name) for name in form.changed_data if name not in RATES]
+        if form.instance._state.adding:
+            return [*list_terms(form.price, {}), *rest]
+        return [*find_price_changes(form.instance.price.price, form.price), *rest]
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)

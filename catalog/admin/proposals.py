@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from django.contrib import admin, messages
@@ -12,6 +13,7 @@ from catalog.models import CatalogProposal
 from catalog.sync import proposals
 from catalog.sync.plans.comparing import RISKS, read_changes
 from config.bulk.report import PlanRow, RowOutcome
+from config.changes.kinds import FourEyes, Kind
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ReadOnlyAdmin, actor_of
 from config.console.formatting import label_renderer, render_plan
@@ -25,6 +27,15 @@ _DANGER: Final = dict.fromkeys(RISKS, "danger")
 _SHOWN: Final = 3
 _WAITING_FIRST: Final = Case(When(status="waiting", then=0), default=1)
 _RISKY_FIRST: Final = Case(When(risk="", then=1), default=0)
+
+
+def _describe_approval(proposal: CatalogProposal, form: Any) -> Sequence[Any]:
+    return read_changes(proposal.changes)
+
+
+_APPROVAL: Final = FourEyes(
+    (Kind.PRICES,), "catalog.change_modelendpoint", describe=_describe_approval
+)
 
 
 @admin.register(CatalogProposal)
@@ -104,6 +115,7 @@ class CatalogProposalAdmin(ReadOnlyAdmin):
         submit="Apply the changes",
         permission="decide",
         icon="check",
+        four_eyes=_APPROVAL,
     )
     def approve(self, request: HttpRequest, proposal: CatalogProposal, form: Any) -> Message:
         self._approve(request, proposal)
@@ -125,6 +137,7 @@ class CatalogProposalAdmin(ReadOnlyAdmin):
         description="Approve the selected proposals",
         question="Exactly the changes that these proposals show are applied at once.",
         permission="decide",
+        four_eyes=_APPROVAL,
     )
     def approve_selected(self, request: HttpRequest, proposal: CatalogProposal) -> None:
         self._approve(request, proposal)

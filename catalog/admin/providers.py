@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
@@ -14,7 +13,9 @@ from catalog import dialects
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import CredentialRefusal, DialectName, Provider
+from config.changes.kinds import FourEyes, Kind
 from config.clocks.clock import clock
+from config.clocks.writing import write_time
 from config.console.forms import ConsoleForm, SecretField
 from config.console.unfold import display
 from config.egress.addresses import InvalidURL, parse_base_url
@@ -84,15 +85,14 @@ def _find_refusal(provider: Provider) -> CredentialRefusal | None:
     return getattr(provider, "refusal", None)
 
 
-def _format(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
 @admin.register(Provider)
 class ProviderAdmin(UsagePanel, CatalogueAdmin):
     """Lists the providers; an import of the catalogue writes the same rows."""
 
     form = ProviderForm
+    form_guard = FourEyes(
+        (Kind.CREDENTIALS,), fields=("dialect", "base_url", "secret"), guards_new_rows=True
+    )
     list_display = (
         "name", "slug", "dialect_name", "base_url", "credential", "prompts", "listing",
     )  # fmt: skip
@@ -146,9 +146,9 @@ class ProviderAdmin(UsagePanel, CatalogueAdmin):
         if refusal is None:
             return "no"
         return (
-            f"{provider.credential_label} since {_format(refusal.since)}, last at "
-            f"{_format(refusal.seen_at)} ({refusal.reason}). Replace the credential, or settle the "
-            "account: the mark goes when the provider accepts a request again."
+            f"{provider.credential_label} since {write_time(refusal.since)}, last at "
+            f"{write_time(refusal.seen_at)} ({refusal.reason}). Replace the credential, or settle "
+            "the account: the mark goes when the provider accepts a request again."
         )
 
     @display(description="Sent in the last minute")
@@ -164,7 +164,7 @@ class ProviderAdmin(UsagePanel, CatalogueAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         # Credentials and routes refer to a provider by its slug.
-        return (*self.readonly_fields, "slug") if obj else self.readonly_fields
+        return (*self.readonly_fields, "slug", "is_listed") if obj else self.readonly_fields
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)

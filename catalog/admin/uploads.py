@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
+
+from django.contrib import messages
+from django.http import HttpRequest
 
 from catalog import imports
 from config.bulk.report import Report, RowListener
+from config.changes.kinds import Kind
+from config.console.actions import Message, bulk_action, transition
 from config.console.unfold import display
 from config.console.uploads import Upload, UploadsAdmin
+from inference.reports.usage.consequences import foresee_all_off, foresee_off
 
 _LISTED: Final = {"listed": "success", "not listed": "warning"}
 
@@ -16,11 +22,15 @@ _LISTED: Final = {"listed": "success", "not listed": "warning"}
 class CatalogueAdmin(UploadsAdmin):
     """A page of one part of the catalogue; a file holds providers, models and endpoints."""
 
+    actions = ("delist_selected", "relist_selected")
+    actions_detail: Sequence[Any] = ("delist", "relist")
+
     upload_help = (
         "A catalogue file in JSON with providers, models and endpoints. Rows that the file does "
         "not name stay as they are. Changed rates become a new price version."
     )
     empty_hint = "Import a catalogue file, or add providers, models and endpoints in this order."
+    upload_kinds = (Kind.PRICES, Kind.CREDENTIALS)
     written_models = ("catalog.provider", "catalog.languagemodel", "catalog.modelendpoint")
 
     def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
@@ -29,6 +39,60 @@ class CatalogueAdmin(UploadsAdmin):
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
         data, _ = imports.export()
         return "catalogue.json", [data]
+
+    def has_listing_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Returns whether the operator may change more of the catalogue than its prices."""
+        may_change = request.user.has_perm("catalog.change_provider")
+        return may_change and self.has_change_permission(request)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        row = self.get_object(request, str(object_id))
+        left_out = "_relist" if row is None or row.is_listed else "_delist"
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        return [action for action in actions if not action.action_name.endswith(left_out)]
+
+    @transition(
+        description="Take out of the catalogue",
+        question="No new request uses it, and lists do not show it. Requests that run go on.",
+        submit="Take it out",
+        permission="listing",
+        icon="visibility_off",
+        danger=True,
+        foresee=foresee_off,
+    )
+    def delist(self, request: HttpRequest, row: Any, form: Any) -> Message:
+        if row.delist():
+            return messages.SUCCESS, f"{row} is out of the catalogue."
+        return messages.INFO, f"{row} is out of the catalogue already."
+
+    @transition(
+        description="Put into the catalogue",
+        question="New requests may use it again.",
+        submit="Put it in",
+        permission="listing",
+        icon="visibility",
+    )
+    def relist(self, request: HttpRequest, row: Any, form: Any) -> Message:
+        if row.relist():
+            return messages.SUCCESS, f"{row} is in the catalogue again."
+        return messages.INFO, f"{row} is in the catalogue already."
+
+    @bulk_action(
+        description="Take out of the catalogue",
+        question="Take these out of the catalogue? No new request uses them.",
+        permission="listing",
+        foresee=foresee_all_off,
+    )
+    def delist_selected(self, request: HttpRequest, row: Any) -> None:
+        row.delist()
+
+    @bulk_action(
+        description="Put into the catalogue",
+        question="Put these into the catalogue? New requests may use them again.",
+        permission="listing",
+    )
+    def relist_selected(self, request: HttpRequest, row: Any) -> None:
+        row.relist()
 
     @display(description="Catalogue", ordering="is_listed", label=_LISTED)
     def listing(self, row: Any) -> str:

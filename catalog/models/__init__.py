@@ -20,6 +20,7 @@ from catalog.capabilities import (
 
 # Django finds the models of the app in this module only.
 from catalog.models.aliases import ModelAlias as ModelAlias
+from catalog.models.listing import ListedModel
 from catalog.models.versions import CatalogChange as CatalogChange
 from catalog.models.versions import CatalogVersion as CatalogVersion
 from catalog.models.versions import CatalogVersionBump
@@ -29,7 +30,7 @@ from config.api.errors import Conflict
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import Secret
-from config.models import BaseModel, StampField, StatefulModel, TimeLimitedModel
+from config.models import StampField, StatefulModel, TimeLimitedModel
 from config.triggers import AppendOnly
 
 _PRICE: dict[str, Any] = {
@@ -74,7 +75,7 @@ def hosts_of(dialect: str, base_url: str | None, named: str = "") -> frozenset[s
     return frozenset((host,)) if host else frozenset()
 
 
-class Provider(BaseModel):
+class Provider(ListedModel):
     """A company or platform that serves models with one dialect."""
 
     slug = models.CharField(max_length=255, unique=True)
@@ -180,7 +181,7 @@ class LanguageModelQuerySet(models.QuerySet["LanguageModel"]):
         return self.filter(is_listed=True)
 
 
-class LanguageModel(BaseModel):
+class LanguageModel(ListedModel):
     """A language model of the catalogue, independent of its providers.
 
     ``slug`` is the public name in requests; ``canonical_slug`` never changes once published.
@@ -380,10 +381,12 @@ class ModelEndpointQuerySet(models.QuerySet["ModelEndpoint"]):
         return self.filter(is_listed=True, model__is_listed=True, provider__is_listed=True)
 
 
-class ModelEndpoint(TimeLimitedModel, BaseModel):
+class ModelEndpoint(TimeLimitedModel, ListedModel):
     """A public endpoint: a model at a provider, with a list price."""
 
-    model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="endpoints")
+    model = models.ForeignKey(
+        LanguageModel, on_delete=models.PROTECT, related_name="endpoints", db_index=False
+    )
     provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="endpoints")
     upstream_model_id = models.CharField(max_length=255)
     region = models.CharField(max_length=16, default="global")
@@ -464,6 +467,7 @@ class CatalogProposal(StatefulModel):
         UNPRICED = "unpriced", "the list has no price"
         VANISHED = "vanished", "no longer in the list"
         NEW = "new", "a new endpoint"
+        UNCLEAR = "unclear", "the list does not say what the model serves"
         CHANGE = "change", "a change"
 
     source = models.CharField(max_length=32, editable=False)

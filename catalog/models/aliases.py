@@ -73,6 +73,7 @@ class ModelAlias(BaseModel):
         null=True,
         blank=True,
         help_text="Empty: an alias of the operator, which applies to all organizations.",
+        db_index=False,
     )
     name = models.CharField(
         max_length=255, help_text="The name that callers send. One * stands for any text."

@@ -28,7 +28,7 @@ _CHANGES: Final = {
     "created": "success", "changed": "info", "deleted": "danger", "recorded": "info",
 }  # fmt: skip
 # The kinds of entries that are no rows of a table, and their names.
-_EVENTS: Final = {audit.IMPORT: "import", audit.SIGN_IN: "sign-in"}
+_EVENTS: Final = {audit.IMPORT: "import", audit.READING: "reading", audit.SIGN_IN: "sign-in"}
 # The list names at most this many changed columns, and a search matches at most this many actors.
 _MAX_COLUMNS: Final = 4
 _MAX_ACTORS: Final = 100

@@ -26,6 +26,8 @@ from config.server import logs
 
 # The kind of the entries that imports write.
 IMPORT: Final = "import"
+# The kind of the entries of texts that operators read.
+READING: Final = "reading"
 # The kind of the entries of sign-ins.
 SIGN_IN: Final = "sign_in"
 MAX_LENGTH: Final = 255
@@ -59,7 +61,7 @@ def _attribute_statement(
     """Runs a statement of a connection; sets the actor in its transaction before a write."""
     acting = _acting.get()
     is_read = isinstance(sql, str) and _READS.match(sql)
-    if is_read or acting is None or not (actor := acting.actor()):
+    if is_read or acting is None or not (actor := _find_actor(acting)):
         return execute(sql, params, many, context)
     names = (actor[:MAX_LENGTH], acting.action()[:MAX_LENGTH], logs.request_id.get())
     database = context["connection"]
@@ -69,6 +71,19 @@ def _attribute_statement(
     with transaction.atomic(using=database.alias):
         execute(_SET_NAMES, names, False, context)
         return execute(sql, params, many, context)
+
+
+def _find_actor(acting: _Acting) -> str:
+    """Returns the name of the actor.
+
+    A statement that finds the actor has none itself: the first reading of a session puts off its
+    end, and would ask for the operator of that session again.
+    """
+    token = _acting.set(None)
+    try:
+        return acting.actor()
+    finally:
+        _acting.reset(token)
 
 
 @contextmanager
@@ -142,6 +157,21 @@ def record_sign_in(actor: str, outcome: str, *, account: str, address: str, deta
     )
 
 
+def record_reading(
+    actor: str, *, object_id: str, organization_id: UUID, reason: str, outcome: str
+) -> None:
+    """Writes the entry of an operator who reads what a caller sent and got."""
+    AuditEntry.objects.create(
+        actor=actor[:MAX_LENGTH],
+        action="admin: read input and output",
+        kind=READING,
+        object_id=object_id,
+        organization_id=organization_id,
+        after={"reason": reason, "outcome": outcome},
+        request_id=logs.request_id.get(),
+    )
+
+
 class AuditMiddleware:
     """Attributes the writes of a request to its operator or its API key."""
 
@@ -151,11 +181,11 @@ class AuditMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if request.method in _SAFE_METHODS:
             return self._get_response(request)
-        with _acting_as(_Acting(lambda: _actor_of(request), lambda: _action_of(request))):
+        with _acting_as(_Acting(lambda: actor_of(request), lambda: _action_of(request))):
             return self._get_response(request)
 
 
-def _actor_of(request: HttpRequest) -> str:
+def actor_of(request: HttpRequest) -> str:
     """Returns the operator or the key of a request; empty before authentication."""
     user: Any = request.user
     if user is None or not user.is_authenticated:

@@ -38,7 +38,7 @@ class Audit(Trigger):
     ) -> None:
         self._key = key
         self.masked = masked
-        self._ignored = ignored
+        self.ignored = ignored
         self._organization = organization
         has_actor = "current_setting('causeway.actor', true) <> ''"
         super().__init__(
@@ -55,7 +55,7 @@ class Audit(Trigger):
 
     def get_func(self, model: Any) -> str:
         """Returns the body: compares the columns, masks secrets, and inserts an entry."""
-        ignored = _text_array((*_ALWAYS_IGNORED, *self._ignored))
+        ignored = _text_array((*_ALWAYS_IGNORED, *self.ignored))
         return f"""\
 IF TG_OP = 'UPDATE' THEN
     SELECT jsonb_object_agg(key, o.value), jsonb_object_agg(key, n.value) INTO was, becomes

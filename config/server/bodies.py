@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from config.api.errors import GatewayError, PayloadTooLarge
 from config.live_settings import settings
 from config.server.bulkheads import Occupancy
@@ -24,6 +22,8 @@ AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 # Finds the caller of a request; with a large body, which the second argument tells, it raises
 # :class:`GatewayError` for an unknown caller.
 FindCaller = Callable[[Scope, bool], Awaitable[Occupancy | None]]
+# Returns the content type and the body of the answer to a refused request.
+RenderRefusal = Callable[[Scope, GatewayError], tuple[str, bytes]]
 
 # The server buffers as much before anyone asks for it.
 UNRECOGNIZED_BYTES: Final = 65_536
@@ -96,7 +96,9 @@ async def read_body(
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def guard_bodies(application: AsgiApplication, find: FindCaller) -> AsgiApplication:
+def guard_bodies(
+    application: AsgiApplication, find: FindCaller, render: RenderRefusal
+) -> AsgiApplication:
     """Returns an application whose requests are counted for the callers that ``find`` recognizes.
 
     A large body is read for a recognized caller only. Other requests of unknown callers pass, and
@@ -123,7 +125,7 @@ def guard_bodies(application: AsgiApplication, find: FindCaller) -> AsgiApplicat
             except ClientGone:
                 return
             except GatewayError as error:
-                await _respond(send, error)
+                await _respond(send, error, *render(scope, error))
                 return
             if occupancy is not None:
                 await stack.enter_async_context(occupancy.turn())
@@ -174,10 +176,9 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
     return receive_next
 
 
-async def _respond(send: Send, error: GatewayError) -> None:
-    body = msgspec.json.encode(error.body())
+async def _respond(send: Send, error: GatewayError, content_type: str, body: bytes) -> None:
     headers = [
-        (b"content-type", b"application/json"),
+        (b"content-type", content_type.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
         *((name.lower().encode(), value.encode()) for name, value in error.headers.items()),

@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest
 
 from catalog.admin.prices import PricePage
+from config.changes.kinds import FourEyes, Kind
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin, actor_of
 from endpoints import validation as live
@@ -19,7 +20,7 @@ from endpoints.admin.forms import (
     may_point_secrets,
 )
 from endpoints.models import PrivateEndpoint
-from inference.reports.usage.consequences import foresee_endpoint
+from inference.reports.usage.consequences import foresee_endpoint, foresee_endpoints
 
 Status = PrivateEndpoint.Status
 _BY_STATUS: Final[dict[str, set[str]]] = {
@@ -27,6 +28,7 @@ _BY_STATUS: Final[dict[str, set[str]]] = {
     Status.ACTIVE: {"edit_price", "limit_time", "disable", "remove"},
     Status.DISABLED: {"edit_price", "limit_time", "enable", "remove"},
 }
+_DELETION: Final = FourEyes((Kind.DELETIONS,), "endpoints.delete_privateendpoint")
 _EDITED: Final = ("upstream_model_id", "base_url", "declared_region", "declared_zdr")
 
 
@@ -150,6 +152,7 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         icon="delete",
         danger=True,
         foresee=foresee_endpoint,
+        four_eyes=_DELETION,
     )
     def remove(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         endpoint.remove(by=actor_of(request))
@@ -163,6 +166,7 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         description="Disable",
         question="Disable these endpoints? No request is routed to them from now on.",
         permission="operate",
+        foresee=foresee_endpoints,
     )
     def disable_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
         endpoint.disable(by=actor_of(request))
@@ -176,6 +180,8 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         question="Delete these endpoints? They disappear from every list and no request is "
         "routed to them. This cannot be undone.",
         permission="remove",
+        foresee=foresee_endpoints,
+        four_eyes=_DELETION,
     )
     def remove_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
         endpoint.remove(by=actor_of(request))

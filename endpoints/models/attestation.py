@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pgtrigger
 from django.db import models
 
-from accounts.models import Region
+from accounts.models import Region, StayStill
 from config.models import StampField
 from config.server import logs
 from config.triggers import AppendOnly
@@ -27,7 +28,7 @@ class Attestation(models.Model):
 
     class Meta:
         ordering = ("-id",)
-        triggers = [AppendOnly()]
+        triggers = [StayStill(pgtrigger.Insert, through="endpoint"), AppendOnly()]
 
     def __str__(self) -> str:
         return f"ZDR {self.declared_zdr}, region {self.declared_region}"

@@ -14,7 +14,7 @@ import pgtrigger
 from django.db import models, transaction
 from django.db.models import Q
 
-from accounts.models import Organization, Region
+from accounts.models import Organization, Region, StayStill, hold_here
 from accounts.models.versions import RoutingVersionBump
 from catalog.models import LanguageModel, PriceVersion, Provider, require_basis
 from catalog.pricing import Price
@@ -23,6 +23,7 @@ from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.egress.limits import NO_OWN_LIMITS, TimeLimits
+from config.events.outbox import record_event
 from config.models import TIME_COLUMNS, StatefulModel, TimeLimitedModel, time_columns
 from endpoints.models.attestation import Attestation, next_attestation
 from endpoints.models.drafts import (
@@ -220,7 +221,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         DISABLED = "disabled", "disabled"
 
     organization = models.ForeignKey(
-        Organization, on_delete=models.CASCADE, related_name="private_endpoints"
+        Organization, on_delete=models.CASCADE, related_name="private_endpoints", db_index=False
     )
     status = models.CharField(max_length=16, choices=Status, default=Status.DRAFT, editable=False)
     model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="+")
@@ -291,6 +292,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             TimeLimitedModel.constrain_times("private_endpoint_times"),
         ]
         triggers = [
+            StayStill(),
             # Creating and editing drafts changes no route.
             RoutingVersionBump(
                 operation=pgtrigger.Update,
@@ -366,6 +368,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.status = self.Status.ACTIVE
             self.activated_at, self.activated_by = clock.now(), by
             self.save_fields("status", "activated_at", "activated_by")
+            self._record("endpoint.activated")
 
     def disable(self, *, by: str = "", reason: str = "") -> None:
         """ACTIVE → DISABLED. Stops routing from the next request on."""
@@ -376,6 +379,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.disabled_at, self.disabled_by = clock.now(), by
             self.disabled_reason = reason[:255]
             self.save_fields("status", "disabled_at", "disabled_by", "disabled_reason")
+            self._record("endpoint.disabled", reason=self.disabled_reason)
 
     def enable(self, *, by: str = "") -> None:
         """DISABLED → ACTIVE."""
@@ -388,6 +392,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.save_fields(
                 "status", "activated_by", "disabled_at", "disabled_by", "disabled_reason"
             )
+            self._record("endpoint.activated")
 
     def edit(self, *, upstream_model_id: str, by: str = "", **changes: Any) -> None:
         """DRAFT → DRAFT. Replaces the configuration; any change clears the validation.
@@ -487,14 +492,39 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.require_status(self.Status.ACTIVE, self.Status.DISABLED)
             self._store(validation)
             self.watched_at = clock.now()
+            had_drifted = self.drifted_at is not None
             since = self.drifted_at or self.watched_at
             self.drifted_at = since if validation.shows_drift else None
             self.save_fields("watched_at", "drifted_at")
+            if self.drifted_at is not None and not had_drifted:
+                self._record("endpoint.drifted", changes=validation.changes)
 
     def _store(self, validation: Validation) -> None:
         """Stores a validation and binds its credential; the caller has locked both rows."""
+        hold_here(self.organization_id)
         validation.bind_credential(self.provider)
         validation.save(force_insert=True)
+        if not validation.passed:
+            failed = [
+                {"check": check["name"], "reason": check.get("reason")}
+                for check in validation.checks
+                if not check["passed"]
+            ]
+            # The watch repeats a validation that fails; people try again within minutes.
+            day = clock.now().date()
+            once = f"{self.pk}|{day}" if validation.purpose == Validation.Purpose.WATCH else ""
+            self._record("validation.failed", once, failed=failed)
+
+    def _record(self, kind: str, once: str = "", **more: Any) -> None:
+        """Stores an event about the endpoint in the caller's transaction."""
+        data = {
+            "id": str(self.pk),
+            "model": self.model_permaslug,
+            "provider": self.provider_name,
+            "upstream_model_id": self.upstream_model_id,
+            **more,
+        }
+        record_event(kind, organization=self.organization_id, data=data, once=once)
 
     def lock_present(self) -> None:
         """Locks the row; raises :class:`EndpointNotFound` when the endpoint is deleted."""

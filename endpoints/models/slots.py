@@ -46,7 +46,9 @@ class ValidationSlot(BaseModel):
     at ``until``, by the clock of the database.
     """
 
-    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="+")
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
     number = models.PositiveSmallIntegerField()
     until = models.DateTimeField()
 

@@ -13,6 +13,7 @@ from django.db import models
 from accounts.models import ByokCredential, CredentialNotFound, Workspace
 from catalog.models import Provider
 from config.clocks.clock import clock
+from config.clocks.writing import write_time
 from config.models import BaseModel
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import QUARTER
@@ -77,7 +78,10 @@ class Validation(BaseModel):
     IDENTITY = ("model", "prompt_tokens")
 
     endpoint = models.ForeignKey(
-        "endpoints.PrivateEndpoint", on_delete=models.CASCADE, related_name="validations"
+        "endpoints.PrivateEndpoint",
+        on_delete=models.CASCADE,
+        related_name="validations",
+        db_index=False,
     )
     workspace = models.ForeignKey(Workspace, on_delete=models.SET_NULL, null=True)
     credential = models.ForeignKey(
@@ -118,7 +122,7 @@ class Validation(BaseModel):
         ]
 
     def __str__(self) -> str:
-        return f"{self.outcome} at {self.created_at:%Y-%m-%d %H:%M:%S}"
+        return f"{self.outcome} at {write_time(self.created_at)}"
 
     @property
     def shows_drift(self) -> bool:

@@ -39,6 +39,7 @@ from inference.filters.screening import TimeSlice
 from inference.ids import id_range
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
+from inference.shadows.counting import ShadowCounts
 from inference.store import DataPlaneConnection
 
 logger = logging.getLogger(__name__)
@@ -281,8 +282,7 @@ class AdmissionStore:
         )
         readiness.admissions.record_success()
         stored = {row[0]: row[2] for row in rows if row[1] is None}
-        for _, admission in admitted:
-            admission.at = stored.get(admission.generation_id, 0)
+        _note_stored(admitted, stored, self._authority.shadow_counts)
         if len(rows) > len(stored):
             meters = [parse_meter(row[1]) for row in rows if row[1] is not None]
             self._authority.remember_meters(meters)
@@ -413,6 +413,7 @@ class AdmissionLanes:
     def start(self) -> None:
         """Begins to follow versions, and to probe admissions while no request does so."""
         self._hints.start()
+        self._authority.shadow_counts.start()
         self._probing = asyncio.create_task(readiness.admissions.keep_probing(self._probe))
 
     async def close(self) -> None:
@@ -458,6 +459,10 @@ class AdmissionLanes:
                 return self._authority.govern(reading.authority, catalog), catalog
         raise Unavailable
 
+    def forget_copies(self) -> None:
+        """Forgets keys, organizations and the catalogue; the next request reads them."""
+        self._authority.forget()
+
     def show_figures(self) -> None:
         """Sets the gauges of the queues and of the worker's copies."""
         self._admissions.show_figures()
@@ -495,6 +500,18 @@ class AdmissionLanes:
 def _open_repin(is_apart: bool) -> Lane[Repinning, bool]:
     store = RepinStore(is_apart=is_apart)
     return Lane(store.repin, store.close)
+
+
+def _note_stored(
+    admitted: Iterable[tuple[AdmissionRequest, Admission]],
+    stored: Mapping[str, int],
+    shadow_counts: ShadowCounts,
+) -> None:
+    """Notes when admissions were stored, and counts the verdicts of shadows about them."""
+    for _, admission in admitted:
+        admission.at = stored.get(admission.generation_id, 0)
+        if admission.shadows and admission.at:
+            shadow_counts.count(admission.authority.key_id, admission.at, admission.shadows)
 
 
 def _tell_rates(

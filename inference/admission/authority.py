@@ -23,6 +23,7 @@ from inference.admission.copies.snapshots import Snapshots
 from inference.admission.governance import WorkspaceRules, collect_budgets, make_key_limit
 from inference.filters.definitions import Filters
 from inference.routing.routes import CatalogSnapshot, OrganizationSnapshot
+from inference.shadows.counting import ShadowCounts
 from inference.store import DataPlaneConnection
 
 READ_AUTHORITY: Final = load_statement("inference", "read_authority")
@@ -89,6 +90,17 @@ class GovernedKey:
     budgets: Sequence[Budget]
     filters: Filters
     rates: RateRules = NO_RULES
+    shadows: Sequence[ShadowedKey] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowedKey:
+    """What would apply to a key if the shadow of a guardrail were enforced."""
+
+    shadow_id: UUID
+    policy: Policy
+    budgets: Sequence[Budget]
+    own_filters: Filters
 
 
 class AuthorityReader:
@@ -100,6 +112,7 @@ class AuthorityReader:
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.snapshots = snapshots
+        self.shadow_counts = ShadowCounts()
         self._connection = DataPlaneConnection()
         self._reads: Batcher[str, KeyReading | None] = Batcher(self._read)
         self._remembered: OrderedDict[str, KeyReading] = OrderedDict()
@@ -108,7 +121,14 @@ class AuthorityReader:
     async def close(self) -> None:
         await self._reads.drain()
         await self._connection.close()
+        await self.shadow_counts.close()
         await self.snapshots.close()
+
+    def forget(self) -> None:
+        """Forgets every reading and every copy."""
+        self._remembered.clear()
+        self._meters.clear()
+        self.snapshots.forget()
 
     def recall(self, digest: str) -> KeyReading | None:
         """Returns the remembered reading of a key, if the worker has its organization's copy."""
@@ -221,20 +241,27 @@ class AuthorityReader:
             authority.limit_reset,
             include_byok=authority.include_byok_in_limit,
         )
+        subjects = authority.key_id, authority.workspace_id, authority.member_id, limit
+        shadows: Sequence[ShadowedKey] = ()
+        if rules.shadows:
+            shadows = [
+                ShadowedKey(
+                    each.shadow_id,
+                    each.policy,
+                    collect_budgets(each.budgets, *subjects),
+                    each.own_filters,
+                )
+                for each in rules.shadows
+            ]
         return GovernedKey(
             authority,
             copy.resolve(catalog),
             workspace,
             rules.policy,
-            collect_budgets(
-                rules.budgets,
-                authority.key_id,
-                authority.workspace_id,
-                authority.member_id,
-                limit,
-            ),
+            collect_budgets(rules.budgets, *subjects),
             rules.filters,
             copy.rules.rates,
+            shadows,
         )
 
 

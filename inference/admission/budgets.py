@@ -181,8 +181,7 @@ class Budgets(Readings):
         """Raises :class:`LimitSpent` for the first budget that is spent."""
         today = self.now.date()
         for budget in budgets:
-            spent = budget.spent_nano(self.readings[budget.subject_id], today)
-            if spent >= budget.limit_nano:
+            if budget.is_spent(self.readings[budget.subject_id], today):
                 raise LimitSpent(
                     _describe_spent(budget, self.now), metadata={"budget": self.describe(budget)}
                 )

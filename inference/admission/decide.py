@@ -12,23 +12,38 @@ import msgspec
 
 from accounts.bearers import require_active, require_inference, require_usable
 from accounts.models import require_here
-from accounts.policy import Policy, require_ingress_region
+from accounts.policy import Policy, RegionNotAllowed, require_ingress_region
+from billing.budgets import Budget
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
-from config.api.errors import InvalidRequest
+from catalog.visibility import Exclusion
+from config.api.errors import GatewayError, InvalidRequest, PaymentRequired
 from config.clocks.clock import clock
 from config.live_settings import settings
 from config.secrets import hash_end_user
 from inference import metrics
-from inference.admission.authority import Authority, GovernedKey
-from inference.admission.budgets import AffordableCandidate, Budgets
+from inference.admission.authority import Authority, GovernedKey, ShadowedKey
+from inference.admission.budgets import (
+    AffordableCandidate,
+    Budgets,
+    LimitSpent,
+    StaleReading,
+    UnreadMeters,
+)
 from inference.admission.estimate import estimate_tokens
 from inference.filters.definitions import Filters, Finding
+from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import Screened, TimeSlice
 from inference.ids import new_generation_id
 from inference.requests.parsing import InferenceRequest
-from inference.routing.candidates import RoutingContext, Selection, require_candidates
+from inference.routing.candidates import (
+    RoutingContext,
+    Selection,
+    require_candidates,
+    select_candidates,
+)
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
+from inference.shadow_counts import Refusal
 
 
 class Keeping(NamedTuple):
@@ -39,6 +54,8 @@ class Keeping(NamedTuple):
 
 
 _NO_KEEPING: Final = Keeping()
+# The time of the event loop that the content filters of a shadow may take for one request.
+_SHADOW_SECONDS: Final = 0.002
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True):
@@ -73,8 +90,10 @@ class Admission(msgspec.Struct):
     ``rates`` are the rate limits that count the request, ``limit_subjects`` those of their meters
     that are not the key's anyway, and ``rate_headers`` tell the caller what is left of them.
     ``at`` is the instant at which the generation was stored, in Unix seconds of the database.
+    ``shadows`` are the verdicts of shadows: the id and the reason of a refusal, or an empty text.
     ``keeping`` says whether the answer may be kept for repeats of the request, and ``retry_of`` is
-    the generation that the caller's SDK has sent again.
+    the generation that the caller's SDK has sent again. ``is_logged`` says that its workspace logs
+    its input and output.
     """
 
     generation_id: str
@@ -99,6 +118,8 @@ class Admission(msgspec.Struct):
     at: int = 0
     keeping: Keeping = _NO_KEEPING
     retry_of: str | None = None
+    is_logged: bool = False
+    shadows: Sequence[tuple[UUID, str]] = ()
 
 
 def decide(
@@ -111,47 +132,47 @@ def decide(
 ) -> Admission:
     """Returns the admission of a request, not stored yet, and takes its hold from ``budgets``.
 
-    Raises the :class:`GatewayError` that refuses the request, :class:`StaleReading` when budgets
-    that are not current would bound it, and ``Unscreened`` when its filters must run in a thread,
-    because it is long or ``screening`` is used up.
+    Raises the :class:`GatewayError` of a refusal, :class:`StaleReading` when budgets that are not
+    current would bound it, and ``Unscreened`` when its filters must run in a thread.
     """
-    authority = key.authority
     owners = find_rate_owners(key, entry.request.user)
     tokens = _measure_tokens(entry.request, owners)
     _require_permission(entry, key, budgets, owners, tokens)
     request, findings = _screen(entry, key, screening)
     now = clock.time()
-    selection = require_candidates(
-        request, build_context(key, entry.key_digest, entry.region, catalog, health, now)
-    )
+    context = build_context(key, entry.key_digest, entry.region, catalog, health, now)
+    selection = require_candidates(request, context)
     candidates = budgets.find_affordable(
         request,
         _keep_within_rates(selection.candidates, owners, budgets, tokens),
-        authority.organization_id,
+        key.authority.organization_id,
         key.budgets,
         settings.BYOK_FEE_PERCENT,
     )
     hold_nano = max(item.credits_nano for item in candidates)
-    # Only one candidate is charged, so both holds together cover the dearest candidate, not the sum
-    # of the highest credits and the highest upstream cost.
+    # Only one candidate is charged, so both holds together cover the dearest one alone.
     most_nano = max(item.credits_nano + item.upstream_nano for item in candidates)
     admission = Admission(
         generation_id=entry.generation_id or new_generation_id(),
         key_digest=entry.key_digest,
-        authority=authority,
+        authority=key.authority,
         catalog_version=catalog.version,
         request=request,
         selection=selection,
         candidates=candidates,
         hold_nano=hold_nano,
         upstream_hold_nano=most_nano - hold_nano,
-        user=_hash_user(authority.organization_id, request.user),
+        user=_hash_user(key.authority.organization_id, request.user),
         region=entry.region,
         is_metadata_wanted=entry.is_metadata_wanted,
         filters=key.filters,
         findings=findings,
         keeping=_decide_keeping(entry, key),
     )
+    if key.shadows:
+        admission.shadows = _judge_shadows(admission, entry, key, budgets, context, owners, tokens)
+    if key.rules.io_logging is not None:
+        admission.is_logged = is_logged(admission, key)
     _take(admission, key, owners, budgets, tokens)
     first = candidates[0].candidate
     if health.claim(first.subject, now):
@@ -161,6 +182,111 @@ def decide(
     if first.pace is not None:
         health.pacer.count(first.pace.provider_id, 1, estimate_tokens(request.prompt_bytes), now)
     return admission
+
+
+class JudgedRequest(NamedTuple):
+    """A request that the enforced rules admit, with what its decision has found.
+
+    ``given`` is the request before content filters, ``request`` after them. ``policy`` and
+    ``limits`` are the enforced ones.
+    """
+
+    given: InferenceRequest
+    request: InferenceRequest
+    region: str | None
+    policy: Policy
+    limits: Sequence[Budget]
+    organization_id: UUID
+    selection: Selection
+    context: RoutingContext
+    owners: Sequence[OwnerRules] = ()
+    tokens: int = 0
+
+
+def _judge_shadows(
+    admission: Admission,
+    entry: AdmissionRequest,
+    key: GovernedKey,
+    budgets: Budgets,
+    context: RoutingContext,
+    owners: Sequence[OwnerRules],
+    tokens: int,
+) -> list[tuple[UUID, str]]:
+    """Returns the verdict of each shadow about an admission that has taken nothing yet."""
+    judged = JudgedRequest(
+        entry.request, admission.request, entry.region, key.policy, key.budgets,
+        admission.authority.organization_id, admission.selection, context, owners, tokens,
+    )  # fmt: skip
+    return [(each.shadow_id, judge_shadow(judged, each, budgets)) for each in key.shadows]
+
+
+def judge_shadow(judged: JudgedRequest, shadow: ShadowedKey, budgets: Budgets) -> str:
+    """Returns why a shadow would refuse a request that is admitted; an empty text if it would not.
+
+    Takes the same steps as :func:`decide`, and takes nothing from ``budgets``. Raises
+    :class:`StaleReading` for a shadow that changes a budget unless the readings are current: no
+    ceiling watches over its budgets.
+    """
+    is_other = shadow.policy != judged.policy
+    if shadow.budgets != judged.limits:
+        is_other = True
+        if not budgets.is_current:
+            raise StaleReading
+    try:
+        require_ingress_region(shadow.policy, judged.region)
+        budgets.require_unspent(shadow.budgets)
+        if shadow.own_filters:
+            TimeSlice(_SHADOW_SECONDS).screen(shadow.own_filters, judged.given)
+        if is_other:
+            return _judge_route(judged, shadow, budgets)
+    except UnreadMeters:
+        # A shadow that allows more has models whose rate limits nobody has read.
+        return ""
+    except RegionNotAllowed:
+        return Refusal.REGION
+    except (LimitSpent, PaymentRequired):
+        return Refusal.BUDGET
+    except ContentBlocked:
+        return Refusal.CONTENT
+    except Unscreened:
+        return Refusal.UNREAD
+    except GatewayError:
+        if not budgets.is_current:
+            raise StaleReading from None
+        return Refusal.OTHER
+    return ""
+
+
+def _judge_route(judged: JudgedRequest, shadow: ShadowedKey, budgets: Budgets) -> str:
+    """Judges the endpoints that a shadow leaves, and whether they can be paid."""
+    policy = shadow.policy
+    if judged.region is not None:
+        policy &= Policy.of(served_in=judged.region)
+    selection = select_candidates(
+        judged.request, msgspec.structs.replace(judged.context, policy=policy)
+    )
+    if not selection.candidates:
+        return name_exclusion(judged.selection, selection)
+    budgets.find_affordable(
+        judged.request,
+        _keep_within_rates(selection.candidates, judged.owners, budgets, judged.tokens),
+        judged.organization_id,
+        shadow.budgets,
+        settings.BYOK_FEE_PERCENT,
+    )
+    return ""
+
+
+def name_exclusion(before: Selection, after: Selection | None) -> str:
+    """Returns the first reason for which a policy excludes the endpoints that there were."""
+    had = {candidate.route.endpoint_id for candidate in before.candidates}
+    found = {
+        reason
+        for excluded in (() if after is None else after.excluded)
+        if excluded.route.endpoint_id in had
+        for reason in excluded.reasons
+    }
+    return next((str(reason) for reason in Exclusion if reason in found), str(Refusal.OTHER))
 
 
 def give_back(admission: Admission, health: HealthTable) -> None:
@@ -214,6 +340,19 @@ def _decide_keeping(entry: AdmissionRequest, key: GovernedKey) -> Keeping:
         return _NO_KEEPING
     is_cached = rules.caches_responses if entry.wants_cache is None else entry.wants_cache
     return Keeping(is_allowed=True, is_cached=is_cached)
+
+
+def is_logged(admission: Admission, key: GovernedKey) -> bool:
+    """Returns whether the input and output of an admitted request are logged."""
+    rules, policy = key.rules.io_logging, key.policy
+    return (
+        rules is not None
+        and rules.find_obstacle(
+            admission.authority.key_id, admission.request, is_zdr=bool(policy.zdr)
+        )
+        is None
+        and rules.has_in_sample(admission.generation_id)
+    )
 
 
 def find_rate_owners(key: GovernedKey, user: str | None) -> Sequence[OwnerRules]:

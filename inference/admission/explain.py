@@ -8,28 +8,39 @@ from typing import Any, Final, Literal
 
 from django.conf import settings
 from django.db import connection
+from django.db.models import Q
 
 from accounts.bearers import require_active
-from accounts.models import ApiKey, guardrails_of
+from accounts.models import ApiKey, BroadcastDestination, Region, guardrails_of
 from accounts.policy import Policy, require_ingress_region
-from billing.budgets import MeterReading
+from billing.budgets import Budget, MeterReading
 from billing.models import Account, Meter
 from catalog.models import Provider
 from catalog.pricing import usd
 from config import sql
 from config.api.errors import PaymentRequired
 from config.clocks.clock import clock
+from inference.admission.authority import ShadowedKey
 from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.copies.catalog import read_catalog, run_reading_on_orm
 from inference.admission.copies.organizations import load_organization
+from inference.admission.decide import JudgedRequest, judge_shadow
 from inference.admission.estimate import estimate_tokens, worst_case_nano
-from inference.admission.governance import BudgetRule, assignment_of, collect_budgets, limit_of
+from inference.admission.governance import (
+    BudgetRule,
+    KeyRules,
+    WorkspaceRules,
+    assignment_of,
+    collect_budgets,
+    limit_of,
+)
 from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, select_candidates
 from inference.routing.health import Health, HealthTable, oldest_bucket
 from inference.routing.needs import describe_needs
 from inference.routing.pacing import oldest_pace
 from inference.routing.routes import Candidate
+from inference.texts.rules import Obstacle
 
 READ_PACE: Final = sql.load_statement("inference", "read_pace")
 READ_HEALTH: Final = sql.load_statement("inference", "read_health")
@@ -78,8 +89,32 @@ def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> di
         "excluded": [excluded.body() for excluded in selection.excluded],
         "needs": describe_needs(request),
         "budget": _find_refusal(key, request, selection, rules.budgets),
+        "shadows": _judge_shadows(key, request, region, rules, selection, context),
         "policy": describe_policy(policy),
+        "broadcast": _describe_broadcast(key, region),
+        "io_logging": _describe_logging(key, workspace, request, policy),
     }
+
+
+def _describe_broadcast(key: ApiKey, region: str | None) -> list[dict[str, Any]]:
+    """Describes the destinations that may be sent the metadata of the request; of each its host."""
+    rows = BroadcastDestination.objects.broadcasting().filter(
+        Q(api_key_hashes=None) | Q(api_key_hashes__contains=[key.digest]),
+        workspace=key.workspace_id,
+        regions__contains=[region or Region.GLOBAL.value],
+    )
+    return [
+        {
+            "id": str(row.pk),
+            "name": row.name,
+            "type": row.kind,
+            "host": row.host,
+            "sampling_rate": float(row.sampling_rate),
+            # Rules read what is known when the generation has ended.
+            "is_filtered": bool(row.filter_rules and row.filter_rules["enabled"]),
+        }
+        for row in rows
+    ]
 
 
 def describe_policy(policy: Policy) -> dict[str, Any]:
@@ -95,6 +130,25 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
     }
 
 
+def _describe_logging(
+    key: ApiKey, rules: WorkspaceRules, request: InferenceRequest, policy: Policy
+) -> dict[str, Any]:
+    """Describes whether the input and output of such a request are stored, and why not."""
+    workspace, most = key.workspace, settings.IO_LOGGING_DAYS
+    reason: Obstacle | None
+    if rules.io_logging is None:
+        is_wanted = workspace.is_observability_io_logging_enabled
+        reason = Obstacle.OPERATOR if is_wanted else Obstacle.WORKSPACE
+    else:
+        reason = rules.io_logging.find_obstacle(key.pk, request, is_zdr=bool(policy.zdr))
+    return {
+        "is_logged": reason is None,
+        "reason": reason,
+        "sampling_rate": 0.0 if reason else float(workspace.io_logging_sampling_rate),
+        "retention_days": 0 if reason else min(workspace.io_logging_retention_days or most, most),
+    }
+
+
 def _read_health() -> HealthTable:
     """Returns the health that all workers share, in a new table, so that no probe is reserved."""
     table, now = HealthTable(), clock.time()
@@ -106,17 +160,48 @@ def _read_health() -> HealthTable:
     return table
 
 
+def _judge_shadows(
+    key: ApiKey,
+    request: InferenceRequest,
+    region: str | None,
+    rules: KeyRules,
+    selection: Selection,
+    context: RoutingContext,
+) -> list[dict[str, Any]]:
+    """Says for each shadow that concerns the key why it would refuse the request."""
+    if not (rules.shadows and selection.candidates):
+        return []
+    limits = collect_budgets(rules.budgets, key.pk, key.workspace_id, key.creator_id, limit_of(key))
+    judged = JudgedRequest(
+        request, request, region, rules.policy, limits, key.organization_id, selection, context
+    )
+    found = []
+    for each in rules.shadows:
+        budgets = collect_budgets(
+            each.budgets, key.pk, key.workspace_id, key.creator_id, limit_of(key)
+        )
+        shadow = ShadowedKey(each.shadow_id, each.policy, budgets, each.own_filters)
+        reason = judge_shadow(judged, shadow, _read_budgets(key, budgets))
+        found.append({"guardrail_id": str(each.guardrail_id), "would_refuse": str(reason) or None})
+    return found
+
+
+def _read_budgets(key: ApiKey, budgets: Iterable[Budget]) -> Budgets:
+    """Reads the balance of a key's organization and the meters of budgets."""
+    account = Account.objects.get(organization=key.organization_id, kind=Account.Kind.CREDITS)
+    meters = Meter.objects.filter(subject_id__in=[budget.subject_id for budget in budgets])
+    return Budgets(
+        balances={key.organization_id: account.available},
+        readings={row[0]: MeterReading(*row) for row in meters.values_list(*MeterReading._fields)},
+    )
+
+
 def _find_refusal(
     key: ApiKey, request: InferenceRequest, selection: Selection, rules: Iterable[BudgetRule]
 ) -> dict[str, Any] | None:
     """Describes the budget or the balance that would refuse to pay; ``None`` if none would."""
     budgets = collect_budgets(rules, key.pk, key.workspace_id, key.creator_id, limit_of(key))
-    account = Account.objects.get(organization=key.organization_id, kind=Account.Kind.CREDITS)
-    meters = Meter.objects.filter(subject_id__in=[budget.subject_id for budget in budgets])
-    available = Budgets(
-        balances={key.organization_id: account.available},
-        readings={row[0]: MeterReading(*row) for row in meters.values_list(*MeterReading._fields)},
-    )
+    available = _read_budgets(key, budgets)
     try:
         available.require_unspent(budgets)
         if selection.candidates:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
 from uuid import UUID
+
+from django.conf import settings
 
 from accounts.models import (
     ApiKey,
     BudgetInterval,
     Guardrail,
+    GuardrailShadow,
     KeyGuardrails,
     LimitOwner,
     LimitReset,
@@ -25,6 +28,7 @@ from billing.budgets import Budget, Scope
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateRule, RateRules
 from inference.filters.definitions import Filters, build_filters
 from inference.routing.routes import NO_DEFAULTS, RoutingDefaults
+from inference.texts.rules import LoggingRules
 
 _PERIODS: Final = {interval: place for place, interval in enumerate(BudgetInterval.values)}
 
@@ -74,6 +78,8 @@ class WorkspaceRules:
     disabled_server_tools: frozenset[str] = frozenset()
     keeps_answers: bool = False
     caches_responses: bool = False
+    # ``None`` unless the workspace logs inputs and outputs.
+    io_logging: LoggingRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ class GuardrailRules:
     reset: LimitReset | None = None
     include_byok: bool = False
     filters: Filters = ()
+    shadow: Shadow | None = None
 
     def make_budget_rule(self, scope: Scope) -> BudgetRule | None:
         """Returns the guardrail's limit for a scope; ``None`` for a guardrail without a limit."""
@@ -96,12 +103,34 @@ class GuardrailRules:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """The rules that a guardrail would have; they count what they would refuse."""
+
+    shadow_id: UUID
+    rules: GuardrailRules
+
+
 class KeyRules(NamedTuple):
-    """The rules that apply to a key: merged policy, budget rules in order, content filters."""
+    """The rules that apply to a key: merged policy, budget rules in order, content filters.
+
+    ``shadows`` are the rules that would apply if a guardrail's shadow were enforced, one by one.
+    """
 
     policy: Policy
     budgets: tuple[BudgetRule, ...]
     filters: Filters
+    shadows: tuple[ShadowedRules, ...] = ()
+
+
+class ShadowedRules(NamedTuple):
+    """The rules of a key with the shadow of one guardrail in its place."""
+
+    shadow_id: UUID
+    guardrail_id: UUID
+    policy: Policy
+    budgets: tuple[BudgetRule, ...]
+    own_filters: Filters
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +156,38 @@ class OrganizationRules:
             rules = self._merged[key] = self._merge(*key)
         return rules
 
+    def with_guardrail(self, guardrail: GuardrailRules) -> OrganizationRules:
+        """Returns the same rules with a guardrail in place of the one with its id, or added."""
+        guardrails = {**self.guardrails, guardrail.guardrail_id: guardrail}
+        return OrganizationRules(self.policy, self.workspaces, guardrails, self.rates)
+
     def _merge(self, workspace_id: UUID, member: UUID | None, key: UUID | None) -> KeyRules:
+        """Merges the rules, and merges them again with each shadow."""
+        rules = self._merge_once(workspace_id, member, key)
+        applied = {self.workspaces[workspace_id].default_guardrail_id, member, key}
+        shadows = [
+            (guardrail_id, guardrail.shadow)
+            for guardrail_id, guardrail in self.guardrails.items()
+            if guardrail_id in applied and guardrail.shadow is not None
+        ]
+        if not shadows:
+            return rules
+        shadowed = []
+        for guardrail_id, shadow in shadows:
+            enforced = self.with_guardrail(shadow.rules)
+            merged = enforced._merge_once(workspace_id, member, key)
+            shadowed.append(
+                ShadowedRules(
+                    shadow.shadow_id,
+                    guardrail_id,
+                    merged.policy,
+                    merged.budgets,
+                    _changed_filters(self.guardrails[guardrail_id], shadow.rules),
+                )
+            )
+        return rules._replace(shadows=tuple(shadowed))
+
+    def _merge_once(self, workspace_id: UUID, member: UUID | None, key: UUID | None) -> KeyRules:
         """Merges policies and filters; orders budget rules as they are enforced."""
         workspace = self.workspaces[workspace_id]
         policy = self.policy
@@ -189,7 +249,7 @@ def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
     organization = OrganizationRules(
         policy=key.organization.policy,
         workspaces={key.workspace_id: _read_workspace(key.workspace)},
-        guardrails={item.pk: _read_guardrail(item) for item in guardrails if item is not None},
+        guardrails={item.pk: read_guardrail(item) for item in guardrails if item is not None},
     )
     rules = organization.for_key(key.workspace_id, *assignment_of(guardrails))
     return collect_budgets(rules.budgets, key.pk, key.workspace_id, key.creator_id, limit_of(key))
@@ -211,8 +271,10 @@ def load_rules(organization_id: UUID) -> OrganizationRules:
         policy=organization.policy,
         workspaces={workspace.pk: _read_workspace(workspace) for workspace in workspaces},
         guardrails={
-            guardrail.pk: _read_guardrail(guardrail)
-            for guardrail in Guardrail.objects.for_organization(organization_id)
+            guardrail.pk: _read_with_shadow(guardrail)
+            for guardrail in Guardrail.objects.for_organization(organization_id).select_related(
+                "shadow"
+            )
         },
         rates=read_rates(RateLimit.objects.for_organization(organization_id)),
     )
@@ -279,10 +341,21 @@ def _read_workspace(workspace: Workspace) -> WorkspaceRules:
         disabled_server_tools=frozenset(workspace.disabled_server_tools or ()),
         keeps_answers=workspace.is_answer_storage_enabled,
         caches_responses=workspace.is_response_caching_enabled,
+        io_logging=_read_logging(workspace),
     )
 
 
-def _read_guardrail(guardrail: Guardrail) -> GuardrailRules:
+def _read_logging(workspace: Workspace) -> LoggingRules | None:
+    if not (workspace.is_observability_io_logging_enabled and settings.IO_LOGGING_DAYS):
+        return None
+    keys = workspace.io_logging_api_key_ids
+    return LoggingRules(
+        workspace.io_logging_sampling_rate, None if keys is None else frozenset(keys)
+    )
+
+
+def read_guardrail(guardrail: Guardrail) -> GuardrailRules:
+    """Returns the rules of a guardrail, stored or not."""
     return GuardrailRules(
         guardrail_id=guardrail.pk,
         policy=guardrail.policy,
@@ -293,3 +366,18 @@ def _read_guardrail(guardrail: Guardrail) -> GuardrailRules:
             guardrail.pk, guardrail.content_filter_builtins, guardrail.content_filters
         ),
     )
+
+
+def _changed_filters(enforced: GuardrailRules, proposed: GuardrailRules) -> Filters:
+    """Returns the proposed filters; none if they are those that every request passes anyway."""
+    return () if proposed.filters == enforced.filters else proposed.filters
+
+
+def _read_with_shadow(guardrail: Guardrail) -> GuardrailRules:
+    """Returns the rules of a guardrail that was read together with its shadow."""
+    rules = read_guardrail(guardrail)
+    shadow: GuardrailShadow | None = getattr(guardrail, "shadow", None)
+    if shadow is None:
+        return rules
+    proposed = read_guardrail(guardrail.propose(**shadow.limits))
+    return replace(rules, shadow=Shadow(shadow.pk, proposed))

@@ -107,6 +107,11 @@ class Recognizer:
         await self._connection.close()
         await self._digest_renewal.close()
 
+    def forget(self) -> None:
+        """Forgets every key that is known and every one that is not."""
+        self._known.clear()
+        self._unknown.clear()
+
     async def recognize(
         self, digests: KeyDigests, *, must_be_current: bool = False
     ) -> RecognizedKey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -41,6 +42,7 @@ class GenerationRow(msgspec.Struct, frozen=True):
     held_tokens: int
     limit_subjects: list[UUID] | None
     images: int
+    units: dict[str, Any] | None
     credits_id: int
     usage_id: int
     key_expires_at: datetime | None
@@ -81,6 +83,7 @@ def make_row(entry: AdmissionRequest, admission: Admission) -> GenerationRow:
         held_tokens=admission.held_tokens,
         limit_subjects=list(admission.limit_subjects) or None,
         images=admission.request.images,
+        units=admission.request.known_units.units,
         credits_id=authority.credits_id,
         usage_id=authority.usage_id,
         key_expires_at=authority.expires_at,

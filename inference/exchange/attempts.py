@@ -55,6 +55,7 @@ from inference.requests.parsing import InferenceRequest
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, FirstUse, Route
 from inference.store import run_in_thread
+from inference.texts.contents import Failure
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class Attempts:
 
     ``item`` is the candidate of the latest attempt with its hold. ``response`` is what its upstream
     answers, or ``None`` if it has not been reached or has failed; ``parser`` parses that response
-    if it is a stream. ``records`` are the attempts as the generation stores them.
+    if it is a stream. ``records`` are the stored attempts, ``failures`` the errors of failed ones.
     """
 
     def __init__(
@@ -157,14 +158,13 @@ class Attempts:
         self._answer: Body | None = None
         self.latency_ms: int | None = None
         self.records: list[dict[str, Any]] = []
-        self._admission = admission
-        self._request = admission.request
-        self._egress_client = egress_client
+        self.failures: list[Failure] = []
+        self._admission, self._request = admission, admission.request
+        self._egress_client, self._workload = egress_client, workload
         self.reports = AttemptReports(
             health, alerts, admission.probe, is_stream=self._request.stream
         )
         self._plan = Plan(admission, repin, replan)
-        self._workload = workload
         self.pace_count = PaceCount(health.pacer, self._request, self.item.candidate)
         self._started = time.monotonic()
         # No attempt may run longer, even if its upstream still sends bytes, because the sweeper
@@ -214,6 +214,7 @@ class Attempts:
                 self.discard()
                 error = self.explain(exc)
                 self._record(started_ms, self.elapsed_ms, error)
+                self.failures.append(failures.describe_failure(error))
                 self.reports.report(self.candidate, error)
                 if isinstance(error, UpstreamRefused):
                     self._plan.note_refusal(error)

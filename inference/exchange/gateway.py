@@ -18,6 +18,7 @@ from accounts.bearers import OrganizationSuspended
 from billing.rate_limits import Rate, RateLimited
 from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
+from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError, Unauthenticated, UpstreamError
 from config.egress.client import EgressClient
 from config.live_settings import settings
@@ -29,24 +30,28 @@ from config.server.load.loop_time import LoopTime
 from inference import metrics
 from inference.admission.admit import AdmissionLanes
 from inference.admission.copies.presets import PresetReader
-from inference.admission.decide import Admission, AdmissionRequest
+from inference.admission.decide import Admission, AdmissionRequest, is_logged
 from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
 from inference.exchange import draining
 from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.rendering import Renderer, open_renderer
 from inference.exchange.upstream.alerts import CredentialAlerts
+from inference.exchange.upstream.failures import describe_failure
 from inference.exchange.usage.claims import ClaimLog
 from inference.exchange.usage.counts import count_settled
 from inference.exchange.usage.tally import Ending, Tally
 from inference.exchange.workload import Workload
 from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import screen
+from inference.requests.parsing import InferenceRequest
 from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate
 from inference.settlement.journal import Heartbeat, Progress
 from inference.settlement.settle import Settlement, open_lanes
+from inference.texts.contents import Failure
+from inference.texts.writer import TextWriter
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +59,7 @@ Deliver = Callable[[bytes], Awaitable[None]]
 Rewrite = Callable[[list[Piece]], list[Piece]]
 # Output of this size, about 256 tokens, is journalled without waiting for the next heartbeat.
 _JOURNALLED_BYTES: Final = 256 * BYTES_PER_TOKEN
+_FIRST_BYTE: Final = 1
 # A generation without output is journalled only after its first second.
 _YOUNG_MS: Final = 1000
 # How long a finished stream may take to send the end of its HTTP body, so that its connection can
@@ -86,7 +92,7 @@ class Gateway:
         self._admissions = AdmissionLanes(self.health, suspects)
         self.alerts = CredentialAlerts(self.health, lambda: self._admissions.catalog)
         self._settlements = open_lanes(suspects)
-        self._heartbeat = Heartbeat(self._collect_progress, self.health)
+        self._heartbeat = Heartbeat(self._collect_progress, self.health, self._forget_copies)
         self._running: set[Exchange] = set()
         # The newest settlement of each organization that is not stored yet.
         self._ending: dict[UUID, asyncio.Future[None]] = {}
@@ -96,6 +102,7 @@ class Gateway:
         self._screening = LargeWork("screening")
         # The threads wait for the processes that read files: two at a time, one of an organization.
         self.file_reading = LargeWork("file-reading")
+        self.texts = TextWriter()
 
     async def open(self) -> None:
         await self.egress_client.__aenter__()
@@ -128,6 +135,7 @@ class Gateway:
         await self.presets.close()
         await self._admissions.close()
         await self._settlements.close()
+        await self.texts.close()
         await self.egress_client.__aexit__(None, None, None)
 
     async def admit(
@@ -181,6 +189,8 @@ class Gateway:
             metrics.count_findings(screened.findings)
             admission.filters, admission.request = key.filters, screened.request
             admission.findings = (*admission.findings, *screened.findings)
+        if admission.is_logged:
+            admission.is_logged = is_logged(admission, key)
         replan(admission, key, catalog, self.health, tried)
 
     def settle(self, exchange: Exchange, settlement: Settlement) -> None:
@@ -203,9 +213,20 @@ class Gateway:
         self._admissions.show_figures()
         self._settlements.show_figures()
 
-    def journal_now(self) -> None:
-        """Journals the running generations that delivered much, before the next heartbeat."""
-        self._heartbeat.flush_now()
+    async def journal(self, *, is_first: bool) -> None:
+        """Journals the running generations that delivered much, before the next heartbeat.
+
+        ``is_first`` waits for it, because the output that comes next makes all of a request due.
+        """
+        if is_first:
+            await self._heartbeat.flush()
+        else:
+            self._heartbeat.flush_now()
+
+    def _forget_copies(self) -> None:
+        """Forgets what the worker knows of the database, which is another one than before."""
+        self._admissions.forget_copies()
+        self.recognizer.forget()
 
     def _collect_progress(self, is_urgent: bool) -> list[Progress]:
         """Returns the progress of running generations.
@@ -271,14 +292,14 @@ class Exchange:
     def __init__(self, gateway: Gateway, admission: Admission, occupancy: Occupancy) -> None:
         self.generation_id = admission.generation_id
         self.admission = admission
-        # How the generation ended, and what it cost; ``None`` while it runs.
+        # How the generation ended and what it cost, and its error; ``None`` while it runs.
         self.outcome: Settlement | None = None
+        self.failure: Failure | None = None
         # What is left of the caller's rate limits.
         self.rate_headers = admission.rate_headers
         self.organization_id = admission.authority.organization_id
         self.occupancy = occupancy
-        self._gateway = gateway
-        self._request = admission.request
+        self._gateway, self._request = gateway, admission.request
         self._tally = Tally(admission.request, settings.BYOK_FEE_PERCENT, admission.at)
         self._workload = Workload(occupancy, gateway.large_work, gateway.loop_time)
         self.attempts = Attempts(
@@ -290,7 +311,8 @@ class Exchange:
             workload=self._workload,
             alerts=gateway.alerts,
         )
-        self._journalled_bytes = 0
+        # The output from which the progress is journalled without waiting for a heartbeat.
+        self._urgent_bytes = _find_urgent(admission.request)
         self._is_delivering = False
 
     def name_left_out(self) -> list[str]:
@@ -404,7 +426,7 @@ class Exchange:
                 break
             if events:
                 if self.is_ahead():
-                    self._gateway.journal_now()
+                    await self._gateway.journal(is_first=self._urgent_bytes == _FIRST_BYTE)
                 self._is_delivering = True
                 await deliver(events)
                 self._is_delivering = False
@@ -459,6 +481,7 @@ class Exchange:
             ending = Ending.CANCELLED
         else:
             ending = Ending.FAILED
+            self.failure = describe_failure(error)
         charged = None if cached_from else tally.charge(ending, is_sent=attempts.is_sent)
         usage = None if charged is None else tally.complete(charged.usage)
         cost = tally.price(usage, attempts.candidate)
@@ -496,7 +519,7 @@ class Exchange:
 
     def is_ahead(self) -> bool:
         """Returns whether the generation delivered much since its progress was journalled."""
-        return self._tally.output_bytes >= self._journalled_bytes + _JOURNALLED_BYTES
+        return self._tally.output_bytes >= self._urgent_bytes
 
     def measure_progress(self) -> Progress | None:
         """Returns the progress to journal; ``None`` in the first second without output."""
@@ -504,7 +527,7 @@ class Exchange:
         if not output_bytes and self.attempts.elapsed_ms < _YOUNG_MS:
             return None
         estimate = self._tally.estimate()
-        self._journalled_bytes = output_bytes
+        self._urgent_bytes = output_bytes + _JOURNALLED_BYTES
         return Progress(
             self.generation_id, estimate.prompt, estimate.completion if output_bytes else 0
         )
@@ -520,6 +543,11 @@ def _render_reply(
 ) -> list[Piece]:
     pieces = renderer.render_reply(reply, metadata)
     return pieces if renderer.is_native else rewrite(pieces)
+
+
+def _find_urgent(request: InferenceRequest) -> int:
+    """Returns the output that is journalled first: the first bytes of a speech, or much text."""
+    return _FIRST_BYTE if OPERATIONS[request.operation].is_bytes else _JOURNALLED_BYTES
 
 
 async def _deliver_last(deliver: Deliver, event: bytes) -> None:

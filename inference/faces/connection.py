@@ -11,6 +11,7 @@ import msgspec
 
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
+from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError
 from config.live_settings import settings
 from config.server.bodies import (
@@ -33,7 +34,6 @@ from inference.faces.head import RequestHead
 from inference.faces.waiting import Keepalive, Patience, read_patience
 from inference.requests import parsing
 from inference.requests.limits import is_large
-from inference.requests.operations.presets import OPERATIONS as PRESET_OPERATIONS
 from inference.requests.operations.presets import (
     Preset,
     find_preset_name,
@@ -100,7 +100,7 @@ class Connection(RequestHead):
         """
         body = await read_body(self._receive, occupancy, body_length(self._scope))
         rest = body
-        if self.operation in PRESET_OPERATIONS and (is_large(body) or may_name_preset(body)):
+        if OPERATIONS[self.operation].is_written and (is_large(body) or may_name_preset(body)):
             rest = await self._take_preset(body)
         # Repeats are recognized by what the caller sent, whatever its preset says.
         request = await self.workload.run(len(body), self.parse_body, body, rest)

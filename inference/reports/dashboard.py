@@ -25,12 +25,14 @@ from billing.models import Account, Deposit, Excess
 from config.clocks.clock import clock
 from config.console.charts import Axis, Card, Chart, Rank, Top
 from config.console.formatting import nano_dollars, short_count, short_dollars
+from config.console.lists.waiting import read_inbox
 from config.console.navigation import group_by_section
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import Validation
 from inference.ids import first_id
 from inference.models import HourlyUsage, UsageDay
 from inference.reports.hours import HOUR, SUMS, hour_of, summed_until
 from inference.reports.rollups import midnight
+from inference.watch.anomalies import read_anomalies
 
 _SECONDS: Final = 60
 _ALERTS: Final = 10
@@ -62,9 +64,9 @@ class TimeRange:
 RANGES: Final = {
     choice.name: choice
     for choice in (
-        TimeRange("24h", 24, 1, "%H:%M"),
-        TimeRange("7d", 168, 6, "%b %d %H:%M"),
-        TimeRange("30d", 720, 24, "%b %d"),
+        TimeRange("24h", 24, 1, "%H:%M UTC"),
+        TimeRange("7d", 168, 6, "%b %d %H:%M UTC"),
+        TimeRange("30d", 720, 24, "%b %d UTC"),
     )
 }
 
@@ -113,13 +115,18 @@ UNION ALL
 """
 
 # A lying upstream may cause an excess with each answer, so only the first ones are counted.
-_REVIEWS: Final = """
+_STATES: Final = """
 SELECT
+    count(*) FILTER (WHERE status = 'active'), count(*) FILTER (WHERE status = 'draft'),
+    count(*) FILTER (WHERE drifted_at IS NOT NULL),
+    (SELECT count(*) FROM endpoints_validation
+     WHERE created_at >= %(since)s AND outcome = ANY(%(wrong)s)),
     (SELECT count(*) FROM billing_deposit WHERE status = ANY(%(deposits)s)),
     (SELECT count(*) FROM (
         SELECT FROM billing_excess WHERE status = 'under_review' LIMIT %(most)s
     ) AS e),
     (SELECT count(*) FROM catalog_credentialrefusal)
+FROM endpoints_privateendpoint WHERE deleted_at IS NULL
 """
 _Used = tuple[UUID | None, str | None, int, int]
 """An organization, a model's or an end user's name, requests, and nano-USD."""
@@ -138,13 +145,26 @@ def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, 
         dashboard["cards"] += traffic["cards"]
         dashboard["charts"] = traffic["charts"]
         dashboard["tops"] = traffic["tops"]
-    if request.user.has_perm("endpoints.view_privateendpoint"):
-        dashboard["cards"] += _endpoint_cards(clock.now() - chosen.hours * HOUR)
-    dashboard["cards"] += _review_cards(request)
+    dashboard["cards"] += _state_cards(request, clock.now() - chosen.hours * HOUR)
     if request.user.has_perm("billing.view_account"):
         dashboard["alerts"] = _find_low_balances()
         dashboard["cards"].append(_alert_card(dashboard["alerts"]))
-    return context | {"dashboard": dashboard}
+    shown: dict[str, Any] = {"dashboard": dashboard, "inbox": read_inbox(request)}
+    if request.user.has_perm("inference.view_generation"):
+        shown["anomalies"] = _list_anomalies()
+    return context | shown
+
+
+def _list_anomalies() -> list[dict[str, str]]:
+    found = read_anomalies()[:_ALERTS]
+    return [
+        {
+            "name": one.name,
+            "text": one.text,
+            "url": reverse("admin:accounts_organization_change", args=[one.organization_id]),
+        }
+        for one in found
+    ]
 
 
 def _url(name: str, **query: str) -> str:
@@ -152,47 +172,24 @@ def _url(name: str, **query: str) -> str:
     return f"{url}?{urlencode(query)}" if query else url
 
 
-def _endpoint_cards(since: datetime) -> Iterable[Card]:
-    status = PrivateEndpoint.Status
-    present = PrivateEndpoint.objects.filter(deleted_at=None)
-    drafts = present.filter(status=status.DRAFT).count()
-    drifted = present.filter(drifted_at__isnull=False).count()
-    wrong = [str(one) for one in Validation.Outcome if one is not Validation.Outcome.PASSED]
-    failed = Validation.objects.filter(created_at__gte=since, outcome__in=wrong).count()
-    name = "endpoints_privateendpoint"
-    yield Card(
-        "Active endpoints",
-        f"{present.filter(status=status.ACTIVE).count():,}",
-        _url(name, status__exact="active"),
-        "dns",
-    )
-    yield Card("Drafts", f"{drafts:,}", _url(name, status__exact="draft"), "edit_note")
-    yield Card(
-        "Failed validations",
-        f"{failed:,}",
-        _url("endpoints_validation", outcome__in=",".join(wrong), created_at__gte=_iso(since)),
-        "fact_check",
-        is_alarming=failed > 0,
-    )
-    yield Card(
-        "Drifted endpoints",
-        f"{drifted:,}",
-        _url(name, drifted_at__isnull="False"),
-        "troubleshoot",
-        is_alarming=drifted > 0,
-    )
-
-
-def _review_cards(request: HttpRequest) -> Iterable[Card]:
-    """Returns what waits for an operator, read with one query."""
+def _state_cards(request: HttpRequest, since: datetime) -> Iterable[Card]:
+    """Returns the numbers of endpoints and of what is in review, read with one query."""
     may_view = {name: request.user.has_perm(f"billing.view_{name}") for name in _REVIEWED}
     may_view["provider"] = request.user.has_perm("catalog.view_provider")
+    may_view["endpoint"] = request.user.has_perm("endpoints.view_privateendpoint")
     if not any(may_view.values()):
         return
+    wrong = [str(one) for one in Validation.Outcome if one is not Validation.Outcome.PASSED]
+    statuses = list(map(str, Deposit.REVIEWED))
+    values: dict[str, Any] = {
+        "since": since, "wrong": wrong, "deposits": statuses, "most": _MAX_WAITING + 1,
+    }  # fmt: skip
     with connection.cursor() as cursor:
-        statuses = list(map(str, Deposit.REVIEWED))
-        cursor.execute(_REVIEWS, {"deposits": statuses, "most": _MAX_WAITING + 1})
-        deposits, excesses, refused = cursor.fetchone()
+        cursor.execute(_STATES, values)
+        active, drafts, drifted, failed, deposits, excesses, refused = cursor.fetchone()
+    if may_view["endpoint"]:
+        yield from _endpoint_cards(active, drafts, drifted)
+        yield _validation_card(failed, wrong, since)
     if may_view["provider"]:
         yield Card(
             "Refused credentials",
@@ -218,6 +215,29 @@ def _review_cards(request: HttpRequest) -> Iterable[Card]:
             "gavel",
             is_alarming=excesses > 0,
         )
+
+
+def _endpoint_cards(active: int, drafts: int, drifted: int) -> Iterable[Card]:
+    name = "endpoints_privateendpoint"
+    yield Card("Active endpoints", f"{active:,}", _url(name, status__exact="active"), "dns")
+    yield Card("Drafts", f"{drafts:,}", _url(name, status__exact="draft"), "edit_note")
+    yield Card(
+        "Drifted endpoints",
+        f"{drifted:,}",
+        _url(name, drifted_at__isnull="False"),
+        "troubleshoot",
+        is_alarming=drifted > 0,
+    )
+
+
+def _validation_card(failed: int, wrong: Sequence[str], since: datetime) -> Card:
+    return Card(
+        "Failed validations",
+        f"{failed:,}",
+        _url("endpoints_validation", outcome__in=",".join(wrong), created_at__gte=_iso(since)),
+        "fact_check",
+        is_alarming=failed > 0,
+    )
 
 
 def _find_low_balances() -> list[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""Stores the sums of completed hours and the shares in them, for the console and the lists."""
+"""Stores the sums of completed hours, with their shares and errors, for console and lists."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from django.db.models import Q
 
 from config.partitions.tables import list_partitions
 from inference.ids import first_id, last_id
-from inference.models import HourlyShare, HourlyUsage
+from inference.models import HourlyFailure, HourlyShare, HourlyUsage
 from inference.reports.endpoint_hours import forget_endpoints, sum_endpoints
 from inference.reports.rollups import RowsArchived, require_rows
+from inference.watch.attempts import FAILURES
 
 HOUR: Final = timedelta(hours=1)
 # An hour is summed this long after its end: a statement that stores a generation may commit later
@@ -63,6 +64,24 @@ GROUP BY date_trunc('hour', created_at, 'UTC'), {owners},
 """.replace("{sums}", SUMS)
 _SHARE_OF_ENDPOINTS: Final = _SHARE.replace(" {owners},", "")
 _SHARE_OF_KEYS: Final = _SHARE.replace("{owners}", "organization_id, workspace_id, api_key_id")
+# Few generations have an attempt that failed: those that did not complete, and those that were
+# tried more than once.
+_SUM_FAILURES: Final = """
+WITH recent AS (
+    SELECT created_at, status, error_type, attempts, provider_name
+    FROM inference_generation
+    WHERE id >= %(first_id)s AND id < %(last_id)s
+        AND created_at >= greatest(%(begin)s, now() - %(kept)s) AND created_at < %(end)s
+        AND status <> 'pending' AND (status <> 'completed' OR jsonb_array_length(attempts) > 1)
+),
+failures AS ({failures})
+INSERT INTO inference_hourlyfailure
+    (hour, provider_name, error_type, attempts, requests, last_at)
+SELECT date_trunc('hour', created_at, 'UTC'), provider_name, error_type,
+       sum(attempts), sum(requests), max(created_at)
+FROM failures GROUP BY 1, 2, 3
+""".replace("{failures}", FAILURES)
+_DROP_FAILURES: Final = "DELETE FROM inference_hourlyfailure WHERE hour < now() - %(kept)s"
 _MARK: Final = """
 UPDATE inference_hourlyusage SET is_detailed = TRUE
 WHERE hour >= greatest(%(begin)s, now() - %(kept)s) AND hour < %(end)s
@@ -130,6 +149,7 @@ def sum_hours_again(begin: datetime, end: datetime) -> int:
         again = Q(hour__gte=begin, hour__lt=end) | Q(hour__gte=final)
         HourlyUsage.objects.filter(again).delete()
         HourlyShare.objects.filter(again).delete()
+        HourlyFailure.objects.filter(again).delete()
         forget_endpoints(begin)
         return _sum_hours(begin, min(end, final))
 
@@ -167,9 +187,12 @@ def _sum_hours(begin: datetime, end: datetime) -> int:
 def _store_shares(cursor: Any, span: dict[str, Any]) -> None:
     """Stores the shares of the hours of a span, and deletes those that no chart reads any more."""
     # A command of an earlier release deletes the sums of hours without their shares.
-    HourlyShare.objects.filter(hour__gte=span["begin"], hour__lt=span["end"]).delete()
+    for model in (HourlyShare, HourlyFailure):
+        model._default_manager.filter(hour__gte=span["begin"], hour__lt=span["end"]).delete()
     cursor.execute(_SHARE_OF_ENDPOINTS, {**span, "kept": KEPT})
     cursor.execute(_SHARE_OF_KEYS, {**span, "kept": KEPT_OF_KEYS})
+    cursor.execute(_SUM_FAILURES, {**span, "kept": KEPT})
+    cursor.execute(_DROP_FAILURES, {"kept": KEPT})
     cursor.execute(_MARK, {**span, "kept": KEPT})
     cursor.execute(_DROP, {"kept": KEPT, "kept_of_keys": KEPT_OF_KEYS})
 

@@ -264,6 +264,54 @@ class GenerationSerializer(serializers.Serializer[Generation]):
 GenerationResponseSerializer = envelope("GenerationResponse", data=GenerationSerializer())
 
 
+@extend_schema_serializer(component_name="GenerationContentErrorAttempt")
+class _FailureSerializer(serializers.Serializer[Any]):
+    """The error of a candidate that was tried before."""
+
+    code = serializers.IntegerField()
+    message = serializers.CharField()
+    provider_name = serializers.CharField(allow_null=True)
+    raw = serializers.CharField(allow_null=True, help_text="Always null.")
+
+
+@extend_schema_serializer(component_name="GenerationContentError")
+class _ContentErrorSerializer(serializers.Serializer[Any]):
+    status = serializers.IntegerField(allow_null=True)
+    message = serializers.CharField(allow_null=True)
+    provider_name = serializers.CharField(allow_null=True)
+    raw = serializers.CharField(allow_null=True, help_text="Always null.")
+    previous_errors = _FailureSerializer(many=True)
+
+
+@extend_schema_serializer(component_name="GenerationContentDataOutput")
+class _OutputSerializer(serializers.Serializer[Any]):
+    completion = serializers.CharField(allow_null=True)
+    reasoning = serializers.CharField(allow_null=True)
+    tool_calls = serializers.ListField(
+        child=serializers.DictField(),
+        required=False,
+        help_text="Extension: the calls of tools, if there are any.",
+    )
+
+
+@extend_schema_serializer(component_name="GenerationContentData")
+class _ContentSerializer(serializers.Serializer[Any]):
+    """What is stored of a request and of its answer."""
+
+    input = serializers.DictField(help_text="Has `prompt`, or `messages`.")
+    output = _OutputSerializer()
+    error = _ContentErrorSerializer(allow_null=True, help_text="Null for a success.")
+    is_truncated = serializers.BooleanField(
+        help_text="Extension: a side is longer than the 1 MiB that is stored."
+    )
+
+
+ContentResponseSerializer = envelope("GenerationContentResponse", data=_ContentSerializer())
+ContentDeletedSerializer = envelope(
+    "GenerationContentDeleted", deleted=serializers.BooleanField(help_text="Always true.")
+)
+
+
 class _CommentField(StringField):
     """A text that may have several lines."""
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from django.core.exceptions import ValidationError as InvalidParameter
-from django.db import close_old_connections
+from django.db import close_old_connections, transaction
 from django.db.models import QuerySet
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import ValidationError
 from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.authentication import AnyKey, ManagementKey
+from accounts.authentication import AnyKey, ManagementKey, caller_of
 from accounts.models import (
     ApiKey,
     ApiKeyNotFound,
@@ -26,6 +26,7 @@ from accounts.models import (
     MemberNotFound,
     Workspace,
     WorkspaceNotFound,
+    hold_here,
 )
 from config.api.errors import NotFound
 from config.api.filters import (
@@ -35,7 +36,7 @@ from config.api.filters import (
     TrackingFilter,
     UUIDFilter,
 )
-from config.api.openapi import ErrorSerializer, errors
+from config.api.openapi import errors
 from config.api.pagination import WholeList
 from config.api.params import QueryParameter
 from config.api.text import NOT_STORABLE
@@ -49,6 +50,8 @@ from inference.reports.serializers import (
     ActivitySerializer,
     AnswerResponseSerializer,
     AnswerSerializer,
+    ContentDeletedSerializer,
+    ContentResponseSerializer,
     FeedbackResponseSerializer,
     FeedbackSerializer,
     GenerationResponseSerializer,
@@ -56,6 +59,8 @@ from inference.reports.serializers import (
     MetaResponseSerializer,
     QuerySerializer,
 )
+from inference.texts.deleting import delete_texts
+from inference.texts.lookup import find_content
 
 _DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _GROUPS: Final = {"workspace": "workspace_id", "end_user": "end_user"}
@@ -63,6 +68,9 @@ _DEFAULT_RANGE: Final = timedelta(days=30)
 # A settlement is stored some milliseconds after the caller gets its reply, so a read waits for it.
 _WAIT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.03
+_LONG_PAUSE_SECONDS: Final = 0.1
+# A text that is not stored by then was not logged, or its worker waits for the database.
+_STORED_WITHIN: Final = timedelta(seconds=5)
 _ID: Final = OpenApiParameter(
     "id", str, required=True, description="The id of a generation, `gen-…`."
 )
@@ -79,7 +87,10 @@ class GenerationUnderWay(NotFound):
 
 class ContentNotStored(NotFound):
     error_type = "content_not_stored"
-    message = "This service never stores prompts and completions: there is no content to show."
+    message = (
+        "No input and output of this generation is stored: its workspace does not log them, the "
+        "request was not logged, or they were deleted. POST /routing/explain says what is logged."
+    )
 
 
 class GenerationViewSet(OrganizationViewSet):
@@ -117,21 +128,6 @@ class GenerationViewSet(OrganizationViewSet):
         data = GenerationSerializer(generation, context={"permaslugs": names}).data
         return Response({"data": data})
 
-    @extend_schema(
-        operation_id="listGenerationContent",
-        parameters=[_ID],
-        responses={
-            404: OpenApiResponse(
-                ErrorSerializer, description="Always: no prompt or completion is ever stored."
-            )
-        },
-        extensions=errors(400),
-    )
-    def content(self, request: Request) -> Response:
-        """Responds with 404, because this service never stores prompts and completions."""
-        self.get_object()
-        raise ContentNotStored
-
     def _wait_until_ended(self) -> Generation:
         """Returns the generation once it has ended; raises :class:`GenerationUnderWay`.
 
@@ -144,6 +140,67 @@ class GenerationViewSet(OrganizationViewSet):
             close_old_connections()
             time.sleep(_PAUSE_SECONDS)
         return found
+
+
+class ContentViewSet(GenerationViewSet):
+    """The stored inputs and outputs of generations."""
+
+    def get_permissions(self) -> Sequence[Any]:
+        return [ManagementKey()] if self.action == "delete_content" else super().get_permissions()
+
+    def get_queryset(self) -> QuerySet[Any]:
+        """Returns the generations whose content the key may read: its own, or all of them."""
+        rows, caller = super().get_queryset(), caller_of(self.request)
+        return rows if caller.is_management else rows.filter(api_key_id=caller.key_id)
+
+    @extend_schema(
+        operation_id="listGenerationContent",
+        parameters=[_ID],
+        responses=ContentResponseSerializer,
+        extensions=errors(400, 404),
+    )
+    def content(self, request: Request) -> Response:
+        """Shows the stored input and output of a request, if its workspace logs them.
+
+        Only the key that made the request, and the organization's management keys, may read them.
+        A text is stored within seconds after the answer, so this waits for it for up to two
+        seconds.
+        """
+        generation = self.get_object()
+        content = self._wait_for_content(generation)
+        if content is None:
+            raise ContentNotStored
+        return Response({"data": content})
+
+    @extend_schema(
+        operation_id="deleteGenerationContent",
+        parameters=[_ID],
+        responses=ContentDeletedSerializer,
+        extensions=errors(400, 403, 404),
+    )
+    def delete_content(self, request: Request) -> Response:
+        """Deletes the stored input and output of a request; an extension for management keys.
+
+        A text that is not stored yet is not stored afterwards. Repeating it changes nothing.
+        """
+        generation = self.get_object()
+        delete_texts(self.organization_id, generation_id=generation.pk, by=self.actor)
+        return Response({"deleted": True})
+
+    def _wait_for_content(self, generation: Generation) -> dict[str, Any] | None:
+        """Returns the content; waits for that of a generation that has just ended."""
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while True:
+            content = find_content(self.organization_id, generation.pk)
+            ended = generation.created_at + timedelta(milliseconds=generation.duration_ms or 0)
+            is_old = clock.now() - ended > _STORED_WITHIN
+            if content is not None or is_old or time.monotonic() >= deadline:
+                return content
+            if not generation.workspace.is_observability_io_logging_enabled:
+                return None
+            close_old_connections()
+            time.sleep(_LONG_PAUSE_SECONDS)
+            generation = self.get_object()
 
 
 class FeedbackViewSet(OrganizationViewSet):
@@ -164,12 +221,15 @@ class FeedbackViewSet(OrganizationViewSet):
     def create(self, request: Request) -> Response:
         """Stores feedback on a generation, once in each category."""
         fields = self.read_body(FeedbackSerializer)
-        Feedback.objects.submit(
-            self.find(fields["generation_id"]),
-            category=fields["category"],
-            comment=fields.get("comment", ""),
-            by=self.actor,
-        )
+        generation = self.find(fields["generation_id"])
+        with transaction.atomic():
+            hold_here(generation.organization_id)
+            Feedback.objects.submit(
+                generation,
+                category=fields["category"],
+                comment=fields.get("comment", ""),
+                by=self.actor,
+            )
         return Response({"data": {"success": True}})
 
 

@@ -142,6 +142,26 @@ class InferenceRequest(msgspec.Struct, frozen=True):
         return bool(ROWS[self.operation].bound_names)
 
     @property
+    def known_units(self) -> Usage:
+        """What is known of the usage before the answer, by which one without a usage is billed.
+
+        The characters to speak, the search units of a rerank and the length of a sound to
+        transcribe are known; the number of images and the length of speech are upper bounds.
+        """
+        allowed, least = self.allowed, self.least
+        if allowed is NO_PIECES and least is NO_PIECES and not self.milliseconds:
+            return NO_PIECES
+        return Usage(
+            0,
+            0,
+            searches=least.searches,
+            milliseconds=self.milliseconds or allowed.milliseconds,
+            characters=allowed.characters,
+            output_images=allowed.output_images,
+            image_variant=least.image_variant,
+        )
+
+    @property
     def prompt_bytes(self) -> int:
         """The size of the prompt's text in bytes."""
         if self.text_bytes is not None:

@@ -86,6 +86,10 @@ def _is_shown(request: Any) -> bool:
     return False
 
 
+def _estimate(prompt: int, completion: int, known: Usage) -> Usage:
+    return Usage(prompt, completion, searches=known.searches)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow(Generic[B]):
     """How the requests of one operation are checked, measured and bounded.
@@ -112,7 +116,8 @@ class RequestRow(Generic[B]):
 
     ``allowed`` is the most that a request may use of what is not counted in tokens, and ``least``
     what it uses of it in any case, for an answer that counts nothing. ``estimate`` returns the
-    usage of an answer by the estimated tokens of prompt and completion.
+    usage of an answer by the estimated tokens of prompt and completion, and by the units that were
+    known before (:attr:`InferenceRequest.known_units`).
 
     ``defaults`` are sent upstream for fields that are absent or null, and ``left_out`` are fields
     that only the gateway reads.
@@ -144,7 +149,7 @@ class RequestRow(Generic[B]):
     is_reasoning_hidden: Callable[[B], bool] = _is_shown
     allowed: Callable[[Fields], Usage] | None = None
     least: Callable[[Fields], Usage] | None = None
-    estimate: Callable[[int, int], Usage] = Usage
+    estimate: Callable[[int, int, Usage], Usage] = _estimate
     defaults: Fields = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     complete: Callable[[Fields, Reply], None] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -48,7 +48,7 @@ _MS: Final = 1_000
 
 class _InputAudio(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw()
-    format: str | None = None
+    format: Annotated[str, msgspec.Meta(max_length=64)] | None = None
     url: str | None = None
 
 

@@ -18,7 +18,7 @@ import msgspec
 from accounts.policy import Policy
 from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
-from catalog.dialects.base import Operation
+from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
 from config.api.errors import LONGEST_RETRY_AFTER, Forbidden, InvalidRequest, TooManyRequests
@@ -44,7 +44,6 @@ from inference.routing.routes import (
 
 _MILLION: Final = Decimal(1_000_000)
 _FREE: Final = Decimal(0)
-_CHAT: Final = frozenset((Operation.CHAT, Operation.TEXT))
 
 
 class Unusable(StrEnum):
@@ -527,7 +526,7 @@ def _unmet_requirements(
         reasons.append(Unusable.OPERATION)
     native = request.native
     if native is None:
-        if route.lacks_chat and request.operation in _CHAT:
+        if route.lacks_chat and OPERATIONS[request.operation].is_written:
             reasons.append(Unusable.NATIVE)
     elif (native.problem is not None or route.lacks_chat) and not route.speaks(native):
         reasons.append(Unusable.NATIVE)

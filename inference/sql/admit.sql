@@ -45,9 +45,9 @@ WITH batch AS (
         model text, private_endpoint_id uuid,
         model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
         attestation_id bigint, request_id text, hold_nano bigint, upstream_hold_nano bigint,
-        held_tokens bigint, limit_subjects uuid[], images int, credits_id bigint,
-        usage_id bigint, key_expires_at timestamptz, routing_version bigint,
-        catalog_version bigint
+        held_tokens bigint, limit_subjects uuid[], images int, units jsonb,
+        credits_id bigint, usage_id bigint, key_expires_at timestamptz,
+        routing_version bigint, catalog_version bigint
     )
 ),
 
@@ -217,8 +217,10 @@ stored AS (
 ),
 
 journals AS (
-    INSERT INTO inference_journal (generation_id, prompt_tokens, completion_tokens, images, beat_at)
-    SELECT id, 0, 0, coalesce(images, 0), now() FROM accepted
+    INSERT INTO inference_journal (
+        generation_id, prompt_tokens, completion_tokens, images, units, beat_at
+    )
+    SELECT id, 0, 0, coalesce(images, 0), units, now() FROM accepted
 )
 
 SELECT

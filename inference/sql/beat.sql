@@ -4,7 +4,8 @@
 -- sweeper believes the silence of a worker only after heartbeats have arrived for a whole lease.
 --
 -- Parameters: $1 double precision, the seconds without a heartbeat that make a gap.
--- Returns: one row with the database's time.
+-- Returns: one row with the database's time, and a text that names the cluster, the database and
+--          the start of the server. It changes when the database was restored.
 --
 -- Lock order: the row of inference_uptime. A locked row is skipped: it is the same information.
 WITH made AS (
@@ -30,4 +31,11 @@ stamped AS (
     WHERE u.id = l.id
 )
 
-SELECT now() AS read_at
+SELECT
+    now() AS read_at,
+    concat_ws(
+        '/',
+        (SELECT c.system_identifier FROM pg_control_system() AS c),
+        (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
+        extract(EPOCH FROM pg_postmaster_start_time())
+    ) AS server

@@ -57,6 +57,14 @@ class Route:
     method: str
     path: str
     view: type[APIView]
+    action: str
+
+    @property
+    def permissions(self) -> list[type[Any]]:
+        """Returns what the view asks of a key for this method."""
+        view: Any = self.view()
+        view.action = self.action
+        return [type(permission) for permission in view.get_permissions()]
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -83,8 +91,8 @@ def _routes() -> list[Route]:
             name: name for name in callback.cls.http_method_names if hasattr(callback.cls, name)
         }
         found += [
-            Route(method.upper(), path, callback.cls)
-            for method in methods
+            Route(method.upper(), path, callback.cls, action)
+            for method, action in methods.items()
             if method not in ("head", "options")
         ]
     return sorted(found, key=str)
@@ -169,7 +177,7 @@ def test_the_table_has_routes() -> None:
 
 @pytest.mark.parametrize("route", ALL_ROUTES, ids=str)
 def test_every_route_declares_its_key_type(route: Route) -> None:
-    permissions = list(route.view.permission_classes)
+    permissions = route.permissions
     if str(route) in PUBLIC:
         assert route.view.authentication_classes == []
     elif str(route) in OPEN:
@@ -185,7 +193,7 @@ def test_every_route_gives_every_actor_the_expected_status(
     keys: dict[str, str | None], route: Route, actor: str
 ) -> None:
     expected: int | str = ACTORS[actor]
-    if actor == "inference" and route.view.permission_classes == [AnyKey]:
+    if actor == "inference" and route.permissions == [AnyKey]:
         expected = ADMITTED
     if actor in ("none", "inference") and str(route) in OPEN:
         expected = ADMITTED
@@ -239,7 +247,7 @@ def test_no_route_reads_a_body_before_it_knows_the_caller(
 def test_no_management_route_reads_the_body_of_an_inference_key(tenant: Tenant) -> None:
     client = factories.client(tenant.api_key)
     for route in KEYED_ROUTES:
-        if route.method != "GET" and route.view.permission_classes == [ManagementKey]:
+        if route.method != "GET" and route.permissions == [ManagementKey]:
             path = re.sub(r"\{\w+\}", str(uuid4()), route.path)
             body = {"wsgi.input": Unreadable(), "CONTENT_LENGTH": "9"}
             response = client.generic(route.method, path, "x", "application/json", **body)

@@ -11,6 +11,7 @@ served before and both hosts refused it afterwards.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -26,6 +27,7 @@ import tests.support.embedded  # noqa: F401 - starts a database of its own, befo
 django.setup()
 
 from tests.support.bulkheads.authority import Race, make_rights
+from tests.support.database.pooler import pool_services
 from tests.support.inference.site import Site, own_site
 from tests.support.ledger import differences
 from tests.support.processes import serve
@@ -34,14 +36,14 @@ from tests.support.processes import serve
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.authority", description=__doc__)
     parser.add_argument("--each", type=int, default=200)
+    parser.add_argument("--pooled", action="store_true")
     options = parser.parse_args()
     print(f"{'change':<10}{'rights':>8}{'requests':>10}{'served':>8}{'refused':>9}{'stale':>7}"
           f"{'other':>7}{'seconds':>9}")  # fmt: skip
-    with (
-        own_site() as site,
-        serve(LOG_LEVEL="WARNING") as one,
-        serve(LOG_LEVEL="WARNING") as other,
-    ):
+    with own_site() as site, contextlib.ExitStack() as stack:
+        if options.pooled:
+            stack.enter_context(pool_services(os.environ["DATABASE_URL"]))
+        one, other = (stack.enter_context(serve(LOG_LEVEL="WARNING")) for _ in range(2))
         hosts = (one.address, other.address)
         kinds = ("disable", "revoke", "tighten", "spend")
         results = [_race(site, hosts, kind, options.each) for kind in kinds]

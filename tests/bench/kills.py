@@ -4,7 +4,7 @@ Two workers serve streams of some seconds, and ``work`` sweeps beside them. Each
 a worker that has at least five admitted streams. Afterwards every stream is compared with the
 ledger. Exits with 1 if a hold stayed open, a generation was charged twice or wrongly, text was
 delivered more than a journal's interval before a kill and not billed, or the ledger contradicts
-itself.
+itself. With ``--pooled`` the workers and ``work`` reach the database through PgBouncer.
 """
 
 # ruff: noqa: E402
@@ -12,6 +12,7 @@ itself.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -30,6 +31,7 @@ import subprocess
 
 from tests.support import factories
 from tests.support.bulkheads.kills import BEHAVIOUR, LEASE, LOADED, PRICES, StreamsUnderFire
+from tests.support.database.pooler import pool_services
 from tests.support.inference.site import Site, own_site
 from tests.support.ledger import differences
 from tests.support.processes import MANAGE, environment, manage, serve
@@ -41,8 +43,11 @@ _UNBILLED_SECONDS = 1.0 + 1.5
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.kills", description=__doc__)
     parser.add_argument("--times", type=int, default=200)
+    parser.add_argument("--pooled", action="store_true")
     options = parser.parse_args()
-    with own_site() as site:
+    with own_site() as site, contextlib.ExitStack() as stack:
+        if options.pooled:
+            stack.enter_context(pool_services(os.environ["DATABASE_URL"]))
         site.publish(BEHAVIOUR, price=factories.make_price(*PRICES))
         sys.exit(_run(site, options.times))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -138,7 +139,7 @@ def test_dialog_lists_all_organizations_that_named_the_sender_and_preselects_non
     text = operator.get(url(Deposit.objects.get(), "credit")).content.decode()
     for top_up, name in zip(top_ups, ("Acme", "&lt;b&gt;Thief&lt;/b&gt;"), strict=True):
         asked = f"{name} ({top_up.organization_id}) asked for {top_up.amount_text} at "
-        assert f"{asked}{top_up.created_at:%Y-%m-%d %H:%M:%S}: open." in text
+        assert f"{asked}{top_up.created_at:%Y-%m-%d %H:%M:%S} UTC: open." in text
         assert f'value="{top_up.organization_id}"' not in text
 
 
@@ -253,6 +254,7 @@ def test_lists_run_a_constant_number_of_queries(
             token.pay(top_up.units)
         look(chain)
         for name in ("topup", "deposit", "chainstate", "transfer", "account"):
+            cache.clear()
             with CaptureQueriesContext(connection) as queries:
                 operator.get(reverse(f"admin:billing_{name}_changelist"))
             counts.append(len(queries))

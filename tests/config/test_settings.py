@@ -209,3 +209,39 @@ def test_the_rule_for_the_hosts_of_credentials_is_one_of_three() -> None:
     done = read("settings.CREDENTIALS_REQUIRE_HOSTS", CREDENTIALS_REQUIRE_HOSTS="first_use")
     assert done.returncode != 0
     assert "CREDENTIALS_REQUIRE_HOSTS must be one of first-use, named, off." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [
+        ("", ["", 25, "", "", False, False]),
+        ("smtp://mail.example.com", ["mail.example.com", 25, "", "", False, False]),
+        (
+            "smtp+tls://ann%40example.com:pass%2Fword@mail.example.com",
+            ["mail.example.com", 587, "ann@example.com", "pass/word", False, True],
+        ),
+        ("smtps://mail.example.com:4465/", ["mail.example.com", 4465, "", "", True, False]),
+    ],
+)
+def test_a_mail_server_is_a_url(url: str, wanted: list[object]) -> None:
+    names = ("HOST", "PORT", "HOST_USER", "HOST_PASSWORD", "USE_SSL", "USE_TLS")
+    values = ", ".join(f"settings.EMAIL_{name}" for name in names)
+    sender = "Causeway <causeway@example.com>"
+    done = read(f"[{values}]", EMAIL_URL=url, DEFAULT_FROM_EMAIL=sender)
+    assert json.loads(done.stdout) == wanted
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"EMAIL_URL": "mail.example.com"}, "EMAIL_URL: must be smtp://"),
+        ({"EMAIL_URL": "https://mail.example.com"}, "EMAIL_URL: must be smtp://"),
+        ({"EMAIL_URL": "smtp://mail.example.com:port"}, "EMAIL_URL: "),
+        ({"EMAIL_URL": "smtp://mail.example.com"}, "DEFAULT_FROM_EMAIL is not: it is the sender"),
+        ({"DEFAULT_FROM_EMAIL": "nobody"}, "DEFAULT_FROM_EMAIL: must be an address"),
+    ],
+)
+def test_a_wrong_mail_setting_is_refused_by_name(variables: dict[str, str], text: str) -> None:
+    done = read("settings.EMAIL_HOST", **variables)
+    assert done.returncode != 0
+    assert text in done.stderr.splitlines()[-1]

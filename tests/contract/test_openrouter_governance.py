@@ -1,16 +1,18 @@
-"""The public Python SDK manages workspaces, guardrails and the organization."""
+"""The public Python SDK manages workspaces, guardrails, destinations and the organization."""
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from typing import Any
 
 import pytest
 from openrouter import OpenRouter, errors
 
-from accounts.models import ApiKey, Member
+from accounts.models import ApiKey, BroadcastDestination, Member
 from config.secrets import digest_api_key
 from tests.support import factories
+from tests.support.broadcast.destinations import MASK, SECRET
 from tests.support.contract.clients import MakeOpenRouter
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_member
@@ -28,6 +30,7 @@ OPERATIONS = {
         "list_member_assignments",
     ],
     "organization": ["list_members", "get_settings", "update_settings"],
+    "observability": ["list", "create", "get", "update", "delete"],
     "presets": [
         "list", "get", "create_presets_chat_completions", "create_presets_messages",
         "create_presets_responses", "list_versions", "get_version",
@@ -103,9 +106,9 @@ def test_a_workspace_is_created_changed_and_deleted(
 
 def test_a_setting_that_nothing_reads_is_refused_by_name(manager: OpenRouter) -> None:
     with pytest.raises(errors.BadRequestResponseError) as caught:
-        manager.workspaces.update(id="default", is_observability_broadcast_enabled=True)
+        manager.workspaces.update(id="default", is_data_discount_logging_enabled=True)
     assert caught.value.data.error.metadata["fields"] == {
-        "is_observability_broadcast_enabled": "This service does not do this yet. Leave it out."
+        "is_data_discount_logging_enabled": "This service does not do this yet. Leave it out."
     }
 
 
@@ -359,3 +362,101 @@ def test_management_operations_refuse_an_inference_key(
         with pytest.raises(errors.OpenRouterError) as caught:
             call()
         assert caught.value.status_code == 403
+
+
+RECEIVER: dict[str, Any] = {
+    "endpoint": "https://otel.example/v1/traces",
+    "headers": {"Authorization": SECRET},
+}
+FILTER_RULES: dict[str, Any] = {
+    "groups": [
+        {
+            "logic": "or",
+            "rules": [
+                {"field": "model", "operator": "starts_with", "value": "acme/"},
+                {"field": "total_cost", "operator": "gt", "value": 0.5},
+                {"field": "session_id", "operator": "exists"},
+            ],
+        }
+    ]
+}
+
+
+def make_traces(manager: OpenRouter, **fields: Any) -> Any:
+    fields = {"name": "Traces", "type_": "otel-collector", "config": RECEIVER, **fields}
+    return manager.observability.create(**{"privacy_mode": True, **fields}).data
+
+
+def test_a_destination_is_created_shown_changed_and_deleted(
+    manager: OpenRouter, tenant: Tenant
+) -> None:
+    observability, key = manager.observability, make_key(tenant)
+    made = make_traces(
+        manager,
+        api_key_hashes=[key.digest],
+        broadcast_generation_cost=True,
+        filter_rules=FILTER_RULES,
+        regions=["eu"] if "regions" in inspect.signature(observability.create).parameters else None,
+        sampling_rate=0.5,
+    )
+    assert made.type == "otel-collector"
+    assert made.config.model_dump() == {**RECEIVER, "headers": {"Authorization": MASK}}
+    assert (made.name, made.enabled, made.privacy_mode, made.sampling_rate) == (
+        "Traces", True, True, 0.5,
+    )  # fmt: skip
+    assert (made.broadcast_generation_cost, made.broadcast_generation_identity) == (True, False)
+    assert made.workspace_id == str(tenant.workspace.pk)
+    assert made.api_key_hashes == [key.digest]
+    assert made.filter_rules.groups[0].rules[1].value == 0.5
+    assert observability.get(id=made.id).data == made
+
+    changed = observability.update(
+        id=made.id, name="More", enabled=False, api_key_hashes=None, filter_rules=None,
+        config={"headers": {"Authorization": MASK, "X-Data": "a"}},
+    ).data  # fmt: skip
+    assert (changed.name, changed.enabled, changed.filter_rules) == ("More", False, None)
+    stored = BroadcastDestination.objects.get()
+    assert stored.receiver().headers == {"Authorization": SECRET, "X-Data": "a"}
+    assert observability.delete(id=made.id).DELETED is True
+    with pytest.raises(errors.NotFoundResponseError):
+        observability.get(id=made.id)
+
+
+def test_pages_of_a_workspace(manager: OpenRouter, tenant: Tenant) -> None:
+    hook = {"url": "https://hooks.example/in", "method": "PUT"}
+    first, second = make_traces(manager), make_traces(manager, type_="webhook", config=hook)
+    page = manager.observability.list(limit=1)
+    assert page is not None
+    assert (page.result.total_count, page.result.data) == (2, [first])
+    following = page.next()
+    assert following is not None
+    assert following.result.data == [second]
+    assert second.config.method == "PUT"
+    named = manager.observability.list(workspace_id=str(tenant.workspace.pk))
+    assert named is not None
+    assert named.result.data == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"type_": "langfuse"}, "type"),
+        ({"config": {"endpoint": "https://10.0.0.1"}}, "config.endpoint"),
+        # What the SDK sends by default: texts are never broadcast.
+        ({"privacy_mode": False}, "privacy_mode"),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(
+    manager: OpenRouter, fields: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(errors.BadRequestResponseError) as caught:
+        make_traces(manager, **fields)
+    assert [*caught.value.data.error.metadata["fields"]] == [field]
+    assert not BroadcastDestination.objects.exists()
+
+
+def test_a_sixth_destination_of_a_type_is_a_conflict(manager: OpenRouter) -> None:
+    for _ in range(5):
+        make_traces(manager)
+    with pytest.raises(errors.ConflictResponseError):
+        make_traces(manager)

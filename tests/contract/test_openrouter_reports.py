@@ -73,7 +73,7 @@ def test_unknown_generations_and_their_contents_are_not_found(
     generation = factories.make_generation(tenant)
     with pytest.raises(errors.NotFoundResponseError, match="does not exist"):
         caller.generations.get_generation(id="gen-1")
-    with pytest.raises(errors.NotFoundResponseError, match="never stores prompts"):
+    with pytest.raises(errors.NotFoundResponseError, match="No input and output"):
         caller.generations.list_generation_content(id=generation.pk)
 
 
@@ -153,3 +153,24 @@ def test_analytics_returns_the_requested_metrics(manager: OpenRouter, tenant: Te
         manager.analytics.query_analytics(
             metrics=["usage"], order_by={"field": "error_rate", "direction": "asc"}
         )
+
+
+def test_the_stored_content_of_a_request_is_read(
+    manager: OpenRouter, caller: OpenRouter, serve: Serve, tenant: Tenant
+) -> None:
+    manager.workspaces.update(
+        id=str(tenant.workspace.pk),
+        is_observability_io_logging_enabled=True,
+        io_logging_sampling_rate=1,
+        io_logging_api_key_ids=None,
+    )
+    answer = caller.chat.send(
+        model=serve("sim-echo"), messages=[{"role": "user", "content": "one two three"}]
+    )
+    for client in (caller, manager):
+        data = client.generations.list_generation_content(id=answer.id).data
+        assert data.model_dump() == {
+            "input": {"messages": [{"role": "user", "content": "one two three"}]},
+            "output": {"completion": "You said: one two three", "reasoning": None},
+            "error": None,
+        }

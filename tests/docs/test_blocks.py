@@ -18,9 +18,12 @@ EXECUTED = {
     # By python -m tests.restore, which takes minutes.
     "docs/backup.md": "__main__",
     "docs/aliases.md": "test_demo_pages",
+    "docs/broadcast.md": "test_demo_pages",
     "docs/clients.md": "test_demo_pages",
     "docs/deploy/index.md": "test_production",
     "docs/dialects.md": "test_demo_pages",
+    "docs/events.md": "test_events_page",
+    "docs/io-logging.md": "test_demo_pages",
     "docs/operating.md": "test_rotation",
 }
 LANGUAGES = {SHELL, PYTHON, "json", "sql", "text"}

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.slow
 README = PROJECT / "README.md"
 PAGES = (
     README,
-    *(PROJECT / "docs" / name for name in ("aliases.md", "clients.md", "dialects.md")),
+    *(
+        PROJECT / "docs" / name
+        for name in ("aliases.md", "broadcast.md", "clients.md", "dialects.md", "io-logging.md")
+    ),
 )
 START, SUITE = "python3 manage.py demo\n", "python3 manage.py test\n"
 

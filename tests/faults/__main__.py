@@ -260,7 +260,8 @@ def run(engine: Engine, site: Site, faults: list[str], logs: list[Path]) -> dict
             callers.wait_for_open_streams(STREAMS // 2)
             begins = [log.stat().st_size for log in logs]
             found[name] = suffer(engine, name, callers, managers, readiness)
-            found[name] |= read_logs(logs, begins, FAULTS[name].reasons)
+            seconds = found[name]["seconds"]
+            found[name] |= read_logs(logs, begins, FAULTS[name].reasons, seconds)
             say(f"{name}: {found[name]}")
     wait_until(lambda: not Journal.objects.exists(), "settlement of everything", 240)
     return describe(callers, managers, site, found)
@@ -304,8 +305,14 @@ def suffer(
     }
 
 
-def read_logs(logs: list[Path], begins: list[int], reasons: frozenset[str]) -> dict[str, Any]:
-    """Returns how often the processes named each reason, and how long their logs are."""
+def read_logs(
+    logs: list[Path], begins: list[int], reasons: frozenset[str], seconds: float
+) -> dict[str, Any]:
+    """Returns how often the processes named each reason, and how long their logs are.
+
+    ``seconds`` is how long the fault lasted: an outage is named again every minute.
+    """
+    most = 2 + int(seconds // 60)
     named, lengths = [], []
     for log, begin in zip(logs, begins, strict=True):
         with log.open() as file:
@@ -319,7 +326,7 @@ def read_logs(logs: list[Path], begins: list[int], reasons: frozenset[str]) -> d
         "lines": lengths,
         # A reason that was quiet for a while is named again.
         "is_named": any(reasons & each.keys() for each in named[: len(SERVICES)])
-        and all(count <= 2 for each in named for count in each.values())
+        and all(count <= most for each in named for count in each.values())
         and max(lengths) <= MOST_LINES,
     }
 

@@ -92,6 +92,7 @@ def make_row(pending: Generation, identity: str, hold: int = 70) -> GenerationRo
         held_tokens=9,
         limit_subjects=None,
         images=0,
+        units=None,
         credits_id=accounts["credits"],
         usage_id=accounts["usage"],
         key_expires_at=None,

@@ -193,10 +193,12 @@ def test_the_list_since_a_time_executes_on_no_earlier_partition(year: None) -> N
     client = Client()
     client.force_login(User.objects.create_superuser("lister"))
     url = reverse("admin:inference_generation_changelist")
-    asked = read_statements(
-        lambda: client.get(url, {"created_at__gte": midnight(far_day()).isoformat()})
-    )
-    assert all_executed(asked) == {each.name for each in list_partitions(TABLE)[5:]}
+    since = {"created_at__gte": midnight(far_day()).isoformat()}
+    answers: list[Any] = []
+    asked = read_statements(lambda: answers.append(client.get(url, since)))
+    assert [answer.status_code for answer in answers] == [200]
+    # Where no row comes from a table that is joined before, PostgreSQL reads no partition at all.
+    assert all_executed(asked) <= {each.name for each in list_partitions(TABLE)[5:]}
 
 
 def test_the_first_day_is_one_lookup_for_each_partition(generation: Generation) -> None:

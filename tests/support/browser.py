@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 from playwright.sync_api import Page, sync_playwright
@@ -32,6 +34,9 @@ _ARGUMENTS: Final = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--no-first-run",
 )  # fmt: skip
+
+
+_RULES: Final = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 
 
 @contextmanager
@@ -96,6 +101,50 @@ def submit_dialog(page: Page, title: str, **fields: str) -> None:
 
 def choose(page: Page, field: str, name: str) -> None:
     """Searches a list for the first word of a name, and takes what has this name."""
-    page.locator(f"[aria-labelledby=select2-id_{field}-container]").click()
+    page.locator(f"#id_{field} + .select2-container").click()
     page.locator(".select2-search__field").press_sequentially(name.split()[0])
     page.get_by_role("option", name=name, exact=True).click()
+
+
+def is_file(page: Page, path: str) -> bool:
+    """Returns whether an address answers with a file, which a browser does not show."""
+    return "attachment" in page.request.get(path).headers.get("content-disposition", "")
+
+
+def set_theme(page: Page, theme: Literal["light", "dark"]) -> None:
+    """Shows a page in light or dark colours; the console's script reads the setting once."""
+    page.emulate_media(color_scheme=theme)
+    page.evaluate(
+        "theme => document.documentElement.classList.toggle('dark', theme === 'dark')", theme
+    )
+
+
+def find_faults(page: Page, *, inside: str = "body", but: str = "") -> list[str]:
+    """Returns the serious and critical findings of axe-core in the light and the dark colours."""
+    place: dict[str, Any] = {"include": [[inside]], "exclude": [[but]] if but else []}
+    found = []
+    themes: tuple[tuple[Literal["light", "dark"], Any], ...] = (
+        ("light", _RULES),
+        ("dark", ["color-contrast"]),
+    )
+    for theme, rules in themes:
+        set_theme(page, theme)
+        options = {"resultTypes": ["violations"], "runOnly": rules}
+        page.evaluate(_read_axe())
+        run = "async ([place, options]) => (await axe.run(place, options)).violations"
+        results = page.evaluate(run, [place, options])
+        found += [
+            f"{theme} {rule['id']} {node['target'][0]}: {node['failureSummary']}"
+            for rule in results
+            for node in rule["nodes"]
+            if node["impact"] in ("serious", "critical")
+        ]
+    return found
+
+
+@cache
+def _read_axe() -> str:
+    """Returns the script of axe-core, which a package for Playwright carries."""
+    found = find_spec("axe_playwright_python")
+    assert found is not None, "axe-core is missing: run `python3 manage.py test --version`."
+    return Path(str(found.origin)).with_name("axe.min.js").read_text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,17 +22,22 @@ from accounts.models import (
     Cell,
     DirectoryEntry,
     Organization,
+    Subscription,
 )
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from catalog.models import ModelAlias
 from config.audit import context as audit
+from config.bulk.report import PlanRow
+from config.changes.kinds import Kind
+from config.changes.proposals import Proposal, propose
 from config.console.apps import discover_pages
 from config.console.sign_in.models import SignInLimit
 from config.credentials import Secret
-from config.models import Departure
+from config.models import ChangeRule, Departure, Event
 from endusers.models import EndUser
 from inference.models import Feedback
 from tests.support import factories
+from tests.support.broadcast.destinations import make_destination
 from tests.support.catalogue import make_proposal
 from tests.support.database.snapshots import MEASUREMENTS
 from tests.support.factories import Tenant
@@ -50,8 +57,12 @@ SECOND_FACTOR = "c0ffee" * 6
 STATUSES = {
     "login": 302,
     "logout": 405,
+    "saved_views": 405,
     "view_on_site": 404,
     "": 302,
+    "accounts_guardrail_try_filters": 405,
+    "accounts_guardrail_backtest": 405,
+    "accounts_guardrail_backtest_new": 405,
     **{
         f"{model}_delete": 403
         for model in (
@@ -62,6 +73,9 @@ STATUSES = {
             "accounts_member",
             "accounts_guardrail",
             "accounts_preset",
+            "accounts_subscription",
+            "accounts_delivery",
+            "accounts_broadcastdestination",
             "accounts_cell",
             "accounts_directoryentry",
             "catalog_provider",
@@ -84,6 +98,9 @@ STATUSES = {
             "billing_chainstate",
             "config_auditentry",
             "config_departure",
+            "config_event",
+            "config_changeset",
+            "config_changerule",
             "config_signinlimit",
             "otp_totp_totpdevice",
         )
@@ -92,6 +109,7 @@ STATUSES = {
         f"{model}_add": 403
         for model in (
             "accounts_directoryentry",
+            "accounts_delivery",
             "catalog_priceversion",
             "catalog_catalogproposal",
             "endpoints_validation",
@@ -106,6 +124,9 @@ STATUSES = {
             "billing_chainstate",
             "config_auditentry",
             "config_departure",
+            "config_event",
+            "config_changeset",
+            "config_changerule",
             "config_signinlimit",
             "otp_totp_totpdevice",
         )
@@ -140,6 +161,9 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         "amount_nano": 5_000_123_000,
     }
     now = timezone.now()
+    subscription, _ = Subscription.objects.create_subscription(
+        organization=tenant.organization, form="slack", url=f"https://chat.example.com/{SECRET}"
+    )
     top_up = TopUp.objects.create(
         organization=tenant.organization, expires_at=now, payable_until=now, **payment
     )
@@ -162,6 +186,10 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         make_member(tenant.organization),
         make_guardrail(tenant.workspace),
         make_preset(tenant.workspace),
+        make_destination(
+            tenant.workspace,
+            {"endpoint": "https://otel.example", "headers": {"Authorization": SECRET}},
+        ),
         Cell.objects.create_cell(name="north", base_url="https://north.example.com"),
         DirectoryEntry.objects.get(organization_id=tenant.organization.pk),
         provider,
@@ -189,7 +217,24 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         TOTPDevice.objects.create(user=somebody, name="app", key=SECOND_FACTOR),
         SignInLimit.objects.create(scope="address", network="::1", failures=1, resets_at=now),
         audit.record_import("ann", "test", organization_id=None, counts={"created": 1}),
+        ChangeRule.objects.get_or_create(kind=Kind.PRICES)[0],
+        propose(
+            Proposal(
+                Kind.PRICES,
+                "price",
+                "catalog.modelendpoint",
+                "catalog.change_modelendpoint",
+                str(public),
+                str(public.pk),
+                changes=[PlanRow("endpoint", str(public), "update", ())],
+            ),
+            by="operator ann",
+            reason="A test.",
+        ),
         Departure.objects.create(kind="audit", end=timezone.now(), files=[], seal="0"),
+        Event.objects.order_by("pk")[0],
+        subscription,
+        subscription.send_test(),
     )
     return {row._meta.label_lower: row for row in rows}
 
@@ -221,6 +266,13 @@ def fingerprint() -> dict[str, Any]:
 
 def messages_of(response: Any) -> list[str]:
     return [str(message) for message in response.context["messages"]]
+
+
+def report_of(response: Any) -> list[str]:
+    """Returns the summary of a bulk action and the lines of its details, sorted."""
+    [message] = messages_of(response)
+    summary, *lines = re.findall(r"<(?:p|li)>(.*?)</(?:p|li)>", message)
+    return [html.unescape(text) for text in (summary, *sorted(lines))]
 
 
 def urls(world: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,10 @@ def _plain(request: HttpRequest) -> NoReturn:
     raise ZeroDivisionError("a secret detail")
 
 
+def _database(request: HttpRequest) -> NoReturn:
+    raise OperationalError("a secret detail")
+
+
 class _Rest(APIView):
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -27,8 +31,10 @@ class _Rest(APIView):
 
 urlpatterns = [
     path("plain", _plain),
+    path("admin/plain", _plain),
+    path("admin/database", _database),
     path("rest", _Rest.as_view()),
     path("rest-database", _Rest.as_view(failure=OperationalError)),
 ]
 
-handler500 = "config.api.handler.server_error"
+handler500 = "config.pages.handlers.server_error"

@@ -20,12 +20,14 @@ import requests
 from django.db import connection
 
 MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
+# The variable that names the pooler before the database of every service.
+POOLER_ADDRESS = "CAUSEWAY_TEST_POOLER_ADDRESS"
 
 
 def environment(**changes: str) -> dict[str, str]:
     """The environment of this run, with the test's own database in place of the first one."""
     parts = urlsplit(os.environ["DATABASE_URL"])
-    if pooler := os.environ.get("CAUSEWAY_TEST_POOLER_ADDRESS"):
+    if pooler := os.environ.get(POOLER_ADDRESS):
         parts = parts._replace(netloc=f"{parts.username}@{pooler}", query="")
     url = urlunsplit(parts._replace(path=f"/{connection.settings_dict['NAME']}"))
     return {**os.environ, "DATABASE_URL": url, "DRAIN_SECONDS": "0", **changes}

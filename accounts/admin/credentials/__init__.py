@@ -16,7 +16,10 @@ from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organizat
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
+from config.api.errors import Conflict
 from config.api.text import parse_uuid
+from config.changes.kinds import FourEyes, Kind
+from config.changes.proposals import Difference
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin
 from config.console.forms import ConsoleForm, SecretField
@@ -149,11 +152,26 @@ _LIMITS_HELP: Final = (
 _BYOK_DECLARED: Final = ("declared_region", "declared_zdr")
 
 
+def _describe_rotation(credential: ByokCredential, form: Any) -> list[Difference]:
+    """Returns what a rotation changes; raises Conflict for one that calls upstreams first.
+
+    An approval is one transaction, which must not wait for the network.
+    """
+    given = form.cleaned_data
+    if given["revalidate"]:
+        raise Conflict(
+            "Another operator must approve this, and endpoints cannot be validated then. Nothing "
+            "was changed. Leave it out, and validate the endpoints after the approval."
+        )
+    return [Difference("Secret", credential.label, f"a new secret, {given['secret'].label}")]
+
+
 @admin.register(ByokCredential)
 class ByokCredentialAdmin(CredentialHosts, ConsoleAdmin):
     """Lists the credentials of organizations; a secret can be written but not read."""
 
     form = ByokForm
+    form_guard = FourEyes((Kind.CREDENTIALS,), guards_new_rows=True)
     list_display = (
         "provider_slug", "name", "label", "status", "organization", "scope", "use",
         "sort_order", "created_at",
@@ -263,6 +281,7 @@ class ByokCredentialAdmin(CredentialHosts, ConsoleAdmin):
         permission="remove",
         icon="delete",
         danger=True,
+        four_eyes=FourEyes((Kind.DELETIONS,), "accounts.delete_byokcredential"),
     )
     def remove(self, request: HttpRequest, credential: ByokCredential, form: Any) -> Message:
         credential.remove()
@@ -278,6 +297,9 @@ class ByokCredentialAdmin(CredentialHosts, ConsoleAdmin):
         permission="rotate",
         icon="autorenew",
         form=RotateDialog,
+        four_eyes=FourEyes(
+            (Kind.CREDENTIALS,), "accounts.change_byokcredential", describe=_describe_rotation
+        ),
     )
     def rotate(self, request: HttpRequest, credential: ByokCredential, form: Any) -> Message:
         secret = form.cleaned_data["secret"]

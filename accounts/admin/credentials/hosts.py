@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Final
 
 from django.db.models import Count, Max
-from django.utils.formats import date_format
 from django.utils.html import format_html_join
-from django.utils.timezone import localtime
 
 from accounts.hosts import HostRule
 from accounts.models import ByokCredential
 from catalog.models import DialectName, Provider
+from config.clocks.writing import write_time
 from config.console.unfold import display
 from endpoints.models import PrivateEndpoint, Validation
 
@@ -48,7 +46,7 @@ class CredentialHosts:
                 endpoint.host, (endpoint.validation.created_at, f"endpoint: {endpoint}")
             )
         rows = sorted(found.items(), key=lambda row: row[1], reverse=True)
-        lines = ((host, _moment(last), what) for host, (last, what) in rows)
+        lines = ((host, write_time(last), what) for host, (last, what) in rows)
         return format_html_join("", "<div>{}, last at {} ({})</div>", lines) or "no host yet"
 
 
@@ -71,7 +69,3 @@ def _destinations(credential: ByokCredential) -> Iterator[str]:
             domain = scope.removeprefix(".")
             extent = " and its subdomains" if scope.startswith(".") else ""
             yield f"{domain}{extent} (first use)"
-
-
-def _moment(at: datetime) -> str:
-    return date_format(localtime(at), "Y-m-d H:i:s")

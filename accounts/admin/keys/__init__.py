@@ -26,6 +26,7 @@ from config.console.forms import ConsoleForm
 from config.console.unfold import display
 from config.credentials import Secret
 from config.server.regions import region_of_host
+from inference.admin.texts import DeleteTexts
 from inference.reports.usage import subjects
 from inference.reports.usage.panel import Subject, UsagePanel
 
@@ -83,8 +84,9 @@ class ApiKeyForm(ConsoleForm):
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(
-    UsagePanel, KeyActions, MeterColumns, CancelledColumn, RateLimitedAdmin, ConsoleAdmin
-):
+    UsagePanel, KeyActions, DeleteTexts, MeterColumns, CancelledColumn, RateLimitedAdmin,
+    ConsoleAdmin,
+):  # fmt: skip
     """Lists the API keys; a key is shown once, in the response to its creation."""
 
     list_display = (

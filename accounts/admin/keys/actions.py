@@ -13,7 +13,7 @@ from accounts.models import ApiKey, LimitReset
 from config.console.actions import Message, bulk_action, transition
 from config.console.formatting import nano_dollars
 from config.console.unfold import Dialog, SelectWidget
-from inference.reports.usage.consequences import foresee_key
+from inference.reports.usage.consequences import foresee_key, foresee_keys
 
 
 class LimitDialog(Dialog):
@@ -51,7 +51,7 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
     """Adds the transitions of a key: limit, pause, resume and revoke, singly or for many."""
 
     actions = ("pause_selected", "resume_selected", "revoke_selected")
-    actions_detail = ("limit_spending", "limit_rates", "pause", "resume", "revoke")
+    actions_detail = ("limit_spending", "limit_rates", "pause", "resume", "revoke", "delete_texts")
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
         """Returns the actions that the state allows; the model checks it again under a lock."""
@@ -128,6 +128,7 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
         question="Pause these keys? Every request with them is refused from now on, until you "
         "resume them.",
         permission="revoke",
+        foresee=foresee_keys,
     )
     def pause_selected(self, request: HttpRequest, key: ApiKey) -> None:
         key.pause()
@@ -145,6 +146,7 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
         question="Revoke these keys? Every request with them is refused from now on. This cannot "
         "be undone.",
         permission="revoke",
+        foresee=foresee_keys,
     )
     def revoke_selected(self, request: HttpRequest, key: ApiKey) -> None:
         key.revoke()

@@ -19,6 +19,7 @@ from billing.models import Meter
 from catalog.aliases.resolution import Origin, quote_name
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
+from config.clocks.writing import write_minute
 from config.console.formatting import nano_dollars, render_table
 from config.console.unfold import SelectWidget, TextWidget
 from inference.admission.explain import describe_policy, explain
@@ -121,7 +122,7 @@ def _render_budgets(key: ApiKey) -> str:
                 nano_dollars(budget.spent_nano(meter, now.date())),
                 nano_dollars(budget.held_nano(meter)),
                 nano_dollars(budget.limit_nano),
-                "never" if resets_at is None else f"{resets_at:%Y-%m-%d\xa0%H:%M}\xa0UTC",
+                "never" if resets_at is None else write_minute(resets_at).replace(" ", "\xa0"),
             )
         )
     headers = ("Budget of", "Spent", "Held", "Limit", "Resets at")

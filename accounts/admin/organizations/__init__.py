@@ -21,13 +21,16 @@ from accounts.admin.organizations.suspension import SuspensionActions
 from accounts.admin.rate_limits import RateLimitedAdmin
 from accounts.models import Organization, Workspace
 from billing import grants
+from config.changes.kinds import FourEyes, Kind
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
 from config.console.forms import NoteField
 from config.console.unfold import Dialog, TabularInline, display
+from inference.admin.texts import DeleteTexts
 from inference.reports.usage import subjects
 from inference.reports.usage.panel import Subject, UsagePanel
+from inference.watch.anomalies import find_anomalies
 
 
 class WorkspaceInline(ReadOnlyInline, TabularInline):
@@ -57,11 +60,16 @@ class GrantDialog(Dialog):
 
 @admin.register(Organization)
 class OrganizationAdmin(
-    OrganizationColumns, SuspensionActions, UsagePanel, RateLimitedAdmin, ConsoleAdmin
-):
+    OrganizationColumns, SuspensionActions, DeleteTexts, UsagePanel, RateLimitedAdmin,
+    ConsoleAdmin,
+):  # fmt: skip
     """Lists the organizations, which own keys, endpoints and end users."""
 
     form = CatalogueForm
+    form_guard = FourEyes(
+        (Kind.GUARDRAILS,),
+        fields=("requires_zdr", "forbids_training", "allowed_providers", "ignored_providers"),
+    )
     list_display = (
         "name", "slug", "state", "balance", "spent", "last_activity", "limit", "created_at",
     )  # fmt: skip
@@ -69,7 +77,7 @@ class OrganizationAdmin(
     search_fields = ("name", "slug")
     ordering = ("name",)
     inlines = (WorkspaceInline,)
-    actions_detail = ("grant", "limit_rates", "suspend", "resume")
+    actions_detail = ("grant", "limit_rates", "suspend", "resume", "delete_texts")
     empty_hint = (
         "Add an organization. It gets a default workspace; then add keys and grant credits."
     )
@@ -130,6 +138,8 @@ class OrganizationAdmin(
     ) -> Any:
         if (organization := kwargs.get("obj")) is not None:
             context["overview"] = build_overview(request, organization)
+            if request.user.has_perm("inference.view_generation"):
+                context["anomalies"] = find_anomalies(organization.pk)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def has_grant_permission(self, request: HttpRequest, obj: Any = None) -> bool:

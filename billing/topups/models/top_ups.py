@@ -8,11 +8,12 @@ import uuid
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
+import pgtrigger
 from django.conf import settings
 from django.db import connection, models, transaction
 from django.db.models import Q
 
-from accounts.models import Organization
+from accounts.models import Organization, StayStill
 from billing.topups.chains import Chain, Token
 from billing.topups.models.chain_states import ChainState, chain_name
 from billing.topups.models.units import UnitsField, token_text
@@ -143,7 +144,11 @@ class TopUp(IdempotentModel, StatefulModel):
         REVIEW = "review", "review"
 
     organization = models.ForeignKey(
-        Organization, on_delete=models.PROTECT, related_name="top_ups", editable=False
+        Organization,
+        on_delete=models.PROTECT,
+        related_name="top_ups",
+        editable=False,
+        db_index=False,
     )
     status = models.CharField(max_length=16, choices=Status, default=Status.OPEN, editable=False)
     amount_nano = models.BigIntegerField(
@@ -204,7 +209,7 @@ class TopUp(IdempotentModel, StatefulModel):
                 name="top_up_confirmation_stamp",
             ),
         ]
-        triggers = [Audit(ignored=("request_fingerprint",))]
+        triggers = [StayStill(pgtrigger.Insert), Audit(ignored=("request_fingerprint",))]
 
     def __str__(self) -> str:
         return f"{self.amount_text} on {chain_name(self.chain_id)}"

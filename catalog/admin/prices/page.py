@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -20,12 +22,16 @@ from catalog.admin.prices.forms import (
     describe_problem,
     list_variants,
 )
-from catalog.pricing import Price, dump_rules
+from catalog.models import require_basis
+from catalog.pricing import RATES, Price, dump_rules, load_rules
 from catalog.pricing.contract import InvalidPricing, Line, Pricing, read_price
 from catalog.pricing.rules import COLUMNS
 from catalog.sync.plans.columns import find_price_changes
 from config.api.errors import GatewayError
 from config.bulk.report import PlanRow, RowOutcome
+from config.changes.kinds import FourEyes, Kind
+from config.changes.models import ChangeSet
+from config.changes.proposals import PRICE, REASON
 from config.console.unfold import unfold_action
 
 _LINE: Final = re.compile(r"lines\[([0-9]+)\]\.?(?:conditions\.?)?(\w*)")
@@ -56,7 +62,10 @@ class PricePage:
         editor = _Editor(endpoint.price.price, request)
         if request.method == "POST" and "add" not in request.POST and editor.is_valid():
             if _is_seen(request, editor.price) and "save" in request.POST:
+                kind = self.find_demand_of_price()
                 try:
+                    if kind is not None:
+                        return self._propose_price(request, endpoint, editor, kind)
                     has_changed = endpoint.reprice(editor.price, basis=_read_basis(request))
                 except GatewayError as exc:
                     return self._show_price(request, endpoint, editor, refusal=exc.message)
@@ -65,6 +74,46 @@ class PricePage:
                 return HttpResponseRedirect(self.url_of(request, endpoint))
             return self._show_price(request, endpoint, editor, is_preview=True)
         return self._show_price(request, endpoint, editor)
+
+    def find_demand_of_price(self: Any) -> Kind | None:
+        """Returns the kind by which another operator must approve a price now."""
+        return FourEyes((Kind.PRICES,)).find_demand(None)
+
+    def _propose_price(
+        self: Any, request: HttpRequest, endpoint: Any, editor: _Editor, kind: Kind
+    ) -> Any:
+        basis = _read_basis(request)
+        require_basis(endpoint.price_id, basis)
+        stored = endpoint.price.price
+        if editor.price == stored:
+            self.message_user(request, "The price is the same.", messages.SUCCESS)
+            return HttpResponseRedirect(self.url_of(request, endpoint))
+        proposal = self.make_proposal(
+            endpoint,
+            kind,
+            PRICE,
+            needs=f"{self.opts.app_label}.change_{self.opts.model_name}",
+            arguments={"price": write_price(editor.price)},
+            changes=find_price_changes(stored, editor.price),
+        )
+        return self.propose(request, proposal)
+
+    def read_change_state(self: Any, operation: str, row: Any) -> dict[str, str]:
+        if operation == PRICE:
+            return {"price_id": str(row.price_id)}
+        return super().read_change_state(operation, row)  # type: ignore[misc,no-any-return]
+
+    def may_apply_change(self: Any, request: HttpRequest, operation: str, target: Any) -> bool:
+        if operation == PRICE:
+            return bool(self.has_reprice_permission(request, target))
+        return super().may_apply_change(request, operation, target)  # type: ignore[misc,no-any-return]
+
+    def apply_change(self: Any, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:
+        if change_set.operation != PRICE:
+            return super().apply_change(request, change_set, target)  # type: ignore[misc,no-any-return]
+        price = parse_price(change_set.arguments["price"])
+        has_changed = target.reprice(price, basis=int(change_set.state["price_id"]))
+        return "The new price is saved." if has_changed else "The price is the same."
 
     def _show_price(
         self: Any,
@@ -101,6 +150,8 @@ class PricePage:
                 "variants": list_variants(),
                 "basis": _read_basis(request) or endpoint.price_id,
                 "refusal": refusal,
+                "demand": self.find_demand_of_price(),
+                "reason": request.POST.get(REASON, ""),
                 "is_preview": is_preview,
                 **context,
             },
@@ -162,6 +213,23 @@ class _Editor:
                 form.add_error(field, text)
             else:
                 self.rates.add_error(place_of.get(path), text)
+
+
+def write_price(price: Price) -> dict[str, Any]:
+    """Returns a price as JSON that loses no digit."""
+    rates = {name: getattr(price, name) for name in RATES}
+    texts = {name: None if rate is None else str(rate) for name, rate in rates.items()}
+    return {**texts, "discount": str(price.discount), "rules": dump_rules(price.rules)}
+
+
+def parse_price(stored: Mapping[str, Any]) -> Price:
+    """Returns the price that :func:`write_price` wrote."""
+    rates = {
+        name: None if text is None else Decimal(text)
+        for name, text in stored.items()
+        if name != "rules"
+    }
+    return Price(**rates, rules=load_rules(stored["rules"]))  # type: ignore[arg-type]
 
 
 def _digest(price: Price) -> str:

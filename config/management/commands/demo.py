@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import fcntl
 import json
+import logging
 import os
 import secrets
 import signal
@@ -68,7 +69,13 @@ class Command(JSONCommand):
     help = "Runs the whole service on this machine, with a simulated upstream provider."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--port", type=port_number, default=8000, metavar="N")
+        parser.add_argument(
+            "--port",
+            type=port_number,
+            default=8000,
+            metavar="N",
+            help="the port of the console and the API (default 8000); 0 takes a free one",
+        )
         parser.add_argument(
             "--data-dir",
             metavar="DIR",
@@ -78,8 +85,9 @@ class Command(JSONCommand):
         super().add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        port = options["port"]
-        listen(HOST, port).close()
+        listener = listen(HOST, options["port"])
+        port: int = listener.getsockname()[1]
+        listener.close()
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         try:
@@ -92,7 +100,8 @@ class Command(JSONCommand):
 
     def _run(self, port: int, *, as_json: bool, once: bool) -> None:
         self.note("Preparing the database …")
-        call_command("migrate", verbosity=0, interactive=False)
+        with _hide_progress():
+            call_command("migrate", verbosity=0, interactive=False)
         self._import_bundled_catalogue()
         state = _State.load(settings.DATA_DIR / "demo.json")
         with self._run_provider(state) as simulator:
@@ -460,6 +469,18 @@ def _die_with_parent() -> None:
     """Makes Linux stop the server if the demo is killed, so that the server frees its port."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextmanager
+def _hide_progress() -> Iterator[None]:
+    """Hides the lines of the log that a newcomer needs not read; warnings remain."""
+    progress = logging.getLogger("causeway")
+    level = progress.level
+    progress.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        progress.setLevel(level)
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -5,14 +5,17 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandParser
 from django.db import transaction
+from django.db.models import Q
 
-from accounts.models import ByokCredential
+from accounts.models import BroadcastDestination, ByokCredential, Residence, Subscription
 from catalog.models import Provider
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
 from config.cells import HOME
+from config.changes.models import ChangeSet
 from config.console.sign_in.models import SecondFactor
 from config.secrets import DecryptionFailed
+from inference.models import TextKey
 
 
 class Command(JSONCommand):
@@ -32,7 +35,26 @@ class Command(JSONCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         counts = {"rotated": 0, "unchanged": 0, "failed": 0}
         rewraps = [
-            *(row.rewrap for row in ByokCredential.objects.filter(deleted_at=None)),
+            *(
+                row.rewrap
+                for row in ByokCredential.objects.filter(
+                    deleted_at=None, organization__residence=Residence.HERE
+                )
+            ),
+            *(
+                row.rewrap
+                for row in BroadcastDestination.objects.filter(
+                    organization__residence=Residence.HERE
+                )
+            ),
+            *(row.rewrap for row in TextKey.objects.all()),
+            *(row.rewrap_arguments for row in ChangeSet.objects.exclude(sealed_arguments=None)),
+            *(
+                row.rewrap
+                for row in Subscription.objects.filter(
+                    Q(organization=None) | Q(organization__residence=Residence.HERE)
+                )
+            ),
         ]
         if settings.CELL == HOME:
             # The other cells receive these rows with the home cell's encryption.

@@ -15,9 +15,11 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from accounts.cells.beats import beat_cells
+from accounts.webhooks.delivering import deliver_events
 from billing.open_transactions import open_transactions
 from billing.topups import watcher
 from catalog.sync.run import sync_due
+from config.changes.models import expire_due
 from config.clocks.leases import Lease
 from config.clocks.report import clock_report
 from config.console.sign_in.throttle import clear_limits
@@ -28,6 +30,8 @@ from config.management.migrations import require_migrated
 from config.partitions.tables import make_all_ahead
 from endpoints.watch import watch_due
 from inference.archive.retention import archive_due
+from inference.broadcast.sender import broadcaster
+from inference.notices.run import find_notices
 from inference.repeats.clearing import clear_expired
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import roll_up_usage
@@ -39,6 +43,8 @@ from inference.settlement.sweeper import (
     sweep,
 )
 from inference.settlement.verification import CHECK_LEDGER, check_daily
+from inference.shadows.results import clear_shadows
+from inference.texts.deleting import clear_texts
 
 logger = logging.getLogger("causeway.work")
 
@@ -89,9 +95,15 @@ DUTIES: Final = (
     Duty("roll_up_hours", 300.0, roll_up_hours),
     Duty("clear_health", 300.0, clear_health),
     Duty("beat_cells", 15.0, beat_cells),
+    Duty("deliver_events", 5.0, deliver_events, own_thread=True),
+    Duty("find_notices", 300.0, find_notices, own_thread=True),
     Duty("clear_answers", 60.0, clear_expired),
+    Duty("broadcast_generations", 5.0, broadcaster.run, own_thread=True),
+    Duty("clear_texts", 300.0, clear_texts, own_thread=True),
+    Duty("clear_shadows", 3600.0, clear_shadows),
     Duty("make_partitions", 3600.0, make_all_ahead),
     Duty("clear_sessions", 3600.0, _clear_sessions),
+    Duty("expire_change_sets", 3600.0, expire_due),
     Duty("archive_partitions", 3600.0, archive_due, own_thread=True),
     Duty("sync_price_lists", 86_400.0, sync_due, own_thread=True),
     Duty(CHECK_LEDGER, 86_400.0, check_daily, own_thread=True, waits_first=True),

@@ -7,6 +7,7 @@ import gc
 import time
 import uuid
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Final
 
 from inference import metrics
@@ -35,6 +36,8 @@ class Snapshots:
         self._refreshes_begun = 0
         self._organizations: OrderedDict[uuid.UUID, OrganizationCopy] = OrderedDict()
         self._loading: dict[uuid.UUID, asyncio.Task[OrganizationCopy]] = {}
+        # How often everything was forgotten: what was read before is not kept afterwards.
+        self._age = 0
         # When the copies were read; those of organizations in this order.
         self._catalog_at = time.monotonic()
         self._loaded_at: dict[uuid.UUID, float] = {}
@@ -43,6 +46,14 @@ class Snapshots:
         for load in self._loading.values():
             load.cancel()
         await self._connection.close()
+
+    def forget(self) -> None:
+        """Forgets all copies, because versions mean something else from now on."""
+        self._age += 1
+        # Decisions of this moment still find its routes, and no version of the database is this.
+        self.catalog = replace(self.catalog, version=NO_CATALOG.version)
+        self._organizations.clear()
+        self._loaded_at.clear()
 
     async def refresh_catalog(self) -> None:
         """Brings the copy of the catalogue to a version that was read after this call.
@@ -54,8 +65,12 @@ class Snapshots:
             if self._refreshes_begun > begun:
                 return
             self._refreshes_begun += 1
-            old = self.catalog
-            self.catalog = await run_reading(read_catalog(old), self._connection)
+            while True:
+                old, age = self.catalog, self._age
+                found = await run_reading(read_catalog(old), self._connection)
+                if age == self._age:
+                    break
+            self.catalog = found
             self._catalog_at = time.monotonic()
         if self.catalog is not old:
             metrics.count_catalog_read("whole" if self.catalog.is_whole else "patch")
@@ -109,11 +124,14 @@ class Snapshots:
         return await asyncio.shield(load)
 
     async def _load(self, organization_id: uuid.UUID) -> OrganizationCopy:
+        age = self._age
         try:
             found = await run_in_thread(load_organization, organization_id)
             metrics.count_organization_load()
         finally:
             del self._loading[organization_id]
+        if age != self._age:
+            return found
         self._organizations[organization_id] = found
         self._organizations.move_to_end(organization_id)
         self._loaded_at.pop(organization_id, None)

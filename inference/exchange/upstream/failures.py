@@ -64,6 +64,7 @@ from config.clocks.clock import clock
 from config.egress.client import OutboundResponse
 from inference.exchange.upstream.waits import read_wait
 from inference.routing.routes import Candidate
+from inference.texts.contents import Failure
 
 _MAX_ERROR_BYTES: Final = 1_048_576
 # How long the body of an error may take: its status is enough for the next candidate.
@@ -131,6 +132,13 @@ class CredentialRefused(UpstreamError):
 def describe(candidate: Candidate, kind: str, **members: Any) -> dict[str, Any]:
     """Returns the metadata of a failure of a candidate."""
     return {"provider_name": candidate.route.facts.provider_name, "kind": kind, **members}
+
+
+def describe_failure(error: BaseException) -> Failure:
+    """Returns an error as its caller could see it, without its traceback."""
+    if not isinstance(error, GatewayError):
+        error = GatewayError()
+    return Failure(error.status, error.message, error.metadata.get("provider_name"))
 
 
 def translate(exc: Exception, candidate: Candidate, *, limit: str = "first_event") -> GatewayError:

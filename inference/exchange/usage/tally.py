@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from catalog.dialects.audio import SPEECH_BYTES
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
@@ -153,16 +152,8 @@ class Tally:
             )
         request = self._request
         completion = min(estimate_tokens(self.output_bytes), self._most_output)
-        usage = ROWS[request.operation].estimate(self._prompt_tokens, completion)
-        return replace(
-            usage,
-            # The text to speak is known before it is spoken.
-            characters=request.allowed.characters,
-            searches=request.least.searches,
-            milliseconds=request.milliseconds or _estimate_speech(request, self.output_bytes),
-            output_images=min(usage.output_images, request.allowed.output_images),
-            image_variant=request.least.image_variant if usage.output_images else "",
-        )
+        estimate = ROWS[request.operation].estimate
+        return estimate(self._prompt_tokens, completion, request.known_units)
 
     def count(self) -> Count:
         """Returns the usage so far, as far as it is believed: within what was allowed.
@@ -291,14 +282,6 @@ def _add_fee(candidate: Candidate, upstream_nano: int, fee_percent: Decimal) -> 
     """Returns a cost with what credits pay of it: all, or the fee on an own credential."""
     credits_nano = fee_nano(upstream_nano, fee_percent) if candidate.is_byok else upstream_nano
     return Cost(credits_nano, upstream_nano)
-
-
-def _estimate_speech(request: InferenceRequest, output_bytes: int) -> int:
-    """Estimates the milliseconds of the speech so far from the size of its output."""
-    allowed = request.allowed
-    if not allowed.characters:
-        return 0
-    return min(output_bytes * 1000 // SPEECH_BYTES, allowed.milliseconds)
 
 
 def _adapt(usage: Usage, request: InferenceRequest) -> Usage:

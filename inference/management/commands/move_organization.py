@@ -26,6 +26,7 @@ from config.audit import context as audit
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
 from inference.models import Generation
+from inference.reports.hours import HOUR, KEPT_OF_KEYS
 from inference.settlement import verification
 
 
@@ -235,6 +236,7 @@ def narrow(cells: Cells, organization_id: UUID) -> Mapping[str, tuple[str, Mappi
     A day that only the other cell has summed is summed there again, with the new generations. A day
     on which the other cell served nobody is taken over. No day is summed there meanwhile.
     """
+    _prepare_hours(cells)
     cells.there.execute("LOCK TABLE inference_usageday IN SHARE ROW EXCLUSIVE MODE")
     mine, other = (
         {row[0] for row in cell.execute("SELECT day FROM inference_usageday")}
@@ -255,6 +257,21 @@ def narrow(cells: Cells, organization_id: UUID) -> Mapping[str, tuple[str, Mappi
             {"days": sorted({*taken, *(mine & other)})},
         )
     }
+
+
+def _prepare_hours(cells: Cells) -> None:
+    """Deletes the sums of those recent hours of the other cell that this one has not summed yet.
+
+    Its duty sums them again, with the new generations. No hour is summed there meanwhile. The
+    shares of summed hours are carried like other rows.
+    """
+    cells.there.execute("LOCK TABLE inference_hourlyusage IN SHARE ROW EXCLUSIVE MODE")
+    row = cells.here.execute("SELECT max(hour) FROM inference_hourlyusage").fetchone()
+    last = None if row is None or row[0] is None else row[0] + HOUR
+    cells.there.execute(
+        "DELETE FROM inference_hourlyusage WHERE hour >= greatest(%s, now() - %s)",
+        [last, KEPT_OF_KEYS],
+    )
 
 
 def _served(cell: psycopg.Connection[Any], day: Any, other_than: UUID | None) -> bool:

@@ -1,164 +1,174 @@
 """Says what a transition will do to the traffic, before an operator confirms it.
 
 The traffic is that of the last hour. Where its requests would go instead is what routing itself
-selects for the busiest keys. Everything is bounded: rows, keys, and the time that routing takes.
+selects for the busiest keys and models. Everything is bounded: rows, routes, the time of the
+statements and the time that routing takes.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+from django.db.models import Model
+
 from accounts.models import ApiKey, Organization
-from config.api.errors import GatewayError
+from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.api.text import parse_uuid
 from config.clocks.clock import clock
 from config.console.formatting import short_dollars
-from config.server.regions import GLOBAL
+from config.console.lists.pages import TookTooLong, limit_time
 from endpoints.models import PrivateEndpoint
-from inference.admission.explain import explain
-from inference.faces.explaining import BODIES, read_request
 from inference.models import Generation
+from inference.reports.usage.reroutes import Row, count_noun, foresee_routes
 
 _SPAN: Final = timedelta(hours=1)
 _MOST_ROWS: Final = 10_000
-_MOST_ROUTES: Final = 5
-_MOST_SECONDS: Final = 1.0
-
-_COLUMNS: Final = (
-    "api_key_id", "model", "operation", "cost_nano", "prompt_tokens", "completion_tokens",
-)  # fmt: skip
-
-_RATES: Final = ("prompt", "completion", "request")
+_MOST_MILLISECONDS: Final = 2_000
+_MOST_NAMED: Final = 3
 _NOBODY: Final = UUID(int=0)
-_Route = tuple[UUID, str, str]
-"""The key, the model and the operation of requests."""
+_COLUMNS: Final = (
+    "api_key_id", "organization_id", "model", "operation", "cost_nano", "prompt_tokens",
+    "completion_tokens",
+)  # fmt: skip
+# What an operator takes out of the catalogue, and the column by which endpoints name it.
+_CATALOGUE: Final[tuple[tuple[type[Model], str], ...]] = (
+    (Provider, "provider"),
+    (LanguageModel, "model"),
+    (ModelEndpoint, "pk"),
+)
+_TOO_MUCH: Final = "Its traffic of the last hour cannot be read in two seconds."
 
 
 def foresee_key(object_id: str) -> list[str]:
     """Returns what happens when a key is paused or revoked."""
-    key = (
-        ApiKey.objects.select_related("organization")
-        .filter(pk=parse_uuid(object_id) or _NOBODY)
-        .first()
-    )
+    key = _find(ApiKey.objects.select_related("organization"), object_id)
     if key is None:
         return []
     return [
         f"The key {key} of {key.organization}.",
-        _describe_traffic(_read({"api_key": key})),
+        describe_traffic(_read({"api_key": key})),
+        "Such requests will get 401.",
+    ]
+
+
+def foresee_keys(ids: Sequence[Any]) -> list[str]:
+    """Returns what happens when several keys are paused or revoked."""
+    rows = _read({"api_key__in": ids})
+    return [
+        f"{count_noun(len(ids), 'key')}{_describe_owners(ApiKey, ids)}.",
+        describe_traffic(rows, them=True),
         "Such requests will get 401.",
     ]
 
 
 def foresee_suspension(object_id: str) -> list[str]:
     """Returns what happens when an organization is suspended."""
-    found = Organization.objects.filter(pk=parse_uuid(object_id) or _NOBODY).first()
+    found = _find(Organization.objects.all(), object_id)
     if found is None:
         return []
     rows = _read({"organization": found})
-    keys = len({row["api_key_id"] for row in rows})
+    keys = len({row["api_key_id"] for row in rows or ()})
     return [
         f"The organization {found}.",
-        f"{_describe_traffic(rows)} {_count(keys, 'key')} sent them.",
+        f"{describe_traffic(rows)} {count_noun(keys, 'key')} sent them.",
         "Such requests will get 403 and the reason.",
     ]
 
 
 def foresee_endpoint(object_id: str) -> list[str]:
     """Returns what happens when a private endpoint is disabled or removed."""
-    found = (
-        PrivateEndpoint.objects.select_related("organization", "model", "price")
-        .filter(pk=parse_uuid(object_id) or _NOBODY)
-        .first()
-    )
+    rows = PrivateEndpoint.objects.select_related("organization", "model", "price")
+    found = _find(rows, object_id)
     if found is None:
         return []
-    rows = _read({"organization": found.organization_id, "private_endpoint": found.pk})
+    sent = _read({"organization": found.organization_id, "private_endpoint": found.pk})
     return [
         f"The endpoint {found} of {found.organization}.",
-        _describe_traffic(rows),
-        *_foresee_routes(rows, found),
+        describe_traffic(sent),
+        *foresee_routes(sent or (), {found.pk}, price=found.price.price),
     ]
 
 
-def _read(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the latest generations of the last hour."""
-    rows = Generation.objects.created(clock.now() - _SPAN).filter(**columns)
-    return list(rows.order_by("-created_at").values(*_COLUMNS)[:_MOST_ROWS])
+def foresee_endpoints(ids: Sequence[Any]) -> list[str]:
+    """Returns what happens when several private endpoints are disabled or removed."""
+    owners = PrivateEndpoint.objects.filter(pk__in=ids).values_list("organization_id", flat=True)
+    sent = _read({"organization__in": set(owners), "private_endpoint__in": ids})
+    return [
+        f"{count_noun(len(ids), 'endpoint')}{_describe_owners(PrivateEndpoint, ids)}.",
+        describe_traffic(sent, them=True),
+        *foresee_routes(sent or (), set(ids)),
+    ]
 
 
-def _describe_traffic(rows: Sequence[dict[str, Any]]) -> str:
+def foresee_off(object_id: str) -> list[str]:
+    """Returns what happens when a provider, a model or a public endpoint leaves the catalogue."""
+    key = parse_uuid(object_id) or _NOBODY
+    for model, column in _CATALOGUE:
+        found = model._default_manager.filter(pk=key).first()
+        if found is not None:
+            name = f"The {model._meta.verbose_name} {found}"
+            return _foresee_off(name, {column: key})
+    return []
+
+
+def foresee_all_off(ids: Sequence[Any]) -> list[str]:
+    """Returns what happens when several rows of one kind leave the catalogue."""
+    for model, column in _CATALOGUE:
+        if model._default_manager.filter(pk__in=ids).exists():
+            name = count_noun(len(ids), str(model._meta.verbose_name))
+            return _foresee_off(name, {f"{column}__in": ids}, them=True)
+    return []
+
+
+def describe_traffic(rows: Sequence[Row] | None, *, them: bool = False) -> str:
+    """Returns the requests of the last hour and what they cost; ``None`` took too long to read."""
+    subject = "They" if them else "It"
+    if rows is None:
+        return _TOO_MUCH
     if not rows:
-        return "It had no requests in the last hour."
+        return f"{subject} had no requests in the last hour."
     spent = short_dollars(sum(row["cost_nano"] for row in rows))
     more = "at least " if len(rows) == _MOST_ROWS else ""
-    return f"It had {more}{_count(len(rows), 'request')} in the last hour, for {spent}."
+    return f"{subject} had {more}{count_noun(len(rows), 'request')} in the last hour, for {spent}."
 
 
-def _foresee_routes(rows: Sequence[dict[str, Any]], endpoint: PrivateEndpoint) -> list[str]:
-    """Returns a sentence for each of the busiest routes through an endpoint."""
-    routes: dict[_Route, list[dict[str, Any]]] = {}
-    for row in rows:
-        route = (row["api_key_id"], row["model"], row["operation"])
-        routes.setdefault(route, []).append(row)
-    busiest = sorted(routes, key=lambda route: -len(routes[route]))[:_MOST_ROUTES]
-    keys = ApiKey.objects.select_related("organization", "creator").in_bulk(
-        {key_id for key_id, _, _ in busiest}
+def _foresee_off(name: str, where: dict[str, Any], *, them: bool = False) -> list[str]:
+    """Returns what happens without the listed public endpoints that ``where`` finds."""
+    listed = ModelEndpoint.objects.routable().filter(**where)
+    endpoints = set(listed.values_list("pk", flat=True))
+    sent = _read({"model_endpoint__in": endpoints}) if endpoints else []
+    organizations = {row["organization_id"] for row in sent or ()}
+    of_whom = f" Of {count_noun(len(organizations), 'organization')}." if organizations else ""
+    return [
+        f"{name}, of all organizations: {count_noun(len(endpoints), 'endpoint')} in use.",
+        f"{describe_traffic(sent, them=them)}{of_whom}",
+        *foresee_routes(sent or (), endpoints),
+    ]
+
+
+def _find(rows: Any, object_id: str) -> Any:
+    return rows.filter(pk=parse_uuid(object_id) or _NOBODY).first()
+
+
+def _describe_owners(model: type[Model], ids: Collection[Any]) -> str:
+    """Returns the organizations of rows, by name while there are few."""
+    owners: set[UUID] = set(
+        model._default_manager.filter(pk__in=ids).values_list("organization_id", flat=True)
     )
-    ends_at = time.monotonic() + _MOST_SECONDS
-    found: list[str] = []
-    told = 0
-    for route in busiest:
-        if time.monotonic() > ends_at:
-            break
-        key, count = keys.get(route[0]), len(routes[route])
-        told += count
-        if key is not None and key.is_usable:
-            fate = _foresee_route(key, route, routes[route], endpoint)
-            found.append(f"{_count(count, 'request')} of the key {key.name}: {fate}")
-    if (rest := len(rows) - told) > 0:
-        found.append(f"{_count(rest, 'more request')} of other keys and models were not looked at.")
-    return found
+    if len(owners) > _MOST_NAMED:
+        return f" of {len(owners):,} organizations"
+    names = Organization.objects.filter(pk__in=owners).values_list("name", flat=True)
+    return f" of {', '.join(sorted(names))}" if owners else ""
 
 
-def _foresee_route(
-    key: ApiKey, route: _Route, rows: Sequence[dict[str, Any]], endpoint: PrivateEndpoint
-) -> str:
-    """Returns where such requests would go without an endpoint, by the routing of the key."""
-    _, model, operation = route
-    if operation not in BODIES:
-        return "they may go elsewhere or get 404."
-    body = json.dumps({"model": model, **BODIES[operation]}).encode()
+def _read(columns: dict[str, Any]) -> list[Row] | None:
+    """Returns the latest generations of the last hour; ``None`` if that takes too long."""
+    rows = Generation.objects.created(clock.now() - _SPAN).filter(**columns)
     try:
-        found = explain(key, read_request(operation, body), region=GLOBAL)["candidates"]
-    except GatewayError as exc:
-        return f"they are refused already: {exc.message}"
-    others = [each for each in found if each["endpoint_id"] != str(endpoint.pk)]
-    if not others:
-        return "nothing else may serve them; they will get 404."
-    first = others[0]
-    rates = {name: endpoint.price.price.text(name) for name in _RATES}
-    now, then = _price(rows, rates), _price(rows, first["price"])
-    change = f", price {(then - now) / now:+.0%}" if now else ""
-    paid = "a credential of the organization" if first["is_byok"] else "credits"
-    return f"they will go to {first['provider']} ({first['model']}), paid by {paid}{change}."
-
-
-def _price(rows: Sequence[dict[str, Any]], texts: Mapping[str, str]) -> Decimal:
-    """Returns what the tokens of requests cost at plain rates, in USD."""
-    rates = {name: Decimal(texts[name]) for name in _RATES}
-    prompt = sum(row["prompt_tokens"] or 0 for row in rows)
-    completion = sum(row["completion_tokens"] or 0 for row in rows)
-    return (
-        prompt * rates["prompt"] + completion * rates["completion"] + len(rows) * rates["request"]
-    )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+        with limit_time(rows, _MOST_MILLISECONDS):
+            return list(rows.order_by("-created_at").values(*_COLUMNS)[:_MOST_ROWS])
+    except TookTooLong:
+        return None

@@ -55,9 +55,9 @@ class Period:
 PERIODS: Final = {
     period.name: period
     for period in (
-        Period("24h", "24 hours", _DAY, "hour", "%b %d %H:%M"),
-        Period("7d", "7 days", 7 * _DAY, "day", "%b %d"),
-        Period("30d", "30 days", 30 * _DAY, "day", "%b %d"),
+        Period("24h", "24 hours", _DAY, "hour", "%b %d %H:%M UTC"),
+        Period("7d", "7 days", 7 * _DAY, "day", "%b %d UTC"),
+        Period("30d", "30 days", 30 * _DAY, "day", "%b %d UTC"),
     )
 }
 

@@ -32,6 +32,8 @@ _TOOL_TYPE: Final = re.compile(r"Invalid value '.*' - at `\$\.(tools\[\d+\]\.typ
 
 _Raws = dict[str, msgspec.Raw]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+# The name of a function in chat.
+_ToolName = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+\Z")]
 _Data = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -119,7 +121,7 @@ class SystemTurn(_Shape, tag_field="role", tag="system"):
 class FunctionTool(_Shape, tag="custom"):
     """A tool that the caller runs; the gateway has no tools that a server runs."""
 
-    name: _Name
+    name: _ToolName
     input_schema: _Raws
     description: str | None = None
     strict: bool | None = None

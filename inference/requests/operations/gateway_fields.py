@@ -12,6 +12,7 @@ import msgspec
 
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import is_empty
+from catalog.operations import OPERATIONS
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.operations.plugins import Plugins, WebSearch, read_plugins
 from inference.requests.problems import explain_decode_error, field_error
@@ -19,8 +20,6 @@ from inference.requests.schemas import User
 
 # The size of a trace as compact JSON.
 MAX_TRACE_BYTES: Final = 8_192
-# The operations whose providers may search the web.
-_SEARCHING: Final = frozenset((Operation.CHAT, Operation.TEXT))
 _ONLINE: Final = ":online"
 GATEWAY_FIELDS: Final = frozenset(
     (
@@ -93,16 +92,17 @@ def take_wishes(
     search = plugins.search
     if search is None and is_online:
         search = WebSearch("model")
-    if search is not None and operation not in _SEARCHING:
+    row = OPERATIONS[operation]
+    if search is not None and not row.is_written:
         raise field_error(search.field, f"A request to /{operation} cannot search the web.")
-    if plugins.pdf_field is not None and operation not in _SEARCHING:
+    if plugins.pdf_field is not None and not row.is_written:
         raise field_error(plugins.pdf_field, f"A request to /{operation} has no files to read.")
     return Wishes(
         trace=_read_trace(found["trace"]) if "trace" in found else None,
         search=search,
         identifier=_read_identifier(asked.get("safety_identifier")),
         # A prompt of a text completion has no files.
-        reads_pdfs=plugins.pdf_field is not None and operation is Operation.CHAT,
+        reads_pdfs=plugins.pdf_field is not None and row.has_messages,
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import is_empty, is_null
+from catalog.operations import OPERATIONS
 from config.api.errors import NotFound
 from inference.requests.limits import check_body
 from inference.requests.problems import field_error
@@ -21,8 +22,6 @@ _MARK: Final = "@preset/"
 # A body without any of these names no preset. Clients in PHP escape the slash.
 _MARKS: Final = (b'"preset"', b"@preset")
 _MAX_SLUG: Final = 64
-# The operations whose requests may name a preset.
-OPERATIONS: Final = frozenset((Operation.CHAT, Operation.TEXT))
 # Fields that belong together: a request that has one of them takes none from the preset.
 _GROUPS: Final = (
     frozenset(("model", "models")),
@@ -152,7 +151,7 @@ def merge_preset(operation: Operation, body: bytes, preset: Preset) -> bytes:
         elif name == "provider":
             fields[name] = _merge_objects(raw, fields[name])
     if preset.system_prompt:
-        if operation is not Operation.CHAT:
+        if not OPERATIONS[operation].has_messages:
             raise field_error("preset", f"Has a system prompt, which /{operation} does not take.")
         fields["messages"] = _put_first(preset.system_prompt, fields.get("messages"))
     return _encode(fields)

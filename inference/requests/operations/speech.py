@@ -56,15 +56,20 @@ def _allow(fields: Fields) -> Usage:
     return Usage(0, 0, characters=count, milliseconds=count * _MS_A_CHARACTER + _MORE_MS)
 
 
-def _estimate(prompt: int, completion: int) -> Usage:
-    """Returns the usage of speech by the size of its audio, which the tokens stand for."""
+def _estimate(prompt: int, completion: int, known: Usage) -> Usage:
+    """Returns the usage of speech: its length by the size of its audio, and its whole text.
+
+    The tokens stand for the size. A process of an earlier release has journalled no text, which is
+    then estimated by the size too.
+    """
     size = completion * BYTES_PER_TOKEN
+    length = size * 1000 // SPEECH_BYTES
     return Usage(
         prompt,
         completion,
         audio_output=completion,
-        milliseconds=size * 1000 // SPEECH_BYTES,
-        characters=size * _CHARACTERS_A_SECOND // SPEECH_BYTES,
+        milliseconds=min(length, known.milliseconds or length),
+        characters=known.characters or size * _CHARACTERS_A_SECOND // SPEECH_BYTES,
     )
 
 

@@ -50,8 +50,8 @@ def _check(request: TranscriptionRequest, fields: Fields) -> None:
         raise field_error("diarize", "Needs the response_format verbose_json.")
 
 
-def _estimate(prompt: int, completion: int) -> Usage:
-    return Usage(prompt, completion, audio=prompt)
+def _estimate(prompt: int, completion: int, known: Usage) -> Usage:
+    return Usage(prompt, completion, audio=prompt, milliseconds=known.milliseconds)
 
 
 def _measure_text(fields: Fields) -> int:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -213,7 +214,10 @@ def test_a_move_under_load_loses_and_doubles_nothing(world: World) -> None:
     assert set(load.refused) == {"1"}
     settled = "SELECT count(*) FROM inference_journal"
     world.north.wait_for(settled, [(0,)])
-    rows = world.north.query("SELECT id, status, cost_nano FROM inference_generation")
+    rows = world.north.query(
+        "SELECT id, status, cost_nano FROM inference_generation WHERE organization_id = %s",
+        world.organization,
+    )
     assert sorted(row[0] for row in rows) == sorted(load.paid)
     assert {row[1] for row in rows} == {"completed"}
     [(balance, held)] = world.north.query(BALANCE, world.organization)
@@ -411,6 +415,32 @@ def test_it_is_purged_and_comes_back(world: World) -> None:
     assert world.home.query(BALANCE, organization) == balance == [(7 * 10**9, 0)]
     for cell in (world.home, world.north):
         assert cell.manage("verify_ledger") == {"differences": []}
+
+
+def test_the_shares_of_hours_come_too(world: World) -> None:
+    organization = make_organization(world, "Hourly")
+    first = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=9)
+    hour = "INSERT INTO inference_hourlyusage VALUES (%s, 0, 0, 0, 0, 0, 0, 0)"
+    for cell, summed in ((world.home, 2), (world.north, 5)):
+        cell.query("DELETE FROM inference_hourlyusage")
+        for number in range(summed):
+            cell.query(hour, first + timedelta(hours=number))
+    share = (
+        "INSERT INTO inference_hourlyshare (hour, organization_id, endpoint_id, model, "
+        "provider_name, requests, failed, tokens, cost_nano, upstream_nano, latency_ms, timed) "
+        "VALUES (%s, %s, gen_random_uuid(), %s, '', 3, 0, 0, 0, 0, 0, 0)"
+    )
+    world.home.query(share, first, organization, "of the organization")
+    world.home.query(share, first, None, "of the cell")
+    mine = "SELECT id, hour, model FROM inference_hourlyshare WHERE hour = %s"
+    [wanted] = world.home.query(f"{mine} AND organization_id IS NOT NULL", first)
+
+    moved = world.home.manage("move_organization", organization, "--to", "north")
+    assert moved["rows"]["inference_hourlyshare"] == 1
+    assert world.north.query(mine, first) == [wanted]
+    # North sums the later hours again, with what the organization did in them at home.
+    hours = "SELECT hour FROM inference_hourlyusage ORDER BY 1"
+    assert world.north.query(hours) == [(first,), (first + timedelta(hours=1),)]
 
 
 @pytest.mark.parametrize(

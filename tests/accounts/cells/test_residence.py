@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from typing import Any
 
-from accounts.models import ApiKey, Organization, OrganizationElsewhere
+import pytest
+from django.db import OperationalError, transaction
+
+from accounts.models import (
+    ApiKey,
+    Member,
+    Organization,
+    OrganizationElsewhere,
+    Preset,
+    PresetVersion,
+    Workspace,
+)
 from billing import ledger
+from config.api.errors import Unavailable
+from config.api.handler import from_framework
+from endpoints.models import Attestation, PrivateEndpoint, Validation
+from endusers.models import EndUser
 from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.factories import Tenant
+from tests.support.governance import make_member, make_preset, make_workspace
 
 
 @pytest.mark.parametrize("residence", ["leaving", "left", "arriving"])
@@ -27,11 +44,81 @@ def test_the_control_plane_refuses_and_says_when_to_repeat(tenant: Tenant, resid
         ApiKey.objects.create_key(workspace=tenant.workspace, name="late")
 
 
+WRITES: dict[str, Callable[[Tenant], Any]] = {
+    "a new end user": lambda tenant: EndUser.objects.register(
+        organization_id=tenant.organization.pk, user="ann"
+    ),
+    "a new preset": lambda tenant: make_preset(tenant.workspace, slug="late"),
+    "a new version of a preset": lambda tenant: PresetVersion.objects.create(
+        preset=Preset.objects.get(), version=7, config="{}", created_by="test"
+    ),
+    "a new member of a workspace": lambda tenant: Workspace.objects.get(name="More").add_members(
+        Member.objects.all()
+    ),
+    "an end user who leaves": lambda tenant: EndUser.objects.all().delete(),
+    "a new declaration": lambda tenant: Attestation.objects.create(
+        endpoint=PrivateEndpoint.objects.get(), declared_zdr=True
+    ),
+    "a changed draft": lambda tenant: PrivateEndpoint.objects.update(upstream_model_id="late"),
+    "a changed member": lambda tenant: Member.objects.update(email="late@example.com"),
+    "a policy": lambda tenant: tenant.organization.edit(requires_zdr=True),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_that_began_before_the_move_is_refused(tenant: Tenant, write: str) -> None:
+    """Its request was recognized while the organization was still here."""
+    make_member(tenant.organization)
+    make_workspace(tenant.organization)
+    make_preset(tenant.workspace, slug="early")
+    EndUser.objects.register(organization_id=tenant.organization.pk, user="bob")
+    factories.make_draft(tenant, factories.make_model(), factories.make_provider())
+    Organization.objects.update(residence="left", other_cell="north")
+    before = everything()
+    with pytest.raises(OperationalError) as caught, transaction.atomic():
+        WRITES[write](tenant)
+    error = from_framework(caught.value)
+    assert isinstance(error, Unavailable)
+    assert (error.status, error.headers["Retry-After"]) == (503, "1")
+    assert str(error).startswith("The organization is moving to another cell")
+    assert everything() == before
+
+
 def test_the_ledger_of_an_organization_elsewhere_is_closed(tenant: Tenant) -> None:
     Organization.objects.update(residence="left", other_cell="north")
     before = everything()
     with pytest.raises(OrganizationElsewhere):
         ledger.grant(tenant.organization.pk, 10**9, actor="test", note="late")
+    assert everything() == before
+
+
+def test_a_validation_that_ends_after_the_move_is_not_stored(tenant: Tenant) -> None:
+    provider = factories.make_provider()
+    credential = factories.make_credential(tenant, provider)
+    draft = factories.make_draft(tenant, factories.make_model(), provider)
+    result = Validation(
+        endpoint=draft,
+        workspace=tenant.workspace,
+        credential=credential,
+        credential_version=credential.version,
+        configuration=draft.configuration,
+        outcome="passed",
+    )
+    Organization.objects.update(residence="left", other_cell="north")
+    before = everything()
+    with pytest.raises(OrganizationElsewhere):
+        draft.record_validation(result)
+    assert everything() == before
+
+
+def test_feedback_after_the_move_is_not_stored(tenant: Tenant) -> None:
+    row = factories.make_generation(tenant)
+    client = factories.client(tenant.management_key)
+    Organization.objects.update(residence="left", other_cell="north")
+    before = everything()
+    body = {"generation_id": row.pk, "category": "latency"}
+    answer = client.post("/api/v1/generation/feedback", body, format="json")
+    assert (answer.status_code, answer["Retry-After"]) == (503, "1")
     assert everything() == before
 
 

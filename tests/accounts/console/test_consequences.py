@@ -5,12 +5,16 @@ from __future__ import annotations
 import html
 import re
 from datetime import timedelta
+from typing import Any
 
 from django.test import Client
 from django.utils import timezone
 
 from accounts.models import ApiKey
+from catalog.models import Provider
+from config.credentials import Secret
 from config.secrets import digest_api_key
+from endpoints.models import PrivateEndpoint
 from tests.support import console, factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
@@ -79,3 +83,93 @@ def test_an_endpoint_names_where_its_requests_will_go(operator: Client, site: Si
     there = f"{site.provider.name} ({site.model.slug})"
     paid = "paid by a credential of the organization, price +100%."
     assert shown[2:] == [f"2 requests of the key inference: they will go to {there}, {paid}"]
+
+
+def off(client: Client, row: Any) -> list[str]:
+    return sentences(client, console.page(row, "delist"))
+
+
+def test_what_leaves_the_catalogue_names_where_its_requests_will_go(
+    operator: Client, site: Site
+) -> None:
+    public = site.publish(price=factories.make_price("0.000001", "0.000002"))
+    for _ in range(3):
+        factories.make_generation(
+            site.tenant,
+            model_endpoint=public,
+            model=site.model.slug,
+            provider_name=site.provider.name,
+            prompt_tokens=300,
+            completion_tokens=100,
+        )
+
+    nowhere = "3 requests of the key inference: nothing else may serve them; they will get 404."
+    for row, name in (
+        (public, f"The model endpoint {public}"),
+        (site.provider, f"The provider {site.provider}"),
+        (site.model, f"The model {site.model}"),
+    ):
+        told = off(operator, row)
+        assert told[0] == f"{name}, of all organizations: 1 endpoint in use."
+        assert told[1].startswith("It had 3 requests in the last hour, for ")
+        assert told[1].endswith(" Of 1 organization.")
+        assert told[2:] == [nowhere]
+
+    other = factories.make_endpoint(
+        site.model, factories.make_provider(), price=factories.make_price("0.000002", "0.000004")
+    )
+    other.provider.set_credential(Secret("a-credential-of-the-operator"))
+    there = f"{other.provider.name} ({site.model.slug})"
+    assert off(operator, site.provider)[2:] == [
+        f"3 requests of the key inference: they will go to {there}, paid by credits, price +100%."
+    ]
+    # Without the model, the other provider serves it as little.
+    assert off(operator, site.model)[2:] == [nowhere]
+
+
+def test_a_row_leaves_the_catalogue_and_returns(operator: Client, site: Site) -> None:
+    public = site.publish()
+    for row in (public, site.provider, site.model):
+        for verb, is_listed in (("delist", False), ("relist", True)):
+            answer = operator.post(console.page(row, verb), console.SUBMIT, follow=True)
+            row.refresh_from_db()
+            assert row.is_listed is is_listed
+            assert console.messages_of(answer)[-1].endswith(
+                "is in the catalogue again." if is_listed else "is out of the catalogue."
+            )
+            before = console.fingerprint()
+            operator.post(console.page(row, verb), console.SUBMIT)
+            assert console.fingerprint() == before
+
+
+def selected(client: Client, model: type[Any], action: str, *rows: Any) -> list[str]:
+    """Returns what the confirmation of an action over rows foresees."""
+    chosen = {"action": action, "_selected_action": [str(row.pk) for row in rows]}
+    text = client.post(console.listing(model), chosen).content.decode()
+    block = re.search(r'aria-label="Consequences">(.*?)</ul>', text, re.DOTALL)
+    assert block is not None
+    return [html.unescape(each) for each in re.findall(r"<li>(.*?)</li>", block[1], re.DOTALL)]
+
+
+def test_an_action_over_rows_sums_their_traffic(operator: Client, site: Site) -> None:
+    endpoint = site.own()
+    second = factories.make_draft(site.tenant, factories.make_model(), site.provider)
+    for row in (endpoint, second):
+        factories.make_generation(
+            site.tenant, private_endpoint=row, model=row.model.slug, cost_nano=10**9
+        )
+    keys = list(ApiKey.objects.for_inference())
+    assert selected(operator, ApiKey, "pause_selected", *keys) == [
+        f"{len(keys)} key{'s'[: len(keys) != 1]} of Acme.",
+        "They had 2 requests in the last hour, for $2.00.",
+        "Such requests will get 401.",
+    ]
+    told = selected(operator, PrivateEndpoint, "disable_selected", endpoint, second)
+    assert told[:2] == [
+        "2 endpoints of Acme.",
+        "They had 2 requests in the last hour, for $2.00.",
+    ]
+    public = site.publish()
+    factories.make_generation(site.tenant, model_endpoint=public, cost_nano=10**9)
+    told = selected(operator, Provider, "delist_selected", site.provider, public.provider)
+    assert told[1] == "They had 1 request in the last hour, for $1.00. Of 1 organization."

@@ -52,7 +52,7 @@ def test_add_credential_encrypts_the_secret(operator: Client, tenant: Tenant) ->
 @pytest.mark.parametrize(
     ("fields", "field", "message"),
     [
-        ({"secret": "short"}, "secret", "Must be a bare key of 8 to 4096"),
+        ({"secret": "too-few"}, "secret", "Must be a bare key of 8 to 4096"),
         ({"secret": f"{SECRET} two words"}, "secret", "Must be a bare key of 8 to 4096"),
         ({"is_fallback": "on", "is_byok_only": "on"}, "is_fallback", "Cannot be combined with"),
         (

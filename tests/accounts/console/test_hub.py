@@ -44,7 +44,8 @@ def test_tabs_lead_to_the_rows_of_the_organization_and_back(
     assert bar.name == "Acme"
     assert [title for title, _, _ in bar.tabs] == [
         "Overview", "API keys", "Members", "Workspaces", "Credentials", "Guardrails", "Presets",
-        "Endpoints", "End users", "Generations", "Ledger", "Grants", "Top-ups", "Excesses", "Audit",
+        "Endpoints", "Destinations", "End users", "Generations", "Ledger", "Grants", "Top-ups",
+        "Excesses", "Audit", "Notifications", "Deliveries",
     ]  # fmt: skip
     stranger = factories.make_tenant("Other")
     make_member(stranger.organization)
@@ -103,6 +104,7 @@ def test_tabs_are_those_that_the_operator_may_view(db: None, tenant: Tenant) -> 
         ("apikey", "workspace"),
         ("guardrail", "workspace"),
         ("preset", "workspace"),
+        ("broadcastdestination", "workspace"),
     ],
 )
 def test_a_row_that_is_added_from_a_tab_belongs_to_the_organization(

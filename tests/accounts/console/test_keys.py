@@ -16,7 +16,7 @@ from accounts.models import (
 from billing.models import Meter
 from config.audit.entries import AuditEntry
 from tests.support import factories
-from tests.support.console import SUBMIT, fingerprint, listing, messages_of, page
+from tests.support.console import SUBMIT, fingerprint, listing, messages_of, page, report_of
 from tests.support.factories import Tenant
 from tests.support.governance import make_member
 
@@ -183,7 +183,7 @@ def test_revoke_selected_asks_for_confirmation(operator: Client, tenant: Tenant)
     assert "Revoke these keys?" in asked.content.decode()
     assert ApiKey.objects.filter(disabled=True).count() == 0
     done = operator.post(listing(ApiKey), {**form, "confirmed": "yes"}, follow=True)
-    assert sorted(messages_of(done)) == sorted(f"{key}: done." for key in keys)
+    assert report_of(done) == ["Revoke: 2 done.", *sorted(map(str, keys))]
     assert ApiKey.objects.filter(disabled=True).count() == 2
 
 
@@ -210,8 +210,8 @@ def test_keys_are_filtered_by_state(operator: Client, tenant: Tenant) -> None:
     ApiKey.objects.get(name="paused").pause()
     ApiKey.objects.get(name="revoked").revoke()
     offered = {
-        "paused": ["Limit spending", "Rate limits", "Resume", "Revoke"],
-        "expired": ["Limit spending", "Rate limits", "Pause", "Revoke"],
+        "paused": ["Limit spending", "Rate limits", "Resume", "Revoke", "Delete stored texts"],
+        "expired": ["Limit spending", "Rate limits", "Pause", "Revoke", "Delete stored texts"],
         "revoked": [],
     }
 

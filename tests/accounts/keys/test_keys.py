@@ -70,6 +70,7 @@ def shown(key: ApiKey, **changes: Any) -> dict[str, Any]:
     key.refresh_from_db()
     return {
         "hash": key.digest,
+        "number": key.pk.int % 2**53,
         "name": key.name,
         "label": key.label,
         "workspace_id": str(key.workspace_id),

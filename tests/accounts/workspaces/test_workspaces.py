@@ -54,13 +54,13 @@ FULL: dict[str, Any] = {
     "disabled_server_tools": ["openrouter:web_search", "openrouter:bash"],
     "is_answer_storage_enabled": True,
     "is_response_caching_enabled": True,
+    "is_observability_broadcast_enabled": True,
 }
-# Settings that nothing reads, as earlier releases stored them.
+# Settings that nothing reads, or that name what does not exist, as earlier releases stored them.
 STORED: dict[str, Any] = {
     "io_logging_api_key_ids": [0, 7, 2**63 - 1],
     "io_logging_sampling_rate": 0.0001,
     "is_data_discount_logging_enabled": True,
-    "is_observability_broadcast_enabled": True,
     "is_observability_io_logging_enabled": True,
 }
 PLAIN: dict[str, Any] = {
@@ -72,6 +72,7 @@ PLAIN: dict[str, Any] = {
     "is_answer_storage_enabled": False,
     "is_response_caching_enabled": False,
     "io_logging_api_key_ids": None,
+    "io_logging_retention_days": None,
     "io_logging_sampling_rate": 1.0,
     "is_data_discount_logging_enabled": False,
     "is_observability_broadcast_enabled": False,
@@ -142,25 +143,71 @@ def test_patch_stores_the_value(
     assert response.json() == {"data": shown(workspace, **changed)}
 
 
-@pytest.mark.parametrize("field", sorted(STORED))
+@pytest.mark.parametrize("field", ["is_data_discount_logging_enabled"])
 def test_a_setting_that_nothing_reads_cannot_be_switched_on(
     management: APIClient, tenant: Tenant, field: str
 ) -> None:
-    values = [STORED[field]]
-    if field == "io_logging_sampling_rate":
-        values = [0.0001, 0.5, 0.9999]
-    elif field == "io_logging_api_key_ids":
-        values = [[0], [1] * 1000]
     workspace = make_workspace(tenant.organization)
     before = snapshots.everything()
-    for value in values:
-        for method, path, body in (
-            ("POST", "workspaces", {"name": "Research", "slug": "research", field: value}),
-            ("PATCH", f"workspaces/{workspace.pk}", {"name": "Other", field: value}),
-        ):
-            response = send(management, method, path, body)
-            assert refused(response) == (400, {field})
-            assert "does not do this yet" in response.json()["error"]["message"]
+    for method, path, body in (
+        ("POST", "workspaces", {"name": "Research", "slug": "research", field: True}),
+        ("PATCH", f"workspaces/{workspace.pk}", {"name": "Other", field: True}),
+    ):
+        response = send(management, method, path, body)
+        assert refused(response) == (400, {field})
+        assert "does not do this yet" in response.json()["error"]["message"]
+    assert snapshots.everything() == before
+
+
+def test_input_output_logging_is_stored(management: APIClient, tenant: Tenant) -> None:
+    key = make_key(tenant)
+    wanted = {
+        "is_observability_io_logging_enabled": True,
+        "io_logging_api_key_ids": [key.number],
+        "io_logging_retention_days": 7,
+        "io_logging_sampling_rate": 0.25,
+    }
+    path = f"workspaces/{tenant.workspace.pk}"
+    response = send(management, "PATCH", path, wanted)
+    assert response.status_code == 200
+    assert {name: response.json()["data"][name] for name in wanted} == wanted
+    shown_key = management.get(f"/api/v1/keys/{key.digest}").json()["data"]
+    assert shown_key["number"] == key.number == key.pk.int % 2**53
+    created = send(management, "POST", "workspaces", {"name": "R", "slug": "research", **wanted})
+    assert created.status_code == 201
+    assert {name: created.json()["data"][name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("days", "field", "value", "words"),
+    [
+        (30, "io_logging_retention_days", 31, "at most 30, which the operator"),
+        (0, "is_observability_io_logging_enabled", True, "IO_LOGGING_DAYS is 0"),
+        (30, "io_logging_api_key_ids", [5], "no inference key with the number 5"),
+        (30, "io_logging_api_key_ids", ["management"], "no inference key with the number"),
+        (30, "io_logging_api_key_ids", ["other"], "no inference key with the number"),
+    ],
+)
+def test_logging_that_would_not_happen_is_refused_by_name(
+    management: APIClient, tenant: Tenant, settings: Any, days: int, field: str, value: Any,
+    words: str,
+) -> None:  # fmt: skip
+    settings.IO_LOGGING_DAYS = days
+    others = {
+        "management": make_key(tenant, is_management=True),
+        "other": make_key(factories.make_tenant("Other")),
+    }
+    if isinstance(value, list):
+        value = [others[each].number if each in others else each for each in value]
+    workspace = make_workspace(tenant.organization)
+    before = snapshots.everything()
+    for method, path, body in (
+        ("POST", "workspaces", {"name": "Research", "slug": "research", field: value}),
+        ("PATCH", f"workspaces/{workspace.pk}", {"name": "Other", field: value}),
+    ):
+        response = send(management, method, path, body)
+        assert refused(response) == (400, {field})
+        assert words in response.json()["error"]["message"]
     assert snapshots.everything() == before
 
 
@@ -185,6 +232,7 @@ MALFORMED: list[tuple[str, str]] = [
         "1", '["1"]', "[1.0]", "[true]", "[-1]", f"[{2**63}]", "[null]",
         f"[{', '.join(['1'] * 1001)}]",
     )),
+    *(("io_logging_retention_days", text) for text in ('"7"', "0", "-1", "1.5", "32768", "true")),
     *(("io_logging_sampling_rate", text) for text in (
         "null", '"0.5"', "true", "0", "0.00009", "0.00011", "1.0001", "2", "-1", "[]", "1e400",
         "1e-400",

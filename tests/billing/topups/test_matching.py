@@ -14,6 +14,8 @@ from rest_framework.test import APIClient
 from billing.models import ChainState, Deposit, TooManyTopUps, TopUp, Transfer
 from billing.topups import matching, watcher
 from billing.topups.chains import Chain, parse_address
+from config.bulk.tables import format_usd
+from config.events.outbox import Event
 from tests.support import factories
 from tests.support.chains.node_faults import STRANGER
 from tests.support.chains.nodes import Anvil, Contract, EthTester, Front, chain_of, deploy
@@ -45,6 +47,14 @@ def test_an_exact_payment_is_credited_once(
         "confirmed", tx_hash, 1,
     )  # fmt: skip
     assert data["credited_at"] is not None
+    event = Event.objects.get(kind="top_up.credited")
+    assert event.organization_id == tenant.organization.pk
+    assert event.data == {
+        "id": str(top_up.pk),
+        "amount_usd": format_usd(top_up.units * 1_000),
+        "chain_id": chain.chain_id,
+        "tx_hash": tx_hash,
+    }
 
 
 @pytest.mark.parametrize(("units", "finding"), [(-1, "under"), (+1, "over"), (-5_000_000, "under")])
@@ -62,6 +72,13 @@ def test_a_wrong_amount_needs_review_and_the_exact_amount_is_still_credited(
     look(chain)
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
     assert Deposit.objects.in_review().count() == 1
+    kinds = {"top_up.in_review", "deposit.in_review", "top_up.credited"}
+    stored = list(Event.objects.filter(kind__in=kinds).values_list("kind", "organization_id"))
+    assert sorted(stored, key=str) == [
+        ("deposit.in_review", None),
+        ("top_up.credited", tenant.organization.pk),
+        ("top_up.in_review", tenant.organization.pk),
+    ]
 
 
 def test_a_wrong_amount_is_matched_with_the_nearest_top_up(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from inference.models import Generation
 from inference.routing.health import AttemptOutcome, HealthTable
 from inference.views import ExplanationViewSet
 from tests.support import factories
+from tests.support.broadcast.destinations import make_destination
+from tests.support.governance import make_key
 from tests.support.inference.health import exchange
 from tests.support.inference.site import Site
 
@@ -94,6 +97,7 @@ def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) ->
             "max_tokens": 100,
         },
         "budget": None,
+        "shadows": [],
         "policy": {
             "allowed_providers": None,
             "ignored_providers": [],
@@ -102,6 +106,13 @@ def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) ->
             "zdr": [],
             "data_collection": "allow",
             "served_in": None,
+        },
+        "broadcast": [],
+        "io_logging": {
+            "is_logged": False,
+            "reason": "workspace",
+            "sampling_rate": 0.0,
+            "retention_days": 0,
         },
     }
 
@@ -297,3 +308,26 @@ def test_explain_says_whose_alias_a_name_is(site: Site) -> None:
     }  # fmt: skip
     assert explained(site, model="~acme/falcon-latest")["resolution"]["origin"] == "latest"
     assert explained(site)["resolution"] is None
+
+
+def test_explains_where_the_metadata_would_be_sent(site: Site) -> None:
+    """Destinations that take other keys or regions, or are switched off, are left out."""
+    workspace = site.tenant.workspace
+    site.publish()
+    key = make_key(site.tenant, "other")
+    destination = make_destination(workspace, sampling_rate=Decimal("0.5"))
+    make_destination(workspace, api_key_hashes=[key.digest])
+    make_destination(workspace, regions=["europe"])
+    make_destination(workspace, is_enabled=False)
+    assert explained(site)["broadcast"] == []
+    workspace.edit(is_observability_broadcast_enabled=True)
+    assert explained(site)["broadcast"] == [
+        {
+            "id": str(destination.pk),
+            "name": "Traces",
+            "type": "otel-collector",
+            "host": "otel.example",
+            "sampling_rate": 0.5,
+            "is_filtered": False,
+        }
+    ]

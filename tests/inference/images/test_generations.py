@@ -212,7 +212,7 @@ def test_null_false_and_empty_members_ask_for_nothing(site: Site) -> None:
             {},
             "image[1]",
         ),
-        ([("image", ("a.png", PNG))] * 17, {}, "input_references"),
+        ([("image", ("a.png", PNG))] * 17, {}, "image"),
         ([("image", ("a.png", PNG)), ("audio", ("a.wav", b"RIFF"))], {}, "audio"),
         ([("image", ("a.png", PNG)), *[("mask", ("a.png", PNG))] * 2], {}, "mask"),
         ([("image", ("a.png", PNG))], {"n": "0"}, "n"),

@@ -11,8 +11,10 @@ from catalog.capabilities import NativeFormat
 from catalog.models import LanguageModel, Provider
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
+from endpoints.validation.parameters import TRIED_NAMES
 from tests.support import factories
 from tests.support.inference.site import Site
+from tests.support.upstreams.able_responses import Able
 from tests.support.upstreams.recorded_responses import EVENTS, RESPONSE, USAGE
 from tests.support.upstreams.speaking import Upstream
 
@@ -99,11 +101,59 @@ def test_an_answer_that_ends_at_its_bound_passes(
     assert validate(site, make_draft(site, maker, speaker.base_url)).passed
 
 
-def test_no_parameters_are_tried_in_a_chat(site: Site, maker: Provider, speaker: Upstream) -> None:
-    draft = make_draft(site, maker, speaker.base_url)
-    result = validate(site, draft, probe_parameters=True)
-    assert (result.passed, result.parameters) == (True, None)
-    assert len(speaker.seen()) == 2
+# No request for a response has the newer name of chat's bound.
+PROVEN: Final = {name: "proven" for name in TRIED_NAMES if name != "max_completion_tokens"}
+
+
+def learn(site: Site, maker: Provider, speaker: Upstream, model: Able) -> dict[str, str]:
+    """Returns what a validation proves about a model that does what it is asked for."""
+    LanguageModel.objects.update(input_modalities=["text", "image"])
+    site.model.refresh_from_db()
+    speaker.answer = model.respond
+    result = validate(site, make_draft(site, maker, speaker.base_url), probe_parameters=True)
+    assert result.passed, result.checks
+    return dict(result.parameters or {})
+
+
+def test_parameters_are_proven_by_responses(site: Site, maker: Provider, speaker: Upstream) -> None:
+    assert learn(site, maker, speaker, Able()) == PROVEN
+    asked = [body for _, _, body in speaker.seen()]
+    assert {path for path, *_ in speaker.seen()} == {"/v1/responses"}
+    assert len(asked) == 2 + 13
+    assert not any("messages" in body or body["store"] for body in asked)
+    assert sorted({body["max_output_tokens"] for body in asked}) == [16, 512]
+
+
+NAMES: Final = {
+    "stop": ["stop"],
+    "tools": ["tools", "tool_choice"],
+    "parallel_tool_calls": ["parallel_tool_calls"],
+    "structured_outputs": ["structured_outputs"],
+    "response_format": ["response_format"],
+    "seed": ["seed"],
+    "logprobs": ["logprobs"],
+    "top_logprobs": ["top_logprobs"],
+    "reasoning": ["reasoning", "reasoning_effort"],
+    "image": ["image_input"],
+}
+AFTER: Final = {"tools": ["parallel_tool_calls"], "logprobs": ["top_logprobs"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("kind", "proof"), [("ignored", "no_effect"), ("refused", "refused"), ("thinking", None)]
+)
+def test_a_parameter_without_its_effect_is_not_proven_by_a_response(
+    site: Site, maker: Provider, speaker: Upstream, name: str, kind: str, proof: str | None
+) -> None:
+    found = learn(site, maker, speaker, Able(**{kind: name}))
+    lacking = NAMES[name]
+    # Nobody knows what a model would have done that thought until its bound.
+    verdict = {} if proof is None else dict.fromkeys(lacking, proof)
+    others = {key: PROVEN[key] for key in PROVEN if key not in (*lacking, *AFTER.get(name, ()))}
+    if (kind, name) == ("thinking", "reasoning"):
+        verdict = dict.fromkeys(lacking, "proven")
+    assert found == {**others, **verdict}
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import struct
 from typing import Any
 
 import pytest
+import requests
 from django.core.management import call_command
 
 from catalog import dialects
@@ -15,38 +14,20 @@ from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.operations import OPERATIONS
 from config.credentials import Secret
 from config.local.bootstrap import PROJECT
+from inference.faces.routes import ROUTES
 from inference.models import Generation
+from tests.support.bodies.samples import BODIES, EDITS
+from tests.support.inference.pictures import PNG
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 
 CATALOGUE = PROJECT / "catalog" / "data" / "catalogue.json"
-MESSAGES = [{"role": "user", "content": "one"}]
-
-
-def make_wav() -> bytes:
-    """Returns a tenth of a second of silence."""
-    data = bytes(3_200)
-    head = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, 16_000, 32_000, 2, 16)
-    body = b"WAVE" + head + b"data" + struct.pack("<I", len(data)) + data
-    return b"RIFF" + struct.pack("<I", len(body)) + body
-
-
-BODIES: dict[str, tuple[Operation, dict[str, Any]]] = {
-    "/api/v1/chat/completions": (Operation.CHAT, {"messages": MESSAGES, "max_tokens": 16}),
-    "/api/v1/messages": (Operation.CHAT, {"messages": MESSAGES, "max_tokens": 16}),
-    "/api/v1/responses": (Operation.CHAT, {"input": "one", "max_output_tokens": 16}),
-    "/api/v1/completions": (Operation.TEXT, {"prompt": "one", "max_tokens": 16}),
-    "/api/v1/embeddings": (Operation.EMBEDDINGS, {"input": "one"}),
-    "/api/v1/rerank": (Operation.RERANK, {"query": "one", "documents": ["one", "two"]}),
-    "/api/v1/audio/speech": (Operation.SPEECH, {"input": "one", "voice": "alloy"}),
-    "/api/v1/audio/transcriptions": (
-        Operation.TRANSCRIPTION,
-        {"input_audio": {"data": base64.b64encode(make_wav()).decode(), "format": "wav"}},
-    ),
-    "/api/v1/images": (Operation.IMAGES, {"prompt": "one"}),
-    "/api/v1/images/generations": (Operation.IMAGES, {"prompt": "one"}),
-}
 RESPONSES = "/api/v1/responses"
+
+
+def test_every_route_is_tried() -> None:
+    # Counting tokens sends nothing.
+    assert {*BODIES, "/api/v1/messages/count_tokens"} == set(ROUTES)
 
 
 @pytest.fixture
@@ -62,8 +43,23 @@ def listed(site: Site) -> list[LanguageModel]:
     return models
 
 
+def ask(site: Site, path: str, body: dict[str, Any]) -> requests.Response:
+    """Sends a body; an edit is a form with an image."""
+    if path != EDITS:
+        return site.post(body, path=path)
+    return requests.post(
+        f"{site.server}{path}",
+        data=body,
+        files=[("image", ("a.png", PNG, "image/png"))],
+        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
+        timeout=20,
+    )
+
+
 def is_served(model: LanguageModel, operation: Operation, path: str) -> bool:
-    """Returns whether a provider with a credential speaks what the model produces."""
+    """Returns whether a provider with a credential speaks what the model takes and produces."""
+    if path == EDITS and "image" not in model.input_modalities:
+        return False
     if OPERATIONS[operation].outputs.isdisjoint(model.output_modalities):
         return False
     if dialects.lacks_chat("openai", model.capabilities) and path != RESPONSES:
@@ -81,7 +77,7 @@ def test_every_model_is_served_or_refused_with_the_reason(
     served, native = [], []
     for model in listed:
         site.upstream.clear()
-        answer = site.post({**body, "model": model.slug}, path=path)
+        answer = ask(site, path, {**body, "model": model.slug})
         if not is_served(model, operation, path):
             assert answer.status_code == 404, (model.slug, answer.text)
             assert site.upstream.requests == []

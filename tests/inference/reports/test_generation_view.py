@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey
+from config.clocks.clock import clock
 from inference.models import Feedback, Generation
 from tests.support import factories
 from tests.support.database import snapshots
@@ -315,15 +316,19 @@ def test_the_number_of_queries_does_not_depend_on_the_attempts(
     assert counts == [4, 4]
 
 
-def test_content_is_never_stored(inference: APIClient, tenant: Tenant) -> None:
-    generation = factories.make_generation(tenant)
+def test_content_that_is_not_stored_is_not_found(inference: APIClient, tenant: Tenant) -> None:
+    generation = factories.make_generation(
+        tenant, created_at=clock.now() - timedelta(minutes=1), duration_ms=1
+    )
     answer = shown(inference, generation.pk, "generation/content")
     assert answer.status_code == 404
     assert answer.json() == {
         "error": {
             "code": 404,
             "message": (
-                "This service never stores prompts and completions: there is no content to show."
+                "No input and output of this generation is stored: its workspace does not log "
+                "them, the request was not logged, or they were deleted. POST /routing/explain "
+                "says what is logged."
             ),
             "metadata": {"error_type": "content_not_stored"},
         }

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 import pytest
 
-from tests.support.processes import free_port
+from tests.support.processes import POOLER_ADDRESS, free_port
 
 # What Debian's configuration leaves as it is: 20 connections to a database, 100 clients, no startup
 # parameter that PgBouncer does not know. Only the mode is another one.
@@ -83,6 +83,14 @@ class Pooler:
         return urlunsplit(
             parts._replace(netloc=f"{parts.username}@127.0.0.1:{self.port}", query="")
         )
+
+
+@contextmanager
+def pool_services(url: str) -> Iterator[None]:
+    """Lets the services of ``tests.support.processes`` reach their server through PgBouncer."""
+    with run_pooler(url) as pooler, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(POOLER_ADDRESS, f"127.0.0.1:{pooler.port}")
+        yield
 
 
 @contextmanager

@@ -96,7 +96,10 @@ EVENTS: Final[dict[str, list[Any]]] = {
 
 @dataclass
 class Upstream:
-    """A local server that answers like the provider, or as it is told to."""
+    """A local server that answers like the provider, or as it is told to.
+
+    ``answer`` may be a function of the body, which returns a status and an answer.
+    """
 
     kind: str
     server: Server | None = None
@@ -108,11 +111,14 @@ class Upstream:
         is_stream = self.requested(head)[0] == PATHS[self.kind][1] and (
             self.kind == "gemini" or bool(json.loads(received).get("stream"))
         )
-        content_type, body = "application/json", json.dumps(self.answer).encode()
-        if is_stream and self.status == "200 OK":
+        status, answer = self.status, self.answer
+        if callable(answer):
+            status, answer = answer(json.loads(received))
+        content_type, body = "application/json", json.dumps(answer).encode()
+        if is_stream and status == "200 OK":
             content_type, body = "text/event-stream", feed_of(self.kind, self.events)
         line.sendall(
-            f"HTTP/1.1 {self.status}\r\nContent-Type: {content_type}\r\n"
+            f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n".encode()
             + body
         )

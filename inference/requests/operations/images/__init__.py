@@ -107,9 +107,19 @@ def _name_least(fields: Fields) -> Usage:
     return Usage(0, 0, image_variant="/".join(_name_variant(fields)))
 
 
-def _estimate(prompt: int, completion: int) -> Usage:
+def _estimate(prompt: int, completion: int, known: Usage) -> Usage:
+    """Returns the usage of images by the size of what came of them.
+
+    A process of an earlier release has journalled neither their number nor their variant.
+    """
     images = completion // IMAGE_TOKENS
-    return Usage(prompt, completion, image_output=completion, output_images=images)
+    return Usage(
+        prompt,
+        completion,
+        image_output=completion,
+        output_images=min(images, known.output_images or images),
+        image_variant=known.image_variant if images else "",
+    )
 
 
 def _complete(fields: Fields, reply: Reply) -> None:

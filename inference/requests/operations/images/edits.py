@@ -76,6 +76,8 @@ def to_images(content_type: str, body: bytes) -> bytes:
     references = [part for part in files if part.name in _FIELDS]
     if not references:
         raise missing_field("image")
+    if len(references) > MAX_REFERENCES:
+        raise field_error("image", f"Send at most {MAX_REFERENCES} images.")
     overlays = _find_overlays(files)
     text = msgspec.json.encode(fields)
     pieces = [text[:-1], b"," if len(text) > 2 else b"", b'"input_references":[']
