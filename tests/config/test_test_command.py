@@ -1,6 +1,12 @@
-"""``manage.py test`` passes its arguments to pytest and adds the number of workers."""
+"""``manage.py test`` passes its arguments to pytest and adds the number of workers.
+
+The tests write bytecode, whatever the environment says, so that their processes start quickly.
+"""
 
 from __future__ import annotations
+
+import os
+import sys
 
 import pytest
 
@@ -28,3 +34,8 @@ def test_add_workers_adds_the_default_number(arguments: list[str]) -> None:
 )
 def test_add_workers_keeps_arguments_that_exclude_the_default(arguments: list[str]) -> None:
     assert add_workers(arguments) == arguments
+
+
+def test_tests_and_their_processes_write_bytecode() -> None:
+    assert sys.dont_write_bytecode is False
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
