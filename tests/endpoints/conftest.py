@@ -10,6 +10,7 @@ from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
 from config.local.simulator.server import Simulator
 from tests.support import factories
+from tests.support.endpoints.importing import PRICING
 from tests.support.factories import Tenant
 
 
@@ -58,3 +59,9 @@ def request_body(model: LanguageModel, provider: Provider) -> dict[str, Any]:
         "upstream_model_id": "sim-echo",
         "base_url": "https://llm.example.com/v1",
     }
+
+
+@pytest.fixture
+def row(request_body: dict[str, Any]) -> dict[str, Any]:
+    """Returns a line of an import file with every declaration."""
+    return request_body | {"declared_region": "europe", "declared_zdr": True, "pricing": PRICING}

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.core.management.base import OutputWrapper
 from django.db import connection, transaction
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,8 +19,6 @@ from hypothesis import strategies as st
 from accounts.models import Organization
 from billing.models import Account
 from config.bulk import commands
-from config.bulk.cells import escape_formula, unescape_formula
-from config.bulk.files import with_progress
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report
 from config.bulk.rows import MAX_LINE, read_lines
@@ -349,43 +346,11 @@ def test_an_export_lists_the_oldest_first(tenant: Tenant) -> None:
     ]
 
 
-@given(
-    st.text(alphabet=st.one_of(st.sampled_from("'=+-@\t\r\n\", a"), st.characters()), min_size=1)
-)
-def test_an_escaped_cell_is_no_formula_and_can_be_unescaped(value: str) -> None:
-    cell = escape_formula(value)
-    assert unescape_formula(cell) == value
-    assert cell[0] not in "=+-@\t\r"
-
-
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1), max_size=5))
 def test_a_written_line_of_csv_is_read_back(values: list[str]) -> None:
     data = b"".join(imports._csv_line([value, "true"]) for value in values)
     lines = (line.decode() for line in read_lines(io.BytesIO(data)))
     assert [row[0] for row in csv.reader(lines, strict=True)] == values
-
-
-@pytest.mark.parametrize(
-    ("value", "cell"),
-    [
-        ("=1", "'=1"),
-        ("+1", "'+1"),
-        ("-1", "-1"),
-        ("-1.5", "-1.5"),
-        ("-1+1", "'-1+1"),
-        ("-", "'-"),
-        ("@x", "'@x"),
-        ("\tx", "'\tx"),
-        ("\rx", "'\rx"),
-        ("'=1", "''=1"),
-        ("''=1", "'''=1"),
-        ("'x", "'x"),
-        ("x=1", "x=1"),
-        ("'", "'"),
-    ],
-)
-def test_escape_formula_returns_the_cell_of_a_value(value: str, cell: str) -> None:
-    assert escape_formula(value) == cell
 
 
 def test_an_unescaped_cell_is_imported_unchanged(tenant: Tenant) -> None:
@@ -615,32 +580,3 @@ def test_the_export_command_refuses(tenant: Tenant, tmp_path: Path) -> None:
             export(*arguments)
         assert (caught.value.returncode, str(caught.value)) == (code, message)
     assert list(tmp_path.iterdir()) == []
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_printed_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 1.0, 1.2, 2.0, 2.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    pipe, terminal = io.StringIO(), Terminal()
-    lines = [b"12345", b"67890", b"12345"]
-    assert list(with_progress(lines, OutputWrapper(pipe), size=20)) == lines
-    assert pipe.getvalue() == ""
-    assert list(with_progress(lines, OutputWrapper(terminal), size=20)) == lines
-    assert terminal.getvalue().split("\r\x1b[K") == [
-        "",
-        "1 lines, 1/s, 3 s left",
-        "3 lines, 2/s, 1 s left",
-        "3 lines in 2.0 s\n",
-    ]
-
-
-def test_the_time_left_is_omitted_without_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 1.0, 1.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    terminal = Terminal()
-    assert list(with_progress([b"x"], OutputWrapper(terminal))) == [b"x"]
-    assert terminal.getvalue() == "\r\x1b[K1 lines, 1/s\r\x1b[K1 lines in 1.0 s\n"

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 import pytest
-from rest_framework.response import Response
 from rest_framework.test import APIClient
 
 from catalog.models import LanguageModel, Provider
-from catalog.pricing import Price
 from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import ROUTE, assert_refused, post
 from tests.support.factories import Tenant
 
-ROUTE = "/api/v1/private-endpoints"
 MANAGED = {
     "id",
     "status",
@@ -32,24 +28,6 @@ MANAGED = {
     "declared_region",
 }
 ABSENT = object()
-
-
-def post(client: APIClient, body: Any, **headers: str) -> Response:
-    """Sends the body in ASCII, so that it can carry lone surrogates."""
-    return client.generic(
-        "POST", ROUTE, json.dumps(body), content_type="application/json", headers=headers
-    )
-
-
-def assert_refused(response: Response, status: int, error_type: str) -> dict[str, Any]:
-    """Asserts the standard envelope and returns its ``error``."""
-    assert response.status_code == status, response.content
-    body = response.json()
-    assert list(body) == ["error"]
-    assert list(body["error"]) == ["code", "message", "metadata"]
-    assert body["error"]["code"] == status
-    assert body["error"]["metadata"]["error_type"] == error_type
-    return body["error"]
 
 
 def test_create_returns_the_managed_view_of_a_draft(
@@ -452,288 +430,6 @@ def test_create_refuses_more_than_the_default_limit(
     assert post(management, request_body).status_code == 201
     assert_refused(post(management, request_body), 422, "endpoint_limit_reached")
     assert PrivateEndpoint.objects.count() == 1
-
-
-def test_create_without_a_price_takes_the_list_price_of_the_provider(
-    management: APIClient,
-    request_body: dict[str, Any],
-    model: LanguageModel,
-    provider: Provider,
-) -> None:
-    cheap = factories.make_price("0.0000001", "0.0000001")
-    own = factories.make_price("0.000003", "0.000004", cache_read="0.000001")
-    factories.make_endpoint(model, factories.make_provider(), price=cheap)
-    factories.make_endpoint(model, provider, price=own)
-    assert post(management, request_body).status_code == 201
-    assert PrivateEndpoint.objects.get().price.price == own
-
-
-def test_create_without_a_price_takes_the_cheapest_of_the_model(
-    management: APIClient, request_body: dict[str, Any], model: LanguageModel
-) -> None:
-    cheap = factories.make_price("0.0000001", "0.0000001")
-    factories.make_endpoint(model, factories.make_provider(), price=factories.make_price())
-    factories.make_endpoint(model, factories.make_provider(), price=cheap)
-    assert post(management, request_body).status_code == 201
-    assert PrivateEndpoint.objects.get().price.price == cheap
-
-
-def test_create_without_a_price_of_an_unpriced_model_costs_nothing(
-    management: APIClient, request_body: dict[str, Any]
-) -> None:
-    assert post(management, request_body).status_code == 201
-    assert PrivateEndpoint.objects.get().price.price == factories.make_price("0", "0")
-
-
-def test_create_with_a_price_ignores_the_list_price(
-    management: APIClient,
-    request_body: dict[str, Any],
-    model: LanguageModel,
-    provider: Provider,
-) -> None:
-    factories.make_endpoint(model, provider)
-    body = request_body | {"pricing": {"prompt": "0", "completion": "0"}}
-    assert post(management, body).status_code == 201
-    stored: Price = PrivateEndpoint.objects.get().price.price
-    assert stored == factories.make_price("0", "0")
-
-
-LISTED = {"cache_read": "0.0000000042", "cache_write": "0.000000175"}
-
-
-@pytest.mark.parametrize(
-    ("listed", "sent", "derived"),
-    [
-        (LISTED, {}, {"cache_read": "0.0000000084", "cache_write": "0.00000035"}),
-        (LISTED, {"cache_read": "0"}, {"cache_read": "0", "cache_write": "0.00000035"}),
-        (LISTED, {"cache_read": "1", "cache_write": "2"}, {"cache_read": "1", "cache_write": "2"}),
-        ({"cache_read": "0"}, {}, {"cache_read": "0"}),
-        ({"cache_read": "0.00000028"}, {"cache_write": "3"}, {
-            "cache_read": "0.00000056", "cache_write": "3"
-        }),
-        ({}, {}, {}),
-    ],
-)  # fmt: skip
-def test_create_derives_omitted_cache_rates(
-    management: APIClient,
-    request_body: dict[str, Any],
-    model: LanguageModel,
-    provider: Provider,
-    listed: dict[str, str],
-    sent: dict[str, str],
-    derived: dict[str, str],
-) -> None:
-    price = factories.make_price("0.00000014", "0.00000028", **listed)
-    factories.make_endpoint(model, provider, price=price)
-    dearer = factories.make_price("0.1", "0.1", cache_read="0.1", cache_write="0.1")
-    factories.make_endpoint(model, provider, price=dearer, upstream_model_id="dearer")
-    pricing = {"prompt": "0.00000028", "completion": "0.5"}
-    created = post(management, request_body | {"pricing": pricing | sent}, **KEY)
-    assert created.status_code == 201
-    path = f"/api/v1/private-endpoints/{created.json()['data']['id']}"
-    assert management.get(path).json()["data"]["pricing"] == pricing | derived
-    again = post(management, request_body | {"pricing": pricing | sent}, **KEY)
-    assert again.json() == created.json()
-    assert PrivateEndpoint.objects.count() == 1
-    reset = management.put(f"{path}/pricing", {"pricing": pricing})
-    assert reset.json()["data"]["pricing"] == pricing
-
-
-def test_create_derives_no_rate_from_other_providers_or_a_free_prompt(
-    management: APIClient, request_body: dict[str, Any], model: LanguageModel, provider: Provider
-) -> None:
-    cached = factories.make_price("0.1", "0.1", cache_read="0.01")
-    factories.make_endpoint(model, factories.make_provider(), price=cached)
-    body = request_body | {"pricing": {"prompt": "1", "completion": "1"}}
-    assert post(management, body).status_code == 201
-    free = factories.make_price("0", "0", cache_read="0.01")
-    factories.make_endpoint(model, provider, price=free)
-    assert post(management, body).status_code == 201
-    prices = [endpoint.price.price for endpoint in PrivateEndpoint.objects.all()]
-    assert prices == [factories.make_price("1", "1")] * 2
-
-
-def test_a_derived_rate_is_rounded_to_30_decimals(
-    management: APIClient, request_body: dict[str, Any], model: LanguageModel, provider: Provider
-) -> None:
-    listed = factories.make_price("0.000003", "1", cache_read="0.000001")
-    factories.make_endpoint(model, provider, price=listed)
-    pricing = {"prompt": "0.1", "completion": "1"}
-    assert post(management, request_body | {"pricing": pricing}).status_code == 201
-    assert PrivateEndpoint.objects.get().price.cache_read == Decimal("0." + "0" + "3" * 29)
-
-
-def test_a_derived_rate_above_the_maximum_is_refused(
-    management: APIClient, request_body: dict[str, Any], model: LanguageModel, provider: Provider
-) -> None:
-    listed = factories.make_price("1", "1", cache_write="1.25")
-    factories.make_endpoint(model, provider, price=listed)
-    before = snapshots.everything()
-    body = request_body | {"pricing": {"prompt": "800000", "completion": "1"}}
-    assert_refused(post(management, body), 422, "unprocessable")
-    assert snapshots.everything() == before
-    body["pricing"]["prompt"] = "799999"
-    assert post(management, body).status_code == 201
-    assert PrivateEndpoint.objects.get().price.cache_write == Decimal("999998.75")
-
-
-KEY = {"Idempotency-Key": "order-1"}
-
-
-def test_a_repeated_key_returns_the_first_endpoint(
-    management: APIClient, request_body: dict[str, Any]
-) -> None:
-    first = post(management, request_body, **KEY)
-    before = snapshots.everything()
-    again = post(management, request_body, **KEY)
-    assert (first.status_code, again.status_code) == (201, 201)
-    assert again.json() == first.json()
-    assert snapshots.everything() == before
-
-
-def test_a_repeated_key_returns_the_current_state_of_the_endpoint(
-    management: APIClient, request_body: dict[str, Any]
-) -> None:
-    first = post(management, request_body, **KEY).json()["data"]
-    management.patch(
-        f"{ROUTE}/{first['id']}", {"upstream_model_id": "edited", "declared_zdr": True}
-    )
-    again = post(management, request_body, **KEY)
-    assert again.status_code == 201
-    assert again.json()["data"] == first | {"declared_zdr": True}
-    assert PrivateEndpoint.objects.get().upstream_model_id == "edited"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"upstream_model_id": "other"},
-        {"base_url": "https://other.example.com/v1"},
-        {"declared_region": "us"},
-        {"declared_zdr": False},
-        {"pricing": {"prompt": "0", "completion": "0"}},
-        {"model_permaslug": "acme/other-2026-01-01"},
-        {"provider_slug": "other"},
-    ],
-)
-def test_a_key_reused_for_another_body_is_refused(
-    management: APIClient, request_body: dict[str, Any], change: dict[str, Any]
-) -> None:
-    factories.make_model("acme/other")
-    factories.make_provider("other")
-    assert post(management, request_body, **KEY).status_code == 201
-    before = snapshots.everything()
-    error = assert_refused(
-        post(management, request_body | change, **KEY), 422, "idempotency_key_reused"
-    )
-    assert error["message"].startswith("idempotency_key_reused: ")
-    assert snapshots.everything() == before
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"declared_region": None, "declared_zdr": None},
-        {"base_url": "HTTPS://llm.example.com:443/v1/"},
-        {"activate": {"workspace_id": "00000000-0000-4000-8000-000000000000"}},
-    ],
-)
-def test_a_repeated_key_ignores_equivalent_values_and_activate(
-    management: APIClient, request_body: dict[str, Any], change: dict[str, Any]
-) -> None:
-    first = post(management, request_body, **KEY)
-    before = snapshots.everything()
-    again = post(management, request_body | change, **KEY)
-    assert again.status_code == 201
-    assert again.json() == first.json()
-    assert snapshots.everything() == before
-
-
-def test_a_repeated_key_compares_prices_as_numbers(
-    management: APIClient, request_body: dict[str, Any]
-) -> None:
-    one = request_body | {"pricing": {"prompt": "0.10", "completion": "01"}}
-    same = request_body | {"pricing": {"completion": "1.0", "prompt": "0.1"}}
-    assert post(management, one, **KEY).status_code == 201
-    assert post(management, same, **KEY).status_code == 201
-    assert PrivateEndpoint.objects.count() == 1
-
-
-def test_a_repeated_key_opens_no_connection_even_with_activate(
-    management: APIClient, tenant: Tenant, request_body: dict[str, Any], upstream: Simulator
-) -> None:
-    body = request_body | {"base_url": upstream.base_url}
-    assert post(management, body, **KEY).status_code == 201
-    body["activate"] = {"workspace_id": str(tenant.workspace.pk)}
-    again = post(management, body, **KEY)
-    assert again.status_code == 201
-    assert again.json()["data"]["status"] == "draft"
-    assert upstream.connections == 0
-
-
-@pytest.mark.parametrize("key", ["a", " ", "a" * 255, "~!@#$%^&*() {}"])
-def test_create_accepts_a_valid_key(
-    management: APIClient, request_body: dict[str, Any], key: str
-) -> None:
-    assert post(management, request_body, **{"Idempotency-Key": key}).status_code == 201
-    assert PrivateEndpoint.objects.get().idempotency_key == key
-
-
-@pytest.mark.parametrize("key", ["", "a" * 256, "é", "a\tb", "a\x7f"])
-def test_create_refuses_an_invalid_key(
-    management: APIClient, request_body: dict[str, Any], key: str
-) -> None:
-    before = snapshots.everything()
-    error = assert_refused(
-        post(management, request_body, **{"Idempotency-Key": key}), 400, "invalid_request"
-    )
-    assert error["message"].startswith("Idempotency-Key: ")
-    assert snapshots.everything() == before
-
-
-def test_the_key_of_a_deleted_endpoint_stays_reserved(
-    management: APIClient, request_body: dict[str, Any]
-) -> None:
-    first = post(management, request_body, **KEY).json()["data"]["id"]
-    assert management.delete(f"{ROUTE}/{first}").status_code == 200
-    before = snapshots.everything()
-    assert_refused(post(management, request_body, **KEY), 404, "not_found")
-    other = request_body | {"upstream_model_id": "other"}
-    assert_refused(post(management, other, **KEY), 422, "idempotency_key_reused")
-    assert snapshots.everything() == before
-
-
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
-        ({"upstream_model_id": ""}, 400),
-        ({"model_permaslug": "acme/unknown"}, 404),
-        ({"provider_slug": "unknown"}, 404),
-        ({"base_url": "http://llm.example.com"}, 422),
-    ],
-)
-def test_a_refused_request_does_not_consume_the_key(
-    management: APIClient, request_body: dict[str, Any], change: dict[str, Any], status: int
-) -> None:
-    assert post(management, request_body | change, **KEY).status_code == status
-    assert post(management, request_body, **KEY).status_code == 201
-
-
-def test_a_key_belongs_to_its_organization(
-    management: APIClient, request_body: dict[str, Any]
-) -> None:
-    other = factories.client(factories.make_tenant("Other").management_key)
-    first = post(management, request_body, **KEY).json()["data"]["id"]
-    second = post(other, request_body | {"upstream_model_id": "other"}, **KEY)
-    assert second.status_code == 201
-    assert second.json()["data"]["id"] != first
-
-
-def test_creates_without_a_key_make_separate_endpoints(
-    management: APIClient, request_body: dict[str, Any]
-) -> None:
-    ids = {post(management, request_body).json()["data"]["id"] for _ in range(3)}
-    assert len(ids) == 3
 
 
 def test_create_refuses_an_inference_key(

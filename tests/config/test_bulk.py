@@ -1,0 +1,74 @@
+"""Cells of CSV and the progress of a file, which all imports and exports share."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from django.core.management.base import OutputWrapper
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config.bulk.cells import escape_formula, unescape_formula
+from config.bulk.files import with_progress
+
+
+@given(
+    st.text(alphabet=st.one_of(st.sampled_from("'=+-@\t\r\n\", a"), st.characters()), min_size=1)
+)
+def test_an_escaped_cell_is_no_formula_and_can_be_unescaped(value: str) -> None:
+    cell = escape_formula(value)
+    assert unescape_formula(cell) == value
+    assert cell[0] not in "=+-@\t\r"
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=1", "'=1"),
+        ("+1", "'+1"),
+        ("-1", "-1"),
+        ("-1.5", "-1.5"),
+        ("-1+1", "'-1+1"),
+        ("-", "'-"),
+        ("@x", "'@x"),
+        ("\tx", "'\tx"),
+        ("\rx", "'\rx"),
+        ("'=1", "''=1"),
+        ("''=1", "'''=1"),
+        ("'x", "'x"),
+        ("x=1", "x=1"),
+        ("'", "'"),
+    ],
+)
+def test_escape_formula_returns_the_cell_of_a_value(value: str, cell: str) -> None:
+    assert escape_formula(value) == cell
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_printed_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 1.2, 2.0, 2.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    pipe, terminal = io.StringIO(), Terminal()
+    lines = [b"12345", b"67890", b"12345"]
+    assert list(with_progress(lines, OutputWrapper(pipe), size=20)) == lines
+    assert pipe.getvalue() == ""
+    assert list(with_progress(lines, OutputWrapper(terminal), size=20)) == lines
+    assert terminal.getvalue().split("\r\x1b[K") == [
+        "",
+        "1 lines, 1/s, 3 s left",
+        "3 lines, 2/s, 1 s left",
+        "3 lines in 2.0 s\n",
+    ]
+
+
+def test_the_time_left_is_omitted_without_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 1.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    terminal = Terminal()
+    assert list(with_progress([b"x"], OutputWrapper(terminal))) == [b"x"]
+    assert terminal.getvalue() == "\r\x1b[K1 lines, 1/s\r\x1b[K1 lines in 1.0 s\n"
