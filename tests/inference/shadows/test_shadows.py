@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -207,7 +208,7 @@ def test_old_counts_and_those_of_ended_shadows_are_deleted(tenant: Tenant) -> No
     key, now = make_key(tenant), clock.now().replace(minute=0, second=0, microsecond=0)
     for shadow_id, hour in (
         (shadow.pk, now),
-        (shadow.pk, now.replace(year=now.year - 1)),
+        (shadow.pk, now - timedelta(days=366)),
         (tenant.workspace.pk, now),
     ):
         ShadowCount.objects.create(
