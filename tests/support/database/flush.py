@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 from django.test import TransactionTestCase
 
 # Django's flush empties these too and makes the same rows again with other keys.
@@ -62,15 +64,22 @@ def empty_tables(connection: BaseDatabaseWrapper) -> None:
         cursor.execute("BEGIN")
         cursor.execute("SET LOCAL session_replication_role = replica")
         cursor.execute(f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE")
-        cursor.execute(
-            " UNION ALL ".join(
-                f"SELECT '{table}', ({_SIZE.format(table)}) WHERE EXISTS (SELECT FROM {table})"
-                for table in tables
-            )
+        # Planning the sizes of all tables would take longer than everything else here.
+        filled = select_all(
+            cursor, (f"SELECT '{table}' WHERE EXISTS (SELECT FROM {table})" for table in tables)
         )
-        filled = cursor.fetchall()
-        for table, size in filled:
+        sizes = (f"SELECT '{table}', ({_SIZE.format(table)})" for (table,) in filled)
+        for table, size in select_all(cursor, sizes):
             cursor.execute(
                 f"TRUNCATE {table} CASCADE" if size > LARGE_BYTES else f"DELETE FROM {table}"
             )
         cursor.execute("COMMIT")
+
+
+def select_all(cursor: CursorWrapper, queries: Iterable[str]) -> list[tuple[Any, ...]]:
+    """Returns the rows of all queries, which are sent as one statement."""
+    statement = " UNION ALL ".join(queries)
+    if not statement:
+        return []
+    cursor.execute(statement)
+    return list(cursor.fetchall())
