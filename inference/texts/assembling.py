@@ -15,44 +15,53 @@ from inference.texts.shortening import cut_text
 
 # What is stored of each side of a generation, in bytes of text.
 MOST_BYTES: Final = 1_048_576
-# Calls of tools in one answer.
-_MOST_CALLS: Final = 256
+# Choices, parts and calls of tools in one answer.
+_MOST_PLACES: Final = 256
 _BETWEEN: Final = "\n\n"
 _decode = msgspec.json.Decoder().decode
 
 
+# The number of a choice, a part or an item; a call of a tool in a choice has two.
+Place = int | tuple[int, int]
+
+
 class Output:
-    """The texts of an answer so far, up to a bound, by the number of their choice or part."""
+    """The texts of an answer so far, up to a bound, by the number of their choice or part.
+
+    Texts are kept as UTF-8 in one buffer for each place: a list of the tokens of a stream would
+    take many times their size.
+    """
 
     def __init__(self) -> None:
         self.size = 0
         self.is_truncated = False
-        self._texts: dict[Any, list[str]] = {}
-        self._reasoning: dict[Any, list[str]] = {}
-        self._calls: dict[Any, dict[str, Any]] = {}
+        self._texts: dict[Place, bytearray] = {}
+        self._reasoning: dict[Place, bytearray] = {}
+        self._calls: dict[Place, _Call] = {}
 
-    def add_text(self, place: Any, text: Any) -> None:
+    def add_text(self, place: Place, text: Any) -> None:
         self._add(self._texts, place, text)
 
-    def add_reasoning(self, place: Any, text: Any) -> None:
+    def add_reasoning(self, place: Place, text: Any) -> None:
         self._add(self._reasoning, place, text)
 
-    def add_call(self, place: Any, *, call_id: Any = None, name: Any = None) -> None:
+    def add_call(self, place: Place, *, call_id: Any = None, name: Any = None) -> None:
         """Adds a call of a tool, or what is new of it."""
-        if place not in self._calls and len(self._calls) >= _MOST_CALLS:
+        if place not in self._calls and len(self._calls) >= _MOST_PLACES:
             self.is_truncated = True
             return
-        call = self._calls.setdefault(place, {"id": None, "name": None, "arguments": []})
-        for key, value in (("id", call_id), ("name", name)):
-            if isinstance(value, str) and value:
-                call[key] = self._take(value)
+        call = self._calls.setdefault(place, _Call())
+        if isinstance(call_id, str) and call_id:
+            call.id = self._take(call_id).decode()
+        if isinstance(name, str) and name:
+            call.name = self._take(name).decode()
 
-    def add_arguments(self, place: Any, text: Any) -> None:
+    def add_arguments(self, place: Place, text: Any) -> None:
         """Adds a part of the arguments of a call, which are JSON."""
         self.add_call(place)
         call = self._calls.get(place)
         if call is not None and isinstance(text, str) and text:
-            call["arguments"].append(self._take(text))
+            call.arguments += self._take(text)
 
     def describe(self) -> dict[str, Any]:
         """Returns the output as it is stored."""
@@ -63,24 +72,40 @@ class Output:
         if self._calls:
             output["tool_calls"] = [
                 {
-                    "id": call["id"],
+                    "id": call.id,
                     "type": "function",
-                    "function": {"name": call["name"], "arguments": "".join(call["arguments"])},
+                    "function": {"name": call.name, "arguments": call.arguments.decode()},
                 }
                 for call in self._calls.values()
             ]
         return output
 
-    def _add(self, texts: dict[Any, list[str]], place: Any, text: Any) -> None:
-        if isinstance(text, str) and text and (kept := self._take(text)):
-            texts.setdefault(place, []).append(kept)
+    def _add(self, texts: dict[Place, bytearray], place: Place, text: Any) -> None:
+        if not isinstance(text, str) or not text:
+            return
+        if place not in texts and len(texts) >= _MOST_PLACES:
+            self.is_truncated = True
+        elif kept := self._take(text):
+            texts.setdefault(place, bytearray()).extend(kept)
 
-    def _take(self, text: str) -> str:
-        """Returns what of a text is within the bound."""
+    def _take(self, text: str) -> bytes:
+        """Returns the beginning of a text that is within the bound, in UTF-8."""
         kept = cut_text(text, MOST_BYTES - self.size)
         self.is_truncated = self.is_truncated or kept != text
-        self.size += len(kept.encode("utf-8", "surrogatepass"))
-        return kept
+        data = kept.encode()
+        self.size += len(data)
+        return data
+
+
+class _Call:
+    """A call of a tool, as far as it has arrived."""
+
+    __slots__ = ("arguments", "id", "name")
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.name: str | None = None
+        self.arguments = bytearray()
 
 
 Read = Callable[[Output, Mapping[str, Any]], None]
@@ -95,6 +120,11 @@ class Assembler:
         # The end of what was fed last: an event of which more may come.
         self._rest = b""
         self._lines: list[bytes] = []
+
+    @property
+    def size(self) -> int:
+        """The bytes of the texts, and of an event that is not complete."""
+        return self.output.size + len(self._rest) + sum(map(len, self._lines))
 
     def feed(self, data: bytes) -> None:
         """Reads events; the last one may be incomplete."""
@@ -124,17 +154,16 @@ class Assembler:
 
 def _read_chat_event(output: Output, fields: Mapping[str, Any]) -> None:
     for choice in _objects(fields.get("choices")):
-        _read_chat_message(output, choice.get("index", 0), choice, "delta")
+        _read_chat_message(output, _place(choice.get("index")), choice, "delta")
 
 
 def _read_chat_reply(output: Output, fields: Mapping[str, Any]) -> None:
     for choice in _objects(fields.get("choices")):
-        _read_chat_message(output, choice.get("index", 0), choice, "message")
+        _read_chat_message(output, _place(choice.get("index")), choice, "message")
 
 
-def _read_chat_message(output: Output, index: Any, choice: Mapping[str, Any], member: str) -> None:
+def _read_chat_message(output: Output, index: int, choice: Mapping[str, Any], member: str) -> None:
     """Reads a choice of a chat or of a text completion."""
-    index = index if isinstance(index, int) else 0
     output.add_text(index, choice.get("text"))
     message = choice.get(member)
     if not isinstance(message, dict):
@@ -147,14 +176,14 @@ def _read_chat_message(output: Output, index: Any, choice: Mapping[str, Any], me
         output.add_text(index, part.get("text"))
     output.add_text(index, message.get("refusal"))
     for position, call in enumerate(_objects(message.get("tool_calls"))):
-        place = (index, call.get("index", position))
+        place = (index, _place(call.get("index"), position))
         function = call.get("function")
         function = function if isinstance(function, dict) else {}
         output.add_call(place, call_id=call.get("id"), name=function.get("name"))
         output.add_arguments(place, function.get("arguments"))
 
 
-def _read_block(output: Output, place: Any, block: Mapping[str, Any]) -> None:
+def _read_block(output: Output, place: int, block: Mapping[str, Any]) -> None:
     """Reads a block of a message of Anthropic's format, or the beginning of one."""
     output.add_text(place, block.get("text"))
     output.add_reasoning(place, block.get("thinking"))
@@ -165,7 +194,7 @@ def _read_block(output: Output, place: Any, block: Mapping[str, Any]) -> None:
 
 
 def _read_message_event(output: Output, fields: Mapping[str, Any]) -> None:
-    place = fields.get("index")
+    place = _place(fields.get("index"))
     match fields.get("type"), fields.get("content_block"), fields.get("delta"):
         case "content_block_start", dict() as block, _:
             _read_block(output, place, block)
@@ -182,7 +211,7 @@ def _read_message_reply(output: Output, fields: Mapping[str, Any]) -> None:
 
 
 def _read_response_event(output: Output, fields: Mapping[str, Any]) -> None:
-    place, delta = fields.get("output_index"), fields.get("delta")
+    place, delta = _place(fields.get("output_index")), fields.get("delta")
     match fields.get("type"):
         case "response.output_text.delta" | "response.refusal.delta":
             output.add_text(place, delta)
@@ -218,10 +247,15 @@ READERS: Final[Mapping[NativeFormat | None, tuple[Read, Read]]] = {
 }
 
 
+def _place(value: Any, otherwise: int = 0) -> int:
+    """Returns the number that an event gives, which a provider may leave out or get wrong."""
+    return value if isinstance(value, int) else otherwise
+
+
 def _objects(value: Any) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def _join(texts: Mapping[Any, list[str]]) -> str | None:
+def _join(texts: Mapping[Place, bytearray]) -> str | None:
     """Joins the texts of several choices or parts with an empty line; ``None`` for none."""
-    return _BETWEEN.join("".join(parts) for parts in texts.values()) if texts else None
+    return _BETWEEN.join(text.decode() for text in texts.values()) if texts else None

@@ -204,9 +204,9 @@ class Capture:
 
     def _read_waiting(self, assembler: Assembler) -> None:
         """Reads the events, of which only the text is kept."""
-        before = assembler.output.size
+        before = assembler.size
         assembler.feed(b"".join(self._waiting))
-        freed = self._waiting_bytes - (assembler.output.size - before)
+        freed = self._waiting_bytes - (assembler.size - before)
         self._waiting, self._waiting_bytes = [], 0
         if freed > 0:
             self._buffers.release(self.subject.organization_id, freed)
