@@ -3,12 +3,13 @@
 -- A deletion moves the epoch of its organization's key before it is stored itself. So a text that
 -- was encrypted before is not stored by this statement, even if the two run at once: its worker
 -- reads the key again, and finds the deletion. A text that a deletion covers is never stored.
+-- A key that is locked is passed over: nobody else's texts wait for it.
 --
 -- Parameters: $1 json, an array of `TextRow`; $2 bytea[], their ciphertexts in the same order.
--- Returns: for each text its generation, whether its key is still the one, and whether the text was
---          stored now.
+-- Returns: for each text its generation, whether its key is still the one and was not locked, and
+--          whether the text was stored now.
 --
--- Lock order: keys by id, shared; then the new rows.
+-- Lock order: keys by id, shared, without a wait; then the new rows.
 WITH rows_of_batch AS (
     SELECT *
     FROM json_to_recordset($1::json) AS v (
@@ -30,7 +31,7 @@ current_keys AS MATERIALIZED (
     INNER JOIN (SELECT DISTINCT text_key_id, epoch FROM batch) AS b
         ON k.id = b.text_key_id AND k.epoch = b.epoch
     ORDER BY k.id
-    FOR SHARE OF k
+    FOR SHARE OF k SKIP LOCKED
 ),
 
 stored AS (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -14,7 +14,6 @@ from uuid import UUID
 import msgspec
 
 from config.api.errors import Unavailable
-from config.database.driver import Rejected
 from config.secrets import DecryptionFailed, seal_key, unseal_key
 from config.sql import load_statement
 from inference.requests.parsing import InferenceRequest
@@ -37,8 +36,8 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 # How long texts wait after a failure of the database, at first and at most.
 _FIRST_WAIT_SECONDS: Final = 1.0
 _LONGEST_WAIT_SECONDS: Final = 15.0
-# How often the key of an organization is read again because texts of it are being deleted.
-_TRIES: Final = 5
+# How long texts wait whose key is locked or has moved, because texts are being deleted.
+_PARKED_SECONDS: Final = 1.0
 # How long a stopping worker goes on storing.
 _DRAIN_SECONDS: Final = 5.0
 _encode = msgspec.json.Encoder().encode
@@ -83,6 +82,9 @@ class TextWriter:
         self._buffers = TextBuffers()
         self._connection = DataPlaneConnection()
         self._waiting: deque[Capture] = deque()
+        # Those whose key is locked or has moved; they are tried again together.
+        self._parked: list[Capture] = []
+        self._alarm: asyncio.TimerHandle | None = None
         self._worker: asyncio.Task[None] | None = None
         self._threads: ThreadPoolExecutor | None = None
 
@@ -95,12 +97,11 @@ class TextWriter:
         capture.request = None
         if capture.is_lost:
             return
-        self._waiting.append(capture)
-        if self._worker is None:
-            self._worker = asyncio.get_running_loop().create_task(self._run())
+        self._queue([capture])
 
     async def close(self) -> None:
         """Stores what waits, for five seconds at most; what is left is lost."""
+        self._unpark()
         if self._worker is not None:
             with suppress(TimeoutError, asyncio.CancelledError):
                 async with asyncio.timeout(_DRAIN_SECONDS):
@@ -109,11 +110,34 @@ class TextWriter:
             worker.cancel()
             with suppress(asyncio.CancelledError):
                 await worker
-        while self._waiting:
-            self._waiting.popleft().drop(Loss.STOPPED)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for capture in (*self._waiting, *self._parked):
+            capture.drop(Loss.STOPPED)
+        self._waiting.clear()
+        self._parked.clear()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
         await self._connection.close()
+
+    def _queue(self, captures: Iterable[Capture]) -> None:
+        self._waiting.extend(captures)
+        if self._waiting and self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(self._run())
+
+    def _park(self, captures: Sequence[Capture]) -> None:
+        """Queues texts again after a while, so that those of others do not wait for their keys."""
+        self._parked.extend(captures)
+        if self._parked and self._alarm is None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(_PARKED_SECONDS, self._unpark)
+
+    def _unpark(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        parked, self._parked = self._parked, []
+        self._queue(parked)
 
     async def _run(self) -> None:
         try:
@@ -135,28 +159,29 @@ class TextWriter:
 
     async def _store_all(self, batch: list[Capture]) -> None:
         """Stores a batch, however long the database is away; a cancelled one is queued again."""
-        left, wait, tries = batch, _FIRST_WAIT_SECONDS, 0
+        wait = _FIRST_WAIT_SECONDS
         try:
-            while left and tries < _TRIES:
+            while True:
                 try:
-                    left = await self._store(left)
-                    tries += 1
+                    self._park(await self._store(batch))
+                    return
                 except Unavailable:
                     await asyncio.sleep(wait)
                     wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-        except Rejected:
-            logger.exception("%d inputs and outputs cannot be stored", len(left))
         except asyncio.CancelledError:
-            self._waiting.extend(left)
+            self._waiting.extend(batch)
             raise
         except Exception:
-            # A bug in the reading of one answer must not end the storing of all others.
-            logger.exception("%d inputs and outputs cannot be stored", len(left))
-        for capture in left:
+            # What the database rejects, or a bug, must not end the storing of all other texts.
+            logger.exception("%d inputs and outputs cannot be stored", len(batch))
+        for capture in batch:
             capture.drop(Loss.REFUSED)
 
     async def _store(self, batch: Sequence[Capture]) -> list[Capture]:
-        """Stores a batch once; returns what has to be tried again, because its key has moved."""
+        """Stores a batch once; returns what is to be tried again: its key is locked, or has moved.
+
+        A deletion locks the key of its organization, and a batch has texts of many.
+        """
         keys = await self._read_keys({each.subject.organization_id for each in batch})
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, "texts")
@@ -164,9 +189,8 @@ class TextWriter:
             self._threads, _seal_all, batch, keys
         )
         by_id = {each.subject.generation_id: each for each in batch}
-        for capture in batch:
-            if capture.subject.generation_id not in {row.generation_id for row in rows}:
-                by_id.pop(capture.subject.generation_id).drop(Loss.REFUSED)
+        for generation_id in by_id.keys() - {row.generation_id for row in rows}:
+            by_id[generation_id].drop(Loss.REFUSED)
         again: list[Capture] = []
         if not rows:
             return again

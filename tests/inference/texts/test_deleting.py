@@ -162,6 +162,20 @@ def test_texts_wait_while_the_database_does_not_take_them(logged: Site) -> None:
     assert set(ids) < left()
 
 
+def test_a_locked_key_delays_no_other_tenant(logged: Site, neighbour: Tenant) -> None:
+    logged.publish()
+    log_texts(neighbour)
+    mine = TextKey.objects.filter(organization_id=logged.tenant.organization.pk)
+    send(logged)
+    with locked(mine):
+        waits = logged.chat("waits").headers["X-Generation-Id"]
+        answers = [logged.post(logged.chat_body(), key=neighbour.api_key) for _ in range(3)]
+        theirs = {answer.headers["X-Generation-Id"] for answer in answers}
+        logged.eventually(lambda: theirs < left())
+        assert waits not in left()
+    logged.eventually(lambda: waits in left())
+
+
 def test_what_does_not_fit_is_lost_and_the_request_is_served(
     logged: Site, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
