@@ -47,7 +47,11 @@ class TextKey(models.Model):
 
 
 class StoredText(models.Model):
-    """The input and the output of one generation, encrypted with the key of its organization."""
+    """The input and the output of one generation, encrypted with the key of its organization.
+
+    Its permission is none of Django's four, so that an operator who may view everything may not
+    read what callers send.
+    """
 
     generation_id = models.CharField(primary_key=True, max_length=48, db_collation="C")
     organization_id = models.UUIDField()
@@ -61,6 +65,8 @@ class StoredText(models.Model):
     created_at = models.DateTimeField(help_text="When the request was admitted.")
 
     class Meta:
+        default_permissions = ()
+        permissions = [("read_input_and_output", "Can read stored inputs and outputs")]
         indexes = [
             models.Index(fields=("workspace_id", "created_at"), name="stored_text_by_workspace"),
             models.Index(fields=("organization_id", "created_at"), name="stored_text_by_owner"),

@@ -39,7 +39,7 @@ class TextActions(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def has_read_text_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Returns whether the operator may read texts: no role may, unless somebody adds it."""
-        return request.user.has_perm("inference.view_storedtext")
+        return request.user.has_perm("inference.read_input_and_output")
 
     def has_delete_text_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.change_organization")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
+from django.urls import reverse
 
 from accounts.models import ApiKey, Workspace
 from config.apps import Role
@@ -30,13 +32,19 @@ def generation(logged: Site) -> Generation:
     return logged.settled()
 
 
-def administrator() -> Client:
+def sign_in(*groups: str, permissions: Iterable[Permission] = ()) -> Client:
+    """Returns the client of an operator who has these roles and permissions."""
     roles.update_roles()
-    user = User.objects.create_user("administrator", is_staff=True)
-    user.groups.add(Group.objects.get(name=Role.ADMINISTRATOR))
+    user = User.objects.create_user("reader", is_staff=True)
+    user.groups.set(Group.objects.filter(name__in=groups))
+    user.user_permissions.set(permissions)
     client = Client()
     client.force_login(user)
     return client
+
+
+def administrator() -> Client:
+    return sign_in(Role.ADMINISTRATOR)
 
 
 def test_reading_a_text_is_asked_for_and_recorded(operator: Client, generation: Generation) -> None:
@@ -58,18 +66,27 @@ def test_reading_a_text_is_asked_for_and_recorded(operator: Client, generation: 
     assert "Ticket 17" in operator.get(console.page(entry)).text
 
 
-def test_no_role_reads_texts_unless_it_is_given_the_permission(generation: Generation) -> None:
-    client = administrator()
+@pytest.mark.parametrize("role", [*Role, "all roles", "views everything"])
+def test_nobody_reads_texts_without_the_permission(generation: Generation, role: str) -> None:
+    views = Permission.objects.filter(codename__startswith="view_")
+    client = {
+        "all roles": lambda: sign_in(*Role),
+        "views everything": lambda: sign_in(permissions=views),
+    }.get(role, lambda: sign_in(role))()
     page = console.page(generation, "read_text")
+    shown = client.get(console.page(generation))
+    assert shown.status_code == 200
+    assert page not in shown.text
     before = everything()
     for answer in (client.get(page), client.post(page, {"reason": "Ticket 17"})):
         assert answer.status_code == 403
         assert CANARY not in answer.text
     assert everything() == before
-    Group.objects.get(name=Role.ADMINISTRATOR).permissions.add(
-        Permission.objects.get(codename="view_storedtext")
-    )
+    reading = Permission.objects.get(codename="read_input_and_output")
+    User.objects.get(username="reader").user_permissions.add(reading)
+    assert page in client.get(console.page(generation)).text
     assert CANARY in client.post(page, {"reason": "Ticket 17"}).text
+    assert AuditEntry.objects.get(kind=READING).actor == "operator reader"
 
 
 def test_no_other_page_has_the_text(operator: Client, generation: Generation) -> None:
@@ -78,6 +95,8 @@ def test_no_other_page_has_the_text(operator: Client, generation: Generation) ->
         console.page(generation),
         console.listing(Generation),
         f"{console.listing(Generation)}?q=canary",
+        f"{reverse('admin:search')}?s=canary&extended=1",
+        f"{reverse('admin:search')}?s={generation.pk}&extended=1",
         console.listing(AuditEntry),
         console.page(generation.api_key),
         console.page(generation.workspace),
@@ -87,6 +106,10 @@ def test_no_other_page_has_the_text(operator: Client, generation: Generation) ->
         answer = operator.get(page, follow=True)
         assert answer.status_code == 200
         assert CANARY not in answer.text, page
+    for rows in (Generation, AuditEntry):
+        export = operator.get(console.listing(rows, "export_csv"))
+        assert export.status_code == 200
+        assert CANARY.encode() not in b"".join(export)
 
 
 def test_a_text_that_is_not_stored_is_said_so(operator: Client, generation: Generation) -> None:
