@@ -67,7 +67,7 @@ def _read_rejected(text: bytes) -> int:
     try:
         body: Any = json.loads(text)
         number = int(body["partialSuccess"]["rejectedSpans"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0
     return number if 0 < number <= _MAX_NUMBER else 0
 

@@ -343,6 +343,17 @@ def test_rejected_spans_are_counted_and_not_sent_again(
     assert (after.sent, after.skipped, len(receiver.heads)) == (1, 2, 1)
 
 
+def test_a_number_of_rejected_spans_that_is_none_is_left_out(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    make_some(tenant, 1)
+    receiver.scripts = [answering(b'{"partialSuccess": {"rejectedSpans": 1e999}}')]
+    assert broadcaster.run() == 1
+    after = progress_of(destination)
+    assert (after.sent, after.skipped, after.failures) == (1, 0, 0)
+
+
 def test_what_was_not_taken_for_a_day_is_given_up(
     tenant: Tenant,
     receiver: TraceReceiver,
