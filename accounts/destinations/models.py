@@ -1,4 +1,4 @@
-"""Broadcast destinations of workspaces, and how far each has been served."""
+"""Broadcast destinations of workspaces, and the progress of each."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DestinationManager(models.Manager.from_queryset(DestinationQuerySet)):  # 
     def create_destination(
         self, workspace: Workspace, *, kind: str, receiver: Receiver, **fields: Any
     ) -> BroadcastDestination:
-        """Creates a destination that is sent what ends from now on.
+        """Creates a destination; it gets the generations that are admitted from now on.
 
         Raises :class:`TooManyDestinations`, and :class:`WorkspaceNotFound` for a workspace that was
         deleted meanwhile.
@@ -171,9 +171,9 @@ class BroadcastDestination(BaseModel):
     def edit(self, *, receiver: Receiver | None = None, **changes: Any) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
 
-        A destination that is enabled is sent what ends from then on, not what ended before. Any
-        change of the receiver is tried at once. Raises :class:`DestinationNotFound` when the
-        destination was deleted meanwhile.
+        A destination that becomes enabled gets the generations that are admitted from then on. A
+        changed receiver gets its next request at once, even if the old one failed. Raises
+        :class:`DestinationNotFound` when the destination was deleted meanwhile.
         """
         with transaction.atomic():
             self._lock_present()
@@ -196,12 +196,12 @@ class BroadcastDestination(BaseModel):
             self.delete()
 
     def close(self) -> None:
-        """PRESENT → DISABLED, with its workspace. Erases the headers, which nobody can read."""
+        """PRESENT → DISABLED, with its workspace. Erases the headers."""
         self.is_enabled, self.sealed, self.header_names = False, b"", []
         self.save_fields("is_enabled", "sealed", "header_names")
 
     def restart(self) -> None:
-        """Lets the destination be sent only what ends from now on."""
+        """Limits the destination to generations that are admitted from now on."""
         self.progress.restart()
 
     def rewrap(self) -> bool:
@@ -250,10 +250,10 @@ class BroadcastDestination(BaseModel):
 
 
 class BroadcastProgress(models.Model):
-    """How far a destination has been served: everything admitted before the cursor is done.
+    """The progress of a destination: it is done with generations admitted before the cursor.
 
     Generations before the cursor that had not ended are in :class:`BroadcastWait`. The sender
-    writes the row; it is apart from the destination, whose changes are audited.
+    writes this row, and not that of the destination, because changes of that one are audited.
     """
 
     destination = models.OneToOneField(
@@ -272,7 +272,7 @@ class BroadcastProgress(models.Model):
     sent = models.BigIntegerField(default=0)
     skipped = models.BigIntegerField(default=0, help_text="Generations that were given up.")
 
-    # What a new beginning forgets.
+    # The values after a restart.
     _HEALTHY: ClassVar[dict[str, Any]] = {
         "failures": 0,
         "failing_since": None,
@@ -290,11 +290,11 @@ class BroadcastProgress(models.Model):
         return "failing" if self.failures else "delivering"
 
     def forget_failures(self) -> None:
-        """Lets the receiver be tried at once."""
+        """Resets the failures, so that the next request begins at once."""
         BroadcastProgress.objects.filter(pk=self.pk).update(**self._HEALTHY)
 
     def restart(self) -> None:
-        """Moves the cursor to now and forgets what waits."""
+        """Moves the cursor to now and deletes the waits."""
         BroadcastProgress.objects.filter(pk=self.pk).update(
             cursor_at=Now(), cursor_id="", **self._HEALTHY
         )

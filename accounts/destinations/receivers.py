@@ -1,4 +1,4 @@
-"""The receiver of a destination: its URL, method and headers, and what a request may say of it."""
+"""The receiver of a destination: its URL, method and headers, and the check of a configuration."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def read_receiver(
     """Returns the receiver that a configuration describes; raises :class:`InvalidReceiver`.
 
     With a ``stored`` receiver, absent members keep their value, and so does a header with the value
-    :data:`MASK`. Stored headers never follow a change of the host: whoever may not read them could
-    send them elsewhere.
+    :data:`MASK`. A change of the host refuses stored headers: otherwise a person who may not read
+    them could send them to a host of their own.
     """
     if not isinstance(config, Mapping):
         raise InvalidReceiver("", "Must be a JSON object.")

@@ -238,7 +238,7 @@ class UpdateDestinationSerializer(_DestinationFields):
 
 
 class _DeliverySerializer(serializers.Serializer[Any]):
-    """How a destination is served: an extension of this service."""
+    """The progress of a destination: an extension of this service."""
 
     state = serializers.CharField(help_text="`delivering`, or `failing` since the last request.")
     sent = serializers.IntegerField(help_text="Generations that the receiver has taken.")

@@ -55,7 +55,7 @@ class DestinationViewSet(ListModelMixin, OrganizationViewSet):
     def create(self, request: Request) -> Response:
         """Adds a destination, at most five of a type in a workspace.
 
-        It is sent what is admitted from now on, while the workspace has
+        It gets the generations that are admitted from now on, while the workspace has
         `is_observability_broadcast_enabled`.
         """
         fields = self.read_body(CreateDestinationSerializer)
@@ -69,7 +69,7 @@ class DestinationViewSet(ListModelMixin, OrganizationViewSet):
         extensions=errors(404),
     )
     def retrieve(self, request: Request, pk: str) -> Response:
-        """Shows a destination, and how it is served."""
+        """Shows a destination and its progress."""
         return self.respond(self.get_object())
 
     @extend_schema(
