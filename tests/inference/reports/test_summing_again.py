@@ -104,3 +104,17 @@ def test_a_range_that_ends_before_it_begins_is_refused(
     now = timezone.now()
     with pytest.raises(CommandError, match="before --from"):
         sum_again(capsys, now, now - DAY)
+
+
+def test_a_day_has_the_rows_of_an_organization_together(tenant: Tenant) -> None:
+    """A report on one organization reads few pages, and none of its end users."""
+    now = timezone.now()
+    tenants = [tenant, factories.make_tenant("Second"), factories.make_tenant("Third")]
+    for number in range(12):
+        make(tenants[number % 3], now - 50 * HOUR, end_user=f"user {number}")
+
+    roll_up_usage()
+
+    stored = DailyUsage.objects.order_by("id").values_list("by_end_user", "organization")
+    assert list(stored) == sorted(stored)
+    assert [by_end_user for by_end_user, _ in stored] == [False] * 12 + [True] * 12
