@@ -257,6 +257,7 @@ def run(engine: Engine, site: Site, faults: list[str], logs: list[Path]) -> dict
     found: dict[str, Any] = {}
     with callers, managers, readiness:
         for name in faults:
+            wait_until(lambda: are_over(logs), "the end of the last fault in the logs", 60)
             callers.wait_for_open_streams(STREAMS // 2)
             begins = [log.stat().st_size for log in logs]
             found[name] = suffer(engine, name, callers, managers, readiness)
@@ -265,6 +266,19 @@ def run(engine: Engine, site: Site, faults: list[str], logs: list[Path]) -> dict
             say(f"{name}: {found[name]}")
     wait_until(lambda: not Journal.objects.exists(), "settlement of everything", 240)
     return describe(callers, managers, site, found)
+
+
+def are_over(logs: list[Path]) -> bool:
+    """Returns whether the hosts have logged the end of each reason.
+
+    A reason that is met again before that is the same outage, and is not named again.
+    """
+    for log in logs[: len(SERVICES)]:
+        text = log.read_text()
+        for reason in set(_NAMED.findall(text)):
+            if text.rfind(f"no statements ({reason}") > text.rfind(f"statements again ({reason}"):
+                return False
+    return True
 
 
 def suffer(
