@@ -11,6 +11,7 @@ from django.contrib import admin, messages
 from django.http import HttpRequest
 
 from accounts.admin.forms import initial_workspace
+from accounts.admin.keys.pickers import SubjectPickers, make_keys_field, point_pickers
 from accounts.destinations.models import BroadcastDestination, DestinationNotFound
 from accounts.destinations.receivers import (
     MASK,
@@ -24,7 +25,6 @@ from accounts.destinations.rules import InvalidRules, check_rules
 from accounts.models import ApiKey, Region
 from config.changes.kinds import FourEyes, Kind
 from config.console.actions import Message, transition
-from config.console.base import ConsoleAdmin
 from config.console.forms import ConsoleForm
 from config.console.unfold import SelectWidget, TextareaWidget, display
 from config.secrets import DecryptionFailed
@@ -64,6 +64,7 @@ class DestinationForm(ConsoleForm):
         help_text="OpenTelemetry collectors take POST alone.",
     )
 
+    api_key_hashes = make_keys_field()
     filter_rules = RulesField(
         required=False,
         widget=TextareaWidget(attrs={"rows": 6, "spellcheck": "false"}),
@@ -75,6 +76,7 @@ class DestinationForm(ConsoleForm):
         if "headers" in self.fields:
             lines = (f"{name}: {MASK}" for name in self.instance.header_names)
             self.initial["headers"] = "\n".join(lines)
+        point_pickers(self, api_key_hashes="keys")
 
     def clean_sampling_rate(self) -> Any:
         rate = self.cleaned_data["sampling_rate"]
@@ -137,15 +139,21 @@ class DestinationForm(ConsoleForm):
 
 
 _CONTENT: Final = ("has_cost", "has_identity", "has_request_context")
-_SELECTION: Final = ("sampling_rate", "regions", "api_key_hashes", "filter_rules")
-_EDITED: Final = ("name", "is_enabled", *_SELECTION, *_CONTENT)
+_SELECTION: Final = ("sampling_rate", "regions", "filter_rules")
+_CREATED: Final = ("name", "is_enabled", *_SELECTION, *_CONTENT)
+_EDITED: Final = (*_CREATED, "api_key_hashes")
+_KEYS_LATER: Final = (
+    "Keys are chosen on the page of the destination. Add it switched off if only the generations "
+    "of some keys may be sent."
+)
 
 
 @admin.register(BroadcastDestination)
-class DestinationAdmin(ConsoleAdmin):
+class DestinationAdmin(SubjectPickers):
     """Lists where organizations have the metadata of their generations sent."""
 
     form = DestinationForm
+    picked = ("keys",)
     list_display = (
         "name", "kind", "host", "status", "organization", "workspace", "sent", "created_at",
     )  # fmt: skip
@@ -160,14 +168,14 @@ class DestinationAdmin(ConsoleAdmin):
         (None, {"fields": ("workspace", "name", "kind", "is_enabled")}),
         ("Receiver", {"fields": _RECEIVER}),
         ("Content", {"fields": _CONTENT}),
-        ("Selection", {"fields": _SELECTION}),
+        ("Selection", {"fields": _SELECTION, "description": _KEYS_LATER}),
     )
     fieldsets = (
         (None, {"fields": (("name", "kind"), ("organization", "workspace"), "is_enabled")}),
         ("Delivery", {"fields": ("status", "sent", "skipped", "served_until", "last_error")}),
         ("Receiver", {"fields": _RECEIVER}),
         ("Content", {"fields": _CONTENT}),
-        ("Selection", {"fields": _SELECTION}),
+        ("Selection", {"fields": (*_SELECTION, "api_key_hashes")}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = (
@@ -199,7 +207,7 @@ class DestinationAdmin(ConsoleAdmin):
             given["workspace"],
             kind=given["kind"],
             receiver=given["receiver"],
-            **{name: given[name] for name in _EDITED},
+            **{name: given[name] for name in _CREATED},
         )
         return destination
 

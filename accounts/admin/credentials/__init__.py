@@ -12,6 +12,12 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
 from accounts.admin.credentials.hosts import CredentialHosts
+from accounts.admin.keys.pickers import (
+    SubjectPickers,
+    make_keys_field,
+    make_members_field,
+    point_pickers,
+)
 from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organization
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
@@ -21,7 +27,6 @@ from config.api.text import parse_uuid
 from config.changes.kinds import FourEyes, Kind
 from config.changes.proposals import Difference
 from config.console.actions import Message, transition
-from config.console.base import ConsoleAdmin
 from config.console.forms import ConsoleForm, SecretField
 from config.console.unfold import Dialog, SelectWidget, display
 from config.credentials import Secret
@@ -33,15 +38,22 @@ class ByokForm(ConsoleForm):
 
     refusal_fields = {"secret_required": "allowed_hosts"}
 
+    allowed_api_key_hashes = make_keys_field()
+    allowed_user_ids = make_members_field()
+
     class Meta:
         labels = {
             "is_fallback": "Fallback",
             "is_required": "Required",
             "is_byok_only": "BYOK only",
-            "allowed_api_key_hashes": "Allowed API key hashes",
-            "allowed_user_ids": "Allowed user IDs",
+            "allowed_api_key_hashes": "Allowed keys",
+            "allowed_user_ids": "Allowed members",
             "declared_zdr": "Declared ZDR",
         }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        point_pickers(self, allowed_api_key_hashes="keys", allowed_user_ids="members")
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
@@ -142,9 +154,12 @@ class RotateDialog(Dialog):
 _BYOK_FLAGS: Final = (
     "disabled", "is_fallback", "is_required", "is_byok_only",
 )  # fmt: skip
-_BYOK_LIMITS: Final = (
-    "allowed_models", "allowed_api_key_hashes", "allowed_user_ids", "allowed_hosts",
-)  # fmt: skip
+_BYOK_LIMITS: Final = ("allowed_models", "allowed_hosts")
+_BYOK_SUBJECTS: Final = ("allowed_api_key_hashes", "allowed_user_ids")
+_SUBJECTS_LATER: Final = (
+    " Keys and members are chosen on the page of the credential. Add it disabled if only some of "
+    "them may use it."
+)
 _LIMITS_HELP: Final = (
     "Separate entries by commas. An empty list does not limit, except for hosts: then the secret "
     "goes to its provider's hosts and to the domain of its first use."
@@ -167,7 +182,7 @@ def _describe_rotation(credential: ByokCredential, form: Any) -> list[Difference
 
 
 @admin.register(ByokCredential)
-class ByokCredentialAdmin(CredentialHosts, ConsoleAdmin):
+class ByokCredentialAdmin(CredentialHosts, SubjectPickers):
     """Lists the credentials of organizations; a secret can be written but not read."""
 
     form = ByokForm
@@ -185,7 +200,7 @@ class ByokCredentialAdmin(CredentialHosts, ConsoleAdmin):
     add_fieldsets = (
         (None, {"fields": ("owner", "workspace", "provider", "secret", "name")}),
         ("Use", {"fields": _BYOK_FLAGS}),
-        ("Limits", {"fields": _BYOK_LIMITS, "description": _LIMITS_HELP}),
+        ("Limits", {"fields": _BYOK_LIMITS, "description": _LIMITS_HELP + _SUBJECTS_LATER}),
         ("Declarations", {"fields": _BYOK_DECLARED}),
     )
     fieldsets = (
@@ -193,7 +208,10 @@ class ByokCredentialAdmin(CredentialHosts, ConsoleAdmin):
         ("Scope", {"fields": ("organization", "workspace", "provider_slug", "sort_order")}),
         ("Use", {"fields": _BYOK_FLAGS}),
         ("Hosts", {"fields": ("destinations", "past_destinations")}),
-        ("Limits", {"fields": _BYOK_LIMITS, "description": _LIMITS_HELP}),
+        (
+            "Limits",
+            {"fields": (*_BYOK_LIMITS, *_BYOK_SUBJECTS), "description": _LIMITS_HELP},
+        ),
         ("Declarations", {"fields": _BYOK_DECLARED}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )

@@ -156,12 +156,23 @@ def search_providers(request: HttpRequest) -> JsonResponse:
 
 def search_keys(request: HttpRequest, organization_id: UUID) -> JsonResponse:
     """Answers with the inference keys of an organization whose name or label contains the term."""
+    return _search_keys(request, organization_id, lambda key: str(key.pk))
+
+
+def search_key_hashes(request: HttpRequest, organization_id: UUID) -> JsonResponse:
+    """Answers like :func:`search_keys`, with the hashes of the keys."""
+    return _search_keys(request, organization_id, lambda key: key.digest)
+
+
+def _search_keys(
+    request: HttpRequest, organization_id: UUID, value_of: Callable[[ApiKey], str]
+) -> JsonResponse:
     term = _read_term(request)
     rows = keys_of(organization_id).order_by("name", "pk")
     if term:
         rows = rows.filter(Q(name__icontains=term) | Q(label__icontains=term))
     found, has_more = _read_page(request, rows)
-    results = [{"id": str(key.pk), "text": label_key(key)} for key in found]
+    results = [{"id": value_of(key), "text": label_key(key)} for key in found]
     return _respond(results, has_more=has_more)
 
 

@@ -60,11 +60,6 @@ def test_add_credential_encrypts_the_secret(operator: Client, tenant: Tenant) ->
             "allowed_hosts",
             "Each entry must be a lower-case host name",
         ),
-        (
-            {"allowed_api_key_hashes": "f" * 64},
-            "allowed_api_key_hashes",
-            "One of the keys does not belong",
-        ),
     ],
 )
 def test_add_credential_refuses_invalid_fields(
@@ -110,10 +105,20 @@ def test_change_credential_keeps_a_key_that_was_revoked_later(
     assert (credential.disabled, credential.allowed_api_key_hashes) == (True, [key.digest])
 
     before = fingerprint()
-    more = {"allowed_api_key_hashes": f"{key.digest},{'f' * 64}"}
+    more = {"allowed_api_key_hashes": [key.digest, "f" * 64]}
     response = operator.post(page(credential), {**lists, **more, "declared_zdr": "unknown"})
     assert list(response.context["adminform"].form.errors) == ["allowed_api_key_hashes"]
     assert fingerprint() == before
+
+
+def test_pickers_of_a_credential_search_its_organization(operator: Client, tenant: Tenant) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
+    key, other = make_key(tenant, "mine"), make_key(factories.make_tenant("Other"), "foreign")
+    keys = operator.get(page(credential, "keys")).json()["results"]
+    assert {"id": key.digest, "text": f"mine · {key.label}"} in keys
+    assert other.digest not in {each["id"] for each in keys}
+    assert operator.get(page(credential, "members")).json()["results"] == []
+    assert "Keys and members are chosen" in operator.get(listing(ByokCredential, "add")).text
 
 
 def test_change_credential_keeps_the_secret(operator: Client, tenant: Tenant) -> None:

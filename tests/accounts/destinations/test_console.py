@@ -11,7 +11,8 @@ from accounts.models import BroadcastDestination
 from tests.support.broadcast.destinations import MASK, SECRET, make_destination
 from tests.support.console import SUBMIT, change, listing, messages_of, page
 from tests.support.database import snapshots
-from tests.support.factories import Tenant
+from tests.support.factories import Tenant, make_tenant
+from tests.support.governance import make_key
 
 FORM: dict[str, Any] = {
     "name": "Traces",
@@ -46,7 +47,7 @@ def test_add_a_destination(operator: Client, tenant: Tenant) -> None:
     [
         ("url", "http://otel.example"), ("url", "https://10.0.0.1"), ("headers", "Host: a"),
         ("headers", "nonsense"), ("regions", []), ("sampling_rate", "0"), ("method", "PUT"),
-        ("api_key_hashes", "0" * 64), ("filter_rules", '{"groups": [{"rules": []}]}'),
+        ("filter_rules", '{"groups": [{"rules": []}]}'),
     ],
 )  # fmt: skip
 def test_add_refuses_what_the_api_refuses(
@@ -72,6 +73,32 @@ def test_change_keeps_masked_headers(operator: Client, tenant: Tenant) -> None:
     answer = change(operator, destination, {**form, "url": "https://other.example"})
     assert [*answer.context["adminform"].form.errors] == ["headers"]
     assert snapshots.everything() == before
+
+
+def test_keys_are_picked_from_the_organization(operator: Client, tenant: Tenant) -> None:
+    destination = make_destination(tenant.workspace)
+    key, other = make_key(tenant, "chosen"), make_key(make_tenant("Other"), "foreign")
+    assert "Keys are chosen on the page" in operator.get(listing(type(destination), "add")).text
+    found = operator.get(page(destination, "keys")).json()["results"]
+    assert {"id": key.digest, "text": f"chosen · {key.label}"} in found
+    assert other.digest not in {each["id"] for each in found}
+    form = {**FORM, "headers": f"Authorization: {MASK}"}
+    del form["kind"]
+
+    before = snapshots.everything()
+    answer = change(operator, destination, {**form, "api_key_hashes": [other.digest]})
+    assert [*answer.context["adminform"].form.errors] == ["api_key_hashes"]
+    assert snapshots.everything() == before
+
+    change(operator, destination, {**form, "api_key_hashes": [key.digest]})
+    destination.refresh_from_db()
+    assert destination.api_key_hashes == [key.digest]
+    # A key that was revoked since then stays chosen.
+    key.revoke()
+    assert f"chosen · {key.label}" in operator.get(page(destination)).text
+    change(operator, destination, {**form, "name": "Renamed", "api_key_hashes": [key.digest]})
+    destination.refresh_from_db()
+    assert (destination.name, destination.api_key_hashes) == ("Renamed", [key.digest])
 
 
 def test_delete(operator: Client, tenant: Tenant) -> None:
