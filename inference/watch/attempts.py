@@ -1,8 +1,8 @@
 """The attempts of recent requests, as the pages of health and errors count them.
 
-An attempt failed if its provider or endpoint failed. What a caller caused is no failure: a refused
-request, or a credential of the organization's own that is refused. A rate limit is shown, and is
-no failure either, because another candidate or a later moment serves the request.
+An attempt failed if its provider or endpoint failed. Errors that a caller caused do not count: a
+refused request, or a refused credential of the organization itself. A rate limit is shown and does
+not count either, because another candidate or a later attempt serves the request.
 """
 
 from __future__ import annotations
