@@ -42,10 +42,12 @@ class InferenceConfig(CausewayApp):
         ),
         EventKind(
             "spend.anomaly",
-            "{organization} spent ${spent_usd} on {day}, usually ${usual_usd} on such a day.",
+            "{organization} spent ${spent_usd} on {day} until {until} UTC, usually ${usual_usd} by "
+            "then on such a weekday.",
             {
                 "organization": "Acme",
                 "day": "2026-11-23",
+                "until": "10:00",
                 "spent_usd": "310",
                 "usual_usd": "42.5",
             },
@@ -94,6 +96,9 @@ class InferenceConfig(CausewayApp):
         "endpointhour": INTERNAL,
         # Those of an organization alone: the others are the cell's.
         "hourlyshare": ModelDeclaration(
+            audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
+        ),
+        "hourlyspending": ModelDeclaration(
             audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
         ),
         "hourlyfailure": INTERNAL,

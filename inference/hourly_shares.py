@@ -1,4 +1,4 @@
-"""The tables of an hour's shares, of endpoints and keys, and of its errors."""
+"""The tables of an hour's shares, of endpoints and keys, its spending, and its errors."""
 
 from __future__ import annotations
 
@@ -63,6 +63,25 @@ class HourlyShare(models.Model):
 
     def __str__(self) -> str:
         return f"{write_minute(self.hour)} {self.model}"
+
+
+class HourlySpending(models.Model):
+    """The credits that one organization spent in an hour, in nano-USD; an hour without has no row.
+
+    The rows are kept for as many weeks as unusual spending is judged by.
+    """
+
+    pk = models.CompositePrimaryKey("organization_id", "hour")
+    # A plain id, as of the shares.
+    organization_id = models.UUIDField()
+    hour = models.DateTimeField()
+    cost_nano = models.BigIntegerField()
+
+    class Meta:
+        indexes = [models.Index(fields=("hour",), name="hourly_spending_by_hour")]
+
+    def __str__(self) -> str:
+        return f"{write_minute(self.hour)} {self.organization_id}"
 
 
 class HourlyFailure(models.Model):

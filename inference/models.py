@@ -20,7 +20,7 @@ from config.partitions.declarations import Partitioning
 from config.partitions.spans import YEAR
 from config.triggers import TRANSACTION_ID, KeepUsed, Trigger
 from endpoints.models import Attestation, PrivateEndpoint
-from inference.hourly_shares import HourlyFailure, HourlyShare
+from inference.hourly_shares import HourlyFailure, HourlyShare, HourlySpending
 from inference.ids import first_id, id_bound, last_id, read_id_bound
 from inference.kept_answers import IdempotentRequest, KeptAnswer
 from inference.shadow_counts import ShadowCount
@@ -28,10 +28,10 @@ from inference.stored_texts import StoredText, TextDeletion, TextKey
 
 __all__ = (
     "ApiKeyUse", "DailyUsage", "EndpointHealth", "EndpointHour", "Feedback", "FeedbackGiven",
-    "Generation", "HourlyFailure", "HourlyShare", "HourlyUsage", "IdempotentRequest", "Journal",
-    "KeptAnswer", "MemberUse", "ModelEndpointUse", "OrganizationUse", "PrivateEndpointUse",
-    "ProviderPace", "ShadowCount", "StoredText", "TextDeletion", "TextKey", "Uptime", "UsageDay",
-    "WorkspaceUse",
+    "Generation", "HourlyFailure", "HourlyShare", "HourlySpending", "HourlyUsage",
+    "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse", "ModelEndpointUse",
+    "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "ShadowCount", "StoredText", "TextDeletion",
+    "TextKey", "Uptime", "UsageDay", "WorkspaceUse",
 )  # fmt: skip
 
 

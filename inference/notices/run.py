@@ -32,6 +32,7 @@ def find_unusual_spending() -> Iterator[NewEvent]:
         data = {
             "organization": anomaly.name,
             "day": anomaly.day.isoformat(),
+            "until": anomaly.until_text,
             "spent_usd": format_usd(anomaly.spent_nano),
             "usual_usd": format_usd(anomaly.usual_nano),
         }

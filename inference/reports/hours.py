@@ -1,4 +1,4 @@
-"""Stores the sums of completed hours, with their shares and errors, for console and lists."""
+"""Stores the sums of completed hours, with their shares, spending and errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from config.partitions.tables import list_partitions
 from inference.ids import first_id, last_id
-from inference.models import HourlyFailure, HourlyShare, HourlyUsage
+from inference.models import HourlyFailure, HourlyShare, HourlySpending, HourlyUsage
 from inference.reports.endpoint_hours import forget_endpoints, sum_endpoints
 from inference.reports.rollups import RowsArchived, require_rows
 from inference.watch.attempts import FAILURES
@@ -49,6 +49,8 @@ ON CONFLICT DO NOTHING
 # Charts of all organizations reach 30 days back, and those of one 24 hours.
 KEPT: Final = timedelta(days=32)
 KEPT_OF_KEYS: Final = timedelta(days=3)
+# Unusual spending is judged by eight weeks before yesterday.
+KEPT_OF_SPENDING: Final = timedelta(weeks=8, days=2)
 _SHARE: Final = """
 INSERT INTO inference_hourlyshare (
     hour, {owners}, endpoint_id, model, provider_name, requests, failed, tokens, cost_nano,
@@ -64,6 +66,16 @@ GROUP BY date_trunc('hour', created_at, 'UTC'), {owners},
 """.replace("{sums}", SUMS)
 _SHARE_OF_ENDPOINTS: Final = _SHARE.replace(" {owners},", "")
 _SHARE_OF_KEYS: Final = _SHARE.replace("{owners}", "organization_id, workspace_id, api_key_id")
+_SUM_SPENDING: Final = """
+INSERT INTO inference_hourlyspending (organization_id, hour, cost_nano)
+SELECT organization_id, date_trunc('hour', created_at, 'UTC'), sum(cost_nano)
+FROM inference_generation
+WHERE id >= %(first_id)s AND id < %(last_id)s
+    AND created_at >= greatest(%(begin)s, now() - %(kept)s) AND created_at < %(end)s
+    AND cost_nano > 0
+GROUP BY 1, 2
+"""
+_DROP_SPENDING: Final = "DELETE FROM inference_hourlyspending WHERE hour < now() - %(kept)s"
 # Few generations have an attempt that failed: those that did not complete, and those that were
 # tried more than once.
 _SUM_FAILURES: Final = """
@@ -149,6 +161,7 @@ def sum_hours_again(begin: datetime, end: datetime) -> int:
         again = Q(hour__gte=begin, hour__lt=end) | Q(hour__gte=final)
         HourlyUsage.objects.filter(again).delete()
         HourlyShare.objects.filter(again).delete()
+        HourlySpending.objects.filter(again).delete()
         HourlyFailure.objects.filter(again).delete()
         forget_endpoints(begin)
         return _sum_hours(begin, min(end, final))
@@ -187,10 +200,12 @@ def _sum_hours(begin: datetime, end: datetime) -> int:
 def _store_shares(cursor: Any, span: dict[str, Any]) -> None:
     """Stores the shares of the hours of a span, and deletes those that no chart reads any more."""
     # A command of an earlier release deletes the sums of hours without their shares.
-    for model in (HourlyShare, HourlyFailure):
+    for model in (HourlyShare, HourlySpending, HourlyFailure):
         model._default_manager.filter(hour__gte=span["begin"], hour__lt=span["end"]).delete()
     cursor.execute(_SHARE_OF_ENDPOINTS, {**span, "kept": KEPT})
     cursor.execute(_SHARE_OF_KEYS, {**span, "kept": KEPT_OF_KEYS})
+    cursor.execute(_SUM_SPENDING, {**span, "kept": KEPT_OF_SPENDING})
+    cursor.execute(_DROP_SPENDING, {"kept": KEPT_OF_SPENDING})
     cursor.execute(_SUM_FAILURES, {**span, "kept": KEPT})
     cursor.execute(_DROP_FAILURES, {"kept": KEPT})
     cursor.execute(_MARK, {**span, "kept": KEPT})

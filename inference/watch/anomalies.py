@@ -1,7 +1,7 @@
-"""Finds organizations that spend unusually much, by what they spent on the same weekday before.
+"""Finds organizations that spend unusually much, by what they spent in the same hours before.
 
-The spending of today counts until the last summed hour and is compared with whole days, so that a
-day that goes as usual is never unusual in the morning. All figures come from stored sums.
+The spending of today counts until the last summed hour, and is compared with that of the same
+hours of the same weekday. All figures come from stored sums.
 """
 
 from __future__ import annotations
@@ -21,51 +21,78 @@ from config.console.formatting import short_dollars
 from inference.reports.rollups import midnight
 
 LEAST_NANO: Final = 10_000_000_000
-"""A day with less than 10 USD is never unusual."""
+"""Less than 10 USD is never unusual."""
 RATIO: Final = 3
-"""A day is unusual from three times the usual spending on."""
+"""Spending is unusual from three times the usual on."""
+LEAST_SHARE: Final = 4
+"""Less than a quarter of what the whole weekday usually costs is never unusual: a job may begin
+some hours earlier than usual."""
 WEEKS: Final = 8
 LEAST_WEEKS: Final = 4
 """The weeks before that are compared, and how many of them there must be."""
 _MOST: Final = 100
 _CACHED_SECONDS: Final = 300
 _DAY: Final = timedelta(days=1)
-_HOUR: Final = timedelta(hours=1)
 
-# The days without a row of an organization count as zero, from its first day with usage on.
+# The days without a row of an organization count as zero, from its first day with usage on. A day
+# whose hours do not make up its sum was summed in part by an earlier release; it counts whole.
 _READ: Final = """
-WITH spent AS (
-    SELECT organization_id, (hour AT TIME ZONE 'UTC')::date AS day, sum(cost_nano) AS nano,
-           max(hour) AS last
-    FROM inference_hourlyshare
-    WHERE organization_id IS NOT NULL AND hour >= %(begin)s {and_organization}
+WITH summed AS (
+    SELECT max(hour) + interval '1 hour' AS until FROM inference_hourlyusage
+),
+spent AS (
+    SELECT organization_id, date_trunc('day', hour, 'UTC') AS day, sum(cost_nano) AS nano
+    FROM inference_hourlyspending
+    WHERE hour >= %(begin)s {and_organization}
     GROUP BY 1, 2
     HAVING sum(cost_nano) >= %(least)s
     ORDER BY nano DESC
     LIMIT %(most)s
+),
+timed AS (
+    SELECT s.*, least(until, day + interval '24 hours') AS until
+    FROM spent AS s CROSS JOIN summed
 )
-SELECT s.organization_id, o.name, s.day, s.nano, s.last, ARRAY(
-    SELECT coalesce((
-        SELECT sum(d.cost_nano) FROM inference_dailyusage d
-        WHERE d.organization_id = s.organization_id AND NOT d.by_end_user AND d.day = u.day
-    ), 0)
-    FROM inference_usageday u
-    WHERE u.day = ANY(ARRAY(SELECT s.day - 7 * n FROM generate_series(1, %(weeks)s) AS n))
-        AND u.day >= (
-            SELECT min(d.day) FROM inference_dailyusage d
-            WHERE d.organization_id = s.organization_id AND NOT d.by_end_user
+SELECT t.organization_id, o.name, (t.day AT TIME ZONE 'UTC')::date, t.until, t.nano,
+    before.by_then, before.in_all
+FROM timed AS t JOIN accounts_organization AS o ON o.id = t.organization_id
+CROSS JOIN LATERAL (
+    SELECT
+        coalesce(array_agg(CASE WHEN hours.in_all = days.nano THEN hours.by_then ELSE days.nano END
+        ), '{}') AS by_then,
+        coalesce(array_agg(days.nano), '{}') AS in_all
+    FROM (
+        SELECT u.day, coalesce((
+            SELECT sum(d.cost_nano) FROM inference_dailyusage AS d
+            WHERE d.organization_id = t.organization_id AND NOT d.by_end_user AND d.day = u.day
+        ), 0) AS nano
+        FROM inference_usageday AS u
+        WHERE u.day = ANY(ARRAY(
+            SELECT (t.day AT TIME ZONE 'UTC')::date - 7 * n FROM generate_series(1, %(weeks)s) AS n
+        )) AND u.day >= (
+            SELECT min(d.day) FROM inference_dailyusage AS d
+            WHERE d.organization_id = t.organization_id AND NOT d.by_end_user
         )
-)
-FROM spent s JOIN accounts_organization o ON o.id = s.organization_id
+    ) AS days
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(h.cost_nano), 0) AS in_all, coalesce(sum(h.cost_nano) FILTER (
+            WHERE h.hour < days.day::timestamp AT TIME ZONE 'UTC' + (t.until - t.day)
+        ), 0) AS by_then
+        FROM inference_hourlyspending AS h
+        WHERE h.organization_id = t.organization_id
+            AND h.hour >= days.day::timestamp AT TIME ZONE 'UTC'
+            AND h.hour < days.day::timestamp AT TIME ZONE 'UTC' + interval '24 hours'
+    ) AS hours
+) AS before
 """
 _OF_ONE: Final = "AND organization_id = %(organization_id)s"
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """The spending of an organization on a UTC day, and what it usually spends on that weekday.
+    """The spending of an organization on a UTC day, and what it usually spends by then.
 
-    ``until`` is the end of the last hour that is counted.
+    ``until`` is the end of the last hour that is counted, on that weekday as on the earlier ones.
     """
 
     organization_id: UUID
@@ -76,27 +103,38 @@ class Anomaly:
     usual_nano: int
 
     @property
+    def is_over(self) -> bool:
+        """Whether all hours of the day are counted."""
+        return self.until >= midnight(self.day) + _DAY
+
+    @property
+    def until_text(self) -> str:
+        """The time of day until which the spending is counted, ``24:00`` for a whole day."""
+        return "24:00" if self.is_over else f"{self.until.astimezone(UTC):%H:%M}"
+
+    @property
     def text(self) -> str:
         """Says how much was spent, until when, and how much is usual."""
-        is_over = self.until >= midnight(self.day) + _DAY
-        until = "" if is_over else f" until {self.until.astimezone(UTC):%H:%M} UTC"
+        until, by_then = ("", "") if self.is_over else (f" until {self.until_text} UTC", " by then")
         usual = short_dollars(self.usual_nano) if self.usual_nano else "nothing"
         return (
             f"{short_dollars(self.spent_nano)} on {self.day:%A, %B} {self.day.day}{until}; usually "
-            f"{usual} on a {self.day:%A}"
+            f"{usual}{by_then} on a {self.day:%A}"
         )
 
 
-def find_usual(spent_nano: int, before: Sequence[int]) -> int | None:
+def find_usual(spent_nano: int, by_then: Sequence[int], in_all: Sequence[int]) -> int | None:
     """Returns the usual spending if a day's is unusually high by it, else ``None``; pure.
 
-    ``before`` are the sums of the same weekday of earlier weeks. Their median is the usual
-    spending, because one day that was unusual itself does not move it.
+    ``by_then`` are the sums of the same hours of the same weekday of earlier weeks, and ``in_all``
+    those of the whole days. Their medians are usual, because one day that was unusual itself does
+    not move them.
     """
-    if spent_nano < LEAST_NANO or len(before) < LEAST_WEEKS:
+    if spent_nano < LEAST_NANO or len(by_then) < LEAST_WEEKS:
         return None
-    usual = int(median(before))
-    return usual if spent_nano >= RATIO * usual else None
+    usual = int(median(by_then))
+    least = max(RATIO * usual, int(median(in_all)) // LEAST_SHARE)
+    return usual if spent_nano >= least else None
 
 
 def find_anomalies(
@@ -116,10 +154,10 @@ def find_anomalies(
         cursor.execute(statement, values)
         rows = cursor.fetchall()
     found = []
-    for key, name, day, spent, last, before in rows:
-        usual = find_usual(int(spent), [int(each) for each in before])
+    for key, name, day, until, spent, by_then, in_all in rows:
+        usual = find_usual(int(spent), [*map(int, by_then)], [*map(int, in_all)])
         if usual is not None:
-            found.append(Anomaly(key, name, day, last + _HOUR, int(spent), usual))
+            found.append(Anomaly(key, name, day, until, int(spent), usual))
     return sorted(found, key=lambda one: (one.usual_nano - one.spent_nano, one.name, one.day))
 
 

@@ -58,6 +58,7 @@ KEPT_OTHERWISE: Final = {
     "inference_feedback": "storing it holds the organization",
     "inference_generation": "the data plane has ended, and admits nothing",
     "inference_hourlyshare": "sums of what has ended",
+    "inference_hourlyspending": "sums of what has ended",
     "inference_idempotentrequest": "the data plane has ended, and admits nothing",
     "inference_journal": "the data plane has ended, and admits nothing",
     "inference_keptanswer": "the data plane has ended, and admits nothing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from typing import Any, Final
@@ -20,10 +21,12 @@ from accounts.models import Organization
 from config.apps import Role
 from config.clocks.clock import clock
 from config.console.sign_in import roles
-from inference.models import DailyUsage, HourlyShare, UsageDay
+from inference.models import DailyUsage, HourlySpending, HourlyUsage, UsageDay
+from inference.reports.hours import KEPT_OF_SPENDING, hour_of, roll_up_hours
 from inference.reports.rollups import midnight
 from inference.watch.anomalies import (
     LEAST_NANO,
+    LEAST_SHARE,
     LEAST_WEEKS,
     RATIO,
     WEEKS,
@@ -35,6 +38,7 @@ from tests.support.factories import Tenant
 
 DOLLAR: Final = 1_000_000_000
 DAY: Final = timedelta(days=1)
+HOUR: Final = timedelta(hours=1)
 # A Monday afternoon.
 NOW: Final = datetime.fromisoformat("2026-03-02T15:30:00+00:00")
 
@@ -46,15 +50,24 @@ def _fresh() -> Iterator[None]:
     cache.clear()
 
 
+@pytest.fixture(autouse=True)
+def _summed(db: None) -> None:
+    """All hours before 15:00 are summed."""
+    sum_until(NOW.replace(minute=0))
+
+
+def sum_until(end: datetime) -> None:
+    HourlyUsage.objects.all().delete()
+    HourlyUsage.objects.create(
+        hour=end - HOUR, requests=0, failed=0, tokens=0, cost_nano=0, upstream_nano=0,
+        latency_ms=0, timed=0,
+    )  # fmt: skip
+
+
 def spend_hour(tenant: Tenant, hour: datetime, dollars: int) -> None:
-    """Stores the share of a key in an hour, and of the endpoint that all organizations share."""
-    for owner in (tenant.organization.pk, None):
-        HourlyShare.objects.create(
-            hour=hour, organization_id=owner, workspace_id=owner and uuid4(),
-            api_key_id=owner and uuid4(), endpoint_id=uuid4(), model="m", provider_name="p",
-            requests=1, failed=0, tokens=1, cost_nano=dollars * DOLLAR, upstream_nano=0,
-            latency_ms=0, timed=0,
-        )  # fmt: skip
+    HourlySpending.objects.create(
+        hour=hour, organization_id=tenant.organization.pk, cost_nano=dollars * DOLLAR
+    )
 
 
 def spend_day(tenant: Tenant, day: date, dollars: int) -> None:
@@ -76,15 +89,22 @@ def spend_mondays(tenant: Tenant, *dollars: int) -> None:
         spend_day(tenant, NOW.date() - (7 * week - 2) * DAY, 500)
 
 
-@given(st.integers(0, 10**15), st.lists(st.integers(0, 10**15), max_size=WEEKS), st.integers(1, 9))
-def test_the_judgement_is_bounded_and_monotonic(spent: int, before: list[int], more: int) -> None:
-    usual = find_usual(spent, before)
+AMOUNTS: Final = st.integers(0, 10**15)
+
+
+@given(AMOUNTS, st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=WEEKS), st.integers(1, 9))
+def test_the_judgement_is_bounded_and_monotonic(
+    spent: int, before: list[tuple[int, int]], more: int
+) -> None:
+    by_then, in_all = [first for first, _ in before], [first + rest for first, rest in before]
+    usual = find_usual(spent, by_then, in_all)
     if usual is None:
-        assert spent < LEAST_NANO or len(before) < LEAST_WEEKS or spent < RATIO * max(before)
+        is_little = spent < LEAST_NANO or len(before) < LEAST_WEEKS
+        assert is_little or spent < RATIO * max(by_then) or spent < max(in_all) // LEAST_SHARE
     else:
         assert spent >= LEAST_NANO
         assert spent >= RATIO * usual
-        assert find_usual(spent * more, before) == usual
+        assert find_usual(spent * more, by_then, in_all) == usual
 
 
 @pytest.mark.parametrize(
@@ -104,21 +124,74 @@ def test_the_judgement_is_bounded_and_monotonic(spent: int, before: list[int], m
 def test_a_day_is_unusual_from_three_times_the_median_on(
     spent: int, before: list[int], usual: int | None
 ) -> None:
-    found = find_usual(spent * DOLLAR, [each * DOLLAR for each in before])
+    sums = [each * DOLLAR for each in before]
+    found = find_usual(spent * DOLLAR, sums, sums)
 
     assert found == (None if usual is None else usual * DOLLAR)
 
 
-def test_today_is_compared_with_the_same_weekday(tenant: Tenant) -> None:
+@pytest.mark.parametrize(("spent", "usual"), [(24, None), (25, 0), (26, 0)])
+def test_hours_with_little_of_a_usual_day_are_not_unusual(spent: int, usual: int | None) -> None:
+    """A job that costs $100 on each such day begins two hours earlier."""
+    assert find_usual(spent * DOLLAR, [0] * 8, [100 * DOLLAR] * 8) == usual
+
+
+def spend_by_hours(tenant: Tenant, weeks: int, amounts: dict[int, int]) -> None:
+    """Stores what an organization spent in the hours of earlier Mondays, and these days' sums."""
+    for week in range(1, weeks + 1):
+        day = midnight(NOW.date()) - 7 * week * DAY
+        for hour, dollars in amounts.items():
+            spend_hour(tenant, day + hour * HOUR, dollars)
+        spend_day(tenant, day.date(), sum(amounts.values()))
+
+
+def test_the_morning_is_compared_with_the_same_hours(tenant: Tenant) -> None:
+    spend_by_hours(tenant, 5, {8: 5, 9: 5, 10: 10, 14: 60})
+    today = midnight(NOW.date())
+    sum_until(today + 10 * HOUR)
+    spend_hour(tenant, today + 8 * HOUR, 29)
+    assert find_anomalies(now=today + 11 * HOUR) == []
+    spend_hour(tenant, today + 9 * HOUR, 1)
+
+    [found] = find_anomalies(now=today + 11 * HOUR)
+    assert (found.organization_id, found.name) == (tenant.organization.pk, "Acme")
+    assert (found.spent_nano, found.usual_nano) == (30 * DOLLAR, 10 * DOLLAR)
+    assert found.text == (
+        "$30.00 on Monday, March 2 until 10:00 UTC; usually $10.00 by then on a Monday"
+    )
+    # An hour later it is what the day costs by then.
+    sum_until(today + 11 * HOUR)
+    assert find_anomalies(now=today + 12 * HOUR) == []
+
+
+def test_a_day_whose_hours_were_not_all_summed_counts_whole(tenant: Tenant) -> None:
+    """An earlier release summed the mornings of these days by day alone."""
     spend_mondays(tenant, 10, 12, 8, 10)
+    for week in range(1, 5):
+        spend_hour(tenant, midnight(NOW.date()) - 7 * week * DAY + 20 * HOUR, 1)
     spend_hour(tenant, midnight(NOW.date()), 20)
     assert find_anomalies(now=NOW) == []
     spend_hour(tenant, NOW.replace(hour=13, minute=0), 15)
 
     [found] = find_anomalies(now=NOW)
-    assert (found.organization_id, found.name) == (tenant.organization.pk, "Acme")
     assert (found.spent_nano, found.usual_nano) == (35 * DOLLAR, 10 * DOLLAR)
-    assert found.text == ("$35.00 on Monday, March 2 until 14:00 UTC; usually $10.00 on a Monday")
+
+
+def test_the_duty_sums_what_each_organization_spent(tenant: Tenant) -> None:
+    HourlyUsage.objects.all().delete()
+    globex = factories.make_tenant("Globex")
+    now = clock.now()
+    hour = hour_of(now - 3 * HOUR)
+    for owner, nano in ((tenant, 5), (tenant, 7), (globex, 11), (globex, 0)):
+        factories.make_generation(owner, created_at=hour + timedelta(minutes=5), cost_nano=nano)
+    factories.make_generation(globex, created_at=hour - HOUR, cost_nano=0)
+    factories.make_generation(globex, created_at=now - KEPT_OF_SPENDING - HOUR, cost_nano=9)
+    roll_up_hours()
+
+    rows = HourlySpending.objects.values_list("organization_id", "hour", "cost_nano")
+    assert sorted(rows, key=lambda row: row[2]) == [
+        (globex.organization.pk, hour, 11), (tenant.organization.pk, hour, 12),
+    ]  # fmt: skip
 
 
 def test_yesterday_is_still_shown_and_the_day_before_is_not(tenant: Tenant) -> None:
@@ -168,9 +241,9 @@ def test_the_sums_are_read_by_one_statement_over_indexes(tenant: Tenant) -> None
         cursor.execute(f"EXPLAIN {statement['sql']}")
         plan = "\n".join(line for (line,) in cursor.fetchall())
 
-    assert "hourly_share_by_hour" in plan or "hourly_share_of_tenant" in plan
+    assert "hourly_spending_by_hour" in plan
     assert "daily_usage" in plan
-    assert "Seq Scan" not in plan
+    assert not re.search("Seq Scan on inference_(hourlyspending|dailyusage|usageday)", plan)
     assert "inference_generation" not in plan
 
 
@@ -187,12 +260,13 @@ def test_the_first_page_and_the_organizations_show_it(operator: Client, tenant: 
     today = clock.now().date()
     for week in range(1, 6):
         spend_day(tenant, today - 7 * week * DAY, 1)
+    sum_until(midnight(today) + DAY)
     spend_hour(tenant, midnight(today), 5)
     anomalies, text = shown(operator, tenant.organization)
     assert anomalies == []
     assert "Unusual spending" not in text
 
-    spend_hour(tenant, midnight(today), 45)
+    spend_hour(tenant, midnight(today) + HOUR, 45)
     [one], text = shown(operator, tenant.organization)
     assert one["name"] == "Acme"
     assert one["text"].startswith("$50.00 on ")
