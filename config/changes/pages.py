@@ -73,13 +73,17 @@ class GuardedPage:
 
     def save_form(self: Any, request: HttpRequest, form: Any, change: bool) -> Any:
         """Stops a valid form that needs a second person, before anything is stored."""
-        guard = self.form_guard
-        obj = form.instance if change else None
-        if guard is not None:
-            kind = guard.find_demand_of_form(obj, form.changed_data)
-            if kind is not None:
-                raise SecondPersonNeeded(self._make_proposal_of_form(form, kind, change=change))
+        kind = self.find_demand_of_form(form, change=change)
+        if kind is not None:
+            raise SecondPersonNeeded(self._make_proposal_of_form(form, kind, change=change))
         return super().save_form(request, form, change)  # type: ignore[misc]
+
+    def find_demand_of_form(self, form: Any, *, change: bool) -> Kind | None:
+        """Returns the kind by which a valid form needs a second person now."""
+        if self.form_guard is None:
+            return None
+        obj = form.instance if change else None
+        return self.form_guard.find_demand_of_form(obj, form.changed_data)
 
     def propose(self: Any, request: HttpRequest, *proposals: Proposal) -> HttpResponse:
         """Stores change sets and redirects to them; raises :class:`ReasonMissing`."""

@@ -7,13 +7,12 @@ from uuid import UUID
 
 from django.contrib import admin, messages
 from django.http import HttpRequest
-from django.urls import reverse
 
 from accounts.admin.forms import initial_workspace
 from accounts.admin.guardrails.form_views import GuardrailFormViews
 from accounts.admin.guardrails.forms import GuardrailForm, KeysDialog, MembersDialog
+from accounts.admin.guardrails.second_person import ENFORCEMENT, FORM, REMOVAL, applies_to_all
 from accounts.admin.guardrails.shadows import (
-    AS_SHADOW,
     foresee_enforcement,
     render_shadow,
     require_shadow,
@@ -26,7 +25,9 @@ from accounts.models import (
     KeyAssignment,
     MemberAssignment,
 )
-from config.changes.kinds import FourEyes, Kind
+from config.api.errors import InvalidRequest
+from config.changes.kinds import Kind
+from config.changes.proposals import digest
 from config.console.actions import Message, transition
 from config.console.base import ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
@@ -68,10 +69,9 @@ _SWITCHES: Final = (
 )  # fmt: skip
 
 
-def _applies_to_all(guardrail: Guardrail) -> bool:
-    """Returns whether a guardrail limits a whole workspace."""
-    workspace = guardrail.workspace
-    return workspace is not None and workspace.default_guardrail_id == guardrail.pk
+def _take_limits(fields: dict[str, Any]) -> dict[str, Any]:
+    """Removes the limits from changed fields, and returns them."""
+    return {name: fields.pop(name) for name in LIMITS if name in fields}
 
 
 @admin.register(Guardrail)
@@ -79,7 +79,7 @@ class GuardrailAdmin(GuardrailFormViews):
     """Lists the guardrails; one limits its keys and members, or a whole workspace."""
 
     form = GuardrailForm
-    form_guard = FourEyes((Kind.GUARDRAILS,), is_guarded=_applies_to_all)
+    form_guard = FORM
     locks_tenant_first = True
     list_display = (
         "name", "organization", "workspace_name", "applies_to", "budget", "shadow_since",
@@ -144,7 +144,7 @@ class GuardrailAdmin(GuardrailFormViews):
 
     @display(description="Applies to")
     def applies_to(self, guardrail: Guardrail) -> str:
-        return "the whole workspace" if _applies_to_all(guardrail) else "assigned keys and members"
+        return "the whole workspace" if applies_to_all(guardrail) else "assigned keys and members"
 
     @display(description="Budget")
     def budget(self, guardrail: Guardrail) -> str | None:
@@ -177,30 +177,39 @@ class GuardrailAdmin(GuardrailFormViews):
         form = super().get_form(request, obj, change=change, **kwargs)
         if "workspace" in form.base_fields:
             form.base_fields["workspace"].required = True
-        for name, what in (
-            ("allowed_models", "models"),
-            ("ignored_models", "models"),
-            ("allowed_providers", "providers"),
-            ("ignored_providers", "providers"),
-        ):
-            if name in form.base_fields:
-                form.base_fields[name].widget.url = reverse(f"admin:accounts_guardrail_{what}")
-        if "backtest" in form.base_fields:
-            name = "admin:accounts_guardrail_backtest"
-            url = reverse(f"{name}_new") if obj is None else reverse(name, args=[obj.pk])
-            form.base_fields["backtest"].widget.url = url
         return form
+
+    def find_demand_of_form(self, form: Any, *, change: bool) -> Kind | None:
+        """Returns the kind by which a form needs a second person; a shadow refuses nothing.
+
+        Raises :class:`InvalidRequest` for a shadow together with a change that must wait.
+        """
+        kind = super().find_demand_of_form(form, change=change)
+        if kind is None or not form.is_shadow:
+            return kind
+        if not form.changes.keys() <= set(LIMITS):
+            raise InvalidRequest(
+                "Another operator must approve a new name or description, and a shadow does not "
+                "wait. Save the name and the description first, then the shadow."
+            )
+        return None
+
+    def read_change_state(self, operation: str, row: Any) -> dict[str, str]:
+        state = super().read_change_state(operation, row)
+        if operation != "enforce" or row is None:
+            return state
+        # The limits of a shadow never change: a new one replaces it.
+        shadow = shadow_of(row)
+        return {**state, "shadow": digest(None if shadow is None else shadow.pk)}
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Guardrail:
         fields = form.changes
         workspace, name = fields.pop("workspace"), fields.pop("name")
-        limits: dict[str, Any] = {}
-        if AS_SHADOW in request.POST:
-            limits = {field: fields.pop(field) for field in LIMITS if field in fields}
+        limits = _take_limits(fields) if form.is_shadow else {}
         guardrail: Guardrail = Guardrail.objects.create_guardrail(
             workspace=workspace, name=name, **fields
         )
-        if AS_SHADOW in request.POST:
+        if form.is_shadow:
             GuardrailShadow.objects.start(guardrail, by=actor_of(request), **limits)
         return guardrail
 
@@ -209,8 +218,8 @@ class GuardrailAdmin(GuardrailFormViews):
             super().save_model(request, obj, form, change)
             return
         guardrail, fields = Guardrail.objects.get(pk=obj.pk), form.changes
-        if AS_SHADOW in request.POST:
-            limits = {field: fields.pop(field) for field in LIMITS if field in fields}
+        if form.is_shadow:
+            limits = _take_limits(fields)
             GuardrailShadow.objects.start(guardrail, by=actor_of(request), **limits)
         guardrail.edit(**fields)
 
@@ -255,9 +264,7 @@ class GuardrailAdmin(GuardrailFormViews):
         permission="assign",
         icon="gavel",
         foresee=foresee_enforcement,
-        four_eyes=FourEyes(
-            (Kind.GUARDRAILS,), "accounts.change_guardrail", is_guarded=_applies_to_all
-        ),
+        four_eyes=ENFORCEMENT,
     )
     def enforce(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
         require_shadow(guardrail).enforce()
@@ -285,7 +292,7 @@ class GuardrailAdmin(GuardrailFormViews):
         permission="remove",
         icon="delete",
         danger=True,
-        four_eyes=FourEyes((Kind.DELETIONS,), "accounts.delete_guardrail"),
+        four_eyes=REMOVAL,
     )
     def remove(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
         text = f"{guardrail} is deleted."

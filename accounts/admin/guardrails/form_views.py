@@ -1,4 +1,4 @@
-"""What the form of a guardrail asks for while somebody fills it in; nothing here is stored."""
+"""Answers the requests of a guardrail's form before it is saved; stores nothing."""
 
 from __future__ import annotations
 

@@ -34,6 +34,8 @@ from config.console.unfold import (
     TextareaWidget,
 )
 
+AS_SHADOW: Final = "_shadow"
+"""The name of the button that saves the limits of a form as a shadow."""
 _CHOICES: Final = (("unknown", "Inherit"), ("true", "On"), ("false", "Off"))
 _SWITCHES: Final = {
     "enforce_zdr_anthropic": "Zero data retention, Anthropic",
@@ -112,9 +114,30 @@ class GuardrailForm(CatalogueForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._point_to_views()
         nano = self.instance.limit_nano
         if nano is not None and "limit" in self.fields:
             self.initial["limit"] = plain_digits(Decimal(nano).scaleb(-9))
+
+    def _point_to_views(self) -> None:
+        """Sets the addresses that the fields of this form ask.
+
+        The fields of the class are shared by all threads, so none of them may know a guardrail.
+        """
+        fields: dict[str, Any] = self.fields
+        for name in CatalogueForm.catalogue_fields.keys() & fields.keys():
+            what = name.partition("_")[2]
+            fields[name].widget.url = reverse(f"admin:accounts_guardrail_{what}")
+        if "backtest" in fields:
+            name, pk = "admin:accounts_guardrail_backtest", self.instance.pk
+            is_new = self.instance._state.adding
+            url = reverse(f"{name}_new") if is_new else reverse(name, args=[pk])
+            fields["backtest"].widget.url = url
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether the limits are saved as a shadow."""
+        return AS_SHADOW in self.data
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()

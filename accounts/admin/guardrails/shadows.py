@@ -10,11 +10,11 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from accounts.models import LIMITS, ApiKey, Guardrail, GuardrailShadow, ShadowNotFound
+from config.changes.proposals import Difference
 from config.console.formatting import nano_dollars, render_table
 from inference.reports.backtest.replay import REASONS
 from inference.shadows.results import ShadowResult, read_result
 
-AS_SHADOW: Final = "_shadow"
 _NAMED: Final = 20
 
 
@@ -54,6 +54,11 @@ def foresee_enforcement(guardrail_id: str) -> Sequence[str]:
     result = read_result(shadow.pk)
     since = f"Since {shadow.created_at:%Y-%m-%d %H:%M} UTC: "
     return [since + _describe(result), f"{len(result.keys):,} keys had such requests."]
+
+
+def describe_enforcement(guardrail: Guardrail, form: Any) -> list[Difference]:
+    """Returns the limits that enforcing a shadow changes; raises :class:`ShadowNotFound`."""
+    return [Difference(*change) for change in _find_changes(require_shadow(guardrail))]
 
 
 def _describe(result: ShadowResult) -> str:

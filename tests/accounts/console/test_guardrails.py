@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.test import Client
+from django.contrib.admin import site
+from django.contrib.auth.models import User
+from django.test import Client, RequestFactory
 
 from accounts.models import (
     Guardrail,
@@ -212,3 +214,19 @@ def test_guardrail_action_is_refused_without_permission(
     assert viewer.post(page(guardrail, verb), form).status_code == 403
     assert Guardrail.objects.values().get() == before
     assert not KeyAssignment.objects.exists()
+
+
+def test_form_is_backtested_against_its_own_guardrail(tenant: Tenant) -> None:
+    """Two operators open the pages of two organizations at the same time."""
+    mine = make_guardrail(tenant.workspace)
+    other = make_guardrail(factories.make_tenant("Other").workspace)
+    console = site._registry[Guardrail]
+    request = RequestFactory().get("/")
+    request.user = User(is_superuser=True, is_active=True)
+    made = {row.pk: console.get_form(request, row, change=True) for row in (mine, other)}
+    new = console.get_form(request)
+
+    for row in (mine, other):
+        rendered = str(made[row.pk](instance=row)["backtest"])
+        assert f"/{row.pk}/backtest/" in rendered
+    assert '"/admin/accounts/guardrail/backtest/"' in str(new()["backtest"])
