@@ -1,4 +1,4 @@
-"""The table of what shadows of guardrails have judged, and the reasons of their refusals."""
+"""Counts of the verdicts of shadows of guardrails, and the reasons of their refusals."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Refusal(StrEnum):
 class ShadowCount(models.Model):
     """The requests of one key in one hour about which a shadow said the same.
 
-    The reason is empty for requests that it would not refuse; ``too_long`` counts those whose text
-    its content filters did not read. Workers add their counts once a second.
+    The reason is empty for requests that it would not refuse; ``too_long`` counts those that its
+    content filters had no time to read. Workers add their counts once a second.
     """
 
     pk = models.CompositePrimaryKey("shadow_id", "api_key_id", "hour", "reason")

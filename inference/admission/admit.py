@@ -33,9 +33,14 @@ from inference.admission.authority import (
 from inference.admission.budgets import Budgets, StaleReading, UnreadMeters
 from inference.admission.copies.hints import VersionHints
 from inference.admission.copies.snapshots import Snapshots
-from inference.admission.decide import Admission, AdmissionRequest, decide, give_back
+from inference.admission.decide import (
+    Admission,
+    AdmissionRequest,
+    BatchScreening,
+    decide,
+    give_back,
+)
 from inference.admission.rows import make_row
-from inference.filters.screening import TimeSlice
 from inference.ids import id_range
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
@@ -143,8 +148,7 @@ class AdmissionStore:
     ) -> list[Decision]:
         """Recalls or reads the keys of the batch, decides, and stores once.
 
-        If some keys are remembered, only their requests are decided: the others must not hold them
-        up, and are :class:`StaleReading`.
+        If some keys are remembered, the requests of the others are :class:`StaleReading`.
         """
         digests = {entry.key_digest for entry in batch}
         readings: dict[str, KeyReading] = {}
@@ -162,8 +166,10 @@ class AdmissionStore:
         budgets = build_budgets(readings.values(), is_current=is_current)
         if not is_current:
             self._authority.recall_meters(list(budgets.readings), budgets)
-        decisions = await self._decide_all(batch, keys, budgets, catalog)
+        screening = BatchScreening()
+        decisions = await self._decide_all(batch, keys, budgets, catalog, screening)
         await self._store_admitted(batch, decisions, budgets, is_last=is_last)
+        _count_verdicts(screening, self._authority.shadow_counts)
         is_undecided = any(each is None for each in decisions)
         if is_undecided and not await _has_moved(self._snapshots, catalog):
             # A key, an organization, a balance or a meter has changed.
@@ -207,6 +213,7 @@ class AdmissionStore:
         keys: Mapping[str, GovernedKey | GatewayError | StaleReading],
         budgets: Budgets,
         catalog: CatalogSnapshot,
+        screening: BatchScreening,
     ) -> list[Decision]:
         """Returns the decisions about a batch, in order.
 
@@ -214,7 +221,6 @@ class AdmissionStore:
         this worker has not read yet are read for the whole batch with one statement; the requests
         that wait for them are then decided.
         """
-        screening = TimeSlice()
         decisions: list[Decision] = [None] * len(batch)
         waiting: Sequence[int] = range(len(batch))
         for is_last in (False, False, True):
@@ -246,7 +252,7 @@ class AdmissionStore:
         key: GovernedKey | GatewayError | StaleReading | None,
         budgets: Budgets,
         catalog: CatalogSnapshot,
-        screening: TimeSlice,
+        screening: BatchScreening,
     ) -> Decision:
         """Returns the decision about a request; only current readings may refuse one."""
         try:
@@ -281,8 +287,7 @@ class AdmissionStore:
             {admission.authority.organization_id for _, admission in admitted},
         )
         readiness.admissions.record_success()
-        stored = {row[0]: row[2] for row in rows if row[1] is None}
-        _note_stored(admitted, stored, self._authority.shadow_counts)
+        stored = _note_stored(admitted, rows)
         if len(rows) > len(stored):
             meters = [parse_meter(row[1]) for row in rows if row[1] is not None]
             self._authority.remember_meters(meters)
@@ -503,15 +508,20 @@ def _open_repin(is_apart: bool) -> Lane[Repinning, bool]:
 
 
 def _note_stored(
-    admitted: Iterable[tuple[AdmissionRequest, Admission]],
-    stored: Mapping[str, int],
-    shadow_counts: ShadowCounts,
-) -> None:
-    """Notes when admissions were stored, and counts the verdicts of shadows about them."""
+    admitted: Iterable[tuple[AdmissionRequest, Admission]], rows: Iterable[Any]
+) -> dict[str, int]:
+    """Notes when admissions were stored; returns the instants by their ids."""
+    stored = {row[0]: row[2] for row in rows if row[1] is None}
     for _, admission in admitted:
         admission.at = stored.get(admission.generation_id, 0)
-        if admission.shadows and admission.at:
-            shadow_counts.count(admission.authority.key_id, admission.at, admission.shadows)
+    return stored
+
+
+def _count_verdicts(screening: BatchScreening, counts: ShadowCounts) -> None:
+    """Counts the verdicts of shadows about the admissions that were stored."""
+    for admission, verdicts in screening.verdicts:
+        if admission.at:
+            counts.count(admission.authority.key_id, admission.at, verdicts)
 
 
 def _tell_rates(

@@ -20,7 +20,13 @@ from config.server.batching.batcher import Batcher
 from config.sql import load_statement
 from inference.admission.budgets import Budgets, StaleReading
 from inference.admission.copies.snapshots import Snapshots
-from inference.admission.governance import WorkspaceRules, collect_budgets, make_key_limit
+from inference.admission.governance import (
+    BudgetRule,
+    ShadowedRules,
+    WorkspaceRules,
+    collect_budgets,
+    make_key_limit,
+)
 from inference.filters.definitions import Filters
 from inference.routing.routes import CatalogSnapshot, OrganizationSnapshot
 from inference.shadows.counting import ShadowCounts
@@ -70,6 +76,16 @@ class Authority(msgspec.Struct, frozen=True):
             return self.key_id, self.workspace_id
         return self.key_id, self.workspace_id, self.member_id
 
+    def make_budgets(self, rules: Iterable[BudgetRule]) -> tuple[Budget, ...]:
+        """Returns the budgets of the key in the order of enforcement, its own limit last."""
+        limit = make_key_limit(
+            self.key_id,
+            self.limit_nano,
+            self.limit_reset,
+            include_byok=self.include_byok_in_limit,
+        )
+        return collect_budgets(rules, self.key_id, self.workspace_id, self.member_id, limit)
+
 
 class KeyReading(msgspec.Struct, frozen=True):
     """The authority and the meters of a key, and the database's time at which they were read."""
@@ -90,17 +106,7 @@ class GovernedKey:
     budgets: Sequence[Budget]
     filters: Filters
     rates: RateRules = NO_RULES
-    shadows: Sequence[ShadowedKey] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowedKey:
-    """What would apply to a key if the shadow of a guardrail were enforced."""
-
-    shadow_id: UUID
-    policy: Policy
-    budgets: Sequence[Budget]
-    own_filters: Filters
+    shadows: Sequence[ShadowedRules] = ()
 
 
 class AuthorityReader:
@@ -235,33 +241,15 @@ class AuthorityReader:
         rules = copy.rules.for_key(
             authority.workspace_id, authority.member_guardrail_id, authority.key_guardrail_id
         )
-        limit = make_key_limit(
-            authority.key_id,
-            authority.limit_nano,
-            authority.limit_reset,
-            include_byok=authority.include_byok_in_limit,
-        )
-        subjects = authority.key_id, authority.workspace_id, authority.member_id, limit
-        shadows: Sequence[ShadowedKey] = ()
-        if rules.shadows:
-            shadows = [
-                ShadowedKey(
-                    each.shadow_id,
-                    each.policy,
-                    collect_budgets(each.budgets, *subjects),
-                    each.own_filters,
-                )
-                for each in rules.shadows
-            ]
         return GovernedKey(
             authority,
             copy.resolve(catalog),
             workspace,
             rules.policy,
-            collect_budgets(rules.budgets, *subjects),
+            authority.make_budgets(rules.budgets),
             rules.filters,
             copy.rules.rates,
-            shadows,
+            rules.shadows,
         )
 
 

@@ -21,7 +21,7 @@ from config.clocks.clock import clock
 from config.live_settings import settings
 from config.secrets import hash_end_user
 from inference import metrics
-from inference.admission.authority import Authority, GovernedKey, ShadowedKey
+from inference.admission.authority import Authority, GovernedKey
 from inference.admission.budgets import (
     AffordableCandidate,
     Budgets,
@@ -30,6 +30,7 @@ from inference.admission.budgets import (
     UnreadMeters,
 )
 from inference.admission.estimate import estimate_tokens
+from inference.admission.governance import ShadowedRules
 from inference.filters.definitions import Filters, Finding
 from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import Screened, TimeSlice
@@ -54,8 +55,21 @@ class Keeping(NamedTuple):
 
 
 _NO_KEEPING: Final = Keeping()
-# The time of the event loop that the content filters of a shadow may take for one request.
+# The time of the event loop that content filters of shadows may take for one batch of requests.
 _SHADOW_SECONDS: Final = 0.002
+
+
+class BatchScreening:
+    """What content filters and shadows share for one batch of requests, of any tenant.
+
+    ``enforced`` and ``shadows`` are the times of the event loop that filters may take. ``verdicts``
+    collects those of shadows: the id, and the reason of a refusal or an empty text.
+    """
+
+    def __init__(self) -> None:
+        self.enforced = TimeSlice()
+        self.shadows = TimeSlice(_SHADOW_SECONDS)
+        self.verdicts: list[tuple[Admission, list[tuple[UUID, str]]]] = []
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True):
@@ -90,7 +104,6 @@ class Admission(msgspec.Struct):
     ``rates`` are the rate limits that count the request, ``limit_subjects`` those of their meters
     that are not the key's anyway, and ``rate_headers`` tell the caller what is left of them.
     ``at`` is the instant at which the generation was stored, in Unix seconds of the database.
-    ``shadows`` are the verdicts of shadows: the id and the reason of a refusal, or an empty text.
     ``keeping`` says whether the answer may be kept for repeats of the request, and ``retry_of`` is
     the generation that the caller's SDK has sent again. ``is_logged`` says that its workspace logs
     its input and output.
@@ -119,7 +132,6 @@ class Admission(msgspec.Struct):
     keeping: Keeping = _NO_KEEPING
     retry_of: str | None = None
     is_logged: bool = False
-    shadows: Sequence[tuple[UUID, str]] = ()
 
 
 def decide(
@@ -128,7 +140,7 @@ def decide(
     budgets: Budgets,
     catalog: CatalogSnapshot,
     health: HealthTable,
-    screening: TimeSlice,
+    screening: BatchScreening,
 ) -> Admission:
     """Returns the admission of a request, not stored yet, and takes its hold from ``budgets``.
 
@@ -138,7 +150,7 @@ def decide(
     owners = find_rate_owners(key, entry.request.user)
     tokens = _measure_tokens(entry.request, owners)
     _require_permission(entry, key, budgets, owners, tokens)
-    request, findings = _screen(entry, key, screening)
+    request, findings = _screen(entry, key, screening.enforced)
     now = clock.time()
     context = build_context(key, entry.key_digest, entry.region, catalog, health, now)
     selection = require_candidates(request, context)
@@ -170,7 +182,7 @@ def decide(
         keeping=_decide_keeping(entry, key),
     )
     if key.shadows:
-        admission.shadows = _judge_shadows(admission, entry, key, budgets, context, owners, tokens)
+        _judge_shadows(admission, entry, key, budgets, context, owners, tokens, screening)
     if key.rules.io_logging is not None:
         admission.is_logged = is_logged(admission, key)
     _take(admission, key, owners, budgets, tokens)
@@ -188,7 +200,7 @@ class JudgedRequest(NamedTuple):
     """A request that the enforced rules admit, with what its decision has found.
 
     ``given`` is the request before content filters, ``request`` after them. ``policy`` and
-    ``limits`` are the enforced ones.
+    ``limits`` are the enforced ones. ``time`` is left for the content filters of shadows.
     """
 
     given: InferenceRequest
@@ -199,6 +211,7 @@ class JudgedRequest(NamedTuple):
     organization_id: UUID
     selection: Selection
     context: RoutingContext
+    time: TimeSlice
     owners: Sequence[OwnerRules] = ()
     tokens: int = 0
 
@@ -211,34 +224,43 @@ def _judge_shadows(
     context: RoutingContext,
     owners: Sequence[OwnerRules],
     tokens: int,
-) -> list[tuple[UUID, str]]:
-    """Returns the verdict of each shadow about an admission that has taken nothing yet."""
+    screening: BatchScreening,
+) -> None:
+    """Adds the verdicts of shadows about an admission that has taken nothing yet."""
     judged = JudgedRequest(
         entry.request, admission.request, entry.region, key.policy, key.budgets,
-        admission.authority.organization_id, admission.selection, context, owners, tokens,
+        admission.authority.organization_id, admission.selection, context, screening.shadows,
+        owners, tokens,
     )  # fmt: skip
-    return [(each.shadow_id, judge_shadow(judged, each, budgets)) for each in key.shadows]
+    verdicts = []
+    for each in key.shadows:
+        limits = key.authority.make_budgets(each.budgets)
+        verdicts.append((each.shadow_id, judge_shadow(judged, each, limits, budgets)))
+    screening.verdicts.append((admission, verdicts))
 
 
-def judge_shadow(judged: JudgedRequest, shadow: ShadowedKey, budgets: Budgets) -> str:
+def judge_shadow(
+    judged: JudgedRequest, shadow: ShadowedRules, limits: Sequence[Budget], budgets: Budgets
+) -> str:
     """Returns why a shadow would refuse a request that is admitted; an empty text if it would not.
 
-    Takes the same steps as :func:`decide`, and takes nothing from ``budgets``. Raises
+    ``limits`` are the budgets that the key would have. Takes the same steps as :func:`decide`, and
+    takes nothing from ``budgets``. Raises
     :class:`StaleReading` for a shadow that changes a budget unless the readings are current: no
     ceiling watches over its budgets.
     """
     is_other = shadow.policy != judged.policy
-    if shadow.budgets != judged.limits:
+    if limits != judged.limits:
         is_other = True
         if not budgets.is_current:
             raise StaleReading
     try:
         require_ingress_region(shadow.policy, judged.region)
-        budgets.require_unspent(shadow.budgets)
+        budgets.require_unspent(limits)
         if shadow.own_filters:
-            TimeSlice(_SHADOW_SECONDS).screen(shadow.own_filters, judged.given)
+            judged.time.screen(shadow.own_filters, judged.given)
         if is_other:
-            return _judge_route(judged, shadow, budgets)
+            return _judge_route(judged, shadow.policy, limits, budgets)
     except UnreadMeters:
         # A shadow that allows more has models whose rate limits nobody has read.
         return ""
@@ -257,9 +279,10 @@ def judge_shadow(judged: JudgedRequest, shadow: ShadowedKey, budgets: Budgets) -
     return ""
 
 
-def _judge_route(judged: JudgedRequest, shadow: ShadowedKey, budgets: Budgets) -> str:
-    """Judges the endpoints that a shadow leaves, and whether they can be paid."""
-    policy = shadow.policy
+def _judge_route(
+    judged: JudgedRequest, policy: Policy, limits: Sequence[Budget], budgets: Budgets
+) -> str:
+    """Judges the endpoints that the policy of a shadow leaves, and whether they can be paid."""
     if judged.region is not None:
         policy &= Policy.of(served_in=judged.region)
     selection = select_candidates(
@@ -271,7 +294,7 @@ def _judge_route(judged: JudgedRequest, shadow: ShadowedKey, budgets: Budgets) -
         judged.request,
         _keep_within_rates(selection.candidates, judged.owners, budgets, judged.tokens),
         judged.organization_id,
-        shadow.budgets,
+        limits,
         settings.BYOK_FEE_PERCENT,
     )
     return ""

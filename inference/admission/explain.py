@@ -20,11 +20,10 @@ from catalog.pricing import usd
 from config import sql
 from config.api.errors import PaymentRequired
 from config.clocks.clock import clock
-from inference.admission.authority import ShadowedKey
 from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.copies.catalog import read_catalog, run_reading_on_orm
 from inference.admission.copies.organizations import load_organization
-from inference.admission.decide import JudgedRequest, judge_shadow
+from inference.admission.decide import BatchScreening, JudgedRequest, judge_shadow
 from inference.admission.estimate import estimate_tokens, worst_case_nano
 from inference.admission.governance import (
     BudgetRule,
@@ -173,15 +172,15 @@ def _judge_shadows(
         return []
     limits = collect_budgets(rules.budgets, key.pk, key.workspace_id, key.creator_id, limit_of(key))
     judged = JudgedRequest(
-        request, request, region, rules.policy, limits, key.organization_id, selection, context
-    )
+        request, request, region, rules.policy, limits, key.organization_id, selection, context,
+        BatchScreening().shadows,
+    )  # fmt: skip
     found = []
     for each in rules.shadows:
         budgets = collect_budgets(
             each.budgets, key.pk, key.workspace_id, key.creator_id, limit_of(key)
         )
-        shadow = ShadowedKey(each.shadow_id, each.policy, budgets, each.own_filters)
-        reason = judge_shadow(judged, shadow, _read_budgets(key, budgets))
+        reason = judge_shadow(judged, each, budgets, _read_budgets(key, budgets))
         found.append({"guardrail_id": str(each.guardrail_id), "would_refuse": str(reason) or None})
     return found
 

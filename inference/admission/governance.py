@@ -164,28 +164,23 @@ class OrganizationRules:
     def _merge(self, workspace_id: UUID, member: UUID | None, key: UUID | None) -> KeyRules:
         """Merges the rules, and merges them again with each shadow."""
         rules = self._merge_once(workspace_id, member, key)
-        applied = {self.workspaces[workspace_id].default_guardrail_id, member, key}
-        shadows = [
-            (guardrail_id, guardrail.shadow)
-            for guardrail_id, guardrail in self.guardrails.items()
-            if guardrail_id in applied and guardrail.shadow is not None
-        ]
-        if not shadows:
-            return rules
         shadowed = []
-        for guardrail_id, shadow in shadows:
-            enforced = self.with_guardrail(shadow.rules)
-            merged = enforced._merge_once(workspace_id, member, key)
+        for guardrail_id in {self.workspaces[workspace_id].default_guardrail_id, member, key}:
+            guardrail = None if guardrail_id is None else self.guardrails.get(guardrail_id)
+            if guardrail is None or guardrail.shadow is None:
+                continue
+            proposed = guardrail.shadow.rules
+            merged = self.with_guardrail(proposed)._merge_once(workspace_id, member, key)
             shadowed.append(
                 ShadowedRules(
-                    shadow.shadow_id,
-                    guardrail_id,
+                    guardrail.shadow.shadow_id,
+                    guardrail.guardrail_id,
                     merged.policy,
                     merged.budgets,
-                    _changed_filters(self.guardrails[guardrail_id], shadow.rules),
+                    _changed_filters(guardrail, proposed),
                 )
             )
-        return rules._replace(shadows=tuple(shadowed))
+        return rules._replace(shadows=tuple(shadowed)) if shadowed else rules
 
     def _merge_once(self, workspace_id: UUID, member: UUID | None, key: UUID | None) -> KeyRules:
         """Merges policies and filters; orders budget rules as they are enforced."""

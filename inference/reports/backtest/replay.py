@@ -44,7 +44,7 @@ REASONS: Final = {
     Exclusion.REGION: "No endpoint in the region",
     Refusal.OTHER: "No endpoint is left",
     Refusal.CONTENT: "A content filter blocked it",
-    Refusal.UNREAD: "Too long for the content filters of a shadow, which did not read it",
+    Refusal.UNREAD: "The content filters of a shadow had no time to read it",
 }
 _PATHS: Final = {Operation.IMAGES: "images"}
 

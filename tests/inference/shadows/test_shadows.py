@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
 import random
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
 from django.test import Client
 
 from accounts.models import ApiKey, Guardrail, GuardrailShadow, KeyAssignment, ShadowNotFound
+from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from config.clocks.clock import clock
+from config.secrets import digest_api_key
+from inference.admission.admit import AdmissionStore
+from inference.admission.decide import Admission, AdmissionRequest
+from inference.filters import screening
 from inference.models import Generation, ShadowCount
+from inference.requests import parsing
+from inference.routing.health import HealthTable
 from inference.shadows.results import clear_shadows, read_result
 from tests.support import factories
 from tests.support.console import SUBMIT, change, fingerprint, listing, messages_of, page
@@ -111,6 +124,32 @@ def test_shadow_judges_only_what_is_admitted(site: Site) -> None:
     assert site.chat().status_code == 200
 
     assert counted(site, shadow, 1) == {"model_ignored": 1}
+
+
+def test_content_filters_of_shadows_share_the_time_of_a_batch(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One prompt takes all of it here: the others are not read, and are admitted all the same."""
+    site.publish()
+    shadow = start(default_of(site.tenant), content_filter_builtins=[EMAIL])
+    body = site.chat_body("to joe@example.com")
+    request = parsing.parse(Operation.CHAT, json.dumps(body).encode())
+    entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
+    # Each look at the clock is a second later.
+    seconds = itertools.count(1_000_000_000)
+    clock_of_seconds = SimpleNamespace(monotonic=lambda: next(seconds))
+    monkeypatch.setattr(screening, "time", clock_of_seconds)
+
+    async def run() -> list[Any]:
+        admissions = AdmissionStore(HealthTable())
+        found = [*await admissions.admit([entry] * 3), *await admissions.admit([entry])]
+        await admissions.close()
+        await sync_to_async(connections.close_all)()
+        return found
+
+    assert [type(each) for each in asyncio.run(run())] == [Admission] * 4
+    result = read_result(shadow.pk)
+    assert (result.reasons, result.unread, result.total) == ({"content_filter": 2}, 2, 4)
 
 
 def draw(choice: random.Random) -> dict[str, Any]:
