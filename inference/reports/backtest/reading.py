@@ -111,11 +111,10 @@ def _find_scope(guardrail: Guardrail) -> tuple[Q, Assignments]:
     workspace = guardrail.workspace
     is_default = workspace is not None and workspace.default_guardrail_id == guardrail.pk
     is_of_nobody = not (is_default or my_keys or my_members)
+    concerned = Q(api_key_id__in=my_keys) | Q(member_id__in=my_members)
     if is_default or is_of_nobody:
-        scope &= Q(workspace_id=guardrail.workspace_id)
-    else:
-        scope &= Q(api_key_id__in=my_keys) | Q(member_id__in=my_members)
-    return scope, Assignments(keys, members, {}, is_of_nobody)
+        concerned |= Q(workspace_id=guardrail.workspace_id)
+    return scope & concerned, Assignments(keys, members, {}, is_of_nobody)
 
 
 def _read_rows(scope: Q, since: datetime, until: datetime) -> tuple[list[StoredRequest], bool]:

@@ -22,7 +22,7 @@ from inference.reports.rollups import roll_up_usage
 from tests.support import factories
 from tests.support.console import fingerprint
 from tests.support.factories import Tenant
-from tests.support.governance import make_guardrail, make_key, make_member
+from tests.support.governance import make_guardrail, make_key, make_member, make_workspace
 from tests.support.inference.site import Site
 
 CENT = 10_000_000
@@ -159,6 +159,22 @@ def test_budgets_are_replayed_in_order(tenant: Tenant, *, is_summed: bool) -> No
     assert refused(limit_nano=70 * CENT, reset_interval="monthly") == {one.pk: 5, two.pk: 1}
     assert refused(limit_nano=70 * CENT, reset_interval="weekly") == {one.pk: 4, two.pk: 1}
     assert refused(limit_nano=0, reset_interval="weekly") == {one.pk: 6, two.pk: 2}
+
+
+def test_guardrail_of_a_workspace_concerns_a_key_of_another_that_has_it_too(
+    tenant: Tenant,
+) -> None:
+    falcon = publish("acme/falcon", "acme")
+    elsewhere = make_workspace(tenant.organization)
+    default = Guardrail.objects.edit_workspace_default(tenant.workspace, name="All")
+    inside, assigned = make_key(tenant, "inside"), make_key(tenant, "far", workspace=elsewhere)
+    other = make_key(tenant, "other", workspace=elsewhere)
+    default.assign_keys([assigned], by="test")
+    for key in (inside, assigned, other):
+        store(tenant, falcon, HOUR, api_key=key, workspace=key.workspace)
+
+    found = backtest(default.propose(ignored_models=["acme/*"]))
+    assert (found.total, found.keys) == (2, {inside.pk: 1, assigned.pk: 1})
 
 
 def test_own_credentials_count_if_the_budget_says_so(tenant: Tenant) -> None:
