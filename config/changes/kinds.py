@@ -14,7 +14,7 @@ class Kind(TextChoices):
     """What changes; an operator switches the demand for a second person on for each."""
 
     PRICES = "prices", "Prices"
-    GUARDRAILS = "guardrails", "Guardrails of all"
+    GUARDRAILS = "guardrails", "Workspace-wide guardrails"
     DELETIONS = "deletions", "Deletions"
     CREDENTIALS = "credentials", "Provider credentials"
 
@@ -22,7 +22,8 @@ class Kind(TextChoices):
 DESCRIPTIONS = {
     Kind.PRICES: "Prices of endpoints, new endpoints with a price, proposals of price lists, and "
     "imports of the catalogue.",
-    Kind.GUARDRAILS: "Guardrails of whole workspaces, and the preferences of organizations.",
+    Kind.GUARDRAILS: "Guardrails of whole workspaces, also their deletion and the enforcement of "
+    "their shadows, and the preferences of organizations.",
     Kind.DELETIONS: "Deletions of guardrails, credentials, presets, aliases, private endpoints, "
     "broadcast destinations, operators and groups.",
     Kind.CREDENTIALS: "Base URLs, dialects and credentials of providers, and credentials of "
