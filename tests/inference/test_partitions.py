@@ -189,7 +189,11 @@ def test_statistics_of_models_execute_on_the_present_partition_alone(year: None)
         assert all_executed(read_statements(read)) == {present}
 
 
-def test_the_list_since_a_time_executes_on_no_earlier_partition(year: None) -> None:
+def test_the_list_since_a_time_executes_on_no_earlier_partition(year: None, tenant: Tenant) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    for each in list_partitions(TABLE):
+        at = clock.now() if each.begin is None else each.begin + timedelta(days=14)
+        factories.make_generation(tenant, model_endpoint=endpoint, created_at=at)
     client = Client()
     client.force_login(User.objects.create_superuser("lister"))
     url = reverse("admin:inference_generation_changelist")
@@ -197,8 +201,7 @@ def test_the_list_since_a_time_executes_on_no_earlier_partition(year: None) -> N
     answers: list[Any] = []
     asked = read_statements(lambda: answers.append(client.get(url, since)))
     assert [answer.status_code for answer in answers] == [200]
-    # Where no row comes from a table that is joined before, PostgreSQL reads no partition at all.
-    assert all_executed(asked) <= {each.name for each in list_partitions(TABLE)[5:]}
+    assert all_executed(asked) == {each.name for each in list_partitions(TABLE)[5:]}
 
 
 def test_the_first_day_is_one_lookup_for_each_partition(generation: Generation) -> None:
