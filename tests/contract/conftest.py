@@ -40,6 +40,16 @@ def openrouter_client(server: str) -> Iterator[MakeOpenRouter]:
 
 
 @pytest.fixture
+def manager(openrouter_client: MakeOpenRouter, tenant: Tenant) -> OpenRouter:
+    return openrouter_client(tenant.management_key)
+
+
+@pytest.fixture
+def caller(openrouter_client: MakeOpenRouter, tenant: Tenant) -> OpenRouter:
+    return openrouter_client(tenant.api_key)
+
+
+@pytest.fixture
 def openai_client(server: str) -> Iterator[MakeOpenAI]:
     """Returns a function that creates a client of the ``openai`` SDK for a key, without retries."""
     with contextlib.ExitStack() as stack:

@@ -39,11 +39,6 @@ OPERATIONS = {
 
 
 @pytest.fixture
-def manager(openrouter_client: MakeOpenRouter, tenant: Tenant) -> OpenRouter:
-    return openrouter_client(tenant.management_key)
-
-
-@pytest.fixture
 def actor(tenant: Tenant) -> str:
     return f"key {ApiKey.objects.get(digest=digest_api_key(tenant.management_key)).label}"
 

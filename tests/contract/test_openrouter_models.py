@@ -157,3 +157,30 @@ def test_image_models_have_descriptors_and_prices(
     found = images.list_model_endpoints(author="acme", slug="painter")
     [endpoint] = found.endpoints
     assert (found.id, endpoint.pricing, endpoint.supports_streaming) == ("acme/painter", [], True)
+
+
+def test_models_have_the_price_of_their_endpoint(manager: OpenRouter, tenant: Tenant) -> None:
+    model = factories.make_model(
+        "acme/falcon",
+        supported_parameters=["temperature", "tools"],
+        tokenizer=None,
+        default_parameters={"temperature": 0.5},
+    )
+    factories.make_endpoint(
+        model, factories.make_provider(), price=factories.make_price(cache_read="0.0000001")
+    )
+    page = manager.models.list_for_user(security={"bearer": tenant.management_key})
+    assert page is not None
+    [listed] = page.result.data
+    assert listed.canonical_slug == "acme/falcon-2026-01-01"
+    assert listed.pricing.model_dump() == {
+        "prompt": "0.000001",
+        "completion": "0.000002",
+        "image": "0",
+        "request": "0",
+        "input_cache_read": "0.0000001",
+    }
+    assert listed.architecture.tokenizer == "Other"
+    assert listed.supported_parameters == ["temperature", "tools"]
+    assert listed.default_parameters is not None
+    assert listed.default_parameters.temperature == 0.5

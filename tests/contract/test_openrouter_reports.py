@@ -14,7 +14,7 @@ from openrouter.generations import Generations
 from inference.models import Feedback, Generation
 from inference.reports.rollups import roll_up_usage
 from tests.support import factories
-from tests.support.contract.clients import MakeOpenRouter, Serve
+from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
 
 # The SDK warns about every response with a field that its OpenAPI document marks as deprecated.
@@ -28,16 +28,6 @@ asks_analytics = pytest.mark.skipif(
     not hasattr(Analytics, "query_analytics"),
     reason="this SDK has no analytics",
 )
-
-
-@pytest.fixture
-def manager(openrouter_client: MakeOpenRouter, tenant: Tenant) -> OpenRouter:
-    return openrouter_client(tenant.management_key)
-
-
-@pytest.fixture
-def caller(openrouter_client: MakeOpenRouter, tenant: Tenant) -> OpenRouter:
-    return openrouter_client(tenant.api_key)
 
 
 def test_get_generation_returns_the_record_of_a_request(caller: OpenRouter, serve: Serve) -> None:
