@@ -175,7 +175,12 @@ class StrictList(GuardedPage, ComputedColumns, ModelAdmin):
         if tenant_id is not None:
             tenant = getattr(obj, "organization", None)
             context["tab_bar"] = build_bar(request, tenant_id, label, tenant=tenant)
-        if self.form_guard is not None and (obj is not None or self.form_guard.guards_new_rows):
+        guards = self.form_guard is not None and (
+            self.has_change_permission(request, obj)
+            if obj is not None
+            else self.form_guard.guards_new_rows
+        )
+        if guards and self.form_guard is not None:
             context["demand"] = self.form_guard.find_demand(obj)
             form = context["adminform"].form
             context["guarded"] = [

@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from accounts.admin.forms import initial_workspace
 from accounts.admin.guardrails.form_views import GuardrailFormViews
 from accounts.admin.guardrails.forms import GuardrailForm, KeysDialog, MembersDialog
+from accounts.admin.guardrails.reading import READ_ONLY, ReadersPage
 from accounts.admin.guardrails.second_person import ENFORCEMENT, FORM, REMOVAL, applies_to_all
 from accounts.admin.guardrails.shadows import (
     foresee_enforcement,
@@ -75,7 +76,7 @@ def _take_limits(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @admin.register(Guardrail)
-class GuardrailAdmin(GuardrailFormViews):
+class GuardrailAdmin(ReadersPage, GuardrailFormViews):
     """Lists the guardrails; one limits its keys and members, or a whole workspace."""
 
     form = GuardrailForm
@@ -166,7 +167,12 @@ class GuardrailAdmin(GuardrailFormViews):
         return initial_workspace(tenant_id)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "workspace") if obj else self.readonly_fields
+        if obj is None:
+            return self.readonly_fields
+        fields = (*self.readonly_fields, "workspace")
+        if self.has_change_permission(request, obj):
+            return fields
+        return (*fields, *READ_ONLY)
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()

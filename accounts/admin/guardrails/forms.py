@@ -51,6 +51,14 @@ _SWITCHES: Final = {
     "enable_paid_model_training": "Paid models that train on prompts",
 }
 
+LABELS: Final = {
+    **_SWITCHES,
+    "content_filter_builtins": "Built-in patterns",
+    "content_filters": "Own patterns",
+    "reset_interval": "Starts again",
+    "include_byok_in_budgets": "Count own credentials (BYOK) too",
+}
+
 
 class InheritWidget(RadioWidget):
     """Three radio buttons, whose values are those of Django's own list of yes, no and unknown."""
@@ -107,10 +115,8 @@ class GuardrailForm(CatalogueForm):
 
     class Meta:
         widgets = {"description": TextareaWidget(attrs={"rows": 2})}
-        labels = {
-            "reset_interval": "Starts again",
-            "include_byok_in_budgets": "Count own credentials (BYOK) too",
-        }
+        # Pages without a form, and the limits of a shadow, take them from here too.
+        labels = LABELS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -9,6 +9,7 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.html import format_html
 
+from accounts.admin.guardrails.forms import LABELS
 from accounts.models import LIMITS, ApiKey, Guardrail, GuardrailShadow, ShadowNotFound
 from config.changes.proposals import Difference
 from config.console.formatting import nano_dollars, render_table
@@ -53,7 +54,7 @@ def foresee_enforcement(guardrail_id: str) -> Sequence[str]:
         return ["The guardrail has no shadow."]
     result = read_result(shadow.pk)
     since = f"Since {shadow.created_at:%Y-%m-%d %H:%M} UTC: "
-    return [since + _describe(result), f"{len(result.keys):,} keys had such requests."]
+    return [since + _describe(result), f"Keys with such requests: {len(result.keys):,}."]
 
 
 def describe_enforcement(guardrail: Guardrail, form: Any) -> list[Difference]:
@@ -73,11 +74,13 @@ def _find_changes(shadow: GuardrailShadow) -> Iterator[tuple[str, Any, Any]]:
     for name in LIMITS:
         old, new = getattr(guardrail, name), getattr(proposal, name)
         if old != new:
-            title = "budget" if name == "limit_nano" else name.replace("_", " ")
-            yield title.capitalize(), _show(name, old), _show(name, new)
+            title = "Budget" if name == "limit_nano" else LABELS.get(name)
+            title = title or name.replace("_", " ").capitalize()
+            yield title, show_limit(name, old), show_limit(name, new)
 
 
-def _show(name: str, value: Any) -> str:
+def show_limit(name: str, value: Any) -> str:
+    """Returns the value of a limit as people read it; ``name`` is its field."""
     if value is None or value == []:
         return "–"
     if name == "limit_nano":
@@ -86,7 +89,7 @@ def _show(name: str, value: Any) -> str:
         return "on" if value else "off"
     if isinstance(value, list):
         return ", ".join(
-            f"{one.get('label') or one.get('pattern')}: {one['action']}"
+            f"{one.get('label') or one.get('pattern') or one.get('slug')}: {one['action']}"
             if isinstance(one, dict)
             else str(one)
             for one in value

@@ -9,7 +9,7 @@ from accounts.models import Guardrail, GuardrailShadow, ShadowNotFound
 from config.changes.kinds import Kind
 from config.changes.models import ChangeSet
 from tests.support import factories
-from tests.support.console import change, messages_of
+from tests.support.console import change, messages_of, page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
@@ -130,3 +130,18 @@ def test_deleting_an_assigned_guardrail_waits_for_its_own_rule_alone(
     assigned = make_guardrail(shared.workspace)
     press(ann, assigned, "remove")
     assert not Guardrail.objects.filter(pk=assigned.pk).exists()
+
+
+def test_a_reader_is_asked_for_no_reason_and_sees_the_limits(
+    shared: Guardrail, viewer: Client
+) -> None:
+    email = {"slug": "email", "action": "block", "label": "[EMAIL]"}
+    shared.edit(limit_nano=5 * 10**9, reset_interval="daily", content_filter_builtins=[email])
+    text = viewer.get(page(shared)).content.decode()
+
+    assert "Another operator must approve" not in text
+    assert "change_reason" not in text
+    for shown in ("$5 daily", "[EMAIL]: block", "Zero data retention, Anthropic"):
+        assert shown in text
+    for hidden in ("Save as a shadow", "Try a text", "Enforce zdr"):
+        assert hidden not in text
