@@ -14,8 +14,10 @@ import requests
 from django.apps import apps
 from django.conf import settings
 from django.core.management import call_command
+from django.db.migrations.loader import MigrationLoader
 from django_migration_linter import MigrationLinter
 
+from config.management.migrations import find_known_migrations
 from tests.support.processes import manage, serve
 
 OURS = [
@@ -38,6 +40,10 @@ def empty_database() -> Iterator[str]:
 
 def test_every_model_change_has_a_migration(db: None) -> None:
     call_command("makemigrations", check=True, dry_run=True, stdout=io.StringIO())
+
+
+def test_the_known_migrations_are_those_that_django_loads() -> None:
+    assert find_known_migrations() == MigrationLoader(None).disk_migrations.keys()
 
 
 @pytest.mark.parametrize("app", OURS)
