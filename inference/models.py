@@ -30,8 +30,8 @@ __all__ = (
     "ApiKeyUse", "DailyUsage", "EndpointHealth", "EndpointHour", "Feedback", "FeedbackGiven",
     "Generation", "HourlyFailure", "HourlyShare", "HourlySpending", "HourlyUsage",
     "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse", "ModelEndpointUse",
-    "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "ShadowCount", "StoredText", "TextDeletion",
-    "TextKey", "Uptime", "UsageDay", "WorkspaceUse",
+    "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "ShadowCount", "StoredText",
+    "TextDeletion", "TextKey", "Uptime", "UsageDay", "WorkspaceUse",
 )  # fmt: skip
 
 
