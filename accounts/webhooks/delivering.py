@@ -22,12 +22,12 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from django.db import connection
+from django.db import DatabaseError, connection
 from prometheus_client import Counter as Metric
 
 from accounts.webhooks.dispatching import dispatch_events, send_digests
 from accounts.webhooks.messages import Message
-from accounts.webhooks.models import Delivery, Subscription
+from accounts.webhooks.models import Delivery, Subscription, SubscriptionNotFound
 from accounts.webhooks.sending import Attempt, Outcome
 from config.clocks.clock import clock
 from config.events.outbox import KEPT, Event, clear_events, first_event_id
@@ -94,15 +94,21 @@ WHERE id IN (
 )
 RETURNING id, attempts
 """.replace("{now}", _NOW)
-# ``attempts`` is compared, so that a process whose lease is over overwrites no later result.
+# ``attempts`` is compared, so that a process whose lease is over overwrites no later result. The
+# subscription is locked before its delivery, as every transition does.
 _STORE: Final = """
-WITH ended AS (
-    UPDATE accounts_delivery SET
+WITH locked AS (
+    SELECT id FROM accounts_subscription WHERE id = %(subscription)s FOR NO KEY UPDATE
+),
+ended AS (
+    UPDATE accounts_delivery d SET
         status = %(status)s, response_status = %(response)s, error = %(error)s,
         duration_ms = %(duration)s, next_attempt_at = {now} + make_interval(secs => %(pause)s),
         delivered_at = CASE WHEN %(status)s = 'delivered' THEN {now} END
-    WHERE id = %(id)s AND attempts = %(attempts)s AND status = 'pending'
-    RETURNING subscription_id
+    FROM locked
+    WHERE d.id = %(id)s AND d.subscription_id = locked.id
+        AND d.attempts = %(attempts)s AND d.status = 'pending'
+    RETURNING d.subscription_id
 )
 UPDATE accounts_subscription s SET
     failures = CASE WHEN %(failed)s THEN s.failures + 1 ELSE 0 END,
@@ -154,6 +160,7 @@ def deliver_events() -> int:
     It ends when nothing is due and nothing runs.
     """
     _clear()
+    send_digests()
     until = time.monotonic() + _RUN_SECONDS
     results: queue.SimpleQueue[tuple[_Running, Outcome]] = queue.SimpleQueue()
     taken: Counter[Any] = Counter()
@@ -161,7 +168,6 @@ def deliver_events() -> int:
     while True:
         if time.monotonic() < until:
             dispatch_events()
-            send_digests()
             for attempt, place in _claim(taken):
                 # A daemon: `work` may end while an attempt runs, and the lease ends by itself.
                 threading.Thread(
@@ -172,14 +178,28 @@ def deliver_events() -> int:
         with suppress(queue.Empty):
             place, outcome = results.get(timeout=1.0)
             taken.subtract(key for key, _ in place.due.places())
-            _store(place, outcome)
+            try:
+                _store(place, outcome)
+            except DatabaseError as exc:
+                # The lease of the delivery ends and the event is sent again; the others go on.
+                name = type(exc).__name__
+                logger.error("the result of delivery %s is not stored: %s", place.due.id, name)
             done += 1
 
 
 def _attempt(
     attempt: Attempt, place: _Running, results: queue.SimpleQueue[tuple[_Running, Outcome]]
 ) -> None:
-    results.put((place, attempt.make()))
+    """Makes an attempt in a thread, and always puts its result into the queue.
+
+    A defect of ours ends one attempt as a failure: without a result the run would wait for ever.
+    """
+    try:
+        outcome = attempt.make()
+    except Exception:
+        logger.exception("the delivery of event %s failed", attempt.message.id)
+        outcome = Outcome("The service failed to send it.")
+    results.put((place, outcome))
 
 
 def _claim(taken: Counter[Any]) -> Iterator[tuple[Attempt, _Running]]:
@@ -247,6 +267,7 @@ def _store(place: _Running, outcome: Outcome) -> None:
     pause = _jitter(_PAUSES[place.attempts - 1]) if status == "pending" else 0.0
     values: dict[str, Any] = {
         "id": place.due.id,
+        "subscription": place.due.subscription,
         "attempts": place.attempts,
         "status": status,
         "response": outcome.status,
@@ -274,9 +295,10 @@ def _store(place: _Running, outcome: Outcome) -> None:
 
 
 def _disable(subscription_id: UUID, reason: str) -> None:
-    subscription = Subscription.objects.filter(pk=subscription_id).first()
-    if subscription is not None and subscription.disable(reason=reason):
-        logger.warning("subscription %s is disabled: %s", subscription_id, reason)
+    # Its owner may have deleted it meanwhile.
+    with suppress(SubscriptionNotFound):
+        if Subscription.objects.find(subscription_id).disable(reason=reason):
+            logger.warning("subscription %s is disabled: %s", subscription_id, reason)
 
 
 def _jitter(seconds: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -17,9 +18,13 @@ from django.db.models import Count, Min, Q, QuerySet
 
 from accounts.models.cells import Residence
 from accounts.models.organizations import Organization
-from accounts.webhooks.models import Delivery, Subscription
+from accounts.webhooks.models import (
+    Delivery,
+    Subscription,
+    SubscriptionDisabled,
+    SubscriptionNotFound,
+)
 from config.apps import event_kinds
-from config.bulk.tables import format_time
 from config.clocks.clock import clock
 from config.events.outbox import Event, first_event_id
 
@@ -61,42 +66,18 @@ def dispatch_events() -> int:
 
 def send_digests() -> int:
     """Tells of the events that were held back for an hour; returns the number of digests."""
-    held = Delivery.objects.filter(status=Delivery.Status.HELD)
+    held = Delivery.objects.filter(status=Delivery.Status.HELD, subscription__disabled=False)
     groups = (
-        held.values("subscription", "event__organization_id")
+        held.values_list("subscription", "event__organization_id")
         .annotate(since=Min("created_at"))
         .filter(since__lt=clock.now() - _HOUR)
         .order_by("since")[:_BATCH]
     )
     done = 0
-    for group in groups:
-        with transaction.atomic():
-            rows = held.filter(
-                subscription=group["subscription"],
-                event__organization_id=group["event__organization_id"],
-            )
-            ids = list(rows.select_for_update(of=("self",), skip_locked=True).values_list("pk"))
-            chosen = Delivery.objects.filter(pk__in=[pk for (pk,) in ids])
-            kinds = dict(
-                chosen.values_list("event__kind").annotate(count=Count("pk")).order_by("-count")
-            )
-            subscription = Subscription.objects.filter(pk=group["subscription"]).first()
-            if not kinds or subscription is None:
-                continue
-            chosen.update(status=Delivery.Status.DIGESTED)
-            if subscription.disabled:
-                continue
-            about = group["event__organization_id"]
-            subscription.send(
-                "events.held_back",
-                {
-                    "count": sum(kinds.values()),
-                    "kinds": kinds,
-                    "organization_id": None if about is None else str(about),
-                    "since": format_time(group["since"]),
-                },
-            )
-        done += 1
+    for subscription_id, about, _ in groups:
+        # Its owner may have disabled or deleted the subscription meanwhile.
+        with suppress(SubscriptionDisabled, SubscriptionNotFound):
+            done += Delivery.objects.digest(subscription_id, about=about)
     return done
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
@@ -23,6 +24,7 @@ from config import secrets
 from config.api.errors import Conflict, NotFound, Unprocessable
 from config.apps import event_kinds
 from config.audit.triggers import Audit
+from config.bulk.tables import format_time
 from config.clocks.clock import clock
 from config.credentials import Secret
 from config.egress.addresses import InvalidURL, parse_base_url
@@ -82,6 +84,13 @@ class SubscriptionQuerySet(models.QuerySet["Subscription"]):
 
 
 class SubscriptionManager(models.Manager.from_queryset(SubscriptionQuerySet)):  # type: ignore[misc]
+    def find(self, pk: uuid.UUID) -> Subscription:
+        """Returns a subscription; raises :class:`SubscriptionNotFound`."""
+        found: Subscription | None = self.filter(pk=pk).first()
+        if found is None:
+            raise SubscriptionNotFound
+        return found
+
     def create_subscription(
         self,
         *,
@@ -377,6 +386,39 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
         return self.filter(organization_id=organization_id)
 
 
+class DeliveryManager(models.Manager.from_queryset(DeliveryQuerySet)):  # type: ignore[misc]
+    def digest(self, subscription_id: uuid.UUID, *, about: uuid.UUID | None) -> bool:
+        """HELD → DIGESTED. Sends one event that counts the held events of an organization.
+
+        Returns whether there were any. One statement moves them, because there may be thousands;
+        the lock of their subscription keeps every other transition away. Raises
+        :class:`SubscriptionDisabled` and :class:`SubscriptionNotFound`; they are then still held.
+        """
+        with transaction.atomic():
+            subscription = Subscription.objects.find(subscription_id)
+            subscription._lock_present()
+            held = self.filter(
+                subscription=subscription,
+                status=Delivery.Status.HELD,
+                event__organization_id=about,
+            )
+            rows = list(held.order_by("pk").values_list("pk", "event__kind", "created_at"))
+            if not rows:
+                return False
+            kinds = Counter(kind for _, kind, _ in rows)
+            subscription.send(
+                "events.held_back",
+                {
+                    "count": len(rows),
+                    "kinds": dict(kinds.most_common()),
+                    "organization_id": None if about is None else str(about),
+                    "since": format_time(min(created_at for _, _, created_at in rows)),
+                },
+            )
+            self.filter(pk__in=[pk for pk, _, _ in rows]).update(status=Delivery.Status.DIGESTED)
+        return True
+
+
 class Delivery(models.Model):
     """The delivery of one event to one subscription, with the result of its last attempt.
 
@@ -415,7 +457,7 @@ class Delivery(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     delivered_at = models.DateTimeField(null=True)
 
-    objects = DeliveryQuerySet.as_manager()
+    objects = DeliveryManager()
 
     class Meta:
         verbose_name_plural = "deliveries"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import smtplib
 import time
 from collections.abc import Sequence
@@ -18,8 +17,6 @@ from config.clocks.clock import clock
 from config.credentials import Secret
 from config.egress import EgressError, OutboundRequest
 from config.egress.fetch import fetch
-
-logger = logging.getLogger("causeway.work")
 
 ATTEMPT_SECONDS: Final = 10.0
 # What a receiver answers is not read; a longer answer is a mistake of the receiver.
@@ -51,14 +48,9 @@ class Attempt:
     address: str = ""
 
     def make(self) -> Outcome:
-        """Sends the event once; every failure is an outcome."""
+        """Sends the event once; what fails at the receiver or on the way is an outcome."""
         began = time.monotonic()
-        try:
-            outcome = self._send_mail() if self.form == "email" else self._post()
-        except Exception:
-            # The outermost boundary of a thread: a defect must not lose other deliveries.
-            logger.exception("the delivery of event %s failed", self.message.id)
-            outcome = Outcome("The service failed to send it.")
+        outcome = self._send_mail() if self.form == "email" else self._post()
         return replace(outcome, duration_ms=round((time.monotonic() - began) * 1000))
 
     def _post(self) -> Outcome:

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.utils import timezone
 
+from accounts.webhooks import dispatching
 from accounts.webhooks.delivering import deliver_events
 from accounts.webhooks.dispatching import HOURLY
-from accounts.webhooks.models import Delivery, Subscription
+from accounts.webhooks.models import Delivery, Subscription, SubscriptionNotFound
 from config.events.outbox import Event, record_event
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -75,3 +77,52 @@ def test_one_organizations_storm_hides_no_others_events_from_operators(
     deliver_events()
     assert len(receiver.messages) == HOURLY["slack"] + 1
     assert any("theirs" in body.decode() for _, body in receiver.messages)
+
+
+def hold(tell: Tell) -> None:
+    """Stores so many events that three of them are held back for longer than an hour."""
+    for _ in range(HOURLY["slack"] + 3):
+        tell()
+    deliver_events()
+    Delivery.objects.filter(status="held").update(created_at=timezone.now() - timedelta(hours=2))
+
+
+def test_what_a_disabled_receiver_missed_stays_held_until_it_is_enabled(
+    tenant: Tenant, receiver: Receiver, tell: Tell
+) -> None:
+    row = subscribe(receiver, organization=tenant.organization)
+    hold(tell)
+    row.disable()
+    deliver_events()
+    assert statuses().count("held") == 3
+    assert not Event.objects.filter(kind="events.held_back").exists()
+
+    row.enable()
+    deliver_events()
+    assert statuses().count("digested") == 3
+    assert Event.objects.get(kind="events.held_back").data["count"] == 3
+
+
+def test_a_disabled_receiver_hides_no_other_digest(
+    tenant: Tenant, receiver: Receiver, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatching, "_BATCH", 1)
+    silent = subscribe(receiver, organization=tenant.organization)
+    hold(tell)
+    silent.disable()
+    subscribe(receiver, organization=None)
+    hold(tell)
+    deliver_events()
+    assert Event.objects.filter(kind="events.held_back").count() == 1
+
+
+def test_a_digest_of_a_deleted_receiver_is_left_out(
+    tenant: Tenant, receiver: Receiver, tell: Tell
+) -> None:
+    row = subscribe(receiver, organization=tenant.organization)
+    pk = row.pk
+    hold(tell)
+    row.remove()
+    with pytest.raises(SubscriptionNotFound):
+        Delivery.objects.digest(pk, about=tenant.organization.pk)
+    assert not Event.objects.filter(kind="events.held_back").exists()

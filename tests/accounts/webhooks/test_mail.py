@@ -103,6 +103,24 @@ def test_a_server_that_does_not_answer_is_an_attempt(
     assert results() == [("pending", 1, "The mail server could not be reached.")]
 
 
+def test_a_defect_ends_one_attempt_and_no_other(
+    tenant: Tenant, member: Member, receiver: Receiver, tell: Tell, results: Results, settings: Any
+) -> None:
+    settings.EMAIL_BACKEND = "tests.no_such_backend"
+    settings.EMAIL_HOST = "127.0.0.1"
+    subscribe(organization=tenant.organization, member=member)
+    Subscription.objects.create_subscription(
+        organization=tenant.organization, form="slack", url=receiver.url
+    )
+    Event.objects.all().delete()
+    tell()
+    assert deliver_events() == 2
+    assert sorted(results()) == [
+        ("delivered", 1, ""),
+        ("pending", 1, "The service failed to send it."),
+    ]
+
+
 def test_a_name_adds_no_header_to_a_mail(
     tenant: Tenant, member: Member, mailbox: Mailbox, tell: Tell
 ) -> None:
