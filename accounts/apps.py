@@ -25,6 +25,7 @@ class AccountsConfig(CausewayApp):
     events: ClassVar = (
         EventKind(
             "key.created",
+            "An API key is created.",
             "The API key {name} ({label}) was created.",
             {
                 "hash": "5d41402abc4b2a76b9719d911017c5925d41402abc4b2a76b9719d911017c592",
@@ -35,6 +36,7 @@ class AccountsConfig(CausewayApp):
         ),
         EventKind(
             "key.revoked",
+            "An API key is revoked.",
             "The API key {name} ({label}) was revoked.",
             {
                 "hash": "5d41402abc4b2a76b9719d911017c5925d41402abc4b2a76b9719d911017c592",
@@ -45,6 +47,7 @@ class AccountsConfig(CausewayApp):
         ),
         EventKind(
             "webhook.disabled",
+            "A receiver is disabled: it answered 410 Gone, or failed for five days.",
             "The webhook {receiver} was disabled: {reason}",
             {
                 "id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a13",
@@ -54,12 +57,14 @@ class AccountsConfig(CausewayApp):
         ),
         EventKind(
             "webhook.test",
+            "Somebody asks for a test of a subscription.",
             "This is a test of the subscription {id}.",
             {"id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a13"},
             direct=True,
         ),
         EventKind(
             "events.held_back",
+            "More events came within an hour than a receiver gets.",
             "{count} events were held back, because there were too many within an hour.",
             {
                 "count": 31,
@@ -146,7 +151,7 @@ class AccountsConfig(CausewayApp):
             "campaign",
             permissions={Role.SUPPORT: ("add", "change", "delete")},
             title_columns=("name", "url", "email"),
-            tab=Tab("Notifications", 16),
+            tab=Tab("Subscriptions", 16),
         ),
         "delivery": ModelDeclaration(
             "outgoing_mail", title_columns=("id",), tab=Tab("Deliveries", 17)

@@ -41,20 +41,28 @@ class BillingConfig(CausewayApp):
         "billing.open_transactions.OpenTransactionCollector",
     )
     events: ClassVar = (
-        EventKind("top_up.credited", "A payment of ${amount_usd} was credited.", _TOP_UP),
+        EventKind(
+            "top_up.credited",
+            "A payment is credited.",
+            "A payment of ${amount_usd} was credited.",
+            _TOP_UP,
+        ),
         EventKind(
             "top_up.in_review",
+            "A payment differs from its top-up; an operator decides about it.",
             "A payment of ${amount_usd} differs from its top-up and waits for an operator.",
             {**_TOP_UP, "finding": "under"},
         ),
         EventKind(
             "deposit.in_review",
+            "A payment belongs to no top-up; an operator decides about it.",
             "A payment of ${amount_usd} on chain {chain_id} waits for an operator: {finding}.",
             {**_TOP_UP, "finding": "unmatched"},
             for_operators=True,
         ),
         EventKind(
             "grant.waiting",
+            "A grant needs the approval of a second operator.",
             "A grant of ${amount_usd} to {organization}, requested by {requested_by}, waits for a "
             "second operator.",
             {"organization": "Acme", "amount_usd": "5000", "requested_by": "operator ann"},
@@ -62,6 +70,7 @@ class BillingConfig(CausewayApp):
         ),
         EventKind(
             "balance.low",
+            "A balance is below the operator's limit, or lasts for less than three days.",
             "{organization} has ${available_usd} left: {days_left} days at the present rate.",
             {
                 "organization": "Acme",
@@ -73,6 +82,7 @@ class BillingConfig(CausewayApp):
         ),
         EventKind(
             "budget.used",
+            "A budget reaches 50, 80, 95 or 100 %.",
             "{percent} % of a budget of ${limit_usd} is used: {scope} {name}.",
             {
                 "scope": "workspace",
@@ -85,9 +95,15 @@ class BillingConfig(CausewayApp):
                 "resets_at": "2026-12-01T00:00:00Z",
             },
         ),
-        EventKind("key.limit_near", "The key {name} has used {percent} % of its limit.", _KEY),
+        EventKind(
+            "key.limit_near",
+            "A key has used 80 % of its limit.",
+            "The key {name} has used {percent} % of its limit.",
+            _KEY,
+        ),
         EventKind(
             "key.limit_reached",
+            "A key has used all of its limit.",
             "The key {name} has used its limit of ${limit_usd}; its requests are refused.",
             {**_KEY, "spent_usd": "100.1", "percent": 100},
         ),

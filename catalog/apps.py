@@ -32,6 +32,7 @@ class CatalogConfig(CausewayApp):
     events: ClassVar = (
         EventKind(
             "catalog.proposed",
+            "A price list proposes changes of the catalogue.",
             "{count} changes of the catalogue from {source} wait for an operator.",
             {"source": "litellm", "count": 3, "risky": 1, "subjects": ["acme/falcon-9 at acme"]},
             for_operators=True,

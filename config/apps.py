@@ -216,6 +216,7 @@ class FloorConfig(CausewayApp):
     events: ClassVar = (
         EventKind(
             "change.waiting",
+            "A change set needs the approval of another operator.",
             "Change set {number} of {proposed_by} waits for another operator: {subject}.",
             {
                 "number": 12,

@@ -18,20 +18,26 @@ class EndpointsConfig(CausewayApp):
     section = Section("Endpoints", position=2)
     events: ClassVar = (
         EventKind(
-            "endpoint.activated", "The endpoint of {model} at {provider} is active.", _ENDPOINT
+            "endpoint.activated",
+            "A private endpoint is activated, or enabled again.",
+            "The endpoint of {model} at {provider} is active.",
+            _ENDPOINT,
         ),
         EventKind(
             "endpoint.disabled",
+            "A private endpoint is disabled.",
             "The endpoint of {model} at {provider} is disabled.",
             {**_ENDPOINT, "reason": "Moved to another region."},
         ),
         EventKind(
             "endpoint.drifted",
+            "A private endpoint answers otherwise than when it was activated.",
             "The endpoint of {model} at {provider} is no longer the deployment that was activated.",
             {**_ENDPOINT, "changes": [{"name": "prompt_tokens", "was": 21, "is": 34}]},
         ),
         EventKind(
             "validation.failed",
+            "A validation of a private endpoint fails.",
             "A validation of the endpoint of {model} at {provider} failed.",
             {**_ENDPOINT, "failed": [{"check": "stream", "reason": "invalid_stream"}]},
         ),

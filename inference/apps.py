@@ -27,21 +27,24 @@ class InferenceConfig(CausewayApp):
     events: ClassVar = (
         EventKind(
             "provider.failing",
+            "At least half of the attempts at a provider failed within a minute.",
             "{percent} % of the attempts at {name} failed within a minute.",
             {"provider": "acme", "name": "Acme AI", "failures": 42, "attempts": 60, "percent": 70},
             for_operators=True,
         ),
         EventKind(
             "credential.failing",
+            "A provider refuses the operator's credential, or one of an organization.",
             "{provider} refuses a credential of {owner}.",
             {
-                "provider": "acme",
+                "provider": "Acme AI",
                 "owner": "the organization",
                 "since": "2026-11-23T16:00:00.000000Z",
             },
         ),
         EventKind(
             "spend.anomaly",
+            "An organization spends far more than in the same hours of the same weekday before.",
             "{organization} spent ${spent_usd} on {day} until {until} UTC, usually ${usual_usd} by "
             "then on such a weekday.",
             {

@@ -1,4 +1,4 @@
-"""The pages of notifications: who is told of events, and the log of the deliveries."""
+"""The pages of subscriptions to events, and of their deliveries."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
 from accounts.webhooks.models import Delivery, Subscription, choosable_kinds
 from config.apps import event_kinds
-from config.console.actions import Message, bulk_action, transition
+from config.console.actions import Message, bulk_action, report, transition
 from config.console.base import ConsoleAdmin, ReadOnlyAdmin
 from config.console.forms import ConsoleForm
 from config.console.unfold import Dialog, SelectWidget, display
+from config.credentials import Secret
 
 _STATUSES = {
     "pending": "info", "delivered": "success", "failed": "danger", "held": "warning",
@@ -25,14 +27,15 @@ _STATUSES = {
 
 
 class SubscriptionForm(ConsoleForm):
-    """Takes a receiver and the kinds of events that it is told of."""
+    """Takes a receiver, and the kinds of events that are sent to it."""
 
     refusal_fields = {"invalid_webhook_url": "url"}
     kinds = forms.MultipleChoiceField(
         required=False,
         label="Events",
         widget=forms.CheckboxSelectMultiple,
-        help_text="The kinds of events to be told of; none for all.",
+        help_text="Tick the kinds of events to send. Tick none to send all, also those of later "
+        "releases.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -41,7 +44,8 @@ class SubscriptionForm(ConsoleForm):
             return  # the page of an operator who may only look
         is_own = self.instance.pk is not None and self.instance.organization_id is not None
         kinds = choosable_kinds(by_operators=not is_own)
-        self.fields["kinds"].choices = [(kind.name, kind.name) for kind in kinds]  # type: ignore[attr-defined]
+        choices = [(kind.name, f"{kind.name}: {kind.description}") for kind in kinds]
+        self.fields["kinds"].choices = choices  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
@@ -56,13 +60,25 @@ class SubscriptionForm(ConsoleForm):
 
 
 class RotateDialog(Dialog):
-    """Asks for how long the old secret stays valid."""
+    """Asks how long the old secret stays valid."""
 
     overlap = forms.ChoiceField(
-        label="The old secret signs too for",
-        choices=[("86400", "a day"), ("3600", "an hour"), ("604800", "a week"), ("0", "no time")],
+        label="Sign with the old secret too for",
+        choices=[
+            ("86400", "a day"),
+            ("3600", "an hour"),
+            ("604800", "a week"),
+            ("0", "no time: only the new one signs"),
+        ],
         widget=SelectWidget(),
     )
+
+
+class ChangesSubscriptions:
+    """Permits actions to operators who may change subscriptions."""
+
+    def has_edit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_subscription")
 
 
 class OwnerFilter(admin.SimpleListFilter):
@@ -81,8 +97,8 @@ class OwnerFilter(admin.SimpleListFilter):
 
 
 @admin.register(Subscription)
-class SubscriptionAdmin(ConsoleAdmin):
-    """Lists the receivers of events; those without an organization are the operators'."""
+class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
+    """Lists the receivers of events; one without an organization belongs to the operators."""
 
     form = SubscriptionForm
     list_display = ("shown_name", "form", "receiver", "status", "organization", "created_at")
@@ -92,7 +108,7 @@ class SubscriptionAdmin(ConsoleAdmin):
     uuid_search_fields = ("id", "organization_id", "member_id")
     autocomplete_fields = ("organization", "member")
     actions_detail = ("send_test", "rotate", "enable", "disable", "remove")
-    empty_hint = "Add a webhook, a chat or a mail address that is told of events."
+    empty_hint = "Add a webhook, a chat or a mail address to send events to."
     add_fieldsets = (
         (None, {"fields": ("organization", "form", "name")}),
         (
@@ -167,9 +183,17 @@ class SubscriptionAdmin(ConsoleAdmin):
             member=given["member"],
             kinds=given["kinds"],
         )
-        if secret is not None:
-            self._show(request, secret.reveal())
+        # Only the response to this request shows the secret; see response_add.
+        obj.issued_secret = secret
         return row
+
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        secret: Secret | None = obj.__dict__.pop("issued_secret")
+        if secret is None:
+            return super().response_add(request, obj, post_url_continue)
+        return self._show_secret(request, obj, secret, title="Webhook created")
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if not change:
@@ -180,26 +204,38 @@ class SubscriptionAdmin(ConsoleAdmin):
             **{name: form.cleaned_data[name] for name in names}
         )
 
-    def _show(self, request: HttpRequest, secret: str) -> None:
-        text = f"The secret that signs, which is never shown again: {secret}"
-        self.message_user(request, text, messages.WARNING)
-
-    def has_edit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_subscription")
+    def _show_secret(
+        self, request: HttpRequest, row: Any, secret: Secret, *, title: str
+    ) -> HttpResponse:
+        """Returns a page with a secret, without a redirect: its message would be a cookie."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "opts": self.opts,
+            "row": row,
+            "secret": secret.reveal(),
+            "next": self.url_of(request, row),
+        }
+        return TemplateResponse(
+            request,
+            "admin/accounts/subscription/issued.html",
+            context,
+            headers={"Cache-Control": "no-store"},
+        )
 
     def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.delete_subscription")
 
     @transition(
         description="Send a test",
-        question="Sends an event of the kind webhook.test within seconds; the log has its result.",
+        question="Sends an event of the kind webhook.test. The log shows the result.",
         submit="Send",
         permission="edit",
         icon="send",
     )
     def send_test(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
         row.send_test()
-        return messages.SUCCESS, "The test is on its way; the log of deliveries has its result."
+        return messages.SUCCESS, "The test is on its way. The log of deliveries shows the result."
 
     @transition(
         description="Rotate the secret",
@@ -209,33 +245,29 @@ class SubscriptionAdmin(ConsoleAdmin):
         icon="autorenew",
         form=RotateDialog,
     )
-    def rotate(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
-        self._show(request, row.rotate(overlap=int(form.cleaned_data["overlap"])).reveal())
-        return messages.SUCCESS, "The secret is rotated."
+    def rotate(self, request: HttpRequest, row: Subscription, form: Any) -> HttpResponse:
+        secret = row.rotate(overlap=int(form.cleaned_data["overlap"]))
+        return self._show_secret(request, row, secret, title="Secret rotated")
 
     @transition(
         description="Disable",
-        question="Sends nothing more. What waits is sent when it is enabled again.",
+        question="Nothing more is sent. Events that wait are sent when you enable it again.",
         submit="Disable",
         permission="edit",
         icon="block",
     )
     def disable(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
-        if row.disable():
-            return messages.SUCCESS, "Nothing more is sent."
-        return messages.INFO, "It was disabled before."
+        return report(row.disable(), "The subscription is disabled.", "It was disabled already.")
 
     @transition(
         description="Enable",
-        question="Sends what still waits, and what comes.",
+        question="Sends the events that wait, and all new ones.",
         submit="Enable",
         permission="edit",
         icon="play_arrow",
     )
     def enable(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
-        if row.enable():
-            return messages.SUCCESS, "Events are sent again."
-        return messages.INFO, "It was enabled before."
+        return report(row.enable(), "The subscription is enabled.", "It was enabled already.")
 
     @transition(
         description="Delete",
@@ -247,11 +279,11 @@ class SubscriptionAdmin(ConsoleAdmin):
     )
     def remove(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
         row.remove()
-        return messages.SUCCESS, "It is deleted."
+        return messages.SUCCESS, "The subscription is deleted."
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(ReadOnlyAdmin):
+class DeliveryAdmin(ChangesSubscriptions, ReadOnlyAdmin):
     """Shows the deliveries of the last 30 days, newest first; any of them can be sent again."""
 
     list_display = (
@@ -309,14 +341,11 @@ class DeliveryAdmin(ReadOnlyAdmin):
         # The event of another cell's organization may have left.
         return super().get_queryset(request).filter(event__kind__isnull=False)
 
-    def has_redeliver_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_subscription")
-
     @transition(
         description="Send again",
         question="Sends the event again, with the same webhook-id.",
         submit="Send again",
-        permission="redeliver",
+        permission="edit",
         icon="replay",
     )
     def redeliver(self, request: HttpRequest, delivery: Delivery, form: Any) -> Message:
@@ -326,7 +355,7 @@ class DeliveryAdmin(ReadOnlyAdmin):
     @bulk_action(
         description="Send again",
         question="Sends these events again, each with its own webhook-id.",
-        permission="redeliver",
+        permission="edit",
     )
     def redeliver_selected(self, request: HttpRequest, delivery: Delivery) -> None:
         delivery.redeliver()

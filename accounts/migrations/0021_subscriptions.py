@@ -50,7 +50,7 @@ class Migration(migrations.Migration):
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=64),
                         blank=True,
-                        help_text="The kinds of events to be told of; empty for all.",
+                        help_text="The kinds of events to send; empty for all.",
                         null=True,
                         size=None,
                     ),
@@ -91,7 +91,7 @@ class Migration(migrations.Migration):
                     "organization",
                     models.ForeignKey(
                         blank=True,
-                        help_text="Empty for the operators' own, which is told of all organizations.",
+                        help_text="Leave it empty to send the events of all organizations to operators.",
                         null=True,
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="subscriptions",

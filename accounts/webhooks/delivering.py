@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +25,7 @@ from uuid import UUID
 from django.db import DatabaseError, connection
 from prometheus_client import Counter as Metric
 
+from accounts.models.organizations import Organization
 from accounts.webhooks.dispatching import dispatch_events, send_digests
 from accounts.webhooks.messages import Message
 from accounts.webhooks.models import Delivery, Subscription, SubscriptionNotFound
@@ -225,6 +226,8 @@ def _claim(taken: Counter[Any]) -> Iterator[tuple[Attempt, _Running]]:
         list({chosen[pk].subscription for pk in attempts})
     )
     events = Event.objects.in_bulk(list(event_of.values()))
+    owners = {each.organization_id for each in events.values() if each.organization_id is not None}
+    names = dict(Organization.objects.filter(pk__in=owners).values_list("pk", "name"))
     for pk, due in chosen.items():
         subscription = subscriptions.get(due.subscription)
         event = events.get(event_of.get(pk))
@@ -234,19 +237,21 @@ def _claim(taken: Counter[Any]) -> Iterator[tuple[Attempt, _Running]]:
             continue
         place = _Running(due, attempts[pk], subscription.form)
         try:
-            yield _prepare(subscription, event), place
+            yield _prepare(subscription, event, names), place
         except DecryptionFailed:
             taken.subtract(key for key, _ in due.places())
             _store(place, Outcome("None of CREDENTIAL_KEYS decrypts the secret of the webhook."))
 
 
-def _prepare(subscription: Subscription, event: Event) -> Attempt:
+def _prepare(subscription: Subscription, event: Event, names: Mapping[UUID, str]) -> Attempt:
+    owner = "" if event.organization_id is None else names.get(event.organization_id, "")
     message = Message(
         id=str(event.pk),
         kind=event.kind,
         created_at=event.created_at,
         organization_id=None if event.organization_id is None else str(event.organization_id),
         data=event.data,
+        organization=owner if subscription.organization_id is None else "",
     )
     if subscription.form == Subscription.Form.EMAIL:
         return Attempt(message, subscription.form, address=subscription.address)

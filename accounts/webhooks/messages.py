@@ -1,4 +1,4 @@
-"""What receivers of events get: the body of a webhook, a chat message, a mail."""
+"""Renders an event as the body of a webhook, as a chat message and as a mail."""
 
 from __future__ import annotations
 
@@ -14,25 +14,34 @@ from config.apps import event_kinds
 _MAX_SUBJECT: Final = 150
 _FOOTER: Final = (
     "You get this mail because your address is subscribed to these events. An operator of the "
-    "service changes that under Notifications."
+    "service changes that under Subscriptions."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An event as every receiver gets it; ``id`` is its ``webhook-id``."""
+    """An event as every receiver gets it; ``id`` is its ``webhook-id``.
+
+    ``organization`` is the name that operators read in chats and mails.
+    """
 
     id: str
     kind: str
     created_at: datetime
     organization_id: str | None
     data: Mapping[str, Any] = field(repr=False)
+    organization: str = ""
 
     @property
     def sentence(self) -> str:
-        """The event in one line, without control characters."""
+        """The event in one line, without control characters.
+
+        It begins with the name of the organization, unless the event itself names it.
+        """
         kind = event_kinds().get(self.kind)
         text = self.kind if kind is None else kind.sentence(self.data)
+        if self.organization and "organization" not in self.data:
+            text = f"{self.organization}: {text}"
         return CONTROL_CHARACTERS.sub(" ", text)
 
 
@@ -69,7 +78,8 @@ def render_mail(message: Message) -> tuple[str, str]:
     lines = [message.sentence, "", *_list_members(message.data), ""]
     lines += [f"Event: {message.kind} at {_stamp(message.created_at)}, {message.id}"]
     if message.organization_id:
-        lines.append(f"Organization: {message.organization_id}")
+        name = f"{message.organization}, " if message.organization else ""
+        lines.append(CONTROL_CHARACTERS.sub(" ", f"Organization: {name}{message.organization_id}"))
     return subject, "\n".join([*lines, "", _FOOTER, ""])
 
 

@@ -104,7 +104,7 @@ class SubscriptionManager(models.Manager.from_queryset(SubscriptionQuerySet)):  
     ) -> tuple[Subscription, Secret | None]:
         """Creates a subscription, and returns it with the secret of its signatures, if it has one.
 
-        Without an ``organization`` it is the operators' own, and is told of every organization.
+        Without an ``organization`` it belongs to the operators and gets the events of all.
         Raises :class:`InvalidWebhookURL`, :class:`InvalidRequest` for unknown kinds, and
         :class:`TooManySubscriptions`.
         """
@@ -148,7 +148,7 @@ class Subscription(BaseModel):
         related_name="subscriptions",
         null=True,
         blank=True,
-        help_text="Empty for the operators' own, which is told of all organizations.",
+        help_text="Leave it empty to send the events of all organizations to operators.",
     )
     form = models.CharField(max_length=16, choices=Form)
     name = models.CharField(max_length=255, blank=True)
@@ -161,7 +161,7 @@ class Subscription(BaseModel):
         models.CharField(max_length=64),
         null=True,
         blank=True,
-        help_text="The kinds of events to be told of; empty for all.",
+        help_text="The kinds of events to send; empty for all.",
     )
     sealed = models.BinaryField(default=b"", editable=False)
     previous = models.BinaryField(default=b"", editable=False)
@@ -345,9 +345,10 @@ class Subscription(BaseModel):
                 data=data,
                 dispatched_at=clock.now(),
             )
-            return Delivery.objects.create(
+            delivery: Delivery = Delivery.objects.create(
                 organization_id=self.organization_id, subscription=self, event=event
             )
+        return delivery
 
     def send_test(self) -> Delivery:
         """Sends an event of the kind ``webhook.test`` soon, whatever kinds were chosen."""

@@ -10,18 +10,19 @@ from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.db import connection
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 
-from config.apps import ModelDeclaration, declarations, tenant_label
+from config.apps import ModelDeclaration, declarations
 from config.audit import context as audit
 from config.audit.entries import AuditEntry
 from config.audit.triggers import audit_triggers
 from config.console.base import ReadOnlyAdmin
 from config.console.formatting import label_renderer
+from config.console.tenants import annotate_organization, name_organization, tenants
 from config.console.unfold import display
 
 _CHANGES: Final = {
@@ -106,10 +107,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     @display(description="Organization")
     def organization(self, entry: AuditEntry) -> str:
-        if entry.organization_id is None:
-            return ""
-        name: str | None = getattr(entry, "organization_name", None)
-        return name or str(entry.organization_id)
+        return name_organization(entry)
 
     @display(description="Object ID")
     def object(self, entry: AuditEntry) -> str:
@@ -132,10 +130,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        names = _tenants().filter(pk=OuterRef("organization_id")).values("name")
-        rows: QuerySet[Any] = super().get_queryset(request)
-        named: QuerySet[Any] = rows.annotate(organization_name=Subquery(names))
-        return named
+        return annotate_organization(super().get_queryset(request))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -146,19 +141,13 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         try:
             key = UUID(term)
         except ValueError:
-            owners = _tenants().filter(name__icontains=term).values_list("pk", flat=True)
+            owners = tenants().filter(name__icontains=term).values_list("pk", flat=True)
             return queryset.filter(
                 Q(actor__in=_actors_like(term))
                 | Q(object_id=term)
                 | Q(organization_id__in=list(owners))
             ), False
         return queryset.filter(Q(object_id=str(key)) | Q(organization_id=key)), False
-
-
-def _tenants() -> QuerySet[Any]:
-    """Returns the rows that own the rows of other models, which are the organizations."""
-    rows: QuerySet[Any] = apps.get_model(tenant_label())._default_manager.all()
-    return rows
 
 
 def _actors_like(term: str) -> list[str]:

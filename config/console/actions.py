@@ -37,6 +37,11 @@ Message: TypeAlias = tuple[int, str]
 """The level of a message, as Django numbers it, and its text."""
 
 
+def report(is_changed: bool, done: str, unchanged: str) -> Message:
+    """Returns the message of a transition, which says whether it has changed anything."""
+    return (messages.SUCCESS, done) if is_changed else (messages.INFO, unchanged)
+
+
 def transition(
     *,
     description: str,
@@ -48,10 +53,11 @@ def transition(
     form: type[Any] | None = None,
     foresee: Callable[[str], Sequence[str]] | None = None,
     four_eyes: FourEyes | None = None,
-) -> Callable[[Callable[[Any, HttpRequest, Any, Any], Message]], Any]:
+) -> Callable[[Callable[[Any, HttpRequest, Any, Any], Message | HttpResponse]], Any]:
     """Makes a method an action of the detail page that asks in a dialog and runs by POST.
 
-    The method gets the request, the object and the dialog's form. A GatewayError that the model
+    The method gets the request, the object and the dialog's form. It returns a message, or a page
+    with a ``#dialog-form`` in place of the dialog. A GatewayError that the model
     raises is shown as an error message. ``foresee`` returns the consequences for the object with an
     id, as sentences, which the dialog shows. ``four_eyes`` says when the action is proposed to a
     second person instead.
@@ -60,7 +66,9 @@ def transition(
     if four_eyes is not None:
         dialog_form = guard_dialog(dialog_form or Dialog, four_eyes)
 
-    def decorate(method: Callable[[Any, HttpRequest, Any, Any], Message]) -> Any:
+    def decorate(
+        method: Callable[[Any, HttpRequest, Any, Any], Message | HttpResponse],
+    ) -> Any:
         @unfold_action(
             description=description,
             permissions=[permission],
@@ -85,7 +93,10 @@ def transition(
                 if four_eyes is not None and kind is not None:
                     name = method.__name__
                     return self.propose(request, _propose(self, obj, form, four_eyes, kind, name))
-                level, text = method(self, request, obj, form)
+                answer = method(self, request, obj, form)
+                if isinstance(answer, HttpResponse):
+                    return answer
+                level, text = answer
             except GatewayError as exc:
                 level, text = messages.ERROR, exc.message
             self.message_user(request, text, level)

@@ -12,6 +12,7 @@ from django.utils.html import format_html
 
 from config.apps import event_kinds
 from config.console.base import ReadOnlyAdmin
+from config.console.tenants import annotate_organization, name_organization
 from config.console.unfold import display
 from config.events.outbox import Event
 
@@ -34,7 +35,7 @@ class KindFilter(admin.SimpleListFilter):
 class EventAdmin(ReadOnlyAdmin):
     """Shows the events of the last 30 days, newest first."""
 
-    list_display = ("created_at", "kind", "sentence", "organization_id")
+    list_display = ("created_at", "kind", "sentence", "organization")
     list_display_links = ("created_at",)
     list_filter = (KindFilter,)
     search_fields = ("=once_key",)
@@ -45,14 +46,30 @@ class EventAdmin(ReadOnlyAdmin):
     sortable_by = ()
     fieldsets = (
         (None, {"fields": ("kind", "sentence", "shown_data")}),
-        ("Record", {"fields": ("id", "organization_id", ("created_at", "dispatched_at"))}),
+        (
+            "Record",
+            {
+                "fields": (
+                    "id",
+                    ("organization", "organization_id"),
+                    ("created_at", "dispatched_at"),
+                )
+            },
+        ),
     )
-    readonly_fields = ("sentence", "shown_data")
+    readonly_fields = ("organization", "sentence", "shown_data")
 
     @display(description="Sentence")
     def sentence(self, event: Event) -> str:
         kind = event_kinds().get(event.kind)
         return event.kind if kind is None else kind.sentence(event.data)
+
+    @display(description="Organization")
+    def organization(self, event: Event) -> str:
+        return name_organization(event)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return annotate_organization(super().get_queryset(request))
 
     @display(description="Data")
     def shown_data(self, event: Event) -> str:

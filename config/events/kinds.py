@@ -14,13 +14,15 @@ _NAME: Final = re.compile(r"[a-z_]+\.[a-z_]+")
 class EventKind:
     """A kind of event, such as ``endpoint.activated``.
 
-    ``text`` is the sentence of mails and chat messages; its places are names of the data.
+    ``description`` says when it happens. ``text`` is the sentence of mails and chat messages; its
+    places are names of the data.
     ``sample`` has the data of an example: every event of the kind has the same names.
     ``for_operators`` kinds are never sent to organizations. A ``direct`` kind is sent to the one
     subscription that it is about, and cannot be chosen.
     """
 
     name: str
+    description: str
     text: str
     sample: Mapping[str, Any]
     for_operators: bool = False

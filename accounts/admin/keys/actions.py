@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from accounts.admin.forms import DollarsField, nano_of
 from accounts.models import ApiKey, LimitReset
-from config.console.actions import Message, bulk_action, transition
+from config.console.actions import Message, bulk_action, report, transition
 from config.console.formatting import nano_dollars
 from config.console.unfold import Dialog, SelectWidget
 from inference.reports.usage.consequences import foresee_key, foresee_keys
@@ -93,9 +93,7 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
         foresee=foresee_key,
     )
     def pause(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
-        if key.pause():
-            return messages.SUCCESS, "The key is paused."
-        return messages.INFO, "The key is already paused."
+        return report(key.pause(), "The key is paused.", "The key is already paused.")
 
     @transition(
         description="Resume",
@@ -105,9 +103,7 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
         icon="play_arrow",
     )
     def resume(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
-        if key.resume():
-            return messages.SUCCESS, "The key is resumed."
-        return messages.INFO, "The key is not paused."
+        return report(key.resume(), "The key is resumed.", "The key is not paused.")
 
     @transition(
         description="Revoke",
@@ -119,9 +115,7 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
         foresee=foresee_key,
     )
     def revoke(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
-        if key.revoke():
-            return messages.SUCCESS, "The key is revoked."
-        return messages.INFO, "The key is already revoked."
+        return report(key.revoke(), "The key is revoked.", "The key is already revoked.")
 
     @bulk_action(
         description="Pause",

@@ -45,7 +45,7 @@ def test_tabs_lead_to_the_rows_of_the_organization_and_back(
     assert [title for title, _, _ in bar.tabs] == [
         "Overview", "API keys", "Members", "Workspaces", "Credentials", "Guardrails", "Presets",
         "Endpoints", "Destinations", "End users", "Generations", "Ledger", "Grants", "Top-ups",
-        "Excesses", "Audit", "Notifications", "Deliveries",
+        "Excesses", "Audit", "Subscriptions", "Deliveries",
     ]  # fmt: skip
     stranger = factories.make_tenant("Other")
     make_member(stranger.organization)

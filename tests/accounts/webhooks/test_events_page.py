@@ -20,11 +20,12 @@ PAGE = PROJECT / "docs" / "events.md"
 def render_table() -> str:
     """Returns the table of kinds; a kind of its own is sent to one receiver alone."""
     own = {kind.name for kind in choosable_kinds(by_operators=False)}
-    lines = ["| kind | says | to |", "|---|---|---|"]
+    lines = ["| kind | when | says | to |", "|---|---|---|---|"]
     for kind in event_kinds().values():
         said = re.sub(r"\{(\w+)\}", r"*\1*", kind.text)
         to = "the receiver itself" if kind.direct else "operators"
-        lines.append(f"| `{kind.name}` | {said} | {'all' if kind.name in own else to} |")
+        to = "all" if kind.name in own else to
+        lines.append(f"| `{kind.name}` | {kind.description} | {said} | {to} |")
     return "\n".join(lines)
 
 

@@ -147,6 +147,21 @@ def test_mail_of_an_organization_goes_to_its_members_alone(tenant: Tenant, membe
     assert everything() == before
 
 
+def test_operators_read_the_organization_in_chats_and_mails(
+    tenant: Tenant, receiver: Receiver, mailbox: Mailbox, tell: Tell
+) -> None:
+    Subscription.objects.create_subscription(organization=None, form="slack", url=receiver.url)
+    subscribe(organization=None, email="ops@example.com")
+    tell()
+    deliver_events()
+    [(_, body)] = receiver.messages
+    text = "Acme: The API key Production (sk-cw-abc…xyz) was created."
+    assert json.loads(body) == {"text": text}
+    [mail] = mailbox.mails
+    assert mail["Subject"].strip() == f"[Causeway] {text}"
+    assert f"Organization: Acme, {tenant.organization.pk}" in mail.get_content()
+
+
 def test_a_chat_gets_one_line_in_which_names_are_text(
     tenant: Tenant, receiver: Receiver, tell: Tell
 ) -> None:

@@ -85,16 +85,19 @@ def test_every_kind_says_its_sample_in_a_sentence() -> None:
     for kind in kinds.values():
         text = kind.sentence(kind.sample)
         assert text.endswith("."), text
+        assert kind.description.endswith("."), kind.name
         assert "{" not in text
         kind.require_names(kind.sample)
 
 
 def test_an_event_of_an_earlier_release_is_named_by_its_kind() -> None:
-    kind = EventKind("key.created", "The key {name} was created.", {"name": "a"})
+    kind = EventKind(
+        "key.created", "A key is created.", "The key {name} was created.", {"name": "a"}
+    )
     assert kind.sentence({"label": "b"}) == "key.created"
 
 
 @pytest.mark.parametrize("name", ["key", "Key.created", "key.created.", "key created"])
 def test_a_kind_is_a_subject_and_a_verb(name: str) -> None:
     with pytest.raises(ValueError, match=r"subject\.verb"):
-        EventKind(name, "A key was created.", {})
+        EventKind(name, "A key is created.", "A key was created.", {})

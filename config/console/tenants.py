@@ -1,0 +1,30 @@
+"""Names the organizations of rows that have an organization's ID and no foreign key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import apps
+from django.db.models import OuterRef, QuerySet, Subquery
+
+from config.apps import tenant_label
+
+
+def tenants() -> QuerySet[Any]:
+    """Returns the rows that own the rows of other models, which are the organizations."""
+    rows: QuerySet[Any] = apps.get_model(tenant_label())._default_manager.all()
+    return rows
+
+
+def annotate_organization(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Returns rows with the name that :func:`name_organization` shows, without more queries."""
+    names = tenants().filter(pk=OuterRef("organization_id")).values("name")
+    named: QuerySet[Any] = rows.annotate(organization_name=Subquery(names))
+    return named
+
+
+def name_organization(row: Any) -> str:
+    """Returns the name of a row's organization, or the ID of one that is not here any more."""
+    if row.organization_id is None:
+        return ""
+    return getattr(row, "organization_name", None) or str(row.organization_id)
