@@ -1,5 +1,5 @@
-"""Finds what no transition tells: budgets that fill, credits that end, upstreams that fail.
+"""Finds states that no transition tells of: used budgets, low balances, failing upstreams and such.
 
-The duty ``find_notices`` of ``work`` reads stored sums and meters with a few bounded statements, so
-nothing of it costs a request anything. Each state is told once in a period.
+The duty ``find_notices`` of ``work`` reads stored sums, meters and counts with a few bounded
+statements, and adds nothing to a request. Each state is told once in a period.
 """

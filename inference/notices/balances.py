@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final
+from uuid import UUID
 
 from django.conf import settings
 from django.db import connection
@@ -14,9 +15,10 @@ from config.events.outbox import NewEvent
 
 _DAYS: Final = 7
 _LEAST_DAYS: Final = 3
-_MOST: Final = 1_000
+# Balances that one statement returns. All are read, because those told before are found again.
+_PAGE: Final = 1_000
 
-# Who has spent nothing for a week runs out of nothing. Today counts by the meters of workspaces.
+# An organization without spending in a week is left out. Today counts by the meters of workspaces.
 _READ: Final = """
 WITH parts AS (
     SELECT organization_id, cost_nano FROM inference_dailyusage
@@ -40,9 +42,21 @@ left_over AS (
     WHERE o.residence = 'here'
 )
 SELECT id, name, nano, ceil(daily)::bigint FROM left_over
-WHERE nano < %(threshold)s OR nano < daily * %(least)s
-ORDER BY nano LIMIT %(most)s
+WHERE (nano < %(threshold)s OR nano < daily * %(least)s) AND id > %(last)s
+ORDER BY id LIMIT %(page)s
 """
+
+
+def _read_low(values: dict[str, Any]) -> Iterator[tuple[UUID, str, int, int]]:
+    """Yields ID, name, balance and daily spending in nano-USD of organizations, by pages."""
+    while True:
+        with connection.cursor() as cursor:
+            cursor.execute(_READ, values)
+            rows = cursor.fetchall()
+        yield from rows
+        if len(rows) < _PAGE:
+            return
+        values = {**values, "last": rows[-1][0]}
 
 
 def find_low_balances() -> Iterator[NewEvent]:
@@ -53,13 +67,11 @@ def find_low_balances() -> Iterator[NewEvent]:
         "days": _DAYS,
         "threshold": settings.BALANCE_ALERT_NANO,
         "least": _LEAST_DAYS,
-        "most": _MOST,
+        "page": _PAGE,
+        "last": UUID(int=0),
     }
-    with connection.cursor() as cursor:
-        cursor.execute(_READ, values)
-        rows = cursor.fetchall()
     year, week, _ = today.isocalendar()
-    for organization_id, name, nano, daily in rows:
+    for organization_id, name, nano, daily in _read_low(values):
         data = {
             "organization": name,
             "available_usd": format_usd(nano),

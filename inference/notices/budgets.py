@@ -19,11 +19,11 @@ from config.events.outbox import NewEvent
 STEPS: Final = (50, 80, 95, 100)
 _NEAR: Final = 80
 _SPENT: Final = 100
-# The fullest budgets come first; more than these in five minutes are told by the next runs.
-_MOST: Final = 5_000
+# Budgets that one statement returns. All are read, because those told before are found again.
+_PAGE: Final = 5_000
 
-# Only a subject with usage today can have come nearer to its limit, and then its sums of the day,
-# the week and the month are those of now.
+# Only a subject with usage today can have come nearer to its limit. Its sums of the day, the week
+# and the month are then the present ones.
 _READ: Final = """
 WITH limits AS (
     SELECT 'key' AS scope, k.id AS subject_id, k.id, k.organization_id, k.name, k.limit_nano,
@@ -75,14 +75,15 @@ spent AS (
 SELECT scope, subject_id, id, organization_id, name, limit_nano, reset, digest, label, spent_nano
 FROM spent
 WHERE spent_nano >= limit_nano / 2
-ORDER BY spent_nano::numeric / limit_nano DESC
-LIMIT %(most)s
+    AND (id, subject_id) > (%(last_id)s::uuid, %(last_subject)s::uuid)
+ORDER BY id, subject_id
+LIMIT %(page)s
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """A limit, and what of it is used in its present period."""
+    """A limit, and the spending of its present period in nano-USD."""
 
     scope: str
     subject_id: UUID
@@ -109,16 +110,32 @@ def find_used_budgets() -> Iterator[NewEvent]:
         for row in Guardrail.objects.filter(limit_nano__gt=0).exclude(workspace=None)
         if row.workspace_id is not None and row.pk == default_guardrail_id(row.workspace_id)
     ]
-    with connection.cursor() as cursor:
-        cursor.execute(_READ, {"defaults": defaults, "most": _MOST})
-        rows = [_Used(*row) for row in cursor.fetchall()]
     now = clock.now()
-    for used in rows:
+    for used in _read_used(defaults):
         if used.scope == "key":
             if used.step >= _NEAR:
                 yield _tell_of_key(used, now)
         elif used.step:
             yield _tell_of_budget(used, now)
+
+
+def _read_used(defaults: list[UUID]) -> Iterator[_Used]:
+    """Yields the limits of which half is used, a page at a time."""
+    last_id = last_subject = UUID(int=0)
+    while True:
+        values: dict[str, Any] = {
+            "defaults": defaults,
+            "page": _PAGE,
+            "last_id": last_id,
+            "last_subject": last_subject,
+        }
+        with connection.cursor() as cursor:
+            cursor.execute(_READ, values)
+            rows = [_Used(*row) for row in cursor.fetchall()]
+        yield from rows
+        if len(rows) < _PAGE:
+            return
+        last_id, last_subject = rows[-1].id, rows[-1].subject_id
 
 
 def _tell_of_key(used: _Used, now: datetime) -> NewEvent:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 from config.bulk.tables import format_usd
 from config.events.outbox import NewEvent, record_new
@@ -11,11 +13,13 @@ from inference.notices.budgets import find_used_budgets
 from inference.notices.upstreams import find_failing_providers, find_refused_credentials
 from inference.watch.anomalies import find_anomalies
 
+_BATCH: Final = 1_000
+
 
 def find_notices() -> int:
     """Stores an event for each state that was not told in its period; returns their number."""
     return sum(
-        record_new(list(find()))
+        _record_all(find())
         for find in (
             find_used_budgets,
             find_low_balances,
@@ -24,6 +28,14 @@ def find_notices() -> int:
             find_unusual_spending,
         )
     )
+
+
+def _record_all(found: Iterator[NewEvent]) -> int:
+    """Stores the events that are new, a batch at a time; returns their number."""
+    stored = 0
+    while batch := list(islice(found, _BATCH)):
+        stored += record_new(batch)
+    return stored
 
 
 def find_unusual_spending() -> Iterator[NewEvent]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from django.db import connection
@@ -13,9 +13,8 @@ from config.bulk.tables import format_time
 from config.clocks.clock import clock
 from config.events.outbox import NewEvent
 from inference.ids import first_id
+from inference.notices.periods import part_of_day
 
-# A state that lasts is told once in such a part of a day.
-_PERIOD_HOURS: Final = 6
 _SLOTS: Final = 12
 _LEAST_FAILURES: Final = 10
 _LEAST_REFUSALS: Final = 3
@@ -33,14 +32,13 @@ HAVING sum(h.failures) >= %(least)s AND sum(h.failures) >= sum(h.successes)
 """
 # The generations of one minute, found by the primary key.
 _REFUSED: Final = """
-SELECT g.organization_id, a ->> 'provider', count(*), min(a ->> 'status')
+SELECT g.organization_id, a ->> 'provider'
 FROM inference_generation g CROSS JOIN jsonb_array_elements(g.attempts) AS a
 WHERE g.id >= %(first)s AND g.created_at > now() - interval '1 minute'
     AND a ->> 'is_byok' = 'true' AND a ->> 'status' IN ('401', '402', '403')
 GROUP BY 1, 2
 HAVING count(*) >= %(least)s
-ORDER BY 3 DESC
-LIMIT 1000
+ORDER BY 1, 2
 """
 
 
@@ -49,7 +47,7 @@ def find_failing_providers() -> Iterator[NewEvent]:
     with connection.cursor() as cursor:
         cursor.execute(_FAILING, {"slots": _SLOTS, "least": _LEAST_FAILURES})
         rows = cursor.fetchall()
-    period = _period(clock.now())
+    period = part_of_day(clock.now())
     for slug, name, failures, attempts in rows:
         data = {
             "provider": slug,
@@ -64,11 +62,11 @@ def find_failing_providers() -> Iterator[NewEvent]:
 def find_refused_credentials() -> Iterator[NewEvent]:
     """Yields an event for each credential that its provider refuses: the operator's, and BYOK."""
     now = clock.now()
-    period = _period(now)
+    period = part_of_day(now)
     recent = CredentialRefusal.objects.filter(seen_at__gte=now - _RECENT)
     for refusal in recent.select_related("provider"):
         data = {
-            "provider": refusal.provider.slug,
+            "provider": refusal.provider.name,
             "owner": "the operator",
             "since": format_time(refusal.since),
         }
@@ -77,7 +75,7 @@ def find_refused_credentials() -> Iterator[NewEvent]:
         first = first_id(now - timedelta(minutes=1))
         cursor.execute(_REFUSED, {"first": first, "least": _LEAST_REFUSALS})
         rows = cursor.fetchall()
-    for organization_id, provider, _, _ in rows:
+    for organization_id, provider in rows:
         data = {
             "provider": provider,
             "owner": "the organization",
@@ -85,7 +83,3 @@ def find_refused_credentials() -> Iterator[NewEvent]:
         }
         once = f"{organization_id}|{provider}|{period}"
         yield NewEvent("credential.failing", organization_id, data, once)
-
-
-def _period(now: datetime) -> str:
-    return f"{now:%Y-%m-%d}.{now.hour // _PERIOD_HOURS}"

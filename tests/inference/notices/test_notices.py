@@ -17,6 +17,7 @@ from catalog.pricing import NANO
 from config.events.outbox import Event
 from config.secrets import digest_api_key
 from inference.models import EndpointHealth
+from inference.notices import balances, budgets
 from inference.notices.run import find_notices
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -83,6 +84,21 @@ def test_a_budget_that_is_passed_at_once_is_told_at_its_highest_step(tenant: Ten
     tenant.workspace.set_budget(BudgetInterval.DAILY, limit_nano=10 * NANO)
     spend(tenant, "9.6")
     assert [data["percent"] for _, data in told()] == [95]
+
+
+def test_budgets_and_balances_told_before_hide_no_others(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "_PAGE", 1)
+    monkeypatch.setattr(balances, "_PAGE", 1)
+    others = [factories.make_tenant(name) for name in ("Globex", "Initech")]
+    Event.objects.all().delete()
+    for each in (tenant, *others):
+        each.workspace.set_budget(BudgetInterval.DAILY, limit_nano=1_000 * NANO)
+        spend(each, "999")
+    found = [kind for kind, _ in told()]
+    assert found == ["balance.low"] * 3 + ["budget.used"] * 3
+    assert told() == []
 
 
 def test_a_key_is_told_near_and_at_its_limit(tenant: Tenant, key: ApiKey) -> None:
@@ -173,7 +189,7 @@ def test_a_refused_credential_is_told_to_its_owner(tenant: Tenant) -> None:
     found = told()
     # Events of one instant have no order.
     assert sorted((kind, data["owner"], data["provider"]) for kind, data in found) == [
-        ("credential.failing", "the operator", "acme"),
+        ("credential.failing", "the operator", "Acme"),
         ("credential.failing", "the organization", "Acme AI"),
     ]
     assert "canary" not in str(found)
