@@ -43,6 +43,21 @@ class InferenceConfig(CausewayApp):
             },
         ),
         EventKind(
+            "guardrail.refusing",
+            "A guardrail refused more of an hour's requests than the operator's limit.",
+            "The guardrail {guardrail} of {organization} refused {percent} % of {requests} "
+            "requests within an hour, most of them by {reason}.",
+            {
+                "organization": "Acme",
+                "id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a15",
+                "guardrail": "Production",
+                "reason": "content_filter",
+                "refused": 312,
+                "requests": 1200,
+                "percent": 26,
+            },
+        ),
+        EventKind(
             "spend.anomaly",
             "An organization spends far more than in the same hours of the same weekday before.",
             "{organization} spent ${spent_usd} on {day} until {until} UTC, usually ${usual_usd} by "
@@ -105,6 +120,7 @@ class InferenceConfig(CausewayApp):
             audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
         ),
         "hourlyfailure": INTERNAL,
+        "guardrailcount": INTERNAL,
         "shadowcount": ModelDeclaration(
             audience=Audience.NOBODY,
             owned_by="shadow_id IN (SELECT s.id FROM accounts_guardrailshadow AS s INNER JOIN "

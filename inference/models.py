@@ -23,13 +23,13 @@ from endpoints.models import Attestation, PrivateEndpoint
 from inference.hourly_shares import HourlyFailure, HourlyShare, HourlySpending
 from inference.ids import first_id, id_bound, last_id, read_id_bound
 from inference.kept_answers import IdempotentRequest, KeptAnswer
-from inference.shadow_counts import ShadowCount
+from inference.shadow_counts import GuardrailCount, ShadowCount
 from inference.stored_texts import StoredText, TextDeletion, TextKey
 
 __all__ = (
     "ApiKeyUse", "DailyUsage", "EndpointHealth", "EndpointHour", "Feedback", "FeedbackGiven",
-    "Generation", "HourlyFailure", "HourlyShare", "HourlySpending", "HourlyUsage",
-    "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse", "ModelEndpointUse",
+    "Generation", "GuardrailCount", "HourlyFailure", "HourlyShare", "HourlySpending",
+    "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse", "ModelEndpointUse",
     "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "ShadowCount", "StoredText",
     "TextDeletion", "TextKey", "Uptime", "UsageDay", "WorkspaceUse",
 )  # fmt: skip

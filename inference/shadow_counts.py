@@ -1,10 +1,14 @@
-"""Counts of the verdicts of shadows of guardrails, and the reasons of their refusals."""
+"""The tables of what guardrails and their shadows have judged, and the reasons of refusals."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from django.db import models
+
+SLOT_SECONDS: Final = 300
+"""The length of the slots by which the verdicts of guardrails are counted."""
 
 
 class Refusal(StrEnum):
@@ -37,3 +41,24 @@ class ShadowCount(models.Model):
 
     def __str__(self) -> str:
         return f"{self.shadow_id} {self.hour:%Y-%m-%d %H}:00 {self.reason}"
+
+
+class GuardrailCount(models.Model):
+    """The requests of five minutes that a guardrail let pass, or refused for the same reason.
+
+    The reason is empty for requests that passed. ``slot`` is the beginning of the five minutes. The
+    counts tell people of guardrails that refuse much, and are deleted after a day.
+    """
+
+    pk = models.CompositePrimaryKey("guardrail_id", "slot", "reason")
+    # A plain id: a worker may count for a guardrail that is just being deleted.
+    guardrail_id = models.UUIDField()
+    slot = models.DateTimeField()
+    reason = models.CharField(max_length=32)
+    requests = models.BigIntegerField()
+
+    class Meta:
+        indexes = [models.Index(fields=("slot",), name="guardrail_count_by_slot")]
+
+    def __str__(self) -> str:
+        return f"{self.guardrail_id} {self.slot:%Y-%m-%d %H:%M} {self.reason}"

@@ -15,6 +15,7 @@ import msgspec
 from billing.budgets import MeterReading
 from billing.rate_limits import render_headers
 from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
+from config.clocks.clock import clock
 from config.database.driver import Rejected
 from config.server.batching.lane import Lane, Ticket
 from config.server.batching.lanes import Lanes
@@ -44,7 +45,9 @@ from inference.admission.rows import make_row
 from inference.ids import id_range
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
-from inference.shadows.counting import ShadowCounts
+from inference.shadow_counts import Refusal
+from inference.shadows.counting import GuardrailCounts
+from inference.shadows.refusals import find_refusing
 from inference.store import DataPlaneConnection
 
 logger = logging.getLogger(__name__)
@@ -169,7 +172,7 @@ class AdmissionStore:
         screening = BatchScreening()
         decisions = await self._decide_all(batch, keys, budgets, catalog, screening)
         await self._store_admitted(batch, decisions, budgets, is_last=is_last)
-        _count_verdicts(screening, self._authority.shadow_counts)
+        _count_verdicts(screening, self._authority.guardrail_counts)
         is_undecided = any(each is None for each in decisions)
         if is_undecided and not await _has_moved(self._snapshots, catalog):
             # A key, an organization, a balance or a meter has changed.
@@ -264,11 +267,23 @@ class AdmissionStore:
         except (StaleReading, UnreadMeters) as exc:
             return exc
         except GatewayError as exc:
-            return exc if budgets.is_current else StaleReading()
+            if not budgets.is_current:
+                return StaleReading()
+            if isinstance(key, GovernedKey):
+                self._count_refused(exc, key)
+            return exc
         except Exception:
             # A bug that one request triggers must not refuse the rest of the batch.
             logger.exception("a request cannot be decided")
             return GatewayError()
+
+    def _count_refused(self, error: GatewayError, key: GovernedKey) -> None:
+        """Counts a refusal for the guardrail that caused it, if one did."""
+        refusing = find_refusing(error, key.guardrails, key.budgets)
+        if refusing is not None:
+            guardrail_id, reason = refusing
+            at = int(clock.time())
+            self._authority.guardrail_counts.count_judged((guardrail_id,), at, reason)
 
     async def _store(
         self, admitted: Sequence[tuple[AdmissionRequest, Admission]], budgets: Budgets
@@ -287,7 +302,7 @@ class AdmissionStore:
             {admission.authority.organization_id for _, admission in admitted},
         )
         readiness.admissions.record_success()
-        stored = _note_stored(admitted, rows)
+        stored = _note_stored(admitted, rows, self._authority.guardrail_counts)
         if len(rows) > len(stored):
             meters = [parse_meter(row[1]) for row in rows if row[1] is not None]
             self._authority.remember_meters(meters)
@@ -418,7 +433,7 @@ class AdmissionLanes:
     def start(self) -> None:
         """Begins to follow versions, and to probe admissions while no request does so."""
         self._hints.start()
-        self._authority.shadow_counts.start()
+        self._authority.guardrail_counts.start()
         self._probing = asyncio.create_task(readiness.admissions.keep_probing(self._probe))
 
     async def close(self) -> None:
@@ -464,6 +479,11 @@ class AdmissionLanes:
                 return self._authority.govern(reading.authority, catalog), catalog
         raise Unavailable
 
+    def count_blocked(self, guardrail_id: UUID) -> None:
+        """Counts a request that a content filter of a guardrail has blocked."""
+        counts = self._authority.guardrail_counts
+        counts.count_judged((guardrail_id,), int(clock.time()), Refusal.CONTENT)
+
     def forget_copies(self) -> None:
         """Forgets keys, organizations and the catalogue; the next request reads them."""
         self._authority.forget()
@@ -508,20 +528,27 @@ def _open_repin(is_apart: bool) -> Lane[Repinning, bool]:
 
 
 def _note_stored(
-    admitted: Iterable[tuple[AdmissionRequest, Admission]], rows: Iterable[Any]
+    admitted: Iterable[tuple[AdmissionRequest, Admission]],
+    rows: Iterable[Any],
+    counts: GuardrailCounts,
 ) -> dict[str, int]:
-    """Notes when admissions were stored; returns the instants by their ids."""
+    """Notes when admissions were stored, and counts them for the guardrails that let them pass.
+
+    Returns the instants by the ids of the generations.
+    """
     stored = {row[0]: row[2] for row in rows if row[1] is None}
     for _, admission in admitted:
         admission.at = stored.get(admission.generation_id, 0)
+        if admission.guardrails and admission.at:
+            counts.count_judged(admission.guardrails, admission.at)
     return stored
 
 
-def _count_verdicts(screening: BatchScreening, counts: ShadowCounts) -> None:
+def _count_verdicts(screening: BatchScreening, counts: GuardrailCounts) -> None:
     """Counts the verdicts of shadows about the admissions that were stored."""
     for admission, verdicts in screening.verdicts:
         if admission.at:
-            counts.count(admission.authority.key_id, admission.at, verdicts)
+            counts.count_verdicts(admission.authority.key_id, admission.at, verdicts)
 
 
 def _tell_rates(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
@@ -29,7 +29,7 @@ from inference.admission.governance import (
 )
 from inference.filters.definitions import Filters
 from inference.routing.routes import CatalogSnapshot, OrganizationSnapshot
-from inference.shadows.counting import ShadowCounts
+from inference.shadows.counting import GuardrailCounts
 from inference.store import DataPlaneConnection
 
 READ_AUTHORITY: Final = load_statement("inference", "read_authority")
@@ -107,6 +107,7 @@ class GovernedKey:
     filters: Filters
     rates: RateRules = NO_RULES
     shadows: Sequence[ShadowedRules] = ()
+    guardrails: Mapping[UUID, Policy] = field(default_factory=dict)
 
 
 class AuthorityReader:
@@ -118,7 +119,7 @@ class AuthorityReader:
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.snapshots = snapshots
-        self.shadow_counts = ShadowCounts()
+        self.guardrail_counts = GuardrailCounts()
         self._connection = DataPlaneConnection()
         self._reads: Batcher[str, KeyReading | None] = Batcher(self._read)
         self._remembered: OrderedDict[str, KeyReading] = OrderedDict()
@@ -127,7 +128,7 @@ class AuthorityReader:
     async def close(self) -> None:
         await self._reads.drain()
         await self._connection.close()
-        await self.shadow_counts.close()
+        await self.guardrail_counts.close()
         await self.snapshots.close()
 
     def forget(self) -> None:
@@ -250,6 +251,7 @@ class AuthorityReader:
             rules.filters,
             copy.rules.rates,
             rules.shadows,
+            rules.guardrails,
         )
 
 

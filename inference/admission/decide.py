@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from random import getrandbits
 from typing import Final, NamedTuple
@@ -104,6 +104,7 @@ class Admission(msgspec.Struct):
     ``rates`` are the rate limits that count the request, ``limit_subjects`` those of their meters
     that are not the key's anyway, and ``rate_headers`` tell the caller what is left of them.
     ``at`` is the instant at which the generation was stored, in Unix seconds of the database.
+    ``guardrails`` are those that let the request pass.
     ``keeping`` says whether the answer may be kept for repeats of the request, and ``retry_of`` is
     the generation that the caller's SDK has sent again. ``is_logged`` says that its workspace logs
     its input and output.
@@ -132,6 +133,7 @@ class Admission(msgspec.Struct):
     keeping: Keeping = _NO_KEEPING
     retry_of: str | None = None
     is_logged: bool = False
+    guardrails: Collection[UUID] = ()
 
 
 def decide(
@@ -180,6 +182,7 @@ def decide(
         filters=key.filters,
         findings=findings,
         keeping=_decide_keeping(entry, key),
+        guardrails=key.guardrails.keys(),
     )
     if key.shadows:
         _judge_shadows(admission, entry, key, budgets, context, owners, tokens, screening)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -115,12 +116,14 @@ class KeyRules(NamedTuple):
     """The rules that apply to a key: merged policy, budget rules in order, content filters.
 
     ``shadows`` are the rules that would apply if a guardrail's shadow were enforced, one by one.
+    ``guardrails`` are the policies that were merged, by the ID of their guardrail.
     """
 
     policy: Policy
     budgets: tuple[BudgetRule, ...]
     filters: Filters
     shadows: tuple[ShadowedRules, ...] = ()
+    guardrails: Mapping[UUID, Policy] = MappingProxyType({})
 
 
 class ShadowedRules(NamedTuple):
@@ -188,6 +191,7 @@ class OrganizationRules:
         policy = self.policy
         rules: list[BudgetRule | None] = []
         filters: dict[UUID, Filters] = {}
+        policies: dict[UUID, Policy] = {}
         for guardrail_id, scopes in (
             (
                 workspace.default_guardrail_id,
@@ -202,10 +206,12 @@ class OrganizationRules:
                 policy &= guardrail.policy
                 rules.extend(guardrail.make_budget_rule(scope) for scope in scopes)
                 filters[guardrail.guardrail_id] = guardrail.filters
+                policies[guardrail.guardrail_id] = guardrail.policy
         return KeyRules(
             policy,
             (*(rule for rule in rules if rule is not None), *workspace.budgets),
             tuple(chain.from_iterable(filters.values())),
+            guardrails=policies,
         )
 
 

@@ -152,6 +152,7 @@ class Gateway:
             admission = await self._submit_after_others(request, key.organization_id, occupancy)
         except ContentBlocked as exc:
             metrics.count_findings([exc.finding])
+            self._admissions.count_blocked(exc.finding.guardrail_id)
             raise
         except RateLimited as exc:
             metrics.count_limited(exc.scope, exc.rate)

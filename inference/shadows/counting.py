@@ -1,25 +1,27 @@
-"""Counts the verdicts of shadows in memory, and adds them to the database once a second."""
+"""Counts in memory what guardrails and their shadows judge, and stores it once a second."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from config.api.errors import Unavailable
 from config.database.driver import Rejected
-from config.sql import load_statement
+from config.sql import Statement, load_statement
+from inference.shadow_counts import SLOT_SECONDS
 from inference.store import DataPlaneConnection
 
 logger = logging.getLogger(__name__)
 
 COUNT_SHADOWS: Final = load_statement("inference", "count_shadows")
+COUNT_GUARDRAILS: Final = load_statement("inference", "count_guardrails")
 _SECONDS: Final = 1.0
 _HOUR: Final = 3600
 # Counts that a worker keeps while the database does not take them.
@@ -36,15 +38,26 @@ class Counted(NamedTuple):
     reason: str
 
 
-class ShadowCounts:
-    """The counts of a worker that are not stored yet.
+class CountedByGuardrail(NamedTuple):
+    """What the counts of a guardrail are kept by; ``slot`` is its beginning in Unix seconds."""
+
+    guardrail_id: UUID
+    slot: int
+    reason: str
+
+
+class GuardrailCounts:
+    """The counts of a worker that are not stored yet, by the statement that stores them.
 
     A worker that is killed loses those of its last second.
     """
 
     def __init__(self) -> None:
         self._connection = DataPlaneConnection()
-        self._counts: Counter[Counted] = Counter()
+        self._counts: dict[Statement, Counter[Any]] = {
+            COUNT_SHADOWS: Counter(),
+            COUNT_GUARDRAILS: Counter(),
+        }
         self._task: asyncio.Task[None] | None = None
         self._is_closing = asyncio.Event()
 
@@ -61,24 +74,37 @@ class ShadowCounts:
             await self.store()
         await self._connection.close()
 
-    def count(self, key_id: UUID, at: int, verdicts: Iterable[tuple[UUID, str]]) -> None:
-        """Counts the verdicts about a request that was stored at an instant."""
+    def count_verdicts(self, key_id: UUID, at: int, verdicts: Iterable[tuple[UUID, str]]) -> None:
+        """Counts the verdicts of shadows about a request that was stored at an instant."""
         hour = at - at % _HOUR
         for shadow_id, reason in verdicts:
-            entry = Counted(shadow_id, key_id, hour, reason)
-            if entry in self._counts or len(self._counts) < _MOST:
-                self._counts[entry] += 1
+            self._add(COUNT_SHADOWS, Counted(shadow_id, key_id, hour, reason))
+
+    def count_judged(self, guardrails: Collection[UUID], at: int, reason: str = "") -> None:
+        """Counts a request that guardrails let pass, or that one refused for a reason."""
+        slot = at - at % SLOT_SECONDS
+        for guardrail_id in guardrails:
+            self._add(COUNT_GUARDRAILS, CountedByGuardrail(guardrail_id, slot, reason))
+
+    def _add(self, statement: Statement, entry: Counted | CountedByGuardrail) -> None:
+        counts = self._counts[statement]
+        if entry in counts or len(counts) < _MOST:
+            counts[entry] += 1
 
     async def store(self) -> None:
         """Adds the counts to the database; keeps them after an error."""
-        if not self._counts:
-            return
-        counts, self._counts = self._counts, Counter()
+        for statement, counts in self._counts.items():
+            if counts:
+                await self._store(statement, counts)
+
+    async def _store(self, statement: Statement, counts: Counter[Any]) -> None:
+        taken = Counter(counts)
+        counts.clear()
         try:
-            entries = [(*entry, requests) for entry, requests in counts.items()]
-            await self._connection.execute(COUNT_SHADOWS, [_encode(entries).decode()])
+            entries = [(*entry, requests) for entry, requests in taken.items()]
+            await self._connection.execute(statement, [_encode(entries).decode()])
         except BaseException:
-            self._counts.update(counts)
+            counts.update(taken)
             raise
 
     async def _keep_storing(self) -> None:
@@ -88,4 +114,4 @@ class ShadowCounts:
             try:
                 await self.store()
             except (Unavailable, Rejected, OSError) as exc:
-                logger.warning("the counts of shadows are stored later: %s", exc)
+                logger.warning("the counts of guardrails are stored later: %s", exc)

@@ -11,10 +11,11 @@ from django.db.models import Min, Sum
 
 from accounts.models import GuardrailShadow
 from config.clocks.clock import clock
-from inference.models import ShadowCount
+from inference.models import GuardrailCount, ShadowCount
 from inference.shadow_counts import Refusal
 
 _KEPT: Final = timedelta(days=35)
+_KEPT_OF_GUARDRAILS: Final = timedelta(days=1)
 
 
 @dataclass(slots=True)
@@ -47,8 +48,9 @@ def read_result(shadow_id: UUID) -> ShadowResult:
 
 
 def clear_shadows() -> int:
-    """Deletes the counts of shadows that have ended, and old ones; returns their number."""
+    """Deletes old counts, and those of shadows that have ended; returns their number."""
     old = ShadowCount.objects.filter(hour__lt=clock.now() - _KEPT)
     present = GuardrailShadow.objects.values("pk")
     ended = ShadowCount.objects.exclude(shadow_id__in=present)
-    return int(old.delete()[0]) + int(ended.delete()[0])
+    judged = GuardrailCount.objects.filter(slot__lt=clock.now() - _KEPT_OF_GUARDRAILS)
+    return sum(int(rows.delete()[0]) for rows in (old, ended, judged))

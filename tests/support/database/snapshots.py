@@ -8,8 +8,12 @@ from django.apps import apps
 from django.db import connection
 
 _APPS = ("accounts", "catalog", "endpoints", "endusers", "billing", "inference")
-# Every worker writes by itself, each second, how upstreams did and that the database is reached.
-MEASUREMENTS = ("inference.EndpointHealth", "inference.Uptime", "inference.ProviderPace")
+# Every worker writes by itself, each second, how upstreams did, what guardrails judged, and that
+# the database is reached.
+MEASUREMENTS = (
+    "inference.EndpointHealth", "inference.GuardrailCount", "inference.ProviderPace",
+    "inference.Uptime",
+)  # fmt: skip
 
 
 @cache
