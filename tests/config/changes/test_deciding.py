@@ -23,6 +23,7 @@ from config.audit.entries import AuditEntry
 from config.changes.kinds import Kind
 from config.changes.models import ChangeRule, ChangeSet, expire_due
 from config.clocks.clock import clock
+from config.events.outbox import Event
 from tests.support import factories
 from tests.support.console import SUBMIT, fingerprint, messages_of, page
 from tests.support.database import snapshots
@@ -79,6 +80,16 @@ def test_a_price_is_proposed_and_changes_when_another_operator_approves(
         f"Proposed as {made}. Nothing was changed: another operator must approve it."
     ]
     assert snapshots.everything() == before
+    event = Event.objects.get(kind="change.waiting")
+    assert (event.organization_id, event.data) == (
+        None,
+        {
+            "number": made.pk,
+            "subject": made.subject,
+            "proposed_by": "operator ann",
+            "reason": "The provider asked for it.",
+        },
+    )
     shown = bob.get(page(made)).content.decode()
     for text in ("$1 per million", "$1.5 per million", "+50 %", "The provider asked for it."):
         assert text in shown
