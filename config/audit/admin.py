@@ -22,7 +22,7 @@ from config.audit.entries import AuditEntry
 from config.audit.triggers import audit_triggers
 from config.console.base import ReadOnlyAdmin
 from config.console.formatting import label_renderer
-from config.console.tenants import annotate_organization, name_organization, tenants
+from config.console.lists.tenants import annotate_organization, name_organization, tenants
 from config.console.unfold import display
 
 _CHANGES: Final = {

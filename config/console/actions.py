@@ -35,6 +35,7 @@ _NAMED: Final = 200
 
 Message: TypeAlias = tuple[int, str]
 """The level of a message, as Django numbers it, and its text."""
+Answer: TypeAlias = Message | HttpResponse
 
 
 def report(is_changed: bool, done: str, unchanged: str) -> Message:
@@ -53,7 +54,7 @@ def transition(
     form: type[Any] | None = None,
     foresee: Callable[[str], Sequence[str]] | None = None,
     four_eyes: FourEyes | None = None,
-) -> Callable[[Callable[[Any, HttpRequest, Any, Any], Message | HttpResponse]], Any]:
+) -> Callable[[Callable[[Any, HttpRequest, Any, Any], Answer]], Any]:
     """Makes a method an action of the detail page that asks in a dialog and runs by POST.
 
     The method gets the request, the object and the dialog's form. It returns a message, or a page
@@ -66,9 +67,7 @@ def transition(
     if four_eyes is not None:
         dialog_form = guard_dialog(dialog_form or Dialog, four_eyes)
 
-    def decorate(
-        method: Callable[[Any, HttpRequest, Any, Any], Message | HttpResponse],
-    ) -> Any:
+    def decorate(method: Callable[[Any, HttpRequest, Any, Any], Answer]) -> Any:
         @unfold_action(
             description=description,
             permissions=[permission],
@@ -93,20 +92,25 @@ def transition(
                 if four_eyes is not None and kind is not None:
                     name = method.__name__
                     return self.propose(request, _propose(self, obj, form, four_eyes, kind, name))
-                answer = method(self, request, obj, form)
-                if isinstance(answer, HttpResponse):
-                    return answer
-                level, text = answer
+                answer: Answer = method(self, request, obj, form)
             except GatewayError as exc:
-                level, text = messages.ERROR, exc.message
-            self.message_user(request, text, level)
-            return self.redirect(request, self.url_of(request, obj))
+                answer = messages.ERROR, exc.message
+            return _respond(self, request, obj, answer)
 
         action: Any = run
         action.for_change_sets = ProposedAction(method, form or Dialog, (permission,))
         return run
 
     return decorate
+
+
+def _respond(page: Any, request: HttpRequest, obj: Any, answer: Answer) -> Any:
+    """Returns the page that an action has made, or leads back to the object with its message."""
+    if isinstance(answer, HttpResponse):
+        return answer
+    level, text = answer
+    page.message_user(request, text, level)
+    return page.redirect(request, page.url_of(request, obj))
 
 
 def _foresee_in(form: type[Any], foresee: Callable[[str], Sequence[str]]) -> type[Any]:

@@ -12,7 +12,7 @@ from django.utils.html import format_html
 
 from config.apps import event_kinds
 from config.console.base import ReadOnlyAdmin
-from config.console.tenants import annotate_organization, name_organization
+from config.console.lists.tenants import annotate_organization, name_organization
 from config.console.unfold import display
 from config.events.outbox import Event
 

@@ -269,21 +269,11 @@ class AdmissionStore:
         except GatewayError as exc:
             if not budgets.is_current:
                 return StaleReading()
-            if isinstance(key, GovernedKey):
-                self._count_refused(exc, key)
-            return exc
+            return _count_refused(self._authority.guardrail_counts, exc, key)
         except Exception:
             # A bug that one request triggers must not refuse the rest of the batch.
             logger.exception("a request cannot be decided")
             return GatewayError()
-
-    def _count_refused(self, error: GatewayError, key: GovernedKey) -> None:
-        """Counts a refusal for the guardrail that caused it, if one did."""
-        refusing = find_refusing(error, key.guardrails, key.budgets)
-        if refusing is not None:
-            guardrail_id, reason = refusing
-            at = int(clock.time())
-            self._authority.guardrail_counts.count_judged((guardrail_id,), at, reason)
 
     async def _store(
         self, admitted: Sequence[tuple[AdmissionRequest, Admission]], budgets: Budgets
@@ -525,6 +515,16 @@ class AdmissionLanes:
 def _open_repin(is_apart: bool) -> Lane[Repinning, bool]:
     store = RepinStore(is_apart=is_apart)
     return Lane(store.repin, store.close)
+
+
+def _count_refused(counts: GuardrailCounts, error: GatewayError, key: Any) -> GatewayError:
+    """Counts a refusal for the guardrail that caused it, if one did; returns the error."""
+    if isinstance(key, GovernedKey):
+        refusing = find_refusing(error, key.guardrails, key.budgets)
+        if refusing is not None:
+            guardrail_id, reason = refusing
+            counts.count_judged((guardrail_id,), int(clock.time()), reason)
+    return error
 
 
 def _note_stored(

@@ -182,7 +182,6 @@ def decide(
         filters=key.filters,
         findings=findings,
         keeping=_decide_keeping(entry, key),
-        guardrails=key.guardrails.keys(),
     )
     if key.shadows:
         _judge_shadows(admission, entry, key, budgets, context, owners, tokens, screening)
@@ -466,6 +465,7 @@ def _take(
     A fallback is not admitted again, so a limit of its model must have counted the request before.
     """
     authority = admission.authority
+    admission.guardrails = key.guardrails.keys()
     if owners:
         rules = _own_rules(owners)
         # Most candidates have the same model.
