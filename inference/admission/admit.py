@@ -267,9 +267,8 @@ class AdmissionStore:
         except (StaleReading, UnreadMeters) as exc:
             return exc
         except GatewayError as exc:
-            if not budgets.is_current:
-                return StaleReading()
-            return _count_refused(self._authority.guardrail_counts, exc, key)
+            _count_refused(self._authority.guardrail_counts, exc, key, budgets)
+            return exc if budgets.is_current else StaleReading()
         except Exception:
             # A bug that one request triggers must not refuse the rest of the batch.
             logger.exception("a request cannot be decided")
@@ -517,14 +516,15 @@ def _open_repin(is_apart: bool) -> Lane[Repinning, bool]:
     return Lane(store.repin, store.close)
 
 
-def _count_refused(counts: GuardrailCounts, error: GatewayError, key: Any) -> GatewayError:
-    """Counts a refusal for the guardrail that caused it, if one did; returns the error."""
-    if isinstance(key, GovernedKey):
+def _count_refused(
+    counts: GuardrailCounts, error: GatewayError, key: Any, budgets: Budgets
+) -> None:
+    """Counts a final refusal for the guardrail that caused it, if one did."""
+    if budgets.is_current and isinstance(key, GovernedKey):
         refusing = find_refusing(error, key.guardrails, key.budgets)
         if refusing is not None:
             guardrail_id, reason = refusing
             counts.count_judged((guardrail_id,), int(clock.time()), reason)
-    return error
 
 
 def _note_stored(
