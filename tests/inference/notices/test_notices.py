@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -17,9 +17,10 @@ from catalog.models import CredentialRefusal
 from catalog.pricing import NANO
 from config.events.outbox import Event
 from config.secrets import digest_api_key
-from inference.models import DailyUsage, EndpointHealth, HourlyShare, UsageDay
+from inference.models import DailyUsage, EndpointHealth, HourlySpending, HourlyUsage, UsageDay
 from inference.notices import balances, budgets
 from inference.notices.run import find_notices
+from inference.reports.hours import hour_of
 from inference.reports.rollups import midnight
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -156,26 +157,33 @@ def test_a_low_balance_is_told_once_a_week_with_the_days_that_are_left(tenant: T
 
 
 def test_unusual_spending_is_told_once_a_day_to_its_organization(tenant: Tenant) -> None:
-    today = timezone.now().date()
+    now = timezone.now()
+    yesterday = now.astimezone(UTC).date() - timedelta(days=1)
     for week in range(1, 5):
-        day = today - timedelta(days=7 * week)
-        UsageDay.objects.create(day=day, rolled_up_at=timezone.now())
+        day = yesterday - timedelta(days=7 * week)
+        UsageDay.objects.create(day=day, rolled_up_at=now)
         DailyUsage.objects.create(
             organization=tenant.organization, day_id=day, by_end_user=False,
             workspace_id=tenant.workspace.pk, api_key_id=uuid4(), endpoint_id=uuid4(), model="m",
             provider_name="p", requests=1, prompt_tokens=1, completion_tokens=1, cached_tokens=0,
             reasoning_tokens=0, cost_nano=20 * NANO, byok_nano=0,
         )  # fmt: skip
-    HourlyShare.objects.create(
-        hour=midnight(today), organization_id=tenant.organization.pk,
-        workspace_id=tenant.workspace.pk, api_key_id=uuid4(), endpoint_id=uuid4(), model="m",
-        provider_name="p", requests=1, failed=0, tokens=1, cost_nano=90 * NANO, upstream_nano=0,
-        latency_ms=0, timed=0,
+    # All hours of yesterday are summed.
+    HourlyUsage.objects.create(
+        hour=hour_of(now) - timedelta(hours=1), requests=0, failed=0, tokens=0, cost_nano=0,
+        upstream_nano=0, latency_ms=0, timed=0,
     )  # fmt: skip
-    usual = {"spent_usd": "90", "usual_usd": "20"}
-    assert told() == [
-        ("spend.anomaly", {"organization": "Acme", "day": today.isoformat(), **usual})
-    ]
+    HourlySpending.objects.create(
+        hour=midnight(yesterday), organization_id=tenant.organization.pk, cost_nano=90 * NANO
+    )
+    data = {
+        "organization": "Acme",
+        "day": yesterday.isoformat(),
+        "until": "24:00",
+        "spent_usd": "90",
+        "usual_usd": "20",
+    }
+    assert told() == [("spend.anomaly", data)]
     assert Event.objects.get().organization_id == tenant.organization.pk
     assert told() == []
 
