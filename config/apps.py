@@ -245,6 +245,7 @@ class FloorConfig(CausewayApp):
             tab=Tab("Audit", 15, "organization_id__exact"),
             owned_by="organization_id = %(id)s",
         ),
+        "accountentry": SHARED_INTERNAL,
         "departure": ModelDeclaration("inventory_2"),
         "event": ModelDeclaration(
             "notifications",

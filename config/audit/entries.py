@@ -8,7 +8,7 @@ from django.contrib.auth.models import Group, User
 from django.db import models
 from django.db.models.functions import Now
 
-from config.audit.triggers import Audit
+from config.audit.triggers import AuditOfAccounts
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import QUARTER
 from config.triggers import AppendOnly
@@ -23,7 +23,7 @@ class AuditEntry(models.Model):
     quarter.
     """
 
-    # Approvals trace every account back to the one that made it, however long ago.
+    # The history of the accounts that may change everything else is short, and never leaves.
     partitioning: ClassVar = Partitioning(
         "config_auditentry", "at", QUARTER, keeps="kind = 'auth.user'"
     )
@@ -73,37 +73,61 @@ class AuditEntry(models.Model):
         return "deleted" if self.after is None else "changed"
 
 
+class AccountEntry(models.Model):
+    """An audit entry about operators, their groups or their permissions, with the same id.
+
+    Approvals trace accounts by these rows, however long ago they were made. Accounts are shared by
+    all cells, and so are these rows; the audit log is not.
+    """
+
+    id = models.BigIntegerField(primary_key=True, editable=False)
+    at = models.DateTimeField(editable=False)
+    actor = models.CharField(max_length=255, editable=False)
+    kind = models.CharField(max_length=100, editable=False)
+    object_id = models.CharField(max_length=255, editable=False)
+    before = models.JSONField(null=True, editable=False)
+    after = models.JSONField(null=True, editable=False)
+
+    class Meta:
+        default_permissions = ()
+        indexes = [models.Index(fields=("kind", "object_id"), name="account_entry_by_object")]
+        triggers = [AppendOnly(message="the history of accounts is never changed")]
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.kind} {self.object_id}"
+
+
 # Django's own models cannot declare triggers; these proxies declare them for their tables.
 class AuditedUser(User):
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [Audit(masked=("password",), ignored=("last_login", "date_joined"))]
+        triggers = [AuditOfAccounts(masked=("password",), ignored=("last_login", "date_joined"))]
 
 
 class AuditedGroup(Group):
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [Audit()]
+        triggers = [AuditOfAccounts()]
 
 
 class AuditedUserGroup(User.groups.through):  # type: ignore[name-defined,misc]
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [Audit(key="user_id", ignored=("id",))]
+        triggers = [AuditOfAccounts(key="user_id", ignored=("id",))]
 
 
 class AuditedUserPermission(User.user_permissions.through):  # type: ignore[name-defined,misc]
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [Audit(key="user_id", ignored=("id",))]
+        triggers = [AuditOfAccounts(key="user_id", ignored=("id",))]
 
 
 class AuditedGroupPermission(Group.permissions.through):  # type: ignore[name-defined,misc]
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [Audit(key="group_id", ignored=("id",))]
+        triggers = [AuditOfAccounts(key="group_id", ignored=("id",))]

@@ -69,6 +69,35 @@ def test_operators_come_with_their_roles(cells: tuple[CellUnderTest, CellUnderTe
     north.wait_for("SELECT username FROM auth_user WHERE username = 'ann'", [("ann",)])
 
 
+def test_the_maker_of_an_account_may_not_use_it_in_another_cell(
+    cells: tuple[CellUnderTest, CellUnderTest],
+) -> None:
+    home, north = cells
+    add_operator(home, "olga")
+    with psycopg.connect(home.url) as connection:
+        connection.execute("SELECT set_config('causeway.actor', 'operator olga', true)")
+        connection.execute("SELECT set_config('causeway.action', 'test', true)")
+        connection.execute("SELECT set_config('causeway.request_id', '', true)")
+        connection.execute(
+            "INSERT INTO auth_user (username, password, is_superuser, is_staff, is_active, email, "
+            "first_name, last_name, date_joined) "
+            "VALUES ('puppet', '!', true, true, true, '', '', '', now())"
+        )
+    entries = "SELECT actor, kind, after ->> 'username' FROM config_accountentry ORDER BY id"
+    north.wait_for(entries, [("operator olga", "auth.user", "puppet")])
+    judge = (
+        "from django.utils import timezone\n"
+        "from config.audit.approvals import find_objection\n"
+        "for maker in ('olga', 'bob'):\n"
+        "    print(find_objection('operator puppet', requester=f'operator {maker}', "
+        "permission='billing.add_transfer', since=timezone.now()))"
+    )
+    done = north.run("shell", "--no-imports", "-c", judge)
+    first, second = done.stdout.splitlines()[-2:]
+    assert first.startswith("One of the two accounts was created by the other")
+    assert second == "None"
+
+
 def add_operator(home: CellUnderTest, name: str) -> None:
     home.query(
         "INSERT INTO auth_user (username, password, is_superuser, is_staff, is_active, email, "
