@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from config.clocks.clock import clock
-from config.ids import RandomIds
+from config.telemetry.ids import RandomIds
 
 # A worker makes a generation's id, and the database stamps it a little later. Workers of an older
 # release stamp by the clock of their host.

@@ -12,7 +12,7 @@ from typing import Final
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from config.ids import RandomIds
+from config.telemetry.ids import RandomIds
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 generation_id: ContextVar[str] = ContextVar("generation_id", default="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from config.ids import RandomIds
+from config.telemetry.ids import RandomIds
 
 
 def test_ids_have_the_length_and_never_repeat() -> None:
