@@ -34,15 +34,32 @@ def rotate(
     """Replaces a credential's secret and returns the validations made with the new secret.
 
     Without ``revalidate``, returns none, and the dependants' validations become stale. With it,
-    each dependant is validated first; if all pass, the secret and the validations change together.
-    Otherwise :class:`RotationRefused` is raised and nothing changes. :class:`ValidationsBusy` is
-    raised before anything is tried when the organization has no free slot.
+    each dependant is validated first, as :func:`try_dependants` says.
     """
-    if not revalidate:
-        credential.rotate(secret)
-        return []
+    tried = try_dependants(credential, secret) if revalidate else []
+    return replace_secret(credential, secret, tried)
+
+
+def try_dependants(
+    credential: ByokCredential, secret: Secret
+) -> list[tuple[PrivateEndpoint, Validation]]:
+    """Validates each dependant with a new secret, and stores nothing.
+
+    Calls upstreams, so it must not run in a transaction. Raises :class:`RotationRefused` unless all
+    pass, and :class:`ValidationsBusy` before anything is tried when the organization has no free
+    slot.
+    """
     with ValidationSlot(organization_id=credential.organization_id).take() as slot:
-        tried = _try_dependants(credential, secret, slot)
+        return _try_dependants(credential, secret, slot)
+
+
+def replace_secret(
+    credential: ByokCredential, secret: Secret, tried: list[tuple[PrivateEndpoint, Validation]]
+) -> list[Validation]:
+    """Replaces a secret together with what :func:`try_dependants` found; returns the validations.
+
+    Raises :class:`RotationRefused`, and changes nothing, when an endpoint has changed since.
+    """
     with transaction.atomic():
         credential.lock_present()
         # Admission locks endpoints by key and then the organization, which every write below

@@ -14,6 +14,7 @@ from config.apps import declarations
 from config.audit import context as audit
 from config.bulk.problems import ImportRefused
 from config.changes.models import ChangeSet, ProposerGone
+from config.changes.pages import needs_preparation, prepare_change
 from config.changes.proposals import find_differences
 from config.clocks.clock import clock
 from config.secrets import DecryptionFailed
@@ -55,16 +56,25 @@ def approve(change_set: ChangeSet, request: HttpRequest) -> tuple[bool, str]:
     """Does what a change set proposes; returns whether it was done, and what to tell.
 
     A change set that has expired, or whose object is not as it was, is closed, and nothing else
-    changes. Every other refusal raises and changes nothing at all.
+    changes. Every other refusal raises and changes nothing at all. An operation that calls other
+    hosts does so before the transaction that makes the change, and everything is checked twice.
     """
     by = audit.actor_of(request)
     try:
+        if needs_preparation(page := page_of(change_set), change_set):
+            with transaction.atomic():
+                target, closed = _find_target(change_set, request, by)
+            if closed:
+                return False, closed
+            change_set.prepared = prepare_change(page, request, change_set, target)
         with transaction.atomic():
-            change_set.lock()
-            change_set.require_proposed()
-            change_set.require_independent(by)
-            _require_proposer(change_set)
-            return _apply(change_set, request, by)
+            target, closed = _find_target(change_set, request, by)
+            if closed:
+                return False, closed
+            with audit.acting_as(by, f"{change_set}, proposed by {change_set.proposed_by}"):
+                outcome = page_of(change_set).apply_change(request, change_set, target)
+            change_set.mark_applied(by=by, outcome=outcome)
+            return True, outcome
     except ImportRefused as exc:
         problems = "; ".join(exc.problems[:5])
         raise Conflict(f"The file is refused now. Nothing was changed. {problems}") from exc
@@ -72,28 +82,33 @@ def approve(change_set: ChangeSet, request: HttpRequest) -> tuple[bool, str]:
         raise Undecryptable from exc
 
 
-def _apply(change_set: ChangeSet, request: HttpRequest, by: str) -> tuple[bool, str]:
+def _find_target(change_set: ChangeSet, request: HttpRequest, by: str) -> tuple[Any, str]:
+    """Locks a change set and its object, and returns the object, or why the change set is closed.
+
+    Raises what forbids the operator to approve it.
+    """
+    change_set.lock()
+    change_set.require_proposed()
+    change_set.require_independent(by)
+    _require_proposer(change_set)
     if change_set.expires_at <= clock.now():
         change_set.expire()
-        return False, _LATE
+        return None, _LATE
     if not request.user.has_perm("config.change_changeset"):
         raise Forbidden("Your role may not decide about change sets.")
     page = page_of(change_set)
     target = page.lock_change_target(request, change_set) if change_set.object_id else None
     if change_set.object_id and target is None:
         change_set.mark_outdated(by=by, outcome=_GONE)
-        return False, _GONE
+        return None, _GONE
     page.require_change_permission(request, change_set, target)
     state = page.read_state_of_change(request, change_set, target)
     if found := find_differences(change_set.state, state):
         names = ", ".join(page.label_state(found))
         outcome = f"Changed since it was proposed: {names}. Nothing was changed. Propose it again."
         change_set.mark_outdated(by=by, outcome=outcome)
-        return False, outcome
-    with audit.acting_as(by, f"{change_set}, proposed by {change_set.proposed_by}"):
-        outcome = page.apply_change(request, change_set, target)
-    change_set.mark_applied(by=by, outcome=outcome)
-    return True, outcome
+        return None, outcome
+    return target, ""
 
 
 def _require_proposer(change_set: ChangeSet) -> None:

@@ -11,6 +11,7 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html
 
 from config.changes.kinds import FourEyes
+from config.changes.pages import name_approvers
 from config.changes.proposals import MAX_REASON, REASON
 from config.console.forms import NoteField
 
@@ -36,7 +37,9 @@ def guard_dialog(form: type[Any], four_eyes: FourEyes) -> type[Any]:
             above: str = super().render_before_template()
             if self.demand is None:
                 return above
-            return format_html("{}{}", above, render_to_string("admin/second_person_note.html"))
+            context = {"approvers": name_approvers(four_eyes.needs)}
+            note = render_to_string("admin/second_person_note.html", context)
+            return format_html("{}{}", above, note)
 
     return Guarded
 

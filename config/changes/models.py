@@ -90,6 +90,9 @@ class ChangeSet(models.Model):
         OUTDATED = "outdated", "outdated"
         EXPIRED = "expired", "expired"
 
+    # What the operation found out before the transaction of its approval; never stored.
+    prepared: Any = None
+
     id = models.BigAutoField("number", primary_key=True)
     kind = models.CharField(max_length=16, choices=Kind, editable=False)
     operation = models.CharField(max_length=64, editable=False)

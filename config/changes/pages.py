@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 from django import forms
 from django.apps import apps
 from django.contrib import messages
+from django.contrib.auth.models import Group
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
@@ -263,7 +264,8 @@ class GuardedPage:
             target.delete()
             return "It is deleted."
         action = _find_action(self, change_set.operation)
-        return str(action.apply(self, request, target, _join_data(change_set)))
+        data = _join_data(change_set)
+        return str(action.apply(self, request, target, data, change_set.prepared))
 
     def _apply_form(self: Any, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:
         is_change = target is not None
@@ -284,6 +286,29 @@ class GuardedPage:
         """Returns the columns that have changed, as people call them."""
         labels = {field.attname: str(field.verbose_name) for field in self.opts.concrete_fields}
         return [labels.get(name, name.replace("_", " ")) for name in names]
+
+
+def needs_preparation(page: Any, change_set: ChangeSet) -> bool:
+    """Returns whether an operation does something that must not happen in a transaction."""
+    action = getattr(getattr(type(page), change_set.operation, None), "for_change_sets", None)
+    return action is not None and action.run_first is not None
+
+
+def prepare_change(page: Any, request: HttpRequest, change_set: ChangeSet, target: Any) -> Any:
+    """Does what must happen outside of the transaction, such as calls to other hosts."""
+    action = _find_action(page, change_set.operation)
+    return action.prepare(request, target, _join_data(change_set))
+
+
+def name_approvers(needs: str) -> str:
+    """Returns the names of the groups whose members may approve what needs a permission."""
+    groups = Group.objects.all()
+    for permission in (needs, "config.change_changeset"):
+        app, _, codename = permission.partition(".")
+        groups = groups.filter(
+            permissions__content_type__app_label=app, permissions__codename=codename
+        )
+    return " or ".join(groups.order_by("name").values_list("name", flat=True).distinct())
 
 
 def split_data(form: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -388,3 +413,27 @@ def _name(obj: Any) -> str:
 def _tenant_of(obj: Any) -> Any:
     label = obj._meta.label_lower
     return obj.pk if label == tenant_label() else getattr(obj, "organization_id", None)
+
+
+def describe_demand(page: Any, request: HttpRequest, obj: Any, form: Any) -> dict[str, Any]:
+    """Returns what a page with a form shows and does about a second person, for its template."""
+    guard = page.form_guard
+    if guard is None or (obj is None and not guard.guards_new_rows):
+        return {}
+    if obj is not None and not page.has_change_permission(request, obj):
+        return {}
+    demand = guard.find_demand(obj)
+    if demand is None:
+        return {}
+    needs = f"{page.opts.app_label}.{'add' if obj is None else 'change'}_{page.opts.model_name}"
+    fields = () if obj is None else guard.fields
+    return {
+        "demand": demand,
+        "approvers": name_approvers(needs),
+        "guarded": [form.fields[name].label for name in fields if name in form.fields],
+        "reason": request.POST.get(REASON, ""),
+        # A proposal leads to its change set, so one button stands for all of them.
+        "show_save": False,
+        "show_save_and_continue": False,
+        "show_save_and_add_another": False,
+    }

@@ -54,6 +54,7 @@ def transition(
     form: type[Any] | None = None,
     foresee: Callable[[str], Sequence[str]] | None = None,
     four_eyes: FourEyes | None = None,
+    prepare: Callable[[Any, Any], Any] | None = None,
 ) -> Callable[[Callable[[Any, HttpRequest, Any, Any], Answer]], Any]:
     """Makes a method an action of the detail page that asks in a dialog and runs by POST.
 
@@ -61,11 +62,10 @@ def transition(
     with a ``#dialog-form`` in place of the dialog. A GatewayError that the model
     raises is shown as an error message. ``foresee`` returns the consequences for the object with an
     id, as sentences, which the dialog shows. ``four_eyes`` says when the action is proposed to a
-    second person instead.
+    second person instead. ``prepare`` gets the object and the form, and may call other hosts: no
+    transaction is open then. The method finds its result as ``form.prepared``.
     """
-    dialog_form = form if foresee is None else _foresee_in(form or Dialog, foresee)
-    if four_eyes is not None:
-        dialog_form = guard_dialog(dialog_form or Dialog, four_eyes)
+    dialog_form = _build_dialog(form, foresee, four_eyes)
 
     def decorate(method: Callable[[Any, HttpRequest, Any, Any], Answer]) -> Any:
         @unfold_action(
@@ -88,17 +88,18 @@ def transition(
                 index = self.redirect_to_index(request, object_id)
                 return self.redirect(request, index["Location"])
             try:
-                kind = None if four_eyes is None else four_eyes.find_demand(obj)
-                if four_eyes is not None and kind is not None:
+                if four_eyes is not None and (kind := four_eyes.find_demand(obj)) is not None:
                     name = method.__name__
                     return self.propose(request, _propose(self, obj, form, four_eyes, kind, name))
+                if prepare is not None:
+                    form.prepared = prepare(obj, form)
                 answer: Answer = method(self, request, obj, form)
             except GatewayError as exc:
                 answer = messages.ERROR, exc.message
             return _respond(self, request, obj, answer)
 
         action: Any = run
-        action.for_change_sets = ProposedAction(method, form or Dialog, (permission,))
+        action.for_change_sets = ProposedAction(method, form or Dialog, (permission,), prepare)
         return run
 
     return decorate
@@ -111,6 +112,17 @@ def _respond(page: Any, request: HttpRequest, obj: Any, answer: Answer) -> Any:
     level, text = answer
     page.message_user(request, text, level)
     return page.redirect(request, page.url_of(request, obj))
+
+
+def _build_dialog(
+    form: type[Any] | None,
+    foresee: Callable[[str], Sequence[str]] | None,
+    four_eyes: FourEyes | None,
+) -> type[Any] | None:
+    """Returns the form of a dialog that shows consequences and proposes, where it must."""
+    if foresee is not None:
+        form = _foresee_in(form or Dialog, foresee)
+    return form if four_eyes is None else guard_dialog(form or Dialog, four_eyes)
 
 
 def _foresee_in(form: type[Any], foresee: Callable[[str], Sequence[str]]) -> type[Any]:
@@ -131,23 +143,39 @@ class ProposedAction:
     method: Callable[..., Any]
     form: type[Any] | None
     permissions: tuple[str, ...]
+    run_first: Callable[[Any, Any], Any] | None = None
 
     @property
     def is_detail(self) -> bool:
         return self.form is not None
 
-    def apply(self, page: Any, request: HttpRequest, obj: Any, data: QueryDict) -> str:
+    def prepare(self, request: HttpRequest, obj: Any, data: QueryDict) -> Any:
+        """Does what must happen outside of the transaction; returns what the action needs of it."""
+        return (
+            None if self.run_first is None else self.run_first(obj, self._fill(request, obj, data))
+        )
+
+    def apply(
+        self, page: Any, request: HttpRequest, obj: Any, data: QueryDict, prepared: Any
+    ) -> str:
         """Does the action with the form as it was proposed; raises :class:`Conflict`."""
         if self.form is None:
             self.method(page, request, obj)
             return "It is done."
-        data["_form_submitted"] = "True"
-        form = self.form(data=data, request=request, object_id=str(obj.pk))
-        require_valid(form)
+        form = self._fill(request, obj, data)
+        form.prepared = prepared
         level, text = self.method(page, request, obj, form)
         if level >= messages.ERROR:
             raise Conflict(text)
         return str(text)
+
+    def _fill(self, request: HttpRequest, obj: Any, data: QueryDict) -> Any:
+        """Returns the dialog as it was proposed; raises :class:`Conflict` unless it is valid."""
+        assert self.form is not None
+        data["_form_submitted"] = "True"
+        form = self.form(data=data, request=request, object_id=str(obj.pk))
+        require_valid(form)
+        return form
 
 
 def _propose(

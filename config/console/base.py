@@ -32,8 +32,7 @@ from config.api.text import NOT_STORABLE
 from config.apps import declarations
 from config.audit.triggers import audit_triggers
 from config.cells import HOME
-from config.changes.pages import GuardedPage, SecondPersonNeeded
-from config.changes.proposals import REASON
+from config.changes.pages import GuardedPage, SecondPersonNeeded, describe_demand
 from config.console.forms import ConsoleForm
 from config.console.lists.exports import export_list
 from config.console.lists.filters import FormFilter
@@ -175,18 +174,8 @@ class StrictList(GuardedPage, ComputedColumns, ModelAdmin):
         if tenant_id is not None:
             tenant = getattr(obj, "organization", None)
             context["tab_bar"] = build_bar(request, tenant_id, label, tenant=tenant)
-        guards = self.form_guard is not None and (
-            self.has_change_permission(request, obj)
-            if obj is not None
-            else self.form_guard.guards_new_rows
-        )
-        if guards and self.form_guard is not None:
-            context["demand"] = self.form_guard.find_demand(obj)
-            form = context["adminform"].form
-            context["guarded"] = [
-                form.fields[name].label for name in self.form_guard.fields if name in form.fields
-            ]
-            context["reason"] = request.POST.get(REASON, "")
+        form = context["adminform"].form
+        context.update(describe_demand(self, request, obj, form))
         return super().render_change_form(request, context, *args, **kwargs)
 
     @property

@@ -22,7 +22,7 @@ from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organizat
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
-from config.api.errors import Conflict
+from config.api.errors import Unprocessable
 from config.api.text import parse_uuid
 from config.changes.kinds import FourEyes, Kind
 from config.changes.proposals import Difference
@@ -168,17 +168,35 @@ _BYOK_DECLARED: Final = ("declared_region", "declared_zdr")
 
 
 def _describe_rotation(credential: ByokCredential, form: Any) -> list[Difference]:
-    """Returns what a rotation changes; raises Conflict for one that calls upstreams first.
-
-    An approval is one transaction, which must not wait for the network.
-    """
     given = form.cleaned_data
-    if given["revalidate"]:
-        raise Conflict(
-            "Another operator must approve this, and endpoints cannot be validated then. Nothing "
-            "was changed. Leave it out, and validate the endpoints after the approval."
-        )
-    return [Difference("Secret", credential.label, f"a new secret, {given['secret'].label}")]
+    secret = Difference("Secret", credential.label, f"a new secret, {given['secret'].label}")
+    after = (
+        "validated with the new secret at the approval; if one fails, nothing changes"
+        if given["revalidate"]
+        else "their validations become stale"
+    )
+    count = rotation.dependants(credential).count()
+    return [secret, Difference("Dependent endpoints", str(count), after)]
+
+
+def _try_new_secret(credential: ByokCredential, form: Any) -> Any:
+    """Validates the dependent endpoints, where the dialog asks for it."""
+    given = form.cleaned_data
+    if not given["revalidate"]:
+        return []
+    _require_usable(credential, given["secret"])
+    return rotation.try_dependants(credential, given["secret"])
+
+
+def _require_usable(credential: ByokCredential, secret: Secret) -> None:
+    """Raises :class:`Unprocessable` unless the provider's dialect can use a secret."""
+    provider = Provider.objects.filter(slug=credential.provider_slug).first()
+    if provider is None:
+        return
+    try:
+        dialects.check_credential(provider.dialect, secret)
+    except InvalidCredential as exc:
+        raise Unprocessable(f"{exc} Nothing was changed.") from exc
 
 
 @admin.register(ByokCredential)
@@ -315,19 +333,15 @@ class ByokCredentialAdmin(CredentialHosts, SubjectPickers):
         permission="rotate",
         icon="autorenew",
         form=RotateDialog,
+        prepare=_try_new_secret,
         four_eyes=FourEyes(
             (Kind.CREDENTIALS,), "accounts.change_byokcredential", describe=_describe_rotation
         ),
     )
     def rotate(self, request: HttpRequest, credential: ByokCredential, form: Any) -> Message:
         secret = form.cleaned_data["secret"]
-        provider = Provider.objects.filter(slug=credential.provider_slug).first()
-        if provider is not None:
-            try:
-                dialects.check_credential(provider.dialect, secret)
-            except InvalidCredential as exc:
-                return messages.ERROR, f"{exc} Nothing was changed."
-        validated = rotation.rotate(credential, secret, revalidate=form.cleaned_data["revalidate"])
+        _require_usable(credential, secret)
+        validated = rotation.replace_secret(credential, secret, form.prepared)
         return (
             messages.SUCCESS,
             f"The secret is replaced. Endpoints validated with it: {len(validated)}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from config.audit.entries import AuditEntry
 from config.changes.kinds import Kind
 from config.changes.models import ChangeSet
 from config.changes.proposals import read_sealed
+from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.catalogue import make_proposal
@@ -229,7 +231,10 @@ def test_a_deletion_waits(ann: Client, bob: Client, tenant: Tenant) -> None:
     guardrail = make_guardrail(tenant.workspace)
     demand(Kind.DELETIONS)
     shown = ann.get(page(guardrail, "remove")).content.decode()
-    assert '<p class="cw-panel mb-4" role="note">Another operator must approve this.' in shown
+    assert (
+        '<p class="cw-panel mb-4" role="note">Another operator (Administrator or Support) '
+        "must approve this." in shown
+    )
     assert "Propose" in shown
     before = snapshots.everything()
     assert "Reason" in press(ann, guardrail, "remove").content.decode()
@@ -339,21 +344,77 @@ def test_a_proposal_of_a_price_list_needs_a_second_person(ann: Client, bob: Clie
     )
 
 
-def test_a_rotation_waits_but_not_with_calls_to_upstreams(
-    ann: Client, bob: Client, tenant: Tenant
-) -> None:
+def test_a_rotation_waits(ann: Client, bob: Client, tenant: Tenant) -> None:
     credential = factories.make_credential(tenant, factories.make_provider())
     demand(Kind.CREDENTIALS)
     before = snapshots.everything()
-    answer = press(ann, credential, "rotate", secret=CANARY, revalidate="on", **WHY)
-    assert "endpoints cannot be validated then" in messages_of(answer)[0]
-    assert not ChangeSet.objects.exists()
     press(ann, credential, "rotate", secret=CANARY, **WHY)
     assert snapshots.everything() == before
     assert CANARY not in bob.get(page(proposed())).content.decode()
     made, _ = approve(bob)
     credential.refresh_from_db()
     assert (made.status, credential.reveal().reveal()) == ("applied", CANARY)
+
+
+def test_a_rotation_validates_the_endpoints_at_its_approval(
+    ann: Client, bob: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    provider = factories.make_provider()
+    credential = factories.make_credential(tenant, provider)
+    endpoint = factories.make_active(
+        tenant, factories.make_model(), provider, base_url=simulator.base_url
+    )
+    demand(Kind.CREDENTIALS)
+    asked = len(simulator.requests)
+    before = snapshots.everything()
+    press(ann, credential, "rotate", secret="bad-credential-0123456789", revalidate="on", **WHY)
+    assert len(simulator.requests) == asked
+    refused = proposed()
+    shown = bob.get(page(refused)).content.decode()
+    assert "validated with the new secret at the approval" in shown
+    assert "does not pass with the new secret" in decide(bob, refused)
+    assert (refused.status, snapshots.everything()) == ("proposed", before)
+    decide(bob, refused, "reject")
+
+    press(ann, credential, "rotate", secret=CANARY, revalidate="on", **WHY)
+    made, text = approve(bob)
+    assert (made.status, text) == (
+        "applied",
+        "The secret is replaced. Endpoints validated with it: 1.",
+    )
+    credential.refresh_from_db()
+    endpoint.refresh_from_db()
+    assert credential.reveal().reveal() == CANARY
+    assert endpoint.validation is not None
+    assert endpoint.validation.credential_version == credential.version
+
+
+def test_a_button_says_that_a_form_proposes(ann: Client, tenant: Tenant) -> None:
+    provider, credential = (
+        factories.make_provider(),
+        factories.make_credential(tenant, factories.make_provider("other")),
+    )
+    carol = sign_in("carol", Role.READ_ONLY)
+    saving = ["Save", "Save and continue editing", "Save and add another"]
+    assert buttons(ann, page(provider)) == saving
+    demand(Kind.CREDENTIALS)
+    assert buttons(ann, page(credential)) == ["Propose"]
+    assert buttons(ann, page(provider)) == ["Save or propose"]
+    assert buttons(ann, reverse("admin:catalog_provider_add")) == ["Propose"]
+    shown = ann.get(page(credential)).content.decode()
+    assert "Another operator (Administrator) must approve this." in shown
+    assert "must approve" not in carol.get(page(credential)).content.decode()
+    assert buttons(carol, page(credential)) == []
+
+
+def buttons(client: Client, path: str) -> list[str]:
+    """Returns the texts of the buttons that send the form of a page."""
+    found = re.findall(
+        r'<button[^>]*name="_(?:save|continue|addanother)"[^>]*>(.*?)</button>',
+        client.get(path).content.decode(),
+        re.DOTALL,
+    )
+    return [" ".join(text.split()) for text in found]
 
 
 def test_new_credential_keys_encrypt_what_waits(ann: Client, bob: Client, settings: Any) -> None:
