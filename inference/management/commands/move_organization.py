@@ -7,6 +7,7 @@ from uuid import UUID
 import psycopg
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
+from django.db.models import QuerySet
 from psycopg import sql
 
 from accounts.cells import moves
@@ -21,6 +22,7 @@ from accounts.cells.moves import Cells
 from accounts.cells.rows import find_digest, owned_tables
 from accounts.models import ApiKey, Organization, Residence
 from billing import verification as billing_verification
+from billing.arrivals import carry_openings
 from billing.models import Account, Meter, MeterOpening, Opening, TopUp, Transfer
 from config.audit import context as audit
 from config.bulk.commands import JSONCommand
@@ -45,6 +47,12 @@ class Command(JSONCommand):
             default=settings.HOLD_TIMEOUT + 60.0,
             metavar="SECONDS",
             help="how long running requests may take to end (default: HOLD_TIMEOUT + 60)",
+        )
+        parser.add_argument(
+            "--revoke-old-keys",
+            action="store_true",
+            help="revoke the keys without a routing code before it leaves; they stay revoked, even "
+            "if the move is refused afterwards",
         )
         steps = parser.add_mutually_exclusive_group()
         steps.add_argument(
@@ -81,7 +89,7 @@ class Command(JSONCommand):
         report: dict[str, Any] = {"organization_id": str(organization.pk), "cell": cells.name_there}
         if options["dry_run"]:
             obstacles = [
-                *find_obstacles(organization),
+                *find_obstacles(organization, revokes=options["revoke_old_keys"]),
                 *find_obstacles_there(cells, organization.pk),
                 *find_unfinished(organization.pk),
             ]
@@ -97,7 +105,10 @@ class Command(JSONCommand):
             if (state, there) != (Residence.LEFT, Residence.HERE):
                 refuse("Only the rows of an organization that lives in the other cell can go.")
             if _is_folded(organization):
-                refuse("Months of it were folded after it left; its rows must stay for the proof.")
+                refuse(
+                    "Old months of it are folded here. Their opening balances stay for the proof "
+                    "of the fold, so its accounts must stay too. Nothing was changed."
+                )
             rows = _count_rows(cells, organization)
             moves.purge(cells, organization.pk)
             # Its own entries have gone with it; this one says why.
@@ -121,7 +132,7 @@ class Command(JSONCommand):
     ) -> None:
         rows: dict[str, int] = {}
         if state != Residence.LEFT:
-            rows = self._carry(cells, organization, options["wait"])
+            rows = self._carry(cells, organization, options)
         if there != Residence.HERE or rows:
             moves.admit(cells, organization.pk)
         self.report(
@@ -136,21 +147,30 @@ class Command(JSONCommand):
         )
         self.note("Now make the proxy's map again (cell_map), or add this line to it.")
 
-    def _carry(self, cells: Cells, organization: Organization, wait: float) -> dict[str, int]:
+    def _carry(
+        self, cells: Cells, organization: Organization, options: dict[str, Any]
+    ) -> dict[str, int]:
         """Drains and copies. Whatever is refused, the organization stays and is served again."""
 
-        def require_fit(*, is_quiet: bool = True) -> None:
+        def require_fit(*, is_quiet: bool = True, revokes: bool = False) -> None:
             unfinished = find_unfinished(organization.pk) if is_quiet else []
             there = find_obstacles_there(cells, organization.pk)
-            if found := [*find_obstacles(organization), *there, *unfinished]:
+            here = find_obstacles(organization, revokes=revokes)
+            if found := [*here, *there, *unfinished]:
                 refuse(" ".join(found))
             _require_order_there(cells)
 
         try:
             # Whatever can be refused is refused before anything has changed.
-            require_fit(is_quiet=False)
+            require_fit(is_quiet=False, revokes=options["revoke_old_keys"])
             _require_order_here()
-            moves.drain(cells, organization.pk, lambda: find_unfinished(organization.pk), wait)
+            if options["revoke_old_keys"]:
+                for key in _old_keys(organization):
+                    key.revoke()
+                    self.note(f"The key {key.label} is revoked.")
+            moves.drain(
+                cells, organization.pk, lambda: find_unfinished(organization.pk), options["wait"]
+            )
             self.note("It is quiet: copying.")
             return moves.carry(cells, organization.pk, narrow, require_fit)
         except CommandError as exc:
@@ -168,8 +188,11 @@ def _count_rows(cells: Cells, organization: Organization) -> dict[str, int]:
     }
 
 
-def find_obstacles(organization: Organization) -> list[str]:
-    """Returns what must be settled by somebody before an organization can move."""
+def find_obstacles(organization: Organization, *, revokes: bool = False) -> list[str]:
+    """Returns what must be settled by somebody before an organization can move.
+
+    ``revokes`` says that the keys without a routing code are revoked before it leaves.
+    """
     found = []
     top_ups = TopUp.objects.filter(organization=organization, is_reserved=True).count()
     if top_ups:
@@ -177,20 +200,19 @@ def find_obstacles(organization: Organization) -> list[str]:
             f"{top_ups} top-ups wait for a payment, which this cell watches: wait until they are "
             "paid or have expired."
         )
-    if _is_folded(organization):
-        found.append(
-            "Old months of its transfers are archived and folded here. The seal of a fold is for "
-            "all organizations of a cell, so it cannot leave."
-        )
-    keys = ApiKey.objects.filter(organization=organization, deleted_at=None).exclude(
-        label__contains=f"-cw-{organization.code}-"
-    )
-    if labels := list(keys.values_list("label", flat=True)[:10]):
+    keys = _old_keys(organization)
+    if not revokes and (labels := list(keys.values_list("label", flat=True)[:10])):
         found.append(
             f"The keys {', '.join(labels)} have no routing code and would not be found elsewhere: "
-            "replace and revoke them."
+            "replace them, then revoke them or let --revoke-old-keys do it."
         )
     return found
+
+
+def _old_keys(organization: Organization) -> QuerySet[ApiKey]:
+    """Returns the keys that a proxy would not send to another cell."""
+    found: QuerySet[ApiKey] = ApiKey.objects.filter(organization=organization, deleted_at=None)
+    return found.exclude(label__contains=f"-cw-{organization.code}-")
 
 
 def find_obstacles_there(cells: Cells, organization_id: UUID) -> list[str]:
@@ -231,11 +253,14 @@ def find_unfinished(organization_id: UUID) -> list[str]:
 
 
 def narrow(cells: Cells, organization_id: UUID) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
-    """Prepares the days of the other cell, and leaves out those that it will sum itself.
+    """Carries the opening balances, and prepares the days of the other cell.
+
+    Leaves out the days that it will sum itself.
 
     A day that only the other cell has summed is summed there again, with the new generations. A day
     on which the other cell served nobody is taken over. No day is summed there meanwhile.
     """
+    carry_openings(cells.here, cells.there, organization_id, cells.name_here)
     _prepare_hours(cells)
     cells.there.execute("LOCK TABLE inference_usageday IN SHARE ROW EXCLUSIVE MODE")
     mine, other = (
@@ -252,10 +277,14 @@ def narrow(cells: Cells, organization_id: UUID) -> Mapping[str, tuple[str, Mappi
             cells.there.execute("DELETE FROM inference_dailyusage WHERE day = %s", [day])
             cells.there.execute("DELETE FROM inference_usageday WHERE day = %s", [day])
     return {
+        # They were carried above, and are not the same in both cells.
+        **dict.fromkeys(
+            ("billing_arrival", "billing_opening", "billing_meteropening"), ("false", {})
+        ),
         "inference_dailyusage": (
             "day = ANY(%(days)s)",
             {"days": sorted({*taken, *(mine & other)})},
-        )
+        ),
     }
 
 

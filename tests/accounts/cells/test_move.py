@@ -483,3 +483,96 @@ def test_keys_without_a_code_are_named(world: World) -> None:
     )
     done = world.home.run("move_organization", made["organization_id"], "--to", "north")
     assert "The keys sk-cw-abc…xyz have no routing code" in done.stderr
+    assert residences(world, made["organization_id"]) == ("here", None)
+
+    arguments = "move_organization", made["organization_id"], "--to", "north", "--revoke-old-keys"
+    world.home.manage(*arguments)
+    keys = (
+        "SELECT label, deleted_at IS NOT NULL FROM accounts_apikey "
+        "WHERE organization_id = %s AND NOT is_management"
+    )
+    for cell in (world.home, world.north):
+        assert cell.query(keys, made["organization_id"]) == [("sk-cw-abc…xyz", True)]
+    answer = chat(world, Authorization=f"Bearer {made['api_key']}")
+    assert answer.status_code == 401
+
+
+# As the retention leaves them: an account has what left, and a fold proves it.
+FOLD: Final = """
+from django.db import transaction
+from billing import folds
+from billing.models import Account, Fold, Meter, MeterOpening, Opening
+from accounts.models import ApiKey, Organization
+with transaction.atomic():
+    tenant = Organization.objects.get(pk="{organization}")
+    last = Fold.objects.order_by("number").last()
+    number = last.number + 1 if last else 1
+    for kind, debits, credits in (("credits", 2_000_000_000, 0), ("usage", 0, 2_000_000_000)):
+        account = Account.objects.get(organization=tenant, kind=kind)
+        Account.objects.filter(pk=account.pk).update(
+            posted_debits=account.posted_debits + debits,
+            posted_credits=account.posted_credits + credits,
+        )
+        Opening.objects.create(
+            fold_id=number, account_id=account.pk, posted_debits=debits, posted_credits=credits
+        )
+    key = ApiKey.objects.filter(organization=tenant, is_management=False).get()
+    meter = Meter.objects.get(subject_id=key.pk)
+    Meter.objects.filter(pk=meter.pk).update(cost=meter.cost + 2_000_000_000)
+    MeterOpening.objects.create(fold_id=number, subject_id=key.pk, cost=2_000_000_000, byok=0)
+    fold = Fold(number=number, begin=f"gen-{{number:010}}", end=f"gen-{{number + 1:010}}", files=[])
+    folds.seal(fold)
+    fold.save(force_insert=True)
+"""
+OPENINGS: Final = (
+    "SELECT a.kind, sum(p.posted_debits)::bigint, sum(p.posted_credits)::bigint "
+    "FROM billing_opening AS p JOIN billing_account AS a ON p.account_id = a.id "
+    "WHERE a.organization_id = %s GROUP BY a.kind ORDER BY a.kind"
+)
+ARRIVALS: Final = "SELECT cell FROM billing_arrival WHERE organization_id = %s"
+
+
+def test_folded_months_come_as_opening_balances(world: World) -> None:
+    organization = make_organization(world, "Folded")
+
+    def fold(cell: CellUnderTest) -> None:
+        done = cell.run("shell", "--no-imports", "-c", FOLD.format(organization=organization))
+        assert done.returncode == 0, done.stderr
+
+    def verify() -> None:
+        for cell in (world.home, world.north):
+            assert cell.manage("verify_ledger") == {"differences": []}
+
+    def sums(billions: int) -> list[tuple[str, int, int]]:
+        return [("credits", billions * 10**9, 0), ("usage", 0, billions * 10**9)]
+
+    fold(world.home)
+    world.home.manage("move_organization", organization, "--to", "north")
+    verify()
+    assert world.north.query(OPENINGS, organization) == sums(2)
+    assert world.north.query(ARRIVALS, organization) == [("home",)]
+    assert world.north.query(BALANCE, organization) == [(5 * 10**9, 0)]
+    # The home cell's fold still proves the account that has left, so the rows must stay.
+    done = world.home.run("move_organization", organization, "--to", "north", "--purge")
+    assert "must stay too" in done.stderr
+
+    # It comes back with what the north has folded since, and brings nothing twice.
+    fold(world.north)
+    world.north.manage("move_organization", organization, "--to", "home")
+    verify()
+    assert world.home.query(OPENINGS, organization) == sums(4)
+    assert world.home.query(BALANCE, organization) == [(3 * 10**9, 0)]
+    world.home.manage("move_organization", organization, "--to", "north")
+    verify()
+    assert world.north.query(OPENINGS, organization) == sums(4)
+
+    # Whoever alters what arrived is found out.
+    world.north.query("ALTER TABLE billing_opening DISABLE TRIGGER USER")
+    change = "UPDATE billing_opening SET posted_debits = posted_debits + %s WHERE fold_id > 2 ^ 30"
+    world.north.query(change, 1)
+    found = world.north.manage("verify_ledger", check=False)["differences"]
+    world.north.query(change, -1)
+    world.north.query("ALTER TABLE billing_opening ENABLE TRIGGER USER")
+    altered = f"arrival of {organization}: its opening balances are not those that were sealed"
+    assert altered in found
+    verify()

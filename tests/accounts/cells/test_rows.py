@@ -15,8 +15,6 @@ _OWNERS: Final = (
 )  # fmt: skip
 STAY: Final = {
     "accounts_directoryentry": "each cell lists its own organizations, and replicates the list",
-    "billing_meteropening": "an organization with folded months is refused by name",
-    "billing_opening": "an organization with folded months is refused by name",
     "catalog_catalogchange": "the log of the catalogue is each cell's own",
     "catalog_catalogproposal": "a proposal is about an endpoint of the catalogue",
     "catalog_priceversion": "replicated; those of private endpoints are copied by themselves",
@@ -45,9 +43,12 @@ KEPT_OTHERWISE: Final = {
     "accounts_delivery": "a receiver may get an event twice, from each of both cells",
     "accounts_keydigest": "a key gets its digests with itself",
     "billing_account": "the ledger holds the organization",
+    "billing_arrival": "made by a move alone, which carries its sums",
     "billing_deposit": "a top-up that waits for a payment refuses the move",
     "billing_excess": "the ledger holds the organization",
     "billing_meter": "the data plane has ended, and admits nothing",
+    "billing_meteropening": "made by a move alone, which carries its sums",
+    "billing_opening": "made by a move alone, which carries its sums",
     "billing_transfer": "the ledger holds the organization",
     "config_auditentry": "an entry is written with the change that it tells of",
     "config_changeset": "what it changes is kept, and it is decided where it was proposed",

@@ -307,6 +307,18 @@ def tampering() -> Iterator[Any]:
             ["fold 1: it is missing, and fold 2 exists"],
         ),
         (
+            "DELETE FROM billing_fold WHERE number = 2",
+            ["fold 2: it is missing, and has opening balances"],
+        ),
+        (
+            """INSERT INTO billing_opening SELECT 3, id, 1, 1 FROM billing_account
+            WHERE kind = 'credits' LIMIT 1;
+            UPDATE billing_account SET posted_debits = posted_debits + 1,
+                posted_credits = posted_credits + 1
+            WHERE id = (SELECT account_id FROM billing_opening WHERE fold_id = 3)""",
+            ["fold 3: it is missing, and has opening balances"],
+        ),
+        (
             """DELETE FROM billing_fold WHERE number = 2;
             DELETE FROM billing_opening WHERE fold_id = 2;
             DELETE FROM billing_meteropening WHERE fold_id = 2""",
@@ -329,7 +341,17 @@ def tampering() -> Iterator[Any]:
             [": it is missing, and fold 11 exists", "fold 11: its range overlaps that of fold"],
         ),
     ],
-    ids=["account", "meter", "missing", "last", "exchanged", "files", "replayed"],
+    ids=[
+        "account",
+        "meter",
+        "missing",
+        "unlisted",
+        "invented",
+        "last",
+        "exchanged",
+        "files",
+        "replayed",
+    ],
 )
 def test_verify_ledger_finds_an_altered_fold(
     place: Path, tenant: Tenant, change: str, messages: list[str]
