@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -23,8 +24,10 @@ from playwright.sync_api import Page
 
 from accounts.models import ApiKey, Member, Organization
 from catalog import imports
-from catalog.models import LanguageModel
+from catalog.models import LanguageModel, Provider
 from config.apps import Role
+from config.changes.kinds import Kind
+from config.changes.models import ChangeSet
 from config.console.sign_in import roles
 from endusers.models import EndUser
 from inference.models import Generation
@@ -43,6 +46,7 @@ from tests.support.browser import (
 )
 from tests.support.console import listing
 from tests.support.console import page as change_page
+from tests.support.operators.four_eyes import demand
 
 pytestmark = [*MARKS]
 
@@ -119,15 +123,23 @@ def scene(server: str) -> Scene:
     )
 
 
-def walk(server: str, scene: Scene, role: Role | None, story: Story) -> None:
-    """Walks a story as an operator with a role, or as a superuser."""
+def make_operator(role: Role | None, name: str = "operator") -> User:
+    """Returns a new operator with a role, or a superuser."""
     operator = User.objects.create_user(
-        "operator", password=PASSWORD, is_staff=True, is_superuser=role is None
+        name, password=PASSWORD, is_staff=True, is_superuser=role is None
     )
     if role is not None:
         operator.groups.add(Group.objects.get(name=role))
+    return operator
+
+
+def walk(
+    server: str, scene: Scene, role: Role | None, story: Story, *, by: User | None = None
+) -> None:
+    """Walks a story as a new operator with a role, or as a superuser, or as ``by``."""
+    operator = make_operator(role) if by is None else by
     with page_of(server) as (page, complaints):
-        log_in(page)
+        log_in(page, name=operator.get_username())
         path = Walk(page)
         story(path, scene)
     assert [each for each in complaints if not ASKED_FOR.search(each)] == []
@@ -291,6 +303,62 @@ def test_refusals_and_errors_are_plain_words(server: str, scene: Scene) -> None:
 
     walk(server, scene, Role.SUPPORT, story)
     assert not EndUser.objects.filter(is_active=True).exists()
+
+
+def test_price_waits_for_a_second_person(server: str, scene: Scene) -> None:
+    demand(Kind.PRICES, Kind.CREDENTIALS)
+    endpoint = scene.generation.model_endpoint
+    assert endpoint is not None
+
+    def propose(walk: Walk, scene: Scene) -> None:
+        walk.page.goto(change_page(endpoint))
+        note = walk.page.get_by_role("note").inner_text()
+        assert note.startswith("Another operator (Administrator or Finance) must approve changes")
+        walk.look("propose-price")
+        walk.page.fill("#id_prompt", "0.000009")
+        walk.page.fill("#id_change_reason", "The provider has a new price list.")
+        press(walk.page, "Save or propose")
+        assert "Nothing was changed" in walk.said()
+        buttons = walk.page.locator("#main, header").get_by_role("link")
+        assert buttons.filter(has_text="Withdraw").count() == 1
+        assert buttons.filter(has_text="Approve").count() == 0
+        walk.look("change-set-proposed")
+
+    def look_on(walk: Walk, scene: Scene) -> None:
+        walk.page.goto(listing(ChangeSet))
+        walk.look("change-sets")
+        walk.page.get_by_role("link", name="#").first.click()
+        walk.page.wait_for_url("**/change/**")
+        links = walk.page.get_by_role("link")
+        assert links.filter(has_text="Approve").count() == 0
+        walk.page.goto(change_page(endpoint))
+        assert walk.page.get_by_role("note").count() == 0
+        assert walk.page.get_by_role("button", name="propose").count() == 0
+
+    def approve(walk: Walk, scene: Scene) -> None:
+        walk.page.goto(listing(Provider, "add"))
+        assert walk.page.get_by_role("button", name="Propose").count() == 1
+        walk.look("propose-provider")
+        walk.page.goto("/admin/")
+        walk.page.locator("#waiting a").filter(has_text="Change sets").click()
+        walk.page.wait_for_url("**/config/changeset/**")
+        walk.page.locator("#result_list tbody a").first.click()
+        walk.page.wait_for_url("**/change/**")
+        assert "+" in walk.page.locator(".cw-plan").inner_text()
+        walk.look("change-set-waits")
+        submit_dialog(walk.page, "Approve")
+        walk.look("change-set-applied")
+
+    # An account that is younger than the proposal could not approve it.
+    roles_of = {"ann": Role.FINANCE, "eve": Role.READ_ONLY, "bob": Role.ADMINISTRATOR}
+    ann, eve, bob = (make_operator(role, name) for name, role in roles_of.items())
+    walk(server, scene, Role.FINANCE, propose, by=ann)
+    walk(server, scene, Role.READ_ONLY, look_on, by=eve)
+    endpoint.refresh_from_db()
+    before = endpoint.price.prompt
+    walk(server, scene, Role.ADMINISTRATOR, approve, by=bob)
+    endpoint.refresh_from_db()
+    assert (before == endpoint.price.prompt, endpoint.price.prompt) == (False, Decimal("0.000009"))
 
 
 @pytest.mark.parametrize(

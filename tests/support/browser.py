@@ -66,10 +66,10 @@ def page_of(server: str, *, width: int = 1440, **options: Any) -> Iterator[tuple
         browser.close()
 
 
-def log_in(page: Page, *, code: str = "") -> None:
-    """Enters as the operator ``operator``, with the code of an app where one was set up."""
+def log_in(page: Page, *, name: str = "operator", code: str = "") -> None:
+    """Enters as an operator, with the code of an app where one was set up."""
     page.goto("/admin/login/?next=/admin/")
-    page.fill("#id_username", "operator")
+    page.fill("#id_username", name)
     page.fill("#id_password", PASSWORD)
     page.fill("#id_otp_token", code)
     page.click("button[type=submit]")
