@@ -129,15 +129,8 @@ class ChainStateAdmin(ReadOnlyAdmin):
     def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("billing.change_chainstate")
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Returns the action that fits the chain's state; the model checks it again under a "
-        "lock."""
-        state = self.get_object(request, str(object_id))
-        if state is None or state.number is None:
-            return []
-        name = "billing_chainstate_" + ("read_again" if state.halted_at is None else "resume")
-        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
-        return [action for action in actions if action.action_name == name]
+    def offers_action(self, request: HttpRequest, obj: ChainState, name: str) -> bool:
+        return obj.number is not None and (name == "resume") == (obj.halted_at is not None)
 
     @transition(
         description="Resume",

@@ -104,12 +104,8 @@ class ExcessAdmin(ReadOnlyAdmin):
     def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("billing.change_excess")
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Returns the actions of an undecided excess; the model checks it again under a lock."""
-        excess = self.get_object(request, str(object_id))
-        if excess is None or excess.status != Excess.Status.UNDER_REVIEW:
-            return []
-        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+    def offers_action(self, request: HttpRequest, obj: Excess, name: str) -> bool:
+        return obj.status == Excess.Status.UNDER_REVIEW
 
     @transition(
         description="Charge",

@@ -150,12 +150,8 @@ class GrantRequestAdmin(ReadOnlyAdmin):
     def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm(GrantRequest.DECIDE_PERMISSION)
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Returns the actions of an undecided request; the model checks it again under a lock."""
-        grant_request = self.get_object(request, str(object_id))
-        if grant_request is None or grant_request.status != GrantRequest.Status.REQUESTED:
-            return []
-        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+    def offers_action(self, request: HttpRequest, obj: GrantRequest, name: str) -> bool:
+        return obj.status == GrantRequest.Status.REQUESTED
 
     @transition(
         description="Approve",

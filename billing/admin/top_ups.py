@@ -274,12 +274,8 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
     def has_resolve_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("billing.change_deposit")
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Returns the actions of a deposit under review; the model checks it again under a lock."""
-        deposit = self.get_object(request, str(object_id))
-        if deposit is None or deposit.status not in Deposit.REVIEWED:
-            return []
-        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+    def offers_action(self, request: HttpRequest, obj: Deposit, name: str) -> bool:
+        return obj.status in Deposit.REVIEWED
 
     @transition(
         description="Credit",

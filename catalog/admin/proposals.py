@@ -101,12 +101,8 @@ class CatalogProposalAdmin(ReadOnlyAdmin):
     def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("catalog.change_modelendpoint")
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Returns the actions of a waiting proposal; the model checks it again under a lock."""
-        proposal = self.get_object(request, str(object_id))
-        if proposal is None or proposal.status != CatalogProposal.Status.WAITING:
-            return []
-        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+    def offers_action(self, request: HttpRequest, obj: CatalogProposal, name: str) -> bool:
+        return obj.status == CatalogProposal.Status.WAITING
 
     @transition(
         description="Approve",

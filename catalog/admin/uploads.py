@@ -45,11 +45,10 @@ class CatalogueAdmin(UploadsAdmin):
         may_change = request.user.has_perm("catalog.change_provider")
         return may_change and self.has_change_permission(request)
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        row = self.get_object(request, str(object_id))
-        left_out = "_relist" if row is None or row.is_listed else "_delist"
-        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
-        return [action for action in actions if not action.action_name.endswith(left_out)]
+    def offers_action(self, request: HttpRequest, obj: Any, name: str) -> bool:
+        if name in ("delist", "relist"):
+            return (name == "delist") == bool(obj.is_listed)
+        return super().offers_action(request, obj, name)
 
     @transition(
         description="Take out of the catalogue",

@@ -112,15 +112,10 @@ class ChangeSetAdmin(ReadOnlyAdmin):
         change_set = self.get_object(request, str(getattr(object_id, "pk", object_id)))
         return change_set is None or request.user.has_perm(change_set.needs)
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Returns what the operator may do now; the model checks it again under a lock."""
-        change_set = self.get_object(request, str(object_id))
-        if change_set is None or change_set.status != ChangeSet.Status.PROPOSED:
-            return []
-        is_own = change_set.proposed_by == actor_of(request)
-        left_out = ("_approve", "_reject") if is_own else ("_withdraw",)
-        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
-        return [action for action in actions if not action.action_name.endswith(left_out)]
+    def offers_action(self, request: HttpRequest, obj: ChangeSet, name: str) -> bool:
+        if obj.status != ChangeSet.Status.PROPOSED:
+            return False
+        return (name == "withdraw") == (obj.proposed_by == actor_of(request))
 
     @transition(
         description="Approve",
@@ -221,13 +216,8 @@ class ChangeRuleAdmin(ReadOnlyAdmin):
     def has_rule_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("config.change_changerule")
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        rule = self.get_object(request, str(object_id))
-        if rule is None:
-            return []
-        left_out = "_require" if rule.is_required else "_relax"
-        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
-        return [action for action in actions if not action.action_name.endswith(left_out)]
+    def offers_action(self, request: HttpRequest, obj: ChangeRule, name: str) -> bool:
+        return (name == "relax") == obj.is_required
 
     @transition(
         description="Require a second person",

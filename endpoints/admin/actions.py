@@ -49,13 +49,8 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
     def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("endpoints.delete_privateendpoint")
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Returns the actions that the status allows; the model checks it again under a lock."""
-        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
-        endpoint = self.get_object(request, str(object_id))
-        names = set() if endpoint is None else _BY_STATUS[endpoint.status]
-        prefix = f"{self.opts.app_label}_{self.opts.model_name}_"
-        return [action for action in actions if action.action_name.removeprefix(prefix) in names]
+    def offers_action(self, request: HttpRequest, obj: PrivateEndpoint, name: str) -> bool:
+        return name in _BY_STATUS[obj.status]
 
     @transition(
         description="Edit",

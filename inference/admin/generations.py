@@ -167,7 +167,7 @@ class GenerationAdmin(
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
         """Offers a refund of a paid generation once; the ledger checks it again under a lock."""
-        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        actions = super().get_actions_detail(request, object_id)
         kinds = set(
             Transfer.objects.filter(
                 reference=str(object_id), status=Transfer.Status.POSTED

@@ -53,14 +53,8 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
     actions = ("pause_selected", "resume_selected", "revoke_selected")
     actions_detail = ("limit_spending", "limit_rates", "pause", "resume", "revoke", "delete_texts")
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Returns the actions that the state allows; the model checks it again under a lock."""
-        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
-        key = self.get_object(request, str(object_id))
-        if key is None or key.deleted_at is not None:
-            return []
-        left_out = f"_{'pause' if key.disabled else 'resume'}"
-        return [action for action in actions if not action.action_name.endswith(left_out)]
+    def offers_action(self, request: HttpRequest, obj: ApiKey, name: str) -> bool:
+        return obj.deleted_at is None and name != ("pause" if obj.disabled else "resume")
 
     def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.change_apikey")

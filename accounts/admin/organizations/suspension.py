@@ -28,13 +28,10 @@ class SuspensionDialog(Dialog):
 class SuspensionActions(admin.ModelAdmin):  # type: ignore[type-arg]
     """Adds the actions ``suspend`` and ``resume``, of which a page offers one."""
 
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Leaves out the transition that the state does not allow; the model checks it again."""
-        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
-        organization = self.get_object(request, str(object_id))
-        is_suspended = organization is not None and organization.is_suspended
-        left_out = "_suspend" if is_suspended else "_resume"
-        return [action for action in actions if not action.action_name.endswith(left_out)]
+    def offers_action(self, request: HttpRequest, obj: Organization, name: str) -> bool:
+        if name in ("suspend", "resume"):
+            return (name == "resume") == obj.is_suspended
+        return super().offers_action(request, obj, name)  # type: ignore[misc,no-any-return]
 
     def has_suspend_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.change_organization")
