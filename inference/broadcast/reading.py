@@ -11,10 +11,11 @@ import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from django.db import connection
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from accounts.destinations.rules import Facts, Test, compile_rules
@@ -41,6 +42,14 @@ FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend'
     AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()
 """
+
+
+class Due(NamedTuple):
+    """A destination that may be sent to now, without its rules: they may be large."""
+
+    pk: UUID
+    organization_id: UUID
+    is_failing: bool
 
 
 @dataclass(slots=True)
@@ -71,15 +80,23 @@ def find_horizon() -> tuple[datetime, datetime]:
     return row[0], row[1]
 
 
-def find_due() -> QuerySet[BroadcastDestination]:
+def find_due() -> list[Due]:
     """Returns the destinations that may be sent to now, those that wait longest first."""
-    rows: QuerySet[BroadcastDestination] = (
+    rows = (
         BroadcastDestination.objects.broadcasting()
         .filter(organization__residence=Residence.HERE)
         .filter(Q(progress__retry_at=None) | Q(progress__retry_at__lte=Now()))
-        .select_related("progress")
+        .order_by(F("progress__succeeded_at").asc(nulls_first=True), "pk")
+        .values_list("pk", "organization_id", "progress__failures")
     )
-    return rows.order_by(F("progress__succeeded_at").asc(nulls_first=True), "pk")
+    return [Due(pk, organization_id, failures > 0) for pk, organization_id, failures in rows]
+
+
+def load_destination(pk: UUID) -> BroadcastDestination | None:
+    """Returns a destination with its progress; ``None`` if it may not be sent to any more."""
+    rows = BroadcastDestination.objects.broadcasting().select_related("progress")
+    destination: BroadcastDestination | None = rows.filter(pk=pk).first()
+    return destination
 
 
 def read_page(destination: BroadcastDestination, horizon: datetime) -> Page:

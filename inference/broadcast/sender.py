@@ -2,8 +2,9 @@
 
 One thread reads the database and stores results; a thread for each request waits for its receiver.
 An organization has at most two requests at a time, and destinations that fail at most half of all,
-so no receiver delays what another organization is sent. A request that is still open when the duty
-ends is collected by its next run.
+so no receiver delays what another organization is sent. Neither does the reading: of the
+destinations of an organization, two at most are read before the others get their turn. A request
+that is still open when the duty ends is collected by its next run.
 """
 
 from __future__ import annotations
@@ -13,18 +14,23 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from accounts.destinations.models import BroadcastDestination
 from accounts.destinations.receivers import Receiver
 from config.secrets import DecryptionFailed
 from inference.broadcast import progress, transport
 from inference.broadcast.otlp import render_request
-from inference.broadcast.reading import Page, find_due, find_horizon, read_page
+from inference.broadcast.reading import (
+    Due,
+    Page,
+    find_due,
+    find_horizon,
+    load_destination,
+    read_page,
+)
 from inference.broadcast.transport import Answer
 
 logger = logging.getLogger("causeway.broadcast")
@@ -58,42 +64,62 @@ class Broadcaster:
         self._resting.clear()
         sent = self._collect(0.0)
         while time.monotonic() < until:
-            if not self._begin_due() and not self._open:
+            has_more = self._begin_due()
+            if not has_more and not self._open:
                 break
-            sent += self._collect(_LOOK_SECONDS)
+            sent += self._collect(0.0 if has_more else _LOOK_SECONDS)
         return sent
 
     def _begin_due(self) -> bool:
-        """Begins requests to due destinations; returns whether one of them has more to be read."""
+        """Begins requests to due destinations; returns whether more can be read at once."""
         now, horizon = find_horizon()
         has_more = False
-        for destination in self._choose(list(find_due())):
-            page = read_page(destination, horizon)
-            if page.generations:
-                self._begin(page, now)
-            elif page.has_moved:
-                progress.store_success(page)
-            if page.has_more:
+        reads: Counter[UUID] = Counter()
+        for due in find_due():
+            if len(self._open) >= _MOST:
+                break
+            if not self._may_begin(due):
+                continue
+            if reads[due.organization_id] >= _MOST_OF_AN_ORGANIZATION:
                 has_more = True
-            else:
-                self._resting[destination.pk] = time.monotonic() + _REST_SECONDS
+                continue
+            reads[due.organization_id] += 1
+            has_more |= self._serve(due, now, horizon)
         return has_more
 
-    def _choose(self, due: Iterable[BroadcastDestination]) -> Iterable[BroadcastDestination]:
-        """Yields the destinations to which a request may begin now."""
-        for destination in due:
-            if len(self._open) >= _MOST:
-                return
-            pages = self._open.values()
-            of_organizations = Counter(page.destination.organization_id for page in pages)
-            failing = sum(page.destination.progress.failures > 0 for page in pages)
-            if (
-                destination.pk not in self._open
-                and self._resting.get(destination.pk, 0.0) <= time.monotonic()
-                and of_organizations[destination.organization_id] < _MOST_OF_AN_ORGANIZATION
-                and (destination.progress.failures == 0 or failing < _MOST_FAILING)
-            ):
-                yield destination
+    def _may_begin(self, due: Due) -> bool:
+        """Returns whether a request to a destination may begin now."""
+        pages = self._open.values()
+        own = [page for page in pages if page.destination.organization_id == due.organization_id]
+        failing = sum(page.destination.progress.failures > 0 for page in pages)
+        return (
+            due.pk not in self._open
+            and self._resting.get(due.pk, 0.0) <= time.monotonic()
+            and len(own) < _MOST_OF_AN_ORGANIZATION
+            and (not due.is_failing or failing < _MOST_FAILING)
+        )
+
+    def _serve(self, due: Due, now: datetime, horizon: datetime) -> bool:
+        """Sends the next page of a destination; returns whether more can be read at once."""
+        destination = load_destination(due.pk)
+        if destination is None:
+            return False
+        try:
+            page = read_page(destination, horizon)
+        except Exception as exc:
+            # Rules or rows that cannot be read are the fault of one destination. A database that
+            # is away fails the next statement too, and ends the run.
+            logger.exception("a page of destination %s cannot be read", destination.pk)
+            unread = "The generations cannot be read."
+            progress.store_failure(Page(destination), Answer(unread, type(exc).__name__), now)
+            return False
+        if page.generations:
+            self._begin(page, now)
+        elif page.has_moved:
+            progress.store_success(page)
+        if not page.has_more:
+            self._resting[destination.pk] = time.monotonic() + _REST_SECONDS
+        return page.has_more and not page.generations
 
     def _begin(self, page: Page, now: datetime) -> None:
         try:

@@ -10,8 +10,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from accounts.models import ApiKey, BroadcastWait, Residence, Workspace
+from accounts.models import (
+    ApiKey,
+    BroadcastDestination,
+    BroadcastProgress,
+    BroadcastWait,
+    Residence,
+    Workspace,
+)
 from config.clocks.clock import clock
 from inference.broadcast import sender, transport
 from inference.broadcast.metrics import BroadcastCollector
@@ -248,6 +257,54 @@ def test_a_receiver_that_hangs_delays_no_other_tenant(
     # No more than two of one organization were open at a time.
     assert len(hanging.heads) == 3
     assert {progress_of(destination).failures for destination in destinations} == {0}
+
+
+def test_the_destinations_of_one_tenant_are_read_in_turn_with_others(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    """Destinations that pass over everything take no request, only the time to read."""
+    mine = [broadcast_to(tenant.workspace, receiver.url, regions=["us"]) for _ in range(5)]
+    stranger = factories.make_tenant()
+    theirs = broadcast_to(stranger.workspace, receiver.url)
+    # It comes last: the others have never been sent anything.
+    BroadcastProgress.objects.filter(pk=theirs.pk).update(succeeded_at=clock.now())
+    make_some(tenant, 1)
+    [sent] = make_some(stranger, 1)
+    with CaptureQueriesContext(connection) as queries:
+        assert broadcaster.run() == 1
+    read = [
+        destination.pk
+        for query in queries.captured_queries
+        if query["sql"].startswith('SELECT "accounts_broadcastdestination"."id", ')
+        for destination in (*mine, theirs)
+        if destination.pk.hex in query["sql"]
+    ]
+    assert read[2] == theirs.pk
+    assert set(read) == {theirs.pk, *(destination.pk for destination in mine)}
+    assert receiver.ids() == [sent]
+
+
+def test_rules_that_cannot_be_read_stop_no_other_tenant(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    """Another version of the patterns' library may refuse what is stored."""
+    broken = broadcast_to(tenant.workspace, receiver.url)
+    rule = {"field": "model", "operator": "regex", "value": "("}
+    rules = {"enabled": True, "groups": [{"logic": "and", "rules": [rule]}]}
+    BroadcastDestination.objects.filter(pk=broken.pk).update(filter_rules=rules)
+    stranger = factories.make_tenant()
+    theirs = broadcast_to(stranger.workspace, receiver.url)
+    BroadcastProgress.objects.filter(pk=theirs.pk).update(succeeded_at=clock.now())
+    make_some(tenant, 1)
+    [sent] = make_some(stranger, 1)
+    assert broadcaster.run() == 1
+    assert receiver.ids() == [sent]
+    progress = progress_of(broken)
+    assert (progress.last_error, progress.failures) == ("The generations cannot be read.", 1)
+    # Once the rules are mended, nothing is missing.
+    broken.edit(filter_rules=None)
+    retry_now()
+    assert broadcaster.run() == 1
 
 
 def test_a_request_has_a_time_limit(
