@@ -264,7 +264,11 @@ class EgressClient:
         except (OSError, RuntimeError):
             problem = ConnectFailed()
         # Raised outside the handlers, so that it has no cause, no context and no library frame.
-        raise problem
+        try:
+            raise problem
+        finally:
+            # The traceback leads to this frame.
+            del problem
 
     async def _connect(self, scheme: str, host: str, port: int) -> Connection:
         """Connects to the allowed address that answers first; tries them a short time apart."""
@@ -446,8 +450,7 @@ class OutboundResponse:
         self.close()
         if connection.is_complete:
             return b""
-        assert connection.problem is not None
-        raise connection.problem
+        raise connection.copy_problem()
 
     def take_spent(self) -> float:
         """Returns the seconds that parsing HTTP took since the last call."""

@@ -7,6 +7,7 @@ nor policies: the client opens the connection.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, cast
@@ -77,6 +78,11 @@ class _Waits:
             self._timer.cancel()
             self._timer = None
 
+    def release(self) -> None:
+        """Cancels the timer and forgets the owner, which would otherwise be a cycle with it."""
+        self.stop()
+        self._expire = _ignore
+
     def _look(self) -> None:
         self._timer = None
         if self._due is None:
@@ -89,6 +95,10 @@ class _Waits:
     def _start(self, due: float) -> None:
         self._timer_at = due
         self._timer = self._loop.call_at(due, self._look)
+
+
+def _ignore(phase: str) -> None:
+    """Does nothing for an exchange that has ended."""
 
 
 class _Body:
@@ -214,7 +224,16 @@ class Connection(asyncio.Protocol):
         finally:
             self._waits.end()
         if self.problem is not None:
-            raise self.problem
+            raise self.copy_problem()
+
+    def copy_problem(self) -> EgressError:
+        """Returns a copy of the problem, to be raised.
+
+        A traceback leads to the connection. If the connection led to the same error, only the
+        cyclic garbage collector would free both, and a busy worker runs it rarely.
+        """
+        assert self.problem is not None
+        return copy.copy(self.problem)
 
     async def wait_for_news(self, seconds: float, deadline: float) -> None:
         """Waits for bytes, the end or a problem; idle for longer than this is a problem."""
@@ -325,9 +344,11 @@ class Connection(asyncio.Protocol):
                 self.fail(EndedEarly("ended early"))
             else:
                 self.fail(ConnectionLost("closed before the answer"))
-        self._waits.stop()
         self._waits.wake()
         self._on_lost(self)
+        # Both lead back to this connection: without them it is freed at once, with its transport.
+        self._waits.release()
+        del self._parser
 
     def pause_writing(self) -> None:
         self._is_writable = False

@@ -230,7 +230,12 @@ class Attempts:
                 error, has_next = exc, False
             if not has_next:
                 error.details |= self.metadata()
-                raise error from None
+                try:
+                    raise error from None
+                finally:
+                    # The traceback leads to this frame: its name for the error would make a cycle,
+                    # which keeps all that the request holds until the collector runs.
+                    del error
             count_fallback(self.candidate.route)
             # Changed content filters may have changed the request.
             self._request = self._admission.request

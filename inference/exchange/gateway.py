@@ -463,7 +463,11 @@ class Exchange:
         """
         renderer = renderer or self._renderer()
         if not renderer.has_errors:
-            raise error from None
+            try:
+                raise error from None
+            finally:
+                # The traceback leads to this frame.
+                del error
         await _deliver_last(deliver, renderer.render_error_event(error, self.attempts.metadata()))
 
     def settle(self, error: BaseException | None = None, *, cached_from: str | None = None) -> None:

@@ -1,20 +1,30 @@
 """When a connection is kept, and when it is closed."""
 
 import asyncio
+import gc
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import uvloop
 
-from config.egress import ConnectFailed, EgressPolicy, OutboundRequest, TimedOut, TooLarge
+from config.egress import (
+    BadResponse,
+    ConnectFailed,
+    EgressPolicy,
+    OutboundRequest,
+    TimedOut,
+    TooLarge,
+)
 from config.egress.client import EgressClient, OutboundResponse
+from config.egress.connection import Connection
 from tests.support.egress import HEADERS, post, silent, through, upstream
-from tests.support.upstreams.tls import answering, serving
+from tests.support.upstreams.tls import answering, sending, serving
 
 
 def test_a_finished_answer_releases_its_connection(
@@ -294,3 +304,54 @@ def test_a_body_in_pieces_arrives_whole_and_keeps_the_connection(
             received = [body for _, body in server.requests]
             assert received == [b"first" + joined, joined, b"alone"]
             assert server.connections == 1
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n",
+    ],
+)
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_failed_answer_frees_its_connection_without_the_collector(
+    policy: EgressPolicy, context: ssl.SSLContext, answer: bytes, run: Callable[..., int]
+) -> None:
+    """A busy worker collects cycles rarely, and a connection with TLS takes 40 KiB."""
+
+    async def fail(egress_client: EgressClient, url: str) -> None:
+        try:
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
+            await response.read()
+        except (ConnectFailed, BadResponse):
+            return
+        pytest.fail("the answer was accepted")
+
+    async def count_left(url: str) -> int:
+        async with through(policy) as egress_client:
+            with without_collector():
+                for _ in range(3):
+                    await fail(egress_client, url)
+                until = time.monotonic() + 20
+                while (left := _count_connections()) and time.monotonic() < until:
+                    await asyncio.sleep(0.01)
+                return left
+
+    with serving(sending(answer), context) as server:
+        assert run(count_left(upstream(server))) == 0
+
+
+def _count_connections() -> int:
+    return sum(isinstance(each, Connection) for each in gc.get_objects())
