@@ -95,5 +95,5 @@ def test_guardrail_is_filled_in_tried_and_assigned(server: str, width: int) -> N
     assert (guardrail.limit_nano, guardrail.reset_interval) == (25_000_000_000, "daily")
     assert [row["pattern"] for row in guardrail.content_filters or ()] == ["x-[0-9]+", "secret"]
     if width == 1440:
-        assert "Assigned to 1 keys." in seen[1]
+        assert "Keys that were assigned: 1." in seen[1]
         assert KeyAssignment.objects.get().api_key_id == key.pk

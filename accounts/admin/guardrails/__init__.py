@@ -242,8 +242,8 @@ class GuardrailAdmin(ReadersPage, GuardrailFormViews):
         keys = list(form.cleaned_data["keys"])
         if form.cleaned_data["verb"] == "assign":
             changed = guardrail.assign_keys(keys, by=actor_of(request))
-            return messages.SUCCESS, f"Assigned to {changed} keys."
-        return messages.SUCCESS, f"Removed from {guardrail.unassign_keys(keys)} keys."
+            return messages.SUCCESS, f"Keys that were assigned: {changed}."
+        return messages.SUCCESS, f"Keys that were removed: {guardrail.unassign_keys(keys)}."
 
     @transition(
         description="Members",
@@ -258,9 +258,9 @@ class GuardrailAdmin(ReadersPage, GuardrailFormViews):
         members = list(form.cleaned_data["members"])
         if form.cleaned_data["verb"] == "assign":
             changed = guardrail.assign_members(members, by=actor_of(request))
-            return messages.SUCCESS, f"Assigned to {changed} members."
+            return messages.SUCCESS, f"Members that were assigned: {changed}."
         removed = guardrail.unassign_members(members)
-        return messages.SUCCESS, f"Removed from {removed} members."
+        return messages.SUCCESS, f"Members that were removed: {removed}."
 
     @transition(
         description="Enforce the shadow",
