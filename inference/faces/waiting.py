@@ -61,6 +61,10 @@ def _read_seconds(text: str) -> float:
     return float(text) if _SECONDS.fullmatch(text) else 0.0
 
 
+async def _send_nothing() -> None:
+    """Stands for the stream of a keepalive that has stopped."""
+
+
 class Keepalive:
     """Sends a comment into one stream each time that it was quiet for a while.
 
@@ -81,10 +85,11 @@ class Keepalive:
         self._look()
 
     def stop(self) -> None:
-        """Sends no further comment."""
+        """Sends no further comment, and forgets the stream: it refers to this object, too."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._send = _send_nothing
 
     def _look(self) -> None:
         """Sends a comment when the stream has been quiet, and schedules the next look."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +15,7 @@ import requests
 from django.conf import LazySettings
 
 from accounts.models import ApiKey
+from inference.faces.waiting import Keepalive
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import CHAT, TEXT, Site
@@ -237,3 +241,30 @@ def test_a_message_is_kept_alive_with_its_own_events_once_it_has_begun(
     settings.STREAM_KEEPALIVE_INTERVAL = 60
     quick.upstream.release(10)
     assert "message_stop" in list(blocks)[-1]
+
+
+class Quiet:
+    """A stream with its keepalive, each of which refers to the other."""
+
+    def __init__(self) -> None:
+        self.keepalive = Keepalive(self.send, 60)
+
+    async def send(self) -> None:
+        """Sends nothing."""
+
+
+def test_a_stopped_keepalive_frees_its_stream_without_the_collector() -> None:
+    """A busy worker collects cycles rarely, and a stream refers to all of its request."""
+
+    async def is_freed() -> bool:
+        stream = Quiet()
+        stream.keepalive.stop()
+        left = weakref.ref(stream)
+        del stream
+        return left() is None
+
+    gc.disable()
+    try:
+        assert asyncio.run(is_freed())
+    finally:
+        gc.enable()
