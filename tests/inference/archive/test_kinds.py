@@ -19,7 +19,7 @@ from django.urls import reverse
 
 from billing.models import Fold
 from config.audit import approvals
-from config.audit.entries import AuditEntry
+from config.audit.entries import AccountEntry, AuditEntry
 from config.models import Departure
 from config.partitions.declarations import Partitioning
 from config.partitions.tables import count_odd, list_partitions, read_now
@@ -87,6 +87,8 @@ def test_audit_entries_leave_but_for_those_by_which_approvals_judge(
 ) -> None:
     User.objects.create_user("child", is_staff=True)
     made = note("auth.user", old, after={"username": "child"})
+    columns = ("id", "at", "actor", "kind", "object_id", "after")
+    AccountEntry.objects.create(**{name: getattr(made, name) for name in columns})
     gone = note("accounts.apikey", old, after={"name": "é\t=cmd"})
     new = note("accounts.apikey", read_now(), after={"name": "new"})
     archive.divide_since(AuditEntry.partitioning, old)

@@ -187,8 +187,7 @@ def test_a_refund_without_a_reason_is_refused(operator: Client, tenant: Tenant, 
 def test_a_viewer_cannot_refund(viewer: Client, tenant: Tenant) -> None:
     generation = factories.make_generation(tenant, cost_nano=1_500_000_000)
     before = snapshots.everything()
-    offered = viewer.get(url(generation)).context["actions_detail"]
-    assert [action["title"] for action in offered] == ["Read input and output"]
+    assert viewer.get(url(generation)).context["actions_detail"] == []
     response = viewer.post(url(generation, "refund"), {**SUBMIT, "note": "x"})
     assert response.status_code == 403
     assert snapshots.everything() == before
