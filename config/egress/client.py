@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from config.egress import rules
 from config.egress.addresses import EgressPolicy, is_address
-from config.egress.connection import Connection
+from config.egress.connection import Connection, copy_problem
 from config.egress.errors import (
     ConnectFailed,
     EgressError,
@@ -450,7 +450,7 @@ class OutboundResponse:
         self.close()
         if connection.is_complete:
             return b""
-        raise connection.copy_problem()
+        raise copy_problem(connection)
 
     def take_spent(self) -> float:
         """Returns the seconds that parsing HTTP took since the last call."""

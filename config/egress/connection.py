@@ -224,16 +224,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._waits.end()
         if self.problem is not None:
-            raise self.copy_problem()
-
-    def copy_problem(self) -> EgressError:
-        """Returns a copy of the problem, to be raised.
-
-        A traceback leads to the connection. If the connection led to the same error, only the
-        cyclic garbage collector would free both, and a busy worker runs it rarely.
-        """
-        assert self.problem is not None
-        return copy.copy(self.problem)
+            raise copy_problem(self)
 
     async def wait_for_news(self, seconds: float, deadline: float) -> None:
         """Waits for bytes, the end or a problem; idle for longer than this is a problem."""
@@ -393,3 +384,13 @@ class Connection(asyncio.Protocol):
             # Called after the parser returns: surplus bytes in the same piece make the connection
             # unusable.
             self._loop.call_soon(on_end, self)
+
+
+def copy_problem(connection: Connection) -> EgressError:
+    """Returns a copy of the problem of a connection, to be raised.
+
+    A traceback leads to the connection. If the connection led to the same error, only the cyclic
+    garbage collector would free both, and a busy worker runs it rarely.
+    """
+    assert connection.problem is not None
+    return copy.copy(connection.problem)
