@@ -132,6 +132,45 @@ class _Body:
         self._counted = self.size = 0
 
 
+class _Reading:
+    """Pauses and resumes reading from a transport, with or without TLS.
+
+    uvloop's TLS transport reads on for a while, and loses undelivered bytes when the other side
+    closes. A buffer limit of one byte makes it stop too.
+    """
+
+    __slots__ = ("_loop", "_set_buffer_limits", "_transport", "is_paused")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+        self._loop = loop
+        self._transport = transport
+        # Only TLS transports have this method, in both event loops.
+        self._set_buffer_limits = getattr(transport, "set_read_buffer_limits", None)
+        self.is_paused = False
+
+    def pause(self) -> None:
+        self.is_paused = True
+        self._transport.pause_reading()
+        if self._set_buffer_limits is not None:
+            self._set_buffer_limits(1, 0)
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self._transport.resume_reading()
+        if self._set_buffer_limits is not None:
+            # The transport delivers its buffered bytes in the next turn of the loop; the limits are
+            # lifted after that.
+            self._loop.call_soon(self._lift_buffer_limits)
+
+    def _lift_buffer_limits(self) -> None:
+        if (
+            self._set_buffer_limits is not None
+            and not self.is_paused
+            and not self._transport.is_closing()
+        ):
+            self._set_buffer_limits()
+
+
 class Connection(asyncio.Protocol):
     """Sends one request at a time and receives its response, for one waiting reader.
 
@@ -143,7 +182,7 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         self.idle_since = 0.0
         self.transport: asyncio.Transport
-        self._set_buffer_limits: Callable[..., None] | None = None
+        self._reading: _Reading
         self._on_lost = on_lost
         self._on_end: Callable[[Connection], None] | None = None
         self._body = _Body()
@@ -167,7 +206,6 @@ class Connection(asyncio.Protocol):
         self._unsent = memoryview(b"")
         self._rest: list[bytes | memoryview] = []  # the last piece of the body comes first
         self._is_reusable = False
-        self._is_paused = False
         self._header_count = 0
         self._bytes_without_body = 0
         self._body.clear()
@@ -177,7 +215,7 @@ class Connection(asyncio.Protocol):
         """Returns whether another exchange may use this connection."""
         # A connection that is paused with unread bytes would never receive the next response.
         is_sent = not self._unsent and not self._rest
-        return self._is_reusable and is_sent and not self._is_paused and self.is_open
+        return self._is_reusable and is_sent and not self._reading.is_paused and self.is_open
 
     @property
     def is_sent(self) -> bool:
@@ -238,8 +276,8 @@ class Connection(asyncio.Protocol):
     def take_body(self) -> bytes:
         """Returns the unread bytes of the body and resumes reading from the upstream."""
         body = self._body.take()
-        if self._is_paused:
-            self._resume()
+        if self._reading.is_paused:
+            self._reading.resume()
         return body
 
     def linger(self, seconds: float, on_end: Callable[[Connection], None]) -> None:
@@ -265,8 +303,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        # Only TLS transports have this method, in both event loops.
-        self._set_buffer_limits = getattr(transport, "set_read_buffer_limits", None)
+        self._reading = _Reading(self._loop, self.transport)
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
@@ -291,35 +328,12 @@ class Connection(asyncio.Protocol):
             self._bytes_without_body = 0
             if is_lingering:
                 self._body.clear()
-            elif self._body.size > _WAITING_BYTES and not self._is_paused and self.is_open:
-                self._pause()
+            elif self._body.size > _WAITING_BYTES and not self._reading.is_paused and self.is_open:
+                self._reading.pause()
         elif self._bytes_without_body > _HEAD_BYTES:
             self.fail(BadResponse("headers without end"))
         if self._has_head:
             self._waits.wake()
-
-    def _pause(self) -> None:
-        """Pauses reading from the upstream, with or without TLS.
-
-        uvloop's TLS transport reads on for a while, and loses undelivered bytes when the other
-        side closes. A buffer limit of one byte makes it stop too.
-        """
-        self._is_paused = True
-        self.transport.pause_reading()
-        if self._set_buffer_limits is not None:
-            self._set_buffer_limits(1, 0)
-
-    def _resume(self) -> None:
-        self._is_paused = False
-        self.transport.resume_reading()
-        if self._set_buffer_limits is not None:
-            # The transport delivers its buffered bytes in the next turn of the loop; the limits are
-            # lifted after that.
-            self._loop.call_soon(self._lift_buffer_limits)
-
-    def _lift_buffer_limits(self) -> None:
-        if self.is_open and not self._is_paused and self._set_buffer_limits is not None:
-            self._set_buffer_limits()
 
     def eof_received(self) -> None:
         # The connection closes soon, and must not be used for a new request until then.

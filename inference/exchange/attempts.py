@@ -161,9 +161,8 @@ class Attempts:
         self.failures: list[Failure] = []
         self._admission, self._request = admission, admission.request
         self._egress_client, self._workload = egress_client, workload
-        self.reports = AttemptReports(
-            health, alerts, admission.probe, is_stream=self._request.stream
-        )
+        is_stream = self._request.stream
+        self.reports = AttemptReports(health, alerts, admission.probe, is_stream=is_stream)
         self._plan = Plan(admission, repin, replan)
         self.pace_count = PaceCount(health.pacer, self._request, self.item.candidate)
         self._started = time.monotonic()
@@ -272,9 +271,8 @@ class Attempts:
         """Sends the request and waits for the first chunks of its stream."""
         limits = item.candidate.route.time_limits
         headers = tighten(settings.UPSTREAM_HEADERS_TIMEOUT, limits.headers)
-        async with asyncio.timeout(
-            tighten(settings.UPSTREAM_FIRST_EVENT_TIMEOUT, limits.first_event)
-        ):
+        first_event = tighten(settings.UPSTREAM_FIRST_EVENT_TIMEOUT, limits.first_event)
+        async with asyncio.timeout(first_event):
             response = await self._send(item, dialect, headers)
             if response.headers.get("Content-Type", "").startswith("application/json"):
                 reply = await self._read_reply(dialect, response)
@@ -349,24 +347,21 @@ class Attempts:
         self, item: AffordableCandidate, dialect: Dialect, headers_timeout: float = math.inf
     ) -> OutboundResponse:
         """Sends the request of an attempt and returns its response with the status 200."""
-        own_total = item.candidate.route.time_limits.total
-        self._attempt_deadline = self._deadline
-        if own_total is not None:
-            self._attempt_deadline = min(self._deadline, time.monotonic() + own_total)
-        call = calls.build_call(
-            item.candidate, self._request, self._admission.user, item.max_tokens
-        )
+        candidate, request = item.candidate, self._request
+        own_total = tighten(math.inf, candidate.route.time_limits.total)
+        self._attempt_deadline = min(self._deadline, time.monotonic() + own_total)
+        call = calls.build_call(candidate, request, self._admission.user, item.max_tokens)
         outbound = await self._workload.run(
-            self._request.size, calls.build_request, dialect, item.candidate, call
+            request.size, calls.build_request, dialect, candidate, call
         )
         self.response = response = await calls.start(
-            self._egress_client, item.candidate, outbound, self._attempt_deadline
+            self._egress_client, candidate, outbound, self._attempt_deadline
         )
-        await calls.accept(response, item.candidate, headers_timeout)
+        await calls.accept(response, candidate, headers_timeout)
         if (pause := read_pause(response.headers)) is not None:
-            self.reports.report_pause(item.candidate, pause)
-        if item.candidate.first_use is not None:
-            await _bind_credential(item.candidate.first_use)
+            self.reports.report_pause(candidate, pause)
+        if candidate.first_use is not None:
+            await _bind_credential(candidate.first_use)
         return response
 
     def report_end(self, completion_tokens: int, *, is_unmarked: bool) -> None:

@@ -329,13 +329,9 @@ class Exchange:
         error: BaseException | None = None
         try:
             reply = await self.attempts.first_success(self.attempts.fetch_reply)
+            renderer, metadata = self._renderer(), self.attempts.metadata()
             return await self._workload.run(
-                reply.size,
-                _render_reply,
-                self._renderer(),
-                reply,
-                self.attempts.metadata(),
-                rewrite,
+                reply.size, _render_reply, renderer, reply, metadata, rewrite
             )
         except BaseException as exc:
             error = exc
@@ -452,10 +448,7 @@ class Exchange:
         reader.response.close(linger=_LINGER_SECONDS)
 
     async def deliver_error(
-        self,
-        deliver: Deliver,
-        error: GatewayError,
-        renderer: Renderer | None = None,
+        self, deliver: Deliver, error: GatewayError, renderer: Renderer | None = None
     ) -> None:
         """Delivers an error as the last event; raises it if the answer has no place for it.
 

@@ -151,13 +151,13 @@ def test_families_set_to_no_override_the_deprecated_switch(
 def test_guardrail_is_assigned_and_unassigned(operator: Client, tenant: Tenant) -> None:
     guardrail = make_guardrail(tenant.workspace)
     key, member = make_key(tenant, "governed"), make_member(tenant.organization)
-    for verb, said in (("assign", "Assigned to"), ("unassign", "Removed from")):
+    for verb, said in (("assign", "assigned"), ("unassign", "removed")):
         keys = {**SUBMIT, "verb": verb, "keys": [str(key.pk)]}
         shown = operator.post(page(guardrail, "assign_keys"), keys, follow=True)
-        assert messages_of(shown) == [f"{said} 1 keys."]
+        assert messages_of(shown) == [f"Keys that were {said}: 1."]
         members = {**SUBMIT, "verb": verb, "members": [str(member.pk)]}
         shown = operator.post(page(guardrail, "assign_members"), members, follow=True)
-        assert messages_of(shown) == [f"{said} 1 members."]
+        assert messages_of(shown) == [f"Members that were {said}: 1."]
         text = shown.content.decode()
         assert ("governed" in text, member.email in text) == (verb == "assign",) * 2
         found = [
