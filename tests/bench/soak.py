@@ -4,12 +4,13 @@ Two workers and ``work`` on a database of their own. A first half minute, idle a
 tells the CPU time of a request. Then requests arrive in an open loop at ``--load`` of the rate that
 the workers carry on ``--cores`` of a core, whether or not the earlier ones were answered: whole
 answers, streams, callers who leave, upstreams that fail, streams that break off and wrong keys, of
-eight organizations with three keys each.
+eight organizations with three keys each. The upstream is a process of its own.
 
 Every ten seconds it notes the memory (RSS and PSS), descriptors and threads of each process, the
-size of the database, open holds and the lag of the event loops. Prints one JSON object. Exits with
-1 if a process grew over the last two thirds of the time, if a request is not accounted for, or if
-the ledger contradicts itself.
+size of the database, open holds and the lag of the event loops. Prints one JSON object, with the
+errors that callers got and with how late the callers themselves were: with callers that are late by
+tenths of a second, the machine was too busy for the load. Exits with 1 if a process grew over the
+last two thirds of the time, if a request is not accounted for, or if the ledger contradicts itself.
 """
 
 # ruff: noqa: E402
@@ -33,6 +34,8 @@ django.setup()
 import asyncio
 import json
 import random
+import re
+import statistics
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -43,17 +46,20 @@ from typing import Any, Final
 
 import aiohttp
 import requests
+from django.core.management import call_command
 from django.db import connection
 
 from accounts.models import ApiKey
 from billing.models import Transfer
+from config.credentials import Secret
 from inference.models import Generation, Journal
 from tests.support import factories
 from tests.support.clusters.programs import descendants, wait_until
 from tests.support.clusters.services import run_service
-from tests.support.inference.site import CHAT, Site, own_site
+from tests.support.inference.site import CHAT
 from tests.support.ledger import differences
 from tests.support.processes import Served, manage, serve
+from tests.support.upstreams.apart import simulator_apart
 
 ORGANIZATIONS: Final = 8
 KEYS: Final = 3
@@ -63,6 +69,9 @@ CALIBRATION_RATE: Final = 40.0
 SAMPLE_SECONDS: Final = 10.0
 # A process is flat if it grows by less than this over the last two thirds of the time.
 GROWTH_MIB: Final = 3.0
+# The identifiers in an error, which differ from request to request.
+_IDS: Final = r"[0-9a-f]{8}-[0-9a-f-]{27}|(?:gen|req)[-_][\w-]+"
+_MOST_ERRORS: Final = 20
 _NANO: Final = 10**9
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 # How often each kind of request comes, and the behaviour of its upstream.
@@ -78,13 +87,19 @@ MIX: Final = {
 
 @dataclass
 class Asked:
-    """A request and what its caller got; ``cost_nano`` is -1 until the answer is whole."""
+    """A request and what its caller got; ``cost_nano`` is -1 until the answer is whole.
+
+    ``late`` is by how many seconds it was sent after its time, ``waited`` how many seconds passed
+    until the head of its answer.
+    """
 
     session: str
     kind: str
+    late: float
     status: int = 0
     cost_nano: int = -1
     error: str = ""
+    waited: float = -1
 
 
 @dataclass
@@ -118,16 +133,16 @@ class Traffic:
             began = due = time.monotonic()
             while due < began + seconds:
                 await asyncio.sleep(max(0, due - time.monotonic()))
-                task = asyncio.create_task(self._ask(session))
+                task = asyncio.create_task(self._ask(session, time.monotonic() - due))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
                 due += self._random.expovariate(rate)
             if self._running:
                 await asyncio.wait(self._running)
 
-    async def _ask(self, session: aiohttp.ClientSession) -> None:
+    async def _ask(self, session: aiohttp.ClientSession, late: float) -> None:
         [kind] = self._random.choices(list(MIX), [share for share, _ in MIX.values()])
-        asked = Asked(uuid.uuid4().hex, kind)
+        asked = Asked(uuid.uuid4().hex, kind, late)
         self.log.append(asked)
         words = " ".join(["word"] * self._random.randrange(5, 40))
         body = {
@@ -139,9 +154,10 @@ class Traffic:
         }
         key = "sk-cw-wrong" if kind == "wrong key" else self._random.choice(self._keys)
         headers = {"Authorization": f"Bearer {key}"}
+        began = time.monotonic()
         try:
             async with session.post(f"{self._server}{CHAT}", json=body, headers=headers) as answer:
-                asked.status = answer.status
+                asked.status, asked.waited = answer.status, time.monotonic() - began
                 if kind == "left":
                     # Somewhere in the answer, which takes up to two seconds.
                     await asyncio.wait_for(answer.content.readline(), 30)
@@ -152,7 +168,7 @@ class Traffic:
                 elif answer.status == 200:
                     asked.cost_nano = _cost(json.loads(await answer.read())["usage"])
                 else:
-                    asked.error = (await answer.json())["error"]["message"]
+                    asked.error = json.dumps((await answer.json())["error"])
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError) as exc:
             asked.error = f"{type(exc).__name__}: {exc}"
 
@@ -188,12 +204,10 @@ class Watch:
         self._processes |= {f"worker {number}": [pid] for number, pid in enumerate(children, 1)}
         self.workers = children
 
-    async def run(self, seconds: float, clear: Any) -> None:
-        """Samples for a time; ``clear`` empties what the simulator remembers of requests."""
+    async def run(self, seconds: float) -> None:
         began = time.monotonic()
         while time.monotonic() < began + seconds:
             self.samples.append(await asyncio.to_thread(self._measure, began))
-            clear()
             await asyncio.sleep(SAMPLE_SECONDS)
 
     def cpu(self) -> float:
@@ -249,18 +263,19 @@ def main() -> None:
     parser.add_argument("--cores", type=float, default=1.0, help="what the workers may use")
     parser.add_argument("--samples", help="a file for all samples, as JSON lines")
     options = parser.parse_args()
-    with own_site() as site:
+    call_command("migrate", verbosity=0)
+    with simulator_apart() as base_url:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
             postmaster = int(_stat(cursor.fetchone()[0])[1])
-        keys, models = _fill(site)
+        keys, models = _fill(base_url)
         connection.close()
-        report = _serve(site, keys, models, postmaster, options)
+        report = _serve(keys, models, postmaster, options)
     print(json.dumps(report, indent=2))
     sys.exit(0 if report["is_passed"] else 1)
 
 
-def _fill(site: Site) -> tuple[list[str], dict[str, str]]:
+def _fill(base_url: str) -> tuple[list[str], dict[str, str]]:
     """Creates organizations, keys and a model for each behaviour; returns keys and models."""
     keys = []
     for number in range(ORGANIZATIONS):
@@ -272,15 +287,15 @@ def _fill(site: Site) -> tuple[list[str], dict[str, str]]:
     models = {}
     for number, behaviour in enumerate(sorted({each for _, each in MIX.values()})):
         # A provider each, because failures of one are held against all of its endpoints.
-        provider = site.another_provider(f"provider-{number}")
+        provider = factories.make_provider(f"provider-{number}", base_url=base_url)
+        provider.set_credential(Secret(f"operator-credential-{number}"))
         model = factories.make_model(f"acme/soak-{number}")
-        site.publish(behaviour, model=model, provider=provider, price=factories.make_price())
+        factories.make_endpoint(model, provider, upstream_model_id=behaviour)
         models[behaviour] = model.slug
     return keys, models
 
 
 def _serve(
-    site: Site,
     keys: list[str],
     models: dict[str, str],
     postmaster: int,
@@ -291,13 +306,12 @@ def _serve(
         traffic = Traffic(served.address, keys, models)
         watch = Watch(served, duties.pid, postmaster)
         cost = _calibrate(traffic, watch)
-        site.upstream.clear()
         rate = options.load * options.cores / cost
         print(f"{cost * 1e6:,.0f} µs a request: {rate:.0f} requests a second", file=sys.stderr)
         begin, cpu = len(traffic.log), watch.cpu()
 
         async def soak() -> None:
-            watching = asyncio.create_task(watch.run(seconds, site.upstream.clear))
+            watching = asyncio.create_task(watch.run(seconds))
             await traffic.run(rate, seconds)
             await watching
 
@@ -316,6 +330,7 @@ def _serve(
         "requests": len(traffic.log),
         "worker_cpu_us_per_request": round(used * seconds / sent * 1e6),
         "share_of_a_core": round(used, 3),
+        **_time_of(traffic.log[begin:]),
         **_describe(traffic.log, watch.samples, lag, problems),
     }
 
@@ -343,6 +358,7 @@ def _describe(
     outcomes = Counter(f"{asked.kind} {asked.status}" for asked in log)
     return {
         "outcomes": dict(sorted(outcomes.items())),
+        "errors": _count_errors(log),
         "pss_mib": {name: [value, late[-1].pss_mib[name]]
                     for name, value in late[0].pss_mib.items()},
         "rss_mib_at_the_end": late[-1].rss_mib,
@@ -360,6 +376,36 @@ def _describe(
         and verified.returncode == 0
         and all(value < GROWTH_MIB for value in judged.values()),
     }  # fmt: skip
+
+
+def _count_errors(log: list[Asked]) -> dict[str, int]:
+    """Returns how often each kind of request got which error; its ids are left out."""
+    errors = Counter(
+        f"{asked.kind} {asked.status}: {re.sub(_IDS, '...', asked.error)}"
+        for asked in log
+        if asked.error
+    )
+    return dict(errors.most_common(_MOST_ERRORS))
+
+
+def _time_of(log: list[Asked]) -> dict[str, Any]:
+    waited = {
+        kind: [asked.waited for asked in log if asked.kind == kind and asked.waited >= 0]
+        for kind in MIX
+    }
+    return {
+        "seconds_until_the_head_of_an_answer": {
+            kind: _percentiles(seconds) for kind, seconds in waited.items()
+        },
+        "seconds_that_callers_were_late": _percentiles([asked.late for asked in log]),
+    }
+
+
+def _percentiles(seconds: list[float]) -> dict[str, float]:
+    if len(seconds) < 2:
+        return {}
+    cuts = statistics.quantiles(seconds, n=100)
+    return {"p50": round(cuts[49], 4), "p99": round(cuts[98], 4)}
 
 
 def _growth(samples: list[Sample], what: str, name: str) -> float:
