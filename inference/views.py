@@ -15,7 +15,7 @@ from accounts.models import ApiKey
 from config.api.openapi import errors
 from config.api.params import ChoiceParameter, read_parameter
 from config.server.regions import region_of_host
-from inference.admission.explain import explain
+from inference.admission.explain import Explainer
 from inference.faces.explaining import DEFAULT, READERS, read_request
 from inference.serializers import ExplanationResponseSerializer
 
@@ -57,4 +57,4 @@ class ExplanationViewSet(ViewSet):
         session_id = request.headers.get("X-Session-Id")
         wanted = read_request(operation, request.body, session_id=session_id)
         region = region_of_host(request.get_host(), settings.REGION_HOSTS)
-        return Response({"data": explain(key, wanted, region=region)})
+        return Response({"data": Explainer().explain(key, wanted, region=region)})

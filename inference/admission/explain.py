@@ -1,10 +1,11 @@
-"""Explains where a request of a key would go, without sending it."""
+"""Explains where requests of keys would go, without sending them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
 
 from django.conf import settings
 from django.db import connection
@@ -22,7 +23,7 @@ from config.api.errors import PaymentRequired
 from config.clocks.clock import clock
 from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.copies.catalog import read_catalog, run_reading_on_orm
-from inference.admission.copies.organizations import load_organization
+from inference.admission.copies.organizations import OrganizationCopy, load_organization
 from inference.admission.decide import BatchScreening, JudgedRequest, judge_shadow
 from inference.admission.estimate import estimate_tokens, worst_case_nano
 from inference.admission.governance import (
@@ -48,51 +49,84 @@ _RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] =
 )  # fmt: skip
 
 
-def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> dict[str, Any]:
-    """Returns the candidates in order, the excluded endpoints with reasons, and a budget refusal.
+class _Choice(NamedTuple):
+    """What routing selects for a request of a key, and the rules by which it does."""
 
-    Reads the database instead of a worker's copies, and changes nothing. Raises the error that
-    would refuse the request itself.
+    selection: Selection
+    context: RoutingContext
+    rules: KeyRules
+    policy: Policy
+    workspace: WorkspaceRules
+
+
+class Explainer:
+    """Explains requests by one reading of the database; changes nothing.
+
+    It reads the catalogue and the health at once, and an organization when a key of it comes first.
     """
-    require_active(key.organization.suspension_reason)
-    # Only the event loop may use the worker's own copies.
-    snapshot, copy = run_reading_on_orm(read_catalog()), load_organization(key.organization_id)
-    rules = copy.rules.for_key(key.workspace_id, *assignment_of(guardrails_of(key)))
-    require_ingress_region(rules.policy, region)
-    policy = rules.policy & Policy.of(served_in=region)
-    workspace = copy.rules.workspaces[key.workspace_id]
-    health, now = _read_health(), clock.time()
-    health_of = partial(health.health, now=now)
-    context = RoutingContext(
-        snapshot=snapshot,
-        own=copy.resolve(snapshot),
-        workspace_id=key.workspace_id,
-        key_digest=key.digest,
-        policy=policy,
-        organization_id=key.organization_id,
-        member_id=key.creator_id,
-        defaults=workspace.defaults,
-        disabled_tools=workspace.disabled_server_tools,
-        health_of=health_of,
-        wait_of=lambda pace, size: health.pacer.wait(pace, estimate_tokens(size), now),
-    )
-    selection = select_candidates(request, context)
-    return {
-        "requested": selection.requested,
-        "model": selection.model,
-        "resolution": None if selection.resolution is None else selection.resolution.describe(),
-        "candidates": [
-            _describe_candidate(number, candidate, request, candidate.health(health_of))
-            for number, candidate in enumerate(selection.candidates, 1)
-        ],
-        "excluded": [excluded.body() for excluded in selection.excluded],
-        "needs": describe_needs(request),
-        "budget": _find_refusal(key, request, selection, rules.budgets),
-        "shadows": _judge_shadows(key, request, region, rules, selection, context),
-        "policy": describe_policy(policy),
-        "broadcast": _describe_broadcast(key, region),
-        "io_logging": _describe_logging(key, workspace, request, policy),
-    }
+
+    def __init__(self) -> None:
+        # Only the event loop may use the worker's own copies.
+        self._catalog = run_reading_on_orm(read_catalog())
+        self._health, self._now = _read_health(), clock.time()
+        self._copies: dict[UUID, OrganizationCopy] = {}
+
+    def explain(
+        self, key: ApiKey, request: InferenceRequest, *, region: str | None
+    ) -> dict[str, Any]:
+        """Returns the candidates in order, the excluded endpoints with reasons, and a refusal.
+
+        Raises the :class:`GatewayError` that would refuse the request itself.
+        """
+        choice = self._choose(key, request, region)
+        selection = choice.selection
+        return {
+            "requested": selection.requested,
+            "model": selection.model,
+            "resolution": (
+                None if selection.resolution is None else selection.resolution.describe()
+            ),
+            "candidates": _describe_candidates(request, choice),
+            "excluded": [excluded.body() for excluded in selection.excluded],
+            "needs": describe_needs(request),
+            "budget": _find_refusal(key, request, selection, choice.rules.budgets),
+            "shadows": _judge_shadows(key, request, region, choice),
+            "policy": describe_policy(choice.policy),
+            "broadcast": _describe_broadcast(key, region),
+            "io_logging": _describe_logging(key, choice.workspace, request, choice.policy),
+        }
+
+    def list_candidates(
+        self, key: ApiKey, request: InferenceRequest, *, region: str | None
+    ) -> list[dict[str, Any]]:
+        """Returns the candidates as :meth:`explain` does, and raises the same errors."""
+        return _describe_candidates(request, self._choose(key, request, region))
+
+    def _choose(self, key: ApiKey, request: InferenceRequest, region: str | None) -> _Choice:
+        require_active(key.organization.suspension_reason)
+        copy = self._copies.get(key.organization_id)
+        if copy is None:
+            copy = self._copies[key.organization_id] = load_organization(key.organization_id)
+        rules = copy.rules.for_key(key.workspace_id, *assignment_of(guardrails_of(key)))
+        require_ingress_region(rules.policy, region)
+        policy = rules.policy & Policy.of(served_in=region)
+        workspace = copy.rules.workspaces[key.workspace_id]
+        health, now = self._health, self._now
+        context = RoutingContext(
+            snapshot=self._catalog,
+            own=copy.resolve(self._catalog),
+            workspace_id=key.workspace_id,
+            key_digest=key.digest,
+            policy=policy,
+            organization_id=key.organization_id,
+            member_id=key.creator_id,
+            defaults=workspace.defaults,
+            disabled_tools=workspace.disabled_server_tools,
+            health_of=partial(health.health, now=now),
+            wait_of=lambda pace, size: health.pacer.wait(pace, estimate_tokens(size), now),
+        )
+        selection = select_candidates(request, context)
+        return _Choice(selection, context, rules, policy, workspace)
 
 
 def _describe_broadcast(key: ApiKey, region: str | None) -> list[dict[str, Any]]:
@@ -163,17 +197,16 @@ def _judge_shadows(
     key: ApiKey,
     request: InferenceRequest,
     region: str | None,
-    rules: KeyRules,
-    selection: Selection,
-    context: RoutingContext,
+    choice: _Choice,
 ) -> list[dict[str, Any]]:
     """Says for each shadow that concerns the key why it would refuse the request."""
+    selection, rules = choice.selection, choice.rules
     if not (rules.shadows and selection.candidates):
         return []
     limits = collect_budgets(rules.budgets, key.pk, key.workspace_id, key.creator_id, limit_of(key))
     judged = JudgedRequest(
-        request, request, region, rules.policy, limits, key.organization_id, selection, context,
-        BatchScreening().shadows,
+        request, request, region, rules.policy, limits, key.organization_id, selection,
+        choice.context, BatchScreening().shadows,
     )  # fmt: skip
     found = []
     for each in rules.shadows:
@@ -218,6 +251,14 @@ def _find_refusal(
         }
         return refusal
     return None
+
+
+def _describe_candidates(request: InferenceRequest, choice: _Choice) -> list[dict[str, Any]]:
+    health_of = choice.context.health_of
+    return [
+        _describe_candidate(number, candidate, request, candidate.health(health_of))
+        for number, candidate in enumerate(choice.selection.candidates, 1)
+    ]
 
 
 def _describe_candidate(

@@ -22,7 +22,7 @@ from config.clocks.clock import clock
 from config.clocks.writing import write_minute
 from config.console.formatting import nano_dollars, render_table
 from config.console.unfold import SelectWidget, TextWidget
-from inference.admission.explain import describe_policy, explain
+from inference.admission.explain import Explainer, describe_policy
 from inference.admission.governance import budgets_of
 from inference.faces.explaining import BODIES, DEFAULT, read_request
 
@@ -69,7 +69,7 @@ def preview(key: ApiKey, query: QueryDict, *, region: str | None) -> dict[str, A
     body = {"model": form.cleaned_data["model"], **BODIES[operation]}
     try:
         wanted = read_request(operation, json.dumps(body).encode())
-        found = explain(key, wanted, region=region)
+        found = Explainer().explain(key, wanted, region=region)
     except GatewayError as exc:
         return {**shown, "refusal": exc.message}
     return {

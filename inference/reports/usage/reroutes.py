@@ -14,7 +14,7 @@ from accounts.models import ApiKey
 from catalog.pricing import Price
 from config.api.errors import GatewayError
 from config.server.regions import GLOBAL
-from inference.admission.explain import explain
+from inference.admission.explain import Explainer
 from inference.faces.explaining import BODIES, read_request
 
 Row = dict[str, Any]
@@ -52,6 +52,8 @@ def foresee_routes(
 
     ``price`` is what the requests cost now, by default what the first of these endpoints costs.
     """
+    if not rows:
+        return []
     routes: dict[_Route, list[Row]] = {}
     for row in rows:
         route = (row["api_key_id"], row["model"], row["operation"])
@@ -63,13 +65,14 @@ def foresee_routes(
     ends_at = time.monotonic() + _MOST_SECONDS
     gone, told = {str(each) for each in endpoints}, 0
     fates: dict[str, _Fate] = {}
+    explainer = Explainer()
     for route in busiest:
         if time.monotonic() > ends_at:
             break
         key, sent = keys.get(route[0]), routes[route]
         told += len(sent)
         if key is not None and key.is_usable:
-            _add_fate(fates, key, route, sent, gone, price)
+            _add_fate(fates, explainer, key, route, sent, gone, price)
     found = [fate.describe(text) for text, fate in fates.items()]
     if (rest := len(rows) - told) > 0:
         text = count_noun(rest, "more request")
@@ -79,6 +82,7 @@ def foresee_routes(
 
 def _add_fate(
     fates: dict[str, _Fate],
+    explainer: Explainer,
     key: ApiKey,
     route: _Route,
     rows: Sequence[Row],
@@ -86,7 +90,7 @@ def _add_fate(
     price: Price | None,
 ) -> None:
     """Routes such a request as its key would now, and adds what is left for it."""
-    text, now, then = _route_again(key, route, rows, gone, price)
+    text, now, then = _route_again(explainer, key, route, rows, gone, price)
     fate = fates.setdefault(text, _Fate())
     fate.keys[key.pk] = key.name
     fate.requests += len(rows)
@@ -95,6 +99,7 @@ def _add_fate(
 
 
 def _route_again(
+    explainer: Explainer,
     key: ApiKey,
     route: _Route,
     rows: Sequence[Row],
@@ -108,7 +113,7 @@ def _route_again(
         return _UNKNOWN, nothing, nothing
     body = json.dumps({"model": model, **BODIES[operation]}).encode()
     try:
-        found = explain(key, read_request(operation, body), region=GLOBAL)["candidates"]
+        found = explainer.list_candidates(key, read_request(operation, body), region=GLOBAL)
     except GatewayError as exc:
         return f"they are refused already: {exc.message}", nothing, nothing
     others = [each for each in found if each["endpoint_id"] not in gone]

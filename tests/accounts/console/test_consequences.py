@@ -7,7 +7,9 @@ import re
 from datetime import timedelta
 from typing import Any
 
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from accounts.models import ApiKey
@@ -125,6 +127,24 @@ def test_what_leaves_the_catalogue_names_where_its_requests_will_go(
     ]
     # Without the model, the other provider serves it as little.
     assert off(operator, site.model)[2:] == [nowhere]
+
+
+def test_further_keys_need_no_further_reading_of_the_catalogue(
+    operator: Client, site: Site
+) -> None:
+    public = site.publish()
+    counts = []
+    for name in ("one", "two", "three"):
+        key, _ = ApiKey.objects.create_key(workspace=site.tenant.workspace, name=name)
+        factories.make_generation(
+            site.tenant, api_key=key, model_endpoint=public, model=site.model.slug
+        )
+        with CaptureQueriesContext(connection) as captured:
+            told = off(operator, site.provider)
+        assert f"of {len(counts) + 1} key" in told[2] or "of the key one" in told[2]
+        counts.append(len(captured))
+    # The guardrails of a key are read with the key.
+    assert counts[2] - counts[1] <= 1
 
 
 def test_a_row_leaves_the_catalogue_and_returns(operator: Client, site: Site) -> None:
