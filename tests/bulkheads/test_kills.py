@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.support import factories
 from tests.support.bulkheads.kills import BEHAVIOUR, LEASE, LOADED, PRICES, StreamsUnderFire
+from tests.support.bulkheads.leases import end_leases
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import manage, serve
@@ -32,7 +31,7 @@ def test_killed_workers_leave_no_hold_and_no_stream_unbilled(site: Site) -> None
             fire.kill()
             assert_in_order()
         site.eventually(lambda: any(stream.is_whole for stream in fire.streams))
-    time.sleep(float(LEASE) + 0.5)
+    end_leases(LEASE, site.eventually)
     swept = manage("work", "--once", HOLD_TIMEOUT=LEASE)
 
     assert swept.returncode == 0, swept.stderr

@@ -7,14 +7,16 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import openai
 import pytest
 import requests
+from django.contrib.postgres.functions import TransactionNow
 
 from accounts.models import RateLimit
 from billing.models import Meter
-from inference.models import Generation
+from inference.models import Generation, Journal
 from tests.support import factories
 from tests.support.bulkheads.counters import read_counter
 from tests.support.bulkheads.limits import is_early, limit, rate_of
@@ -116,10 +118,13 @@ def test_the_requests_of_a_killed_worker_stop_counting_after_its_lease(site: Sit
     meters = Meter.objects.filter(subject_id=RateLimit.objects.get().subject_id)
     assert meters.values_list("running", flat=True).get() == 2
 
+    silent = Journal.objects.filter(beat_at__lt=TransactionNow() - timedelta(seconds=8))
+
     def has_stopped() -> bool:
         assert manage("work", "--once", HOLD_TIMEOUT="8").returncode == 0
         return meters.values_list("running", "held_tokens").get() == (0, 0)
 
+    site.eventually(lambda: silent.count() == 2)
     site.eventually(has_stopped)
     assert_in_order()
 

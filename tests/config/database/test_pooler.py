@@ -33,6 +33,7 @@ from inference.models import Generation
 from inference.requests import parsing
 from tests.support import factories, processes
 from tests.support.bulkheads.kills import BEHAVIOUR, LEASE, PRICES, StreamsUnderFire
+from tests.support.bulkheads.leases import end_leases
 from tests.support.database.pooler import Pooler, needs_pgbouncer, run_pooler
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
@@ -97,7 +98,7 @@ def test_a_killed_worker_leaves_no_hold(site: Site, pooled_url: str) -> None:
         for _ in range(2):
             fire.kill()
             assert_in_order()
-    time.sleep(float(LEASE) + 0.5)
+    end_leases(LEASE, site.eventually)
     swept = manage("work", "--once", **behind)
     assert swept.returncode == 0, swept.stderr
     found = fire.examine()

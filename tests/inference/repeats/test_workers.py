@@ -15,6 +15,7 @@ import requests
 from billing.models import Transfer
 from inference.models import Generation, IdempotentRequest
 from tests.support import factories
+from tests.support.bulkheads.leases import end_leases
 from tests.support.inference.repeats import is_replayed, keep_answers, send
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
@@ -82,12 +83,9 @@ def test_the_key_of_a_killed_worker_is_free_when_its_generation_is_swept(site: S
             lost.result()
         [generation] = Generation.objects.all()
         assert generation.status == "pending"
-        site.eventually(
-            lambda: (
-                manage("work", "--once", HOLD_TIMEOUT=lease).returncode == 0
-                and not Generation.objects.filter(status="pending").exists()
-            )
-        )
+        end_leases(lease, site.eventually)
+        assert manage("work", "--once", HOLD_TIMEOUT=lease).returncode == 0
+        assert not Generation.objects.filter(status="pending").exists()
         assert IdempotentRequest.objects.get().generation_id == generation.pk
         site.upstream.release(10)
         again = send(site)

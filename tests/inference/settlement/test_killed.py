@@ -16,16 +16,17 @@ import requests
 from billing.models import Account, Transfer
 from inference.models import Generation, Journal
 from tests.support import factories
+from tests.support.bulkheads.leases import end_leases
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import manage, serve
 
 pytestmark = pytest.mark.slow
 
-KILLS = 30
+KILLS = 10
 AT_ONCE = 5
 # Streams per killed worker.
-STREAMS = 3
+STREAMS = 9
 # Limits the duration of a stream too; every worker is killed earlier.
 LEASE = "8"
 # A stream takes 200 × 0.05 s; every worker is killed earlier.
@@ -94,7 +95,7 @@ def test_killed_workers_leave_no_hold_and_each_stream_is_charged_once(site: Site
         had = [one for found in lives for one in found]
     assert_in_order()
 
-    time.sleep(float(LEASE) + 0.5)
+    end_leases(LEASE, site.eventually)
     journalled = {
         pk: (prompt, completion)
         for pk, prompt, completion in Journal.objects.values_list(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import time
 import wave
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +15,7 @@ import requests
 from billing.models import Account, Transfer
 from catalog.pricing import Billable, Price, Rule
 from inference.models import Generation, Journal
+from tests.support.bulkheads.leases import end_leases
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import manage, serve
@@ -38,8 +38,8 @@ def speech(site: Site) -> Site:
 
 
 def end_abandoned(site: Site) -> Generation:
-    """Runs the sweeper once the lease of the dead worker is over; returns the generation."""
-    time.sleep(float(LEASE) + 0.5)
+    """Ends the lease of the dead worker, and runs the sweeper; returns the generation."""
+    end_leases(LEASE, site.eventually)
     result = manage("work", "--once", HOLD_TIMEOUT=LEASE)
     assert result.returncode == 0, result.stderr
     assert not Transfer.objects.pending().exists()
