@@ -36,9 +36,9 @@ def limit(site: Site, scope: str, **limits: Any) -> LimitOwner:
 
 
 def is_early() -> bool:
-    """Returns whether the minute of the database has half a minute left."""
+    """Returns whether the minute of the database has 15 seconds left."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT extract(second FROM clock_timestamp()) < 30")
+        cursor.execute("SELECT extract(second FROM clock_timestamp()) < 45")
         return bool(cursor.fetchone()[0])
 
 
