@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,11 @@ from tests.support.processes import MANAGE, free_port
 
 MODEL: Final = "acme/falcon"
 SLOW: Final = "acme/snail"
+# The commands that have found a running request, and look again in a moment.
+PAUSING: Final = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+    "AND state = 'idle' AND query LIKE 'SELECT COUNT(*)%%FROM \"billing_transfer\"%%'"
+)
 BALANCE: Final = (
     "SELECT posted_credits - posted_debits, pending_debits FROM billing_account "
     "WHERE kind = 'credits' AND organization_id = %s"
@@ -63,8 +69,8 @@ def describe(model: str, upstream: str) -> dict[str, list[dict[str, Any]]]:
 
 
 FALCON: Final = describe(MODEL, "sim-slow:0.1")
-# A command starts and reaches its step while this one waits.
-SNAIL: Final = describe(SLOW, "sim-slow:45")
+# Its requests run until the test releases them.
+SNAIL: Final = describe(SLOW, "sim-held")
 CATALOGUE: Final = {name: [*FALCON[name], *SNAIL[name]] for name in FALCON}
 
 pytestmark = pytest.mark.skipif(
@@ -78,6 +84,7 @@ class World:
 
     home: CellUnderTest
     north: CellUnderTest
+    upstream: Simulator
     proxy: Any
     organization: str
     key: str
@@ -177,7 +184,7 @@ def world(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Ite
             serve_cell(north, directory / "north.log") as north_port,
             run_proxy(home_port, north_port, lines) as proxy,
         ):
-            yield World(home, north, proxy, made["organization_id"], made["api_key"])
+            yield World(home, north, simulator, proxy, made["organization_id"], made["api_key"])
 
 
 def everything(cell: CellUnderTest) -> dict[str, list[Any]]:
@@ -317,7 +324,14 @@ def test_a_move_that_was_killed_while_a_request_ran_waits_for_it(world: World) -
     command.wait(30)
     refused = chat(world, Authorization=f"Bearer {made['api_key']}")
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-    world.home.manage("move_organization", organization, "--to", "north")
+    world.home.wait_for(PAUSING, [(0,)])
+    with ThreadPoolExecutor(1) as pool:
+        moved = pool.submit(world.home.manage, "move_organization", organization, "--to", "north")
+        try:
+            world.home.wait_for(PAUSING, [(1,)])
+        finally:
+            world.upstream.release(1)
+        assert moved.result()["residence"] == "left"
     caller.join(60)
     [answer] = answers
     assert answer.status_code == 200
@@ -332,12 +346,14 @@ def test_a_move_that_finds_no_quiet_leaves_it_served(world: World) -> None:
     made = world.home.manage("create_organization", "Busy")
     organization = made["organization_id"]
     world.home.manage("grant_credits", organization, "7")
-    caller, _ = begin_slow_request(world, made)
+    caller, answers = begin_slow_request(world, made)
     done = world.home.run("move_organization", organization, "--to", "north", "--wait", "0.5")
     assert (done.returncode, "It did not become quiet within 0.5 s" in done.stderr) == (1, True)
     assert residences(world, organization) == ("here", None)
     assert chat(world, Authorization=f"Bearer {made['api_key']}").status_code == 200
+    world.upstream.release(1)
     caller.join(60)
+    assert [answer.status_code for answer in answers] == [200]
 
 
 def test_a_ledger_that_differs_there_stops_the_move(world: World) -> None:
