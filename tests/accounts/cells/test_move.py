@@ -73,9 +73,12 @@ FALCON: Final = describe(MODEL, "sim-slow:0.1")
 SNAIL: Final = describe(SLOW, "sim-held")
 CATALOGUE: Final = {name: [*FALCON[name], *SNAIL[name]] for name in FALCON}
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("haproxy") is None, reason="haproxy is missing: apt-get install haproxy"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("haproxy") is None, reason="haproxy is missing: apt-get install haproxy"
+    ),
+]
 
 
 @dataclass

@@ -13,6 +13,8 @@ import pytest
 from config.local.bootstrap import PROJECT
 from tests.support.cells.clusters import CellUnderTest, run_two_cells, wait_until
 
+pytestmark = pytest.mark.slow
+
 CATALOGUE = str(PROJECT / "catalog" / "data" / "catalogue.json")
 PROVIDER = {
     "slug": "acme",
