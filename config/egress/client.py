@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import socket
 import ssl
@@ -15,8 +14,6 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar, overload
 
 import aiohappyeyeballs
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from config.egress import rules
 from config.egress.addresses import EgressPolicy, is_address
@@ -344,17 +341,10 @@ class Headers(Mapping[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection: its address, and the SHA-256 of its certificate's key."""
+    """The other end of a connection: its address, and its certificate in DER."""
 
     address: str | None
-    certificate_key: str | None
-
-
-def _key_fingerprint(certificate: bytes) -> str:
-    key = x509.load_der_x509_certificate(certificate).public_key()
-    return hashlib.sha256(
-        key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    ).hexdigest()
+    certificate: bytes | None
 
 
 class OutboundResponse:
@@ -425,10 +415,9 @@ class OutboundResponse:
         if self._connection is not None:
             address = self._connection.transport.get_extra_info("peername")
             tls = self._connection.transport.get_extra_info("ssl_object")
-        certificate = None if tls is None else tls.getpeercert(binary_form=True)
         return Peer(
             address=str(address[0]) if address else None,
-            certificate_key=None if certificate is None else _key_fingerprint(certificate),
+            certificate=None if tls is None else tls.getpeercert(binary_form=True),
         )
 
     async def readany(self) -> bytes:

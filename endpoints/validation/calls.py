@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from django.conf import settings
 from msgspec.structs import replace
 
@@ -50,9 +53,12 @@ class Caller:
     async def ask(self, fields: Mapping[str, Any], files: Sequence[Part] = ()) -> Reply:
         """Returns the whole reply to a call with these fields; raises :class:`CheckFailed`."""
         response = await self.send(fields, files=files)
+        peer = response.peer
         self.result.evidence |= {
-            "address": response.peer.address,
-            "certificate_key": response.peer.certificate_key,
+            "address": peer.address,
+            "certificate_key": None
+            if peer.certificate is None
+            else key_fingerprint(peer.certificate),
         }
         try:
             body = await response.read(limit=_MAX_REPLY_BYTES)
@@ -139,3 +145,11 @@ class Refused(CheckFailed):
         super().__init__(check, Reason.UPSTREAM_ERROR, **details)
         self.status = status
         self.message = message or ""
+
+
+def key_fingerprint(certificate: bytes) -> str:
+    """Returns the SHA-256, in hex, of the public key of a certificate in DER."""
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    return hashlib.sha256(
+        key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    ).hexdigest()

@@ -162,7 +162,8 @@ def test_a_worker_loads_the_control_plane_when_it_is_asked_for(
 ) -> None:
     names = {
         "accounts.admin", "accounts.views", "config.urls", "requests", "segno", "unfold.admin",
-        "starlette.middleware.cors",
+        "starlette.middleware.cors", "cryptography.x509",
+        "cryptography.hazmat.primitives.serialization",
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", f"import sys, config.asgi; {statement}\nprint(*sys.modules)"],

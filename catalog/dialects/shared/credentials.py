@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from config.credentials import Secret
 
@@ -231,8 +231,10 @@ def sensitive_parts(secret: Secret) -> list[str]:
 
 
 def _load_private_key(pem: str) -> RSAPrivateKey:
+    # The first private key imports it, because it takes a megabyte.
+    serialization: Any = import_module("cryptography.hazmat.primitives.serialization")
     try:
-        key = load_pem_private_key(pem.encode(), password=None)
+        key = serialization.load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, RSAPrivateKey) or key.key_size < 2048:
