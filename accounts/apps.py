@@ -146,6 +146,7 @@ class AccountsConfig(CausewayApp):
         ),
         "cellidentity": INTERNAL,
         "directoryentry": ModelDeclaration("travel_explore", hidden_without="accounts.cell"),
+        "manualsends": INTERNAL,
         "memberassignment": ModelDeclaration(),
         "subscription": ModelDeclaration(
             "campaign",

@@ -124,7 +124,7 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
     fieldsets = (
         (None, {"fields": (("name", "form"), ("organization", "receiver"), "status")}),
         ("Events", {"fields": ("kinds",)}),
-        ("Deliveries", {"fields": (("failures", "failing_since"), "retry_at", "log")}),
+        ("Deliveries", {"fields": (("failures", "failing_since"), ("retry_at", "mean_ms"), "log")}),
         (
             "Record",
             {
@@ -134,8 +134,8 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
         ),
     )
     readonly_fields = (
-        "receiver", "status", "failures", "failing_since", "retry_at", "log", "previous_until",
-        "id", "created_at", "updated_at",
+        "receiver", "status", "failures", "failing_since", "retry_at", "mean_ms", "log",
+        "previous_until", "id", "created_at", "updated_at",
     )  # fmt: skip
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -349,7 +349,7 @@ class DeliveryAdmin(ChangesSubscriptions, ReadOnlyAdmin):
         icon="replay",
     )
     def redeliver(self, request: HttpRequest, delivery: Delivery, form: Any) -> Message:
-        delivery.redeliver()
+        delivery.redeliver(by_operator=True)
         return messages.SUCCESS, "The event is sent again within seconds."
 
     @bulk_action(
@@ -358,4 +358,4 @@ class DeliveryAdmin(ChangesSubscriptions, ReadOnlyAdmin):
         permission="edit",
     )
     def redeliver_selected(self, request: HttpRequest, delivery: Delivery) -> None:
-        delivery.redeliver()
+        delivery.redeliver(by_operator=True)

@@ -29,6 +29,7 @@ from config.console.forms import ConsoleForm
 from config.console.unfold import SelectWidget, TextareaWidget, display
 from config.secrets import DecryptionFailed
 
+_DELIVERY = ("status", "sent", "skipped", "served_until", "mean_ms", "last_error")
 _RECEIVER: Final = ("url", "method", "headers")
 _STATES: Final = {"delivering": "success", "failing": "danger", "off": "warning"}
 
@@ -172,15 +173,14 @@ class DestinationAdmin(SubjectPickers):
     )
     fieldsets = (
         (None, {"fields": (("name", "kind"), ("organization", "workspace"), "is_enabled")}),
-        ("Delivery", {"fields": ("status", "sent", "skipped", "served_until", "last_error")}),
+        ("Delivery", {"fields": _DELIVERY}),
         ("Receiver", {"fields": _RECEIVER}),
         ("Content", {"fields": _CONTENT}),
         ("Selection", {"fields": (*_SELECTION, "api_key_hashes")}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = (
-        "organization", "status", "sent", "skipped", "served_until", "last_error", "id",
-        "created_at", "updated_at",
+        "organization", *_DELIVERY, "id", "created_at", "updated_at",
     )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> Any:
@@ -235,6 +235,10 @@ class DestinationAdmin(SubjectPickers):
     @display(description="Served until")
     def served_until(self, destination: BroadcastDestination) -> Any:
         return destination.progress.cursor_at
+
+    @display(description="Mean duration")
+    def mean_ms(self, destination: BroadcastDestination) -> str:
+        return f"{destination.progress.mean_ms:,} ms"
 
     @display(description="Last error")
     def last_error(self, destination: BroadcastDestination) -> str:

@@ -26,6 +26,14 @@ MOST_IN_A_BATCH: Final = 200
 """The generations that one request to a receiver has at most."""
 
 
+SLOW_MS: Final = 2_000
+
+
+def is_slow(failures: int, mean_ms: int) -> bool:
+    """Returns whether a destination fails, or its requests take long even if they succeed."""
+    return failures > 0 or mean_ms > SLOW_MS
+
+
 class DestinationNotFound(NotFound):
     message = "The destination does not exist."
 
@@ -271,6 +279,12 @@ class BroadcastProgress(models.Model):
     succeeded_at = models.DateTimeField(null=True)
     sent = models.BigIntegerField(default=0)
     skipped = models.BigIntegerField(default=0, help_text="Generations that were given up.")
+    mean_ms = models.PositiveIntegerField(
+        "mean duration",
+        default=0,
+        db_default=0,
+        help_text="Milliseconds that a request takes on average; the last ones count most.",
+    )
 
     # The values after a restart.
     _HEALTHY: ClassVar[dict[str, Any]] = {
@@ -288,6 +302,14 @@ class BroadcastProgress(models.Model):
     def state(self) -> str:
         """``failing`` while the last request failed, else ``delivering``."""
         return "failing" if self.failures else "delivering"
+
+    @property
+    def is_slow(self) -> bool:
+        return is_slow(self.failures, self.mean_ms)
+
+    def next_mean(self, duration_ms: int) -> int:
+        """Returns the mean duration after one more request, which counts for a quarter of it."""
+        return (self.mean_ms * 3 + duration_ms) // 4
 
     def forget_failures(self) -> None:
         """Resets the failures, so that the next request begins at once."""

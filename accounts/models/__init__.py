@@ -56,6 +56,7 @@ from accounts.models.workspaces import (
 )
 
 # Django finds the models of this app in this package only.
+from accounts.webhooks.manual import ManualSends
 from accounts.webhooks.models import Delivery, Subscription
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "KeyGuardrails",
     "LimitOwner",
     "LimitReset",
+    "ManualSends",
     "Member",
     "MemberAssignment",
     "MemberNotFound",

@@ -124,11 +124,14 @@ class WebhookViewSet(ListModelMixin, OrganizationViewSet):
         operation_id="testWebhook",
         request=None,
         responses={202: DeliveryResponseSerializer},
-        extensions=errors(404, 409),
+        extensions=errors(404, 409, 429),
     )
     @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: str) -> Response:
-        """Sends an event of the kind `webhook.test` soon; its delivery tells what came of it."""
+        """Sends an event of the kind `webhook.test` soon; its delivery tells what came of it.
+
+        An organization may send 60 tests and redeliveries a minute.
+        """
         return _respond_with(self.get_object().send_test())
 
     @extend_schema(
@@ -147,11 +150,14 @@ class WebhookViewSet(ListModelMixin, OrganizationViewSet):
         parameters=[_DELIVERY],
         request=None,
         responses={202: DeliveryResponseSerializer},
-        extensions=errors(404, 409),
+        extensions=errors(404, 409, 429),
     )
     @action(detail=True, methods=["post"], url_path=r"deliveries/(?P<delivery>[^/]+)/redeliver")
     def redeliver(self, request: Request, pk: str, delivery: str) -> Response:
-        """Sends an event again soon, with the same `webhook-id`, whatever came of it before."""
+        """Sends an event again soon, with the same `webhook-id`, whatever came of it before.
+
+        An organization may send 60 tests and redeliveries a minute.
+        """
         rows = self.get_object().deliveries.select_related("event", "subscription")
         found: Delivery | None = rows.filter(pk=parse_uuid(delivery)).first()
         if found is None:

@@ -2,8 +2,9 @@
 
 A delivery is claimed for the length of a lease by the database's clock, sent by a thread, and its
 result is stored afterwards: a process that is killed loses none, and may send one twice. Receivers
-are bulkheads. At most a few attempts run for one organization and for one host, and receivers that
-fail share places of their own, so that one that hangs delays nobody else's events.
+are bulkheads. At most a few attempts run for one organization, for one host and for the mail
+server. Receivers that fail or are slow share half of the places, so that they delay nobody else's
+events, even if they belong to many organizations and take everything in the end.
 """
 
 from __future__ import annotations
@@ -48,14 +49,19 @@ _DISABLED_AFTER: Final = timedelta(days=5)
 # An attempt takes ten seconds at most, but a slow mail server may take them for each of its steps.
 _LEASE_SECONDS: Final = 120
 _PLACES: Final = 32
-_PLACES_OF_FAILING: Final = 16
+_PLACES_OF_SLOW: Final = 16
 _OF_AN_ORGANIZATION: Final = 4
 _OF_A_HOST: Final = 12
-_OF_A_FAILING_HOST: Final = 4
+_OF_A_SLOW_HOST: Final = 4
 _OF_A_SUBSCRIPTION: Final = 2
+# A receiver whose attempts take longer on average is slow, whether they fail or not.
+_SLOW_MS: Final = 2_000
+# A smaller change of the average is not stored: successes of a quick receiver write nothing of it.
+_STORED_CHANGE_MS: Final = 50
 # After this time a run takes nothing new, so that the lease of the duty records its success.
 _RUN_SECONDS: Final = 120.0
 _BATCH: Final = 5_000
+_FOUND: Final = 1_000
 
 # The subscriptions with pending deliveries are found by steps in the index: the cost depends on
 # their number, not on the number of deliveries that wait for one of them.
@@ -71,7 +77,7 @@ WITH RECURSIVE waiting AS (
             ORDER BY d.subscription_id LIMIT 1)
     FROM waiting w WHERE w.subscription_id IS NOT NULL
 )
-SELECT d.id, s.id, s.organization_id, s.url, s.failures > 0
+SELECT d.id, s.id, s.organization_id, s.url, s.failures > 0 OR s.mean_ms > %(slow)s AS is_slow
 FROM waiting w
 JOIN accounts_subscription s ON s.id = w.subscription_id
 LEFT JOIN accounts_organization o ON o.id = s.organization_id
@@ -82,7 +88,8 @@ CROSS JOIN LATERAL (
 ) d
 WHERE NOT s.disabled AND (s.retry_at IS NULL OR s.retry_at <= {now})
     AND (o.id IS NULL OR o.residence = 'here')
-ORDER BY s.failures > 0, d.next_attempt_at
+    AND (o.id IS NULL OR o.id <> ALL(%(full)s::uuid[]))
+ORDER BY is_slow, d.next_attempt_at
 LIMIT %(limit)s
 """.replace("{now}", _NOW)
 _CLAIM: Final = """
@@ -115,9 +122,12 @@ UPDATE accounts_subscription s SET
     failures = CASE WHEN %(failed)s THEN s.failures + 1 ELSE 0 END,
     failing_since = CASE WHEN %(failed)s THEN coalesce(s.failing_since, {now}) END,
     retry_at = CASE WHEN %(failed)s THEN
-        {now} + make_interval(secs => least(2 ^ least(s.failures + 1, 20), %(longest)s)) END
+        {now} + make_interval(secs => least(2 ^ least(s.failures + 1, 20), %(longest)s)) END,
+    mean_ms = (s.mean_ms * 3 + %(duration)s) / 4
 FROM ended
-WHERE s.id = ended.subscription_id AND (%(failed)s OR s.failures > 0)
+WHERE s.id = ended.subscription_id AND (
+    %(failed)s OR s.failures > 0 OR abs(%(duration)s - s.mean_ms) / 4 >= %(change)s
+)
 RETURNING s.failing_since
 """.replace("{now}", _NOW)
 
@@ -129,21 +139,22 @@ class _Due(NamedTuple):
     subscription: UUID
     organization: UUID | None
     url: str
-    is_failing: bool
+    is_slow: bool
 
     def places(self) -> Iterator[tuple[Any, int]]:
         """Yields the bulkheads that the attempt takes a place in, with the size of each."""
         yield "all", _PLACES
-        if self.is_failing:
-            yield "failing", _PLACES_OF_FAILING
-        yield ("subscription", self.subscription), 1 if self.is_failing else _OF_A_SUBSCRIPTION
+        if self.is_slow:
+            yield "slow", _PLACES_OF_SLOW
+        yield ("subscription", self.subscription), 1 if self.is_slow else _OF_A_SUBSCRIPTION
         if self.organization is not None:
             yield ("organization", self.organization), _OF_AN_ORGANIZATION
-        if host := urlsplit(self.url).hostname:
-            # Many organizations may have the same host, for instance that of a chat.
-            yield ("host", host), _OF_A_HOST
-            if self.is_failing:
-                yield ("failing host", host), _OF_A_FAILING_HOST
+        # Many organizations may have the same host, for instance that of a chat. All mails have
+        # the same one: the mail server of the settings.
+        host = urlsplit(self.url).hostname
+        yield ("host", host), _OF_A_HOST
+        if self.is_slow:
+            yield ("slow host", host), _OF_A_SLOW_HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +218,7 @@ def _claim(taken: Counter[Any]) -> Iterator[tuple[Attempt, _Running]]:
     """Claims due deliveries as far as there are places; yields an attempt for each."""
     if taken["all"] >= _PLACES:
         return
-    with connection.cursor() as cursor:
-        cursor.execute(_FIND_DUE, {"each": _OF_A_SUBSCRIPTION, "limit": 1_000})
-        found = [_Due(*row) for row in cursor.fetchall()]
-    chosen: dict[UUID, _Due] = {}
-    for due in found:
-        places = list(due.places())
-        if all(taken[key] < most for key, most in places):
-            taken.update(key for key, _ in places)
-            chosen[due.id] = due
+    chosen = _choose(_find_due(taken), taken)
     if not chosen:
         return
     with connection.cursor() as cursor:
@@ -241,6 +244,44 @@ def _claim(taken: Counter[Any]) -> Iterator[tuple[Attempt, _Running]]:
         except DecryptionFailed:
             taken.subtract(key for key, _ in due.places())
             _store(place, Outcome("None of CREDENTIAL_KEYS decrypts the secret of the webhook."))
+
+
+def _find_due(taken: Counter[Any]) -> list[_Due]:
+    """Returns deliveries that are due, but those of organizations that have all of their places.
+
+    The statement leaves those out, so that their backlog does not fill what it returns.
+    """
+    full = [
+        key[1]
+        for key, count in taken.items()
+        if key[0] == "organization" and count >= _OF_AN_ORGANIZATION
+    ]
+    values: dict[str, Any] = {
+        "each": _OF_A_SUBSCRIPTION,
+        "slow": _SLOW_MS,
+        "full": full,
+        "limit": _FOUND,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_FIND_DUE, values)
+        return [_Due(*row) for row in cursor.fetchall()]
+
+
+def _choose(found: Sequence[_Due], taken: Counter[Any]) -> dict[UUID, _Due]:
+    """Takes places for deliveries as long as there are any; returns these by their ids.
+
+    No owner gets its second place before each of the others has had its first.
+    """
+    chosen: dict[UUID, _Due] = {}
+    for share in range(1, _OF_AN_ORGANIZATION + 1):
+        for due in found:
+            if due.id in chosen or taken["organization", due.organization] >= share:
+                continue
+            places = list(due.places())
+            if all(taken[key] < most for key, most in places):
+                taken.update(key for key, _ in places)
+                chosen[due.id] = due
+    return chosen
 
 
 def _prepare(subscription: Subscription, event: Event, names: Mapping[UUID, str]) -> Attempt:
@@ -281,6 +322,7 @@ def _store(place: _Running, outcome: Outcome) -> None:
         "pause": pause,
         "failed": failed,
         "longest": _LONGEST_PAUSE,
+        "change": _STORED_CHANGE_MS,
     }
     with connection.cursor() as cursor:
         cursor.execute(_STORE, values)

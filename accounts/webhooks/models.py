@@ -20,6 +20,7 @@ from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.webhooks import signing
+from accounts.webhooks.manual import count_send
 from config import secrets
 from config.api.errors import Conflict, NotFound, Unprocessable
 from config.apps import event_kinds
@@ -114,7 +115,7 @@ class SubscriptionManager(models.Manager.from_queryset(SubscriptionQuerySet)):  
         row.require_kinds(kinds)
         secret = None
         if form == Subscription.Form.EMAIL:
-            row.require_address()
+            _require_address(row)
         else:
             row.seal_url(_canonical_url(url))
             if form == Subscription.Form.WEBHOOK:
@@ -176,6 +177,11 @@ class Subscription(BaseModel):
         null=True, editable=False, help_text="Nothing is sent before, because attempts failed."
     )
 
+    mean_ms = models.PositiveIntegerField(
+        "mean duration", default=0, db_default=0, editable=False,
+        help_text="Milliseconds that an attempt takes on average; the last ones count most.",
+    )  # fmt: skip
+
     objects = SubscriptionManager()
 
     class Meta:
@@ -202,7 +208,7 @@ class Subscription(BaseModel):
             ),
             Audit(
                 masked=("sealed", "previous"),
-                ignored=("failures", "failing_since", "retry_at"),
+                ignored=("failures", "failing_since", "retry_at", "mean_ms"),
             ),
         ]
 
@@ -235,15 +241,6 @@ class Subscription(BaseModel):
             raise refusal("events", f"{unknown[0][:64]} is no kind of event. Kinds: {listed}.")
         if kinds is not None and not list(kinds):
             raise refusal("events", "Name at least one kind, or null for all.")
-
-    def require_address(self) -> None:
-        """Raises :class:`InvalidRequest` unless the mail has one receiver of its owner."""
-        if (self.member is None) != (self.organization_id is None) or (
-            self.member is not None and self.member.organization_id != self.organization_id
-        ):
-            raise refusal("member", "Mail of an organization goes to one of its members.")
-        if self.member is None and not self.email:
-            raise refusal("email", "Is required for mail to operators.")
 
     def seal_url(self, url: str) -> None:
         """Stores a checked URL; the caller saves the row."""
@@ -351,8 +348,11 @@ class Subscription(BaseModel):
         return delivery
 
     def send_test(self) -> Delivery:
-        """Sends an event of the kind ``webhook.test`` soon, whatever kinds were chosen."""
-        return self.send("webhook.test", {"id": str(self.pk)})
+        """Sends ``webhook.test`` soon; raises as :meth:`send` does, and :class:`TooManySends`."""
+        with transaction.atomic():
+            delivery = self.send("webhook.test", {"id": str(self.pk)})
+            count_send(self.organization_id)
+        return delivery
 
     def rewrap(self) -> bool:
         """Encrypts the secrets with the first credential key; returns whether the row changed.
@@ -487,10 +487,11 @@ class Delivery(models.Model):
     def __str__(self) -> str:
         return f"{self.status} {self.pk}"
 
-    def redeliver(self) -> None:
+    def redeliver(self, *, by_operator: bool = False) -> None:
         """ANY → PENDING. Sends the event again soon, with the same ``webhook-id``.
 
-        Raises :class:`SubscriptionDisabled`, and :class:`DeliveryNotFound` when it was deleted.
+        Raises :class:`SubscriptionDisabled`, :class:`DeliveryNotFound` when it was deleted, and
+        :class:`TooManySends`, but not for an operator, who sends many again after an outage.
         """
         with transaction.atomic():
             self.subscription._lock_present()
@@ -507,6 +508,18 @@ class Delivery(models.Model):
             if self.subscription.retry_at is not None:
                 self.subscription.retry_at = None
                 self.subscription.save_fields("retry_at")
+            if not by_operator:
+                count_send(self.organization_id)
+
+
+def _require_address(row: Subscription) -> None:
+    """Raises :class:`InvalidRequest` unless the mail has one receiver of its owner."""
+    if (row.member is None) != (row.organization_id is None) or (
+        row.member is not None and row.member.organization_id != row.organization_id
+    ):
+        raise refusal("member", "Mail of an organization goes to one of its members.")
+    if row.member is None and not row.email:
+        raise refusal("email", "Is required for mail to operators.")
 
 
 def _canonical_url(text: str) -> str:

@@ -26,7 +26,7 @@ _FIRST_RETRY_SECONDS: Final = 5.0
 _LAST_RETRY_SECONDS: Final = 600.0
 
 
-def store_success(page: Page, rejected: int = 0) -> bool:
+def store_success(page: Page, rejected: int = 0, *, duration_ms: int = 0) -> bool:
     """Moves the cursor behind a page that was taken, or of which nothing was to be sent.
 
     ``rejected`` spans of it were refused for good. Returns whether the cursor was where it had
@@ -44,6 +44,7 @@ def store_success(page: Page, rejected: int = 0) -> bool:
             "batch": min(page.destination.progress.batch * 2, MOST_IN_A_BATCH),
             "sent": F("sent") + sent,
             "skipped": F("skipped") + rejected,
+            "mean_ms": page.destination.progress.next_mean(duration_ms),
         }
     if not _store(page, changes, has_ended=True):
         return False
@@ -75,6 +76,7 @@ def store_failure(page: Page, answer: Answer, now: datetime) -> None:
         "failing_since": Coalesce(F("failing_since"), Now()),
         "retry_at": Now() + timedelta(seconds=_pause(failures, answer)),
         "last_error": answer.error[:255],
+        "mean_ms": progress.next_mean(answer.duration_ms),
     }
     if answer.is_body_refused:
         changes["batch"] = max(len(page.generations) // 2, 1)

@@ -18,6 +18,7 @@ from django.db import connection
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from accounts.destinations.models import is_slow
 from accounts.destinations.rules import Facts, Test, compile_rules
 from accounts.models import BroadcastDestination, Residence
 from catalog.pricing import NANO
@@ -49,7 +50,7 @@ class Due(NamedTuple):
 
     pk: UUID
     organization_id: UUID
-    is_failing: bool
+    is_slow: bool
 
 
 @dataclass(slots=True)
@@ -87,9 +88,12 @@ def find_due() -> list[Due]:
         .filter(organization__residence=Residence.HERE)
         .filter(Q(progress__retry_at=None) | Q(progress__retry_at__lte=Now()))
         .order_by(F("progress__succeeded_at").asc(nulls_first=True), "pk")
-        .values_list("pk", "organization_id", "progress__failures")
+        .values_list("pk", "organization_id", "progress__failures", "progress__mean_ms")
     )
-    return [Due(pk, organization_id, failures > 0) for pk, organization_id, failures in rows]
+    return [
+        Due(pk, organization_id, is_slow(failures, mean_ms))
+        for pk, organization_id, failures, mean_ms in rows
+    ]
 
 
 def load_destination(pk: UUID) -> BroadcastDestination | None:

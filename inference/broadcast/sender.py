@@ -1,10 +1,11 @@
 """The duty that serves broadcast destinations; at least once, in the order of admission.
 
 One thread reads the database and stores results; a thread for each request waits for its receiver.
-An organization has at most two requests at a time, and destinations that fail at most half of all,
-so no receiver delays what another organization is sent. Neither does the reading: of the
-destinations of an organization, two at most are read before the others get their turn. A request
-that is still open when the duty ends is collected by its next run.
+An organization has at most two requests at a time. Destinations that fail or are slow have at most
+half of all, so no receiver delays what another organization is sent, even if receivers of many
+organizations take everything in the end. Neither does the reading: of the destinations of an
+organization, two at most are read before the others get their turn. A request that is still open
+when the duty ends is collected by its next run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from inference.broadcast.transport import Answer
 logger = logging.getLogger("causeway.broadcast")
 
 _MOST: Final = 16
-_MOST_FAILING: Final = _MOST // 2
+_MOST_SLOW: Final = _MOST // 2
 _MOST_OF_AN_ORGANIZATION: Final = 2
 _RUN_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 2.0
@@ -91,12 +92,12 @@ class Broadcaster:
         """Returns whether a request to a destination may begin now."""
         pages = self._open.values()
         own = [page for page in pages if page.destination.organization_id == due.organization_id]
-        failing = sum(page.destination.progress.failures > 0 for page in pages)
+        slow = sum(page.destination.progress.is_slow for page in pages)
         return (
             due.pk not in self._open
             and self._resting.get(due.pk, 0.0) <= time.monotonic()
             and len(own) < _MOST_OF_AN_ORGANIZATION
-            and (not due.is_failing or failing < _MOST_FAILING)
+            and (not due.is_slow or slow < _MOST_SLOW)
         )
 
     def _serve(self, due: Due, now: datetime, horizon: datetime) -> bool:
@@ -158,7 +159,7 @@ class Broadcaster:
             self._open.pop(page.destination.pk, None)
             if answer.is_taken:
                 rejected = min(answer.rejected, len(page.generations))
-                if progress.store_success(page, rejected):
+                if progress.store_success(page, rejected, duration_ms=answer.duration_ms):
                     sent += len(page.generations) - rejected
             else:
                 progress.store_failure(page, answer, find_horizon()[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ class Answer:
     rejected: int = 0
     retry_after: float = 0.0
     is_body_refused: bool = False
+    duration_ms: int = 0
 
     @property
     def is_taken(self) -> bool:
@@ -39,7 +41,13 @@ class Answer:
 
 
 def send(receiver: Receiver, body: bytes) -> Answer:
-    """Sends a body and returns what became of it; never raises."""
+    """Sends a body and returns what became of it, and how long it took; never raises."""
+    began = time.monotonic()
+    answer = _exchange(receiver, body)
+    return replace(answer, duration_ms=round((time.monotonic() - began) * 1000))
+
+
+def _exchange(receiver: Receiver, body: bytes) -> Answer:
     headers = {**receiver.headers, "Content-Type": "application/json"}
     request = OutboundRequest(receiver.method, receiver.url, headers, body)
     policy = replace(settings.EGRESS_POLICY, max_response_bytes=_MAX_ANSWER)

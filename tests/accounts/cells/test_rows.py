@@ -41,6 +41,7 @@ KEPT_OTHERWISE: Final = {
     "accounts_broadcastprogress": "the sender follows what has ended",
     "accounts_broadcastwait": "the sender follows what has ended",
     "accounts_delivery": "a receiver may get an event twice, from each of both cells",
+    "accounts_manualsends": "the count of a minute, after which it says nothing",
     "accounts_keydigest": "a key gets its digests with itself",
     "billing_account": "the ledger holds the organization",
     "billing_arrival": "made by a move alone, which carries its sums",

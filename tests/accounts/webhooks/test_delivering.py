@@ -197,6 +197,113 @@ def test_a_receiver_that_hangs_delays_no_other(
     assert len(results()) == 80
 
 
+def test_slow_receivers_of_many_organizations_delay_no_other(
+    tell: Tell,
+    subscribe: Subscribe,
+    receiver: Receiver,
+    results: Results,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two organizations could take all four places; their receivers take everything in the end."""
+    monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 60.0)
+    monkeypatch.setattr(delivering, "_PLACES", 4)
+    monkeypatch.setattr(delivering, "_PLACES_OF_SLOW", 2)
+    released = threading.Event()
+    open_at_once: list[int] = []
+
+    def hang(line: socket.socket, head: bytes, body: bytes) -> bool:
+        released.wait(60)
+        return TAKEN(line, head, body)
+
+    def count(line: socket.socket, head: bytes, body: bytes) -> bool:
+        open_at_once.append(slow.server.connections)
+        if len(open_at_once) == 6:
+            released.set()
+        return TAKEN(line, head, body)
+
+    receiver.answer(count)
+    with run_receiver(hang) as slow:
+        for name in ("Second", "Third"):
+            tenant = factories.make_tenant(name)
+            for _ in range(4):
+                subscribe(slow.url, organization=tenant.organization)
+            record_event("key.created", organization=tenant.organization.pk, data=KEY)
+        Subscription.objects.update(mean_ms=5_000)
+        subscribe(receiver.url)
+        for name in ("Second", "Third"):
+            owner = Organization.objects.get(name=name)
+            record_event("key.created", organization=owner.pk, data=KEY)
+        for number in range(6):
+            tell(str(number))
+        deliver_events()
+        assert released.is_set()
+    assert max(open_at_once) <= 2
+    assert [status for status, _, _ in results()] == ["delivered"] * 14
+
+
+def test_a_receiver_is_slow_by_its_last_attempts(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver
+) -> None:
+    subscription, _ = subscribe(receiver.url)
+    means = []
+    for duration in (9_000, 9_000, 100, 9_000, 100, 100, 100, 100):
+        tell()
+        delivering.dispatch_events()
+        [(_, place)] = list(delivering._claim(delivering.Counter()))
+        delivering._store(place, sending.Outcome(status=200, duration_ms=duration))
+        subscription.refresh_from_db()
+        means.append(subscription.mean_ms)
+    assert means == [2_250, 3_937, 2_977, 4_482, 3_386, 2_564, 1_948, 1_486]
+    tell()
+    delivering.dispatch_events()
+    for mean, is_slow in ((2_000, False), (2_001, True)):
+        Subscription.objects.update(mean_ms=mean)
+        [due] = delivering._find_due(delivering.Counter())
+        assert due.is_slow is is_slow
+
+
+def test_places_are_given_in_turn_and_a_full_organization_hides_no_other(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, tenant: Tenant,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for _ in range(4):
+        subscribe(receiver.url)
+    other = factories.make_tenant("Other")
+    subscribe(receiver.url, organization=other.organization)
+    for _ in range(3):
+        tell()
+    record_event("key.created", organization=other.organization.pk, data=KEY)
+    delivering.dispatch_events()
+    earlier = timezone.now() - timedelta(minutes=1)
+    Delivery.objects.filter(organization=tenant.organization).update(next_attempt_at=earlier)
+    taken: Any = delivering.Counter()
+    found = delivering._find_due(taken)
+    owners = [due.organization for due in found]
+    assert owners == [tenant.organization.pk] * 8 + [other.organization.pk]
+    monkeypatch.setattr(delivering, "_PLACES", 2)
+    chosen = delivering._choose(found, taken)
+    assert {due.organization for due in chosen.values()} == set(owners)
+
+    monkeypatch.setattr(delivering, "_FOUND", 1)
+    taken["organization", tenant.organization.pk] = 4
+    [due] = delivering._find_due(taken)
+    assert due.organization == other.organization.pk
+
+
+def test_mails_wait_for_one_mail_server_and_leave_places_for_webhooks(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, tenant: Tenant
+) -> None:
+    """Receivers of the operators have no bulkhead of an organization."""
+    for number in range(14):
+        subscribe("", organization=None, form="email", email=f"op{number}@example.com")
+    subscribe(receiver.url)
+    tell()
+    delivering.dispatch_events()
+    taken: Any = delivering.Counter()
+    chosen = delivering._choose(delivering._find_due(taken), taken)
+    assert sorted(due.url != "" for due in chosen.values()) == [False] * 12 + [True]
+
+
 def test_attempts_end_after_days_and_can_be_repeated_by_hand(
     subscribe: Subscribe, tell: Tell, receiver: Receiver, later: Later, results: Results
 ) -> None:

@@ -24,7 +24,10 @@ from accounts.models import (
 from config.clocks.clock import clock
 from inference.broadcast import sender, transport
 from inference.broadcast.metrics import BroadcastCollector
+from inference.broadcast.progress import store_failure, store_success
+from inference.broadcast.reading import Page, load_destination
 from inference.broadcast.sender import Broadcaster
+from inference.broadcast.transport import Answer
 from inference.models import Generation
 from tests.support import factories
 from tests.support.broadcast.destinations import (
@@ -257,6 +260,57 @@ def test_a_receiver_that_hangs_delays_no_other_tenant(
     # No more than two of one organization were open at a time.
     assert len(hanging.heads) == 3
     assert {progress_of(destination).failures for destination in destinations} == {0}
+
+
+def test_slow_receivers_of_many_tenants_delay_no_other(
+    make_receiver: Callable[[], TraceReceiver],
+    tenant: Tenant,
+    broadcaster: Broadcaster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two tenants could take all four requests; their receivers take everything in the end."""
+    monkeypatch.setattr(sender, "_MOST", 4)
+    monkeypatch.setattr(sender, "_MOST_SLOW", 2)
+    slow, quick = make_receiver(), make_receiver()
+    for stranger in (factories.make_tenant(), factories.make_tenant()):
+        for _ in range(2):
+            broadcast_to(stranger.workspace, slow.url)
+        make_some(stranger, 1)
+    BroadcastProgress.objects.update(mean_ms=5_000)
+    mine = broadcast_to(tenant.workspace, quick.url)
+    BroadcastProgress.objects.filter(pk=mine.pk).update(batch=1, succeeded_at=clock.now())
+    ids = make_some(tenant, 3)
+    slow.gate.clear()
+    open_at_once: list[int] = []
+
+    def answer(line: socket.socket, head: bytes, body: bytes) -> bool:
+        open_at_once.append(slow.server.connections)
+        if len(quick.ids()) == 3:
+            slow.gate.set()
+        return answering(b"{}")(line, head, body)
+
+    quick.scripts = [answer] * 3
+    assert broadcaster.run() == 7
+    assert quick.ids() == ids
+    assert max(open_at_once) <= 2
+    assert set(BroadcastProgress.objects.values_list("failures", flat=True)) == {0}
+
+
+def test_a_destination_is_slow_by_its_last_requests(tenant: Tenant) -> None:
+    destination = broadcast_to(tenant.workspace, "https://otel.example.com/v1/traces")
+    [made] = [make_past_generation(tenant)]
+    means = []
+    for duration in (9_000, 9_000, 100, 9_000, 100, 100, 100, 100):
+        loaded = load_destination(destination.pk)
+        assert loaded is not None
+        store_success(Page(loaded, [made]), duration_ms=duration)
+        means.append(progress_of(destination).mean_ms)
+    assert means == [2_250, 3_937, 2_977, 4_482, 3_386, 2_564, 1_948, 1_486]
+    answer = Answer("The receiver answered with HTTP 500.", "HTTP 500", duration_ms=9_000)
+    loaded = load_destination(destination.pk)
+    assert loaded is not None
+    store_failure(Page(loaded, [made]), answer, clock.now())
+    assert progress_of(destination).mean_ms == 3_364
 
 
 def test_the_destinations_of_one_tenant_are_read_in_turn_with_others(
