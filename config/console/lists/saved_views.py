@@ -1,4 +1,7 @@
-"""Saved views above a list: shown, opened, and changed by the operator whom they belong to."""
+"""Saved views above a list: opened by those who may see them, and changed by their operator alone.
+
+A view is a name for parameters of the list's own address, so it shows what its reader may see.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,14 @@ _PASSING: Final = (AFTER, BEFORE, VIEW, ERROR_FLAG, "p", "_popup", "_to_field")
 
 @dataclass(frozen=True, slots=True)
 class ViewBar:
-    """The views of a list, the one that was asked for, and the filters that can be saved."""
+    """The views of a list, the one that was asked for, and the filters that can be saved.
+
+    ``views`` are the operator's own, and ``shared`` those that other operators share.
+    """
 
     page: str
     views: Sequence[SavedView]
+    shared: Sequence[SavedView]
     asked: SavedView | None
     query: str
 
@@ -43,6 +50,11 @@ class ViewBar:
         return self.asked
 
     @property
+    def own(self) -> SavedView | None:
+        """The view that is open, if the operator may change it."""
+        return self.present if self.present in self.views else None
+
+    @property
     def is_whole(self) -> bool:
         """Whether the list is open without a view, filters and search."""
         return not self.query and self.present is None
@@ -52,13 +64,23 @@ class ViewBar:
         """Each view with the address that opens it, and whether it is open."""
         return [(view, address_of(view), view is self.present) for view in self.views]
 
+    @property
+    def shared_links(self) -> list[tuple[SavedView, str, bool]]:
+        """The same of each view that another operator shares."""
+        return [(view, address_of(view), view is self.present) for view in self.shared]
+
 
 def build_view_bar(request: HttpRequest, page: str) -> ViewBar:
-    """Returns the operator's views of a list; one query."""
-    found = list(SavedView.objects.filter(operator_id=request.user.pk, page=page).order_by("name"))
+    """Returns the views of a list that the operator may open; one query."""
+    own = SavedView.objects.filter(operator_id=request.user.pk, page=page)
+    found = list(
+        (own | SavedView.objects.shared(page)).select_related("operator").order_by("name", "pk")
+    )
     key = request.GET.get(VIEW, "")
     asked = next((view for view in found if str(view.pk) == key), None)
-    return ViewBar(page, found, asked, clean_query(request.GET))
+    mine = [view for view in found if view.operator_id == request.user.pk]
+    others = [view for view in found if view.operator_id != request.user.pk]
+    return ViewBar(page, mine, others, asked, clean_query(request.GET))
 
 
 def _read(query: str) -> dict[str, list[str]]:
@@ -90,10 +112,12 @@ def find_default(request: HttpRequest, bar: ViewBar) -> SavedView | None:
 
 def refuse_view(request: HttpRequest, view: SavedView) -> HttpResponse:
     """Says that a view names a filter that the list does not take, and shows the whole list."""
+    advice = "Choose the filters again and save them under its name, or delete it."
+    if view.operator_id != request.user.pk:
+        advice = f"Ask {view.operator.get_username()}, who shares it, or choose your own filters."
     messages.warning(
         request,
-        f'The view "{view.name}" has a filter that this list does not take any more. Choose the '
-        "filters again and save them under its name, or delete it.",
+        f'The view "{view.name}" has a filter that this list does not take any more. {advice}',
     )
     return HttpResponseRedirect(f"{request.path}?{VIEW}={WHOLE}")
 
@@ -103,7 +127,10 @@ class ViewForm(forms.Form):
 
     page = forms.CharField(max_length=100)
     do = forms.ChoiceField(
-        choices=[(each, each) for each in ("save", "rename", "delete", "default", "undefault")]
+        choices=[
+            (each, each)
+            for each in ("save", "rename", "delete", "default", "undefault", "share", "unshare")
+        ]
     )
     id = forms.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
     name = forms.CharField(required=False, max_length=60)
@@ -125,9 +152,9 @@ class ViewForm(forms.Form):
 
 @require_POST
 def change_views(request: HttpRequest) -> HttpResponse:
-    """Saves, renames, deletes a view of the operator, or makes it the default, and returns to it.
+    """Changes a view of the operator, or saves a new one, and returns to it.
 
-    A view of somebody else does not exist here.
+    A view of somebody else does not exist here, even if it is shared.
     """
     form = ViewForm(request.POST)
     form.is_valid()
@@ -187,6 +214,12 @@ def _change(
     elif given["do"] == "undefault":
         view.unmake_default()
         text = "The list opens without a view."
+    elif given["do"] == "share":
+        view.share()
+        text = f'All operators who may see this list now see the view "{view.name}".'
+    elif given["do"] == "unshare":
+        view.unshare()
+        text = f'Only you see the view "{view.name}" now.'
     else:
         view.delete()
         messages.success(request, f'The view "{view.name}" is deleted.')

@@ -240,8 +240,11 @@ def test_secrets_are_masked(operator: Client, tenant: Tenant) -> None:
         assert hidden not in text
 
 
-# Texts that callers send to models; the audit log keeps none of them.
-PROMPTS = {"accounts.presetversion": {"config", "system_prompt"}}
+# The audit log keeps no texts that callers send to models, and no searches of operators.
+PROMPTS = {
+    "accounts.presetversion": {"config", "system_prompt"},
+    "config.savedview": {"query"},
+}
 
 
 def test_every_secret_column_is_masked(db: None) -> None:

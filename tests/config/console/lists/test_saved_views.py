@@ -12,6 +12,7 @@ from django.test import Client
 
 from accounts.models import Organization
 from config.apps import Role
+from config.audit.entries import AuditEntry
 from config.console.lists import models
 from config.console.lists.models import SavedView, TooManyViews
 from config.console.lists.saved_views import ViewBar
@@ -97,6 +98,111 @@ def test_nobody_sees_or_changes_the_views_of_another(operator: Client, other: Cl
     assert snapshots.everything() == before
     # The same name is free for everybody.
     assert save(other).operator_id != mine.operator_id
+
+
+def test_a_shared_view_is_opened_by_others_and_changed_by_its_operator_alone(
+    operator: Client, other: Client, tenant: Tenant
+) -> None:
+    failed = factories.make_generation(tenant, status="failed")
+    factories.make_generation(tenant)
+    view, private = save(operator), save(operator, "Private")
+    change(operator, "default", id=view.pk)
+    told = operator.get(change(operator, "share", id=view.pk).headers["Location"])
+    assert messages_of(told)[-1] == (
+        'All operators who may see this list now see the view "Failed".'
+    )
+    assert "Failed (default) (shared)</a>" in told.text
+    assert "Stop sharing" in told.text
+
+    # It is no default of others, and they see the private one no more than before.
+    assert other.get(LIST, headers={"Referer": "http://testserver/admin/"}).status_code == 200
+    shown = bar(other)
+    assert (shown.views, shown.shared) == ([], [view])
+    opened = other.get(f"{LIST}{shown.shared_links[0][1]}")
+    assert [row.pk for row in opened.context["cl"].result_list] == [failed.pk]
+    assert "Failed (shared by operator)</a>" in opened.text
+    assert (opened.context["view_bar"].present, opened.context["view_bar"].own) == (view, None)
+    assert "Change this view" not in opened.text
+    assert "Save these filters" in opened.text
+    assert bar(other, f"{QUERY}&view={private.pk}").asked is None
+
+    before = snapshots.everything()
+    for do in ("rename", "delete", "default", "undefault", "share", "unshare"):
+        assert change(other, do, id=view.pk, name="Stolen").status_code == 404
+    assert snapshots.everything() == before
+
+    # A copy is the reader's own.
+    copied = save(other, "Failed")
+    assert (bar(other).views, bar(other).shared) == ([copied], [view])
+    change(operator, "unshare", id=view.pk)
+    assert bar(other).shared == []
+    assert bar(other, f"{QUERY}&view={view.pk}").asked is None
+    change(operator, "share", id=view.pk)
+    change(operator, "delete", id=view.pk)
+    assert bar(other).shared == []
+
+
+def test_a_shared_view_shows_its_reader_nothing_else(operator: Client) -> None:
+    """The list is refused to a role that may not see it, and its filters are those of the list."""
+    roles.update_roles()
+    user = User.objects.create_user("reader", is_staff=True)
+    user.groups.add(Group.objects.get(name=Role.READ_ONLY))
+    reader = Client()
+    reader.force_login(user)
+    view = save(operator)
+    broken = save(operator, "Old", "colour__exact=red")
+    for each in (view, broken):
+        change(operator, "share", id=each.pk)
+    assert bar(reader).shared == [view, broken]
+    refused = reader.get(f"{LIST}?colour__exact=red&view={broken.pk}")
+    [told] = messages_of(reader.get(refused.headers["Location"]))
+    assert told.endswith("Ask operator, who shares it, or choose your own filters.")
+
+    Group.objects.get(name=Role.READ_ONLY).permissions.filter(codename="view_generation").delete()
+    assert reader.get(f"{LIST}?{QUERY}&view={view.pk}").status_code == 403
+    assert change(reader, "share", id=view.pk).status_code == 403
+
+
+def test_the_views_of_a_disabled_operator_are_shared_no_more(
+    operator: Client, other: Client
+) -> None:
+    view = save(operator)
+    change(operator, "share", id=view.pk)
+    User.objects.filter(username="operator").update(is_active=False)
+    assert bar(other).shared == []
+
+
+def test_a_list_has_a_bounded_number_of_shared_views(
+    operator: Client, other: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "MOST_SHARED", 1)
+    theirs = save(other, "Theirs")
+    change(other, "share", id=theirs.pk)
+    change(other, "share", id=theirs.pk)
+    view = save(operator)
+    before = snapshots.everything()
+    refused = operator.get(change(operator, "share", id=view.pk).headers["Location"])
+    assert "must stop sharing a view first" in messages_of(refused)[-1]
+    assert snapshots.everything() == before
+    # Each list has its own number.
+    elsewhere = {"page": "accounts.organization", "query": "", "name": "All"}
+    operator.post("/admin/views/", {"do": "save", **elsewhere})
+    second = SavedView.objects.latest("pk")
+    operator.post("/admin/views/", {"do": "share", **elsewhere, "id": second.pk})
+    second.refresh_from_db()
+    assert second.is_shared
+
+
+def test_sharing_is_in_the_audit_log_without_the_filters(operator: Client) -> None:
+    view = save(operator, query="q=canary-of-a-search")
+    for do in ("share", "default", "unshare", "delete"):
+        change(operator, do, id=view.pk)
+    entries = AuditEntry.objects.filter(kind="config.savedview").order_by("pk")
+    assert [entry.after for entry in entries][1:] == [
+        {"is_shared": True}, {"is_shared": False}, None,
+    ]  # fmt: skip
+    assert {entry.actor for entry in entries} == {"operator operator"}
+    assert "canary-of-a-search" not in str(list(entries.values()))
 
 
 def test_a_view_is_renamed_and_deleted(operator: Client) -> None:
