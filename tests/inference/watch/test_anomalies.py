@@ -24,6 +24,7 @@ from config.console.sign_in import roles
 from inference.models import DailyUsage, HourlySpending, HourlyUsage, UsageDay
 from inference.reports.hours import KEPT_OF_SPENDING, hour_of, roll_up_hours
 from inference.reports.rollups import midnight
+from inference.watch import anomalies
 from inference.watch.anomalies import (
     LEAST_NANO,
     LEAST_SHARE,
@@ -229,6 +230,37 @@ def test_each_organization_is_judged_by_itself(tenant: Tenant) -> None:
     assert [one.name for one in find_anomalies(now=NOW)] == ["Grown", "Acme"]
     assert [one.name for one in find_anomalies(tenant.organization.pk, now=NOW)] == ["Acme"]
     assert find_anomalies(usual.organization.pk, now=NOW) == []
+
+
+def test_high_spending_as_usual_hides_no_rise_of_another(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One day is looked at closely, and it is not that of the organization that spends most."""
+    monkeypatch.setattr(anomalies, "_MOST", 1)
+    large = factories.make_tenant("Large")
+    for one, amount in ((large, 5_000), (tenant, 1)):
+        for week in range(1, 9):
+            day = NOW.date() - 7 * week * DAY
+            spend_day(one, day, amount)
+            spend_hour(one, midnight(day), amount)
+    spend_hour(large, midnight(NOW.date()), 6_000)
+    spend_hour(tenant, midnight(NOW.date()), 30)
+    [found] = find_anomalies(now=NOW)
+    assert (found.name, found.spent_nano, found.usual_nano) == ("Acme", 30 * DOLLAR, 1 * DOLLAR)
+
+
+@pytest.mark.parametrize(("high", "usual"), [(3, 1), (4, None), (5, None)])
+def test_the_quick_look_leaves_out_nothing_unusual(
+    tenant: Tenant, high: int, usual: int | None
+) -> None:
+    """Half of the weeks decide: with four high ones of eight, the median is above the ratio."""
+    for week in range(1, 9):
+        day, amount = NOW.date() - 7 * week * DAY, 100 if week <= high else 1
+        spend_day(tenant, day, amount)
+        spend_hour(tenant, midnight(day), amount)
+    spend_hour(tenant, midnight(NOW.date()), 60)
+    found = [one.usual_nano for one in find_anomalies(now=NOW)]
+    assert found == ([] if usual is None else [usual * DOLLAR])
 
 
 def test_the_sums_are_read_by_one_statement_over_indexes(tenant: Tenant) -> None:
