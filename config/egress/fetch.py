@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Self, cast
+from typing import Any, BinaryIO, Final, Self, cast
 
 import requests
 import urllib3
@@ -31,6 +31,9 @@ from config.egress.errors import (
     UnsendableRequest,
 )
 from config.egress.rules import OutboundRequest
+
+# The same as that of the client of the data plane.
+_HEAD_BYTES: Final = 64 * 1024
 
 Resolve = Callable[[str, int], Sequence[str]]
 
@@ -118,10 +121,47 @@ class _Connector:
         raise ConnectFailed()
 
 
+class _Head:
+    """The stream of an answer while its head is read: refuses a head that is too large.
+
+    The library bounds each line and the number of lines, so that it takes 6 MB, and keeps them
+    several times. Informational responses before the answer count too.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._remaining = _HEAD_BYTES
+
+    def readline(self, size: int = -1) -> bytes:
+        line = self._stream.readline(size)
+        self._remaining -= len(line)
+        if self._remaining < 0:
+            raise http.client.HTTPException("the head is too large")
+        return line
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer whose head is bounded."""
+
+    def begin(self) -> None:
+        stream = self.fp
+        self.fp = cast(Any, _Head(stream))
+        try:
+            super().begin()
+        finally:
+            # It is closed already if there is no body.
+            if not self.isclosed():
+                self.fp = stream
+
+
 class _PinnedHTTP(HTTPConnection):
     """Connects to the checked address; Host, SNI and certificate check use the original name."""
 
     connector: _Connector
+    response_class = _Response
 
     def _new_conn(self) -> socket.socket:
         return self.connector.connect()
@@ -131,6 +171,7 @@ class _PinnedHTTPS(HTTPSConnection):
     """The same as `_PinnedHTTP` with TLS, for which urllib3 has separate classes."""
 
     connector: _Connector
+    response_class = _Response
 
     def _new_conn(self) -> socket.socket:
         return self.connector.connect()

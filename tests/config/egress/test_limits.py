@@ -9,7 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from config.egress import AddressRefused, ConnectFailed, EgressPolicy, TimedOut, TLSFailed, TooLarge
+from config.egress import (
+    AddressRefused,
+    BadResponse,
+    ConnectFailed,
+    EgressPolicy,
+    TimedOut,
+    TLSFailed,
+    TooLarge,
+)
 from config.egress.fetch import fetch
 from tests.support.egress import Client, post, silent, through, through_fetch, to_loopback, upstream
 from tests.support.upstreams.tls import answering, sending, serving
@@ -48,6 +56,41 @@ def test_a_late_answer_times_out(
         client(post(upstream(server)), policy, patience=0.5)
     assert caught.value.phase == (client_phase if client is not through_fetch else "total")
     assert caught.value.public == "The upstream did not answer in time."
+
+
+LINES = b"".join(b"X-%02d: %s\r\n" % (number, b"x" * 990) for number in range(70))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\n" + LINES,
+        b"HTTP/1.1 100 Continue\r\n"
+        + LINES[: 40 * 998]
+        + b"\r\nHTTP/1.1 200 OK\r\n"
+        + LINES[: 40 * 998],
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 3_000,
+    ],
+    ids=["headers", "headers of two answers", "interim answers"],
+)
+def test_fetch_refuses_a_large_head(
+    policy: EgressPolicy, context: ssl.SSLContext, head: bytes
+) -> None:
+    """The library would keep 6 MB of it, several times, for each of the connections."""
+    script = sending(head + b"Content-Length: 0\r\n\r\n")
+    with serving(script, context) as server, pytest.raises(BadResponse):
+        fetch(post(upstream(server)), policy, 30, resolve=to_loopback)
+
+
+def test_fetch_takes_a_head_within_the_limit_and_the_body_after_it(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    """The limit ends with the head: sizes of chunks are lines too."""
+    body = b"1\r\nx\r\n" * 3_000 + b"0\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\n" + LINES[: 60 * 998] + b"Transfer-Encoding: chunked\r\n\r\n"
+    with serving(sending(head + body), context) as server:
+        status, headers, read = fetch(post(upstream(server)), policy, 30, resolve=to_loopback)
+    assert (status, read, headers["X-59"]) == (200, b"x" * 3_000, "x" * 990)
 
 
 @pytest.mark.parametrize(
