@@ -178,17 +178,20 @@ def deliver_events() -> int:
     taken: Counter[Any] = Counter()
     done = 0
     while True:
+        has_more = False
         if time.monotonic() < until:
-            dispatch_events()
+            has_more = dispatch_events()
             for attempt, place in _claim(taken):
                 # A daemon: `work` may end while an attempt runs, and the lease ends by itself.
                 threading.Thread(
                     target=_attempt, args=(attempt, place, results), daemon=True
                 ).start()
         if not taken["all"]:
+            if has_more:
+                continue
             return done
         with suppress(queue.Empty):
-            place, outcome = results.get(timeout=1.0)
+            place, outcome = results.get(timeout=0.0 if has_more else 1.0)
             taken.subtract(key for key, _ in place.due.places())
             try:
                 _store(place, outcome)
@@ -337,7 +340,7 @@ def _store(place: _Running, outcome: Outcome) -> None:
     since = None if found is None else found[0]
     if outcome.is_gone:
         _disable(place.due.subscription, "The receiver answered 410 Gone.")
-    elif since is not None and clock.now() - since > _DISABLED_AFTER:
+    elif since is not None and not outcome.is_ours and clock.now() - since > _DISABLED_AFTER:
         _disable(place.due.subscription, "Every attempt has failed for five days.")
 
 

@@ -32,6 +32,7 @@ from config.events.outbox import Event, first_event_id
 HOURLY: Final = {"webhook": 1_000, "slack": 20, "email": 20}
 _HOUR: Final = timedelta(hours=1)
 _BATCH: Final = 200
+_BATCHES: Final = 5
 
 Subject = tuple[UUID, UUID | None]
 
@@ -45,23 +46,24 @@ def waiting_events() -> QuerySet[Event]:
     return Event.objects.filter(dispatched_at=None).exclude(organization_id__in=elsewhere)
 
 
-def dispatch_events() -> int:
-    """Stores the deliveries of the events that wait; returns the number of events.
+def dispatch_events() -> bool:
+    """Stores the deliveries of events that wait; returns whether more of them may wait.
 
-    A killed process leaves no event half dispatched. Concurrent calls take different events.
+    It ends after a bounded number, so that an organization that makes events without end does not
+    keep what is stored from being sent. A killed process leaves no event half dispatched.
+    Concurrent calls take different events.
     """
-    done = 0
     waiting = waiting_events()
-    while True:
+    for _ in range(_BATCHES):
         with transaction.atomic():
             rows = waiting.order_by("id").select_for_update(skip_locked=True)
             events = list(rows[:_BATCH])
             if not events:
-                return done
+                return False
             Delivery.objects.bulk_create(_find_deliveries(events), ignore_conflicts=True)
             ids = [event.pk for event in events]
             Event.objects.filter(pk__in=ids).update(dispatched_at=clock.now())
-        done += len(events)
+    return True
 
 
 def send_digests() -> int:

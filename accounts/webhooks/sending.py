@@ -26,11 +26,15 @@ GONE: Final = 410
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of an attempt; ``error`` is empty if the receiver has taken the event."""
+    """What came of an attempt; ``error`` is empty if the receiver has taken the event.
+
+    ``is_ours`` says that the mail server of the settings failed, and not the receiver.
+    """
 
     error: str = ""
     status: int | None = None
     duration_ms: int = 0
+    is_ours: bool = False
 
     @property
     def is_gone(self) -> bool:
@@ -75,7 +79,7 @@ class Attempt:
 
     def _send_mail(self) -> Outcome:
         if not settings.EMAIL_HOST:
-            return Outcome("EMAIL_URL is not set, so no mail can be sent.")
+            return Outcome("EMAIL_URL is not set, so no mail can be sent.", is_ours=True)
         subject, text = render_mail(self.message)
         # The same Message-ID in each attempt: mail programs show a repeated mail once.
         identity = f"<{self.message.id}@causeway.{self.address.rpartition('@')[2]}>"
@@ -89,10 +93,10 @@ class Attempt:
         try:
             mail.send()
         except smtplib.SMTPResponseException as exc:
-            return Outcome(f"The mail server answered {exc.smtp_code}.")
+            return Outcome(f"The mail server answered {exc.smtp_code}.", is_ours=True)
         except smtplib.SMTPRecipientsRefused as exc:
             codes = sorted({code for code, _ in exc.recipients.values()})
             return Outcome(f"The mail server refused the address: {codes[0]}.")
         except (smtplib.SMTPException, OSError, ValueError):
-            return Outcome("The mail server could not be reached.")
+            return Outcome("The mail server could not be reached.", is_ours=True)
         return Outcome()

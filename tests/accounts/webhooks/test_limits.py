@@ -79,6 +79,26 @@ def test_one_organizations_storm_hides_no_others_events_from_operators(
     assert any("theirs" in body.decode() for _, body in receiver.messages)
 
 
+def test_events_without_end_do_not_keep_stored_ones_from_being_sent(
+    tenant: Tenant, receiver: Receiver, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While events are dispatched, the organization makes one more, twenty times."""
+    subscribe(receiver, organization=tenant.organization)
+    find_deliveries, claimed = dispatching._find_deliveries, list[bool]()
+
+    def storm(events: Any) -> Any:
+        claimed.append(Delivery.objects.filter(attempts__gt=0).exists())
+        if len(claimed) < 20:
+            tell()
+        return find_deliveries(events)
+
+    monkeypatch.setattr(dispatching, "_find_deliveries", storm)
+    tell()
+    assert deliver_events() == 20
+    most = dispatching._BATCHES
+    assert (claimed[:most], claimed[most]) == ([False] * most, True)
+
+
 def hold(tell: Tell) -> None:
     """Stores so many events that three of them are held back for longer than an hour."""
     for _ in range(HOURLY["slack"] + 3):

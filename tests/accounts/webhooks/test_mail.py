@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from accounts.models import Member
 from accounts.webhooks.delivering import deliver_events
 from accounts.webhooks.models import Subscription
 from config.api.errors import InvalidRequest
+from config.clocks.clock import clock
 from config.events.outbox import Event
 from tests.support import factories
 from tests.support.database.snapshots import everything
@@ -101,6 +103,42 @@ def test_a_server_that_does_not_answer_is_an_attempt(
     tell()
     deliver_events()
     assert results() == [("pending", 1, "The mail server could not be reached.")]
+
+
+def test_a_mail_server_that_is_away_for_days_disables_nobody(
+    tenant: Tenant, member: Member, mailbox: Mailbox, tell: Tell, later: Later, settings: Any
+) -> None:
+    """It is the operator's fault; an address that the server refuses for days is its owner's."""
+    port, settings.EMAIL_PORT = settings.EMAIL_PORT, 1
+    row = subscribe(organization=tenant.organization, member=member)
+    tell()
+    deliver_events()
+    since = clock.now() - timedelta(days=5, minutes=1)
+    Subscription.objects.update(failing_since=since)
+    assert later() == 1
+    row.refresh_from_db()
+    assert (row.disabled, row.failures, row.failing_since) == (False, 2, since)
+
+    settings.EMAIL_PORT = port
+    assert later() == 1
+    row.refresh_from_db()
+    assert (row.disabled, row.failures) == (False, 0)
+    assert len(mailbox.mails) == 1
+
+
+def test_an_address_that_is_refused_for_days_is_disabled(
+    tenant: Tenant, member: Member, mailbox: Mailbox, tell: Tell, later: Later, results: Results
+) -> None:
+    row = subscribe(organization=tenant.organization, member=member)
+    mailbox.unknown = "550 No such user"
+    tell()
+    deliver_events()
+    assert results() == [("pending", 1, "The mail server refused the address: 550.")]
+    Subscription.objects.update(failing_since=clock.now() - timedelta(days=5, minutes=1))
+    assert later() == 1
+    row.refresh_from_db()
+    assert row.disabled
+    assert row.disabled_reason == "Every attempt has failed for five days."
 
 
 def test_a_defect_ends_one_attempt_and_no_other(

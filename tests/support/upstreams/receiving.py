@@ -64,11 +64,23 @@ def _headers(head: bytes) -> dict[str, str]:
 
 @dataclass
 class Mailbox:
-    """What a mail server has received; it refuses with ``refusal`` if that is set."""
+    """What a mail server has received.
+
+    It refuses mails with ``refusal``, and addresses with ``unknown``, if these are set.
+    """
 
     port: int = 0
     refusal: str = ""
+    unknown: str = ""
     mails: list[Message] = field(default_factory=list)
+
+    async def handle_RCPT(  # noqa: N802
+        self, server: Any, session: Any, envelope: Any, address: str, options: Any
+    ) -> str:
+        if self.unknown:
+            return self.unknown
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
         if self.refusal:
