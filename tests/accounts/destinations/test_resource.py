@@ -182,12 +182,71 @@ def test_a_wrong_field_is_refused_by_name_and_changes_nothing(
     assert snapshots.everything() == before
 
 
-def test_a_type_that_is_not_served_is_refused_by_its_name(management: APIClient) -> None:
-    answer = send(management, "POST", PATH, {**BODY, "type": "datadog"})
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": None}, "name"),
+        ({"surprise": 1}, "surprise"),
+        # They stay what they were made with, so the interface does not have them here.
+        ({"type": "webhook"}, "type"),
+        ({"workspace_id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a10"}, "workspace_id"),
+        ({"config": []}, "config"),
+        ({"config": {"url": "https://otel.example"}}, "config.url"),
+        ({"config": {"method": "PUT"}}, "config.method"),
+        ({"config": {"endpoint": "http://otel.example/v1/traces"}}, "config.endpoint"),
+        ({"config": {"endpoint": "https://10.0.0.1/v1/traces"}}, "config.endpoint"),
+        ({"config": {"headers": {"Host": "a"}}}, "config.headers.Host"),
+        ({"enabled": None}, "enabled"),
+        ({"sampling_rate": 0}, "sampling_rate"),
+        ({"sampling_rate": 0.00001}, "sampling_rate"),
+        ({"regions": []}, "regions"),
+        ({"regions": None}, "regions"),
+        ({"regions": ["mars"]}, "regions.0"),
+        ({"api_key_hashes": []}, "api_key_hashes"),
+        ({"api_key_hashes": ["0" * 64]}, "api_key_hashes"),
+        # No prompt and no answer is broadcast, whichever field asks for them.
+        ({"privacy_mode": False}, "privacy_mode"),
+        ({"privacy_mode": None}, "privacy_mode"),
+        ({"filter_rules": {"groups": [{"rules": [{**RULE, "field": "input"}]}]}},
+         "filter_rules.groups[0].rules[0].field"),
+        ({"filter_rules": {"groups": [{"rules": [{**RULE, "field": "output"}]}]}},
+         "filter_rules.groups[0].rules[0].field"),
+        ({"broadcast_generation_cost": "yes"}, "broadcast_generation_cost"),
+        ({"broadcast_generation_cost_allocation": True}, "broadcast_generation_cost_allocation"),
+        ({"broadcast_generation_identity": 1}, "broadcast_generation_identity"),
+        ({"broadcast_generation_request_context": []}, "broadcast_generation_request_context"),
+    ],
+)  # fmt: skip
+def test_a_wrong_change_is_refused_by_name_and_changes_nothing(
+    management: APIClient, tenant: Tenant, change: dict[str, Any], field: str
+) -> None:
+    """The right change beside the wrong one is not made either."""
+    destination = make_destination(tenant.workspace)
+    before = snapshots.everything()
+    body = {"enabled": False, "name": "Renamed", **change}
+    answer = send(management, "PATCH", f"{PATH}/{destination.pk}", body)
+    assert answer.status_code == 400
+    assert [*answer.json()["error"]["metadata"]["fields"]] == [field]
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "arize", "braintrust", "clickhouse", "datadog", "grafana", "langfuse", "langsmith",
+        "newrelic", "opik", "posthog", "ramp", "s3", "sentry", "snowflake", "weave",
+    ],
+)  # fmt: skip
+def test_a_type_that_is_not_served_is_refused_by_its_name(management: APIClient, kind: str) -> None:
+    before = snapshots.everything()
+    answer = send(management, "POST", PATH, {**BODY, "type": kind})
+    assert answer.status_code == 400
     assert answer.json()["error"]["message"] == (
-        "type: This service does not send to datadog. It sends OTLP over HTTP to otel-collector "
+        f"type: This service does not send to {kind}. It sends OTLP over HTTP to otel-collector "
         "and webhook: use one of these if your receiver takes it."
     )
+    assert snapshots.everything() == before
 
 
 def test_a_workspace_has_five_of_a_type_at_most(management: APIClient, tenant: Tenant) -> None:
