@@ -22,6 +22,8 @@ from config.audit.triggers import Audit
 from config.models import BaseModel
 
 MAX_OF_A_TYPE: Final = 5
+MAX_OF_AN_ORGANIZATION: Final = 500
+"""The sender looks at all of them for each request, so an organization has no more."""
 MOST_IN_A_BATCH: Final = 200
 """The generations that one request to a receiver has at most."""
 
@@ -72,6 +74,11 @@ class DestinationManager(models.Manager.from_queryset(DestinationQuerySet)):  # 
             require_workspace(workspace.pk)
             if self.filter(workspace=workspace, kind=kind).count() >= MAX_OF_A_TYPE:
                 raise TooManyDestinations
+            if self.for_organization(workspace.organization_id).count() >= MAX_OF_AN_ORGANIZATION:
+                raise TooManyDestinations(
+                    f"An organization has at most {MAX_OF_AN_ORGANIZATION} destinations. Delete "
+                    "one, or change it."
+                )
             destination: BroadcastDestination = self.model(
                 organization_id=workspace.organization_id,
                 workspace=workspace,

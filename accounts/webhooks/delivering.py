@@ -166,6 +166,51 @@ class _Running:
     form: str
 
 
+class _Attempts:
+    """The attempts of one run: those that a thread makes, the places they take, and their results.
+
+    A thread that has not ended when the lease of its delivery does is given up: a mail server that
+    sends a byte now and then never reaches a time limit, and would keep the run from ending.
+    """
+
+    def __init__(self) -> None:
+        self.taken: Counter[Any] = Counter()
+        self._began: dict[_Running, float] = {}
+        self._results: queue.SimpleQueue[tuple[_Running, Outcome]] = queue.SimpleQueue()
+
+    def begin(self, attempt: Attempt, place: _Running) -> None:
+        """Makes an attempt in a thread."""
+        self._began[place] = time.monotonic()
+        # A daemon: `work` may end while an attempt runs, and the lease ends by itself.
+        threading.Thread(target=_attempt, args=(attempt, place, self._results), daemon=True).start()
+
+    def collect(self, seconds: float) -> bool:
+        """Stores a result that arrives within some seconds; returns whether there was one."""
+        try:
+            place, outcome = self._results.get(timeout=seconds)
+        except queue.Empty:
+            self._give_up()
+            return False
+        self._end(place)
+        try:
+            _store(place, outcome)
+        except DatabaseError as exc:
+            # The lease of the delivery ends and the event is sent again; the others go on.
+            name = type(exc).__name__
+            logger.error("the result of delivery %s is not stored: %s", place.due.id, name)
+        return True
+
+    def _give_up(self) -> None:
+        ended = time.monotonic() - _LEASE_SECONDS
+        for place in [each for each, began in self._began.items() if began <= ended]:
+            logger.error("the attempt of delivery %s does not end", place.due.id)
+            self._end(place)
+
+    def _end(self, place: _Running) -> None:
+        if self._began.pop(place, None) is not None:
+            self.taken.subtract(key for key, _ in place.due.places())
+
+
 def deliver_events() -> int:
     """Dispatches new events and delivers what is due; returns the number of attempts.
 
@@ -174,32 +219,17 @@ def deliver_events() -> int:
     _clear()
     send_digests()
     until = time.monotonic() + _RUN_SECONDS
-    results: queue.SimpleQueue[tuple[_Running, Outcome]] = queue.SimpleQueue()
-    taken: Counter[Any] = Counter()
+    attempts = _Attempts()
     done = 0
     while True:
         has_more = False
         if time.monotonic() < until:
             has_more = dispatch_events()
-            for attempt, place in _claim(taken):
-                # A daemon: `work` may end while an attempt runs, and the lease ends by itself.
-                threading.Thread(
-                    target=_attempt, args=(attempt, place, results), daemon=True
-                ).start()
-        if not taken["all"]:
-            if has_more:
-                continue
+            for attempt, place in _claim(attempts.taken):
+                attempts.begin(attempt, place)
+        if not has_more and not attempts.taken["all"]:
             return done
-        with suppress(queue.Empty):
-            place, outcome = results.get(timeout=0.0 if has_more else 1.0)
-            taken.subtract(key for key, _ in place.due.places())
-            try:
-                _store(place, outcome)
-            except DatabaseError as exc:
-                # The lease of the delivery ends and the event is sent again; the others go on.
-                name = type(exc).__name__
-                logger.error("the result of delivery %s is not stored: %s", place.due.id, name)
-            done += 1
+        done += attempts.collect(0.0 if has_more else 1.0)
 
 
 def _attempt(

@@ -262,6 +262,37 @@ def test_a_receiver_is_slow_by_its_last_attempts(
         assert due.is_slow is is_slow
 
 
+def test_an_attempt_that_does_not_end_keeps_no_run_from_ending(
+    subscribe: Subscribe,
+    tell: Tell,
+    receiver: Receiver,
+    results: Results,
+    later: Later,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The receiver answers only after the run, and its late result is not stored."""
+    monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 60.0)
+    released = threading.Event()
+
+    def hang(line: socket.socket, head: bytes, body: bytes) -> bool:
+        released.wait(60)
+        return TAKEN(line, head, body)
+
+    subscribe(receiver.url)
+    receiver.answer(hang)
+    tell()
+    with monkeypatch.context() as patch:
+        patch.setattr(delivering, "_LEASE_SECONDS", 0.1)
+        # It claims once: the lease of the delivery ends as soon.
+        patch.setattr(delivering, "_RUN_SECONDS", 0.1)
+        assert deliver_events() == 0
+    assert results() == [("pending", 1, "")]
+    released.set()
+    receiver.answer(TAKEN)
+    assert later() == 1
+    assert results() == [("delivered", 2, "")]
+
+
 def test_places_are_given_in_turn_and_a_full_organization_hides_no_other(
     subscribe: Subscribe, tell: Tell, receiver: Receiver, tenant: Tenant,
     monkeypatch: pytest.MonkeyPatch,
