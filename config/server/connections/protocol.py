@@ -97,8 +97,9 @@ class HttpProtocol(BoundedParser):
         if self._answered is not None:
             self._answered.disconnect()
         self.flow.resume_writing()
-        # The parser refers to this object.
-        self._parser = None
+        # All of these lead back to this object: without them it is freed at once.
+        self._parser = self._cycle = self._answered = None
+        self._pipeline.clear()
 
     def shutdown(self) -> None:
         """Ends the connection after the requests that have arrived."""

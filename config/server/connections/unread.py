@@ -31,12 +31,11 @@ class Response(Protocol):
 class UnreadWatch:
     """Checks whether the caller of one connection reads what waits for it."""
 
-    __slots__ = ("_checks", "_connection", "_is_over", "_is_watching")
+    __slots__ = ("_checks", "_connection", "_timer")
 
     def __init__(self, connection: Response) -> None:
-        self._connection = connection
-        self._is_watching = False
-        self._is_over = False
+        self._connection: Response | None = connection
+        self._timer: asyncio.TimerHandle | None = None
         self._checks = 0
 
     def begin(self) -> None:
@@ -44,25 +43,29 @@ class UnreadWatch:
         self._checks = 0
 
     def end(self) -> None:
-        """Notes that the connection is lost."""
-        self._is_over = True
+        """Forgets the connection, which is lost and would otherwise be a cycle with its watch."""
+        self._connection = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def look(self) -> None:
         """Starts to check whether the caller reads the rest of its response, if any is left."""
         connection = self._connection
         if (
-            not self._is_watching
-            and not self._is_over
+            connection is not None
+            and self._timer is None
             and connection.transport.get_write_buffer_size()
         ):
-            self._is_watching = True
-            connection.loop.call_later(_STUCK_SECONDS, self._judge, self.count_unread())
+            self._timer = connection.loop.call_later(
+                _STUCK_SECONDS, self._judge, self.count_unread()
+            )
 
     def _judge(self, unread: int) -> None:
         """Closes the connection if the caller has read nothing since ``unread`` was counted."""
-        self._is_watching = False
+        self._timer = None
         connection = self._connection
-        if self._is_over or not connection.transport.get_write_buffer_size():
+        if connection is None or not connection.transport.get_write_buffer_size():
             return
         self._checks += 1
         # A running response to a recognized caller has its own time limits.
@@ -79,8 +82,10 @@ class UnreadWatch:
         """Returns the number of bytes that the caller has not read.
 
         The kernel's buffer counts too: a slow caller drains it for a long time before our own
-        buffer shrinks.
+        buffer shrinks. Nothing is unread on a lost connection.
         """
+        if self._connection is None:
+            return 0
         transport = self._connection.transport
         descriptor = transport.get_extra_info("socket").fileno()
         if descriptor < 0:
