@@ -22,13 +22,13 @@ from config.clocks.leases import LEASE_SECONDS, Lease
 from inference.models import HourlyUsage, Uptime
 from inference.reports.hours import HOUR, hour_of
 from tests.support import factories
-from tests.support.bulkheads.clocks import needs_faketime, shifted
+from tests.support.bulkheads.clocks import needs_compiler, shifted
 from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import MANAGE, Served, environment, manage, serve
 
-pytestmark = [pytest.mark.slow, needs_faketime]
+pytestmark = [pytest.mark.slow, needs_compiler]
 
 HOURS = (2, -2)
 
@@ -40,7 +40,7 @@ def skewed_hosts(django_db_setup: None, django_db_blocker: object) -> Iterator[d
         serve("--workers", "2", **shifted(2)) as ahead,
         serve(**shifted(-2)) as behind,
     ):
-        # The first request to the control plane loads it, which takes long under libfaketime.
+        # The first request to the control plane loads it, which takes long.
         assert requests.get(f"{behind.address}/api/v1/key", timeout=120).status_code == 401
         yield {2: ahead, -2: behind}
 

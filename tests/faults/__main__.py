@@ -50,7 +50,7 @@ from django.db import connection
 
 from inference.models import Journal
 from tests.support import factories
-from tests.support.bulkheads.clocks import find_library, shifted
+from tests.support.bulkheads.clocks import HAS_COMPILER, shifted
 from tests.support.bulkheads.counters import read_counter
 from tests.support.clusters.callers import Callers, examine
 from tests.support.clusters.managers import Managers, Readiness
@@ -184,12 +184,6 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", choices=FAULTS, action="append")
-    parser.add_argument(
-        "--right-clocks",
-        action="store_true",
-        help="leave all clocks right: under libfaketime a sleep of no time, by which psycopg's "
-        "pool waits for a server that is away, is an error",
-    )
     options = parser.parse_args()
     if missing := find_missing("pg_rewind"):
         sys.exit(missing)
@@ -200,8 +194,7 @@ def main() -> None:
             say("only root may mount a small disk: disk_full is left out")
             faults.remove("disk_full")
         site = stack.enter_context(own_site())
-        has_wrong = find_library() is not None and not options.right_clocks
-        skews = [2, 0, -2] if has_wrong else [0, 0, 0]
+        skews = [2, 0, -2] if HAS_COMPILER else [0, 0, 0]
         logs = [
             stack.enter_context(run_service("serve", "--port", str(port), **clock_of(hours))).log
             for port, hours in zip(SERVICES, skews, strict=False)
