@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from config.api.errors import GatewayError, UpstreamError, UpstreamRateLimited, UpstreamRefused
@@ -222,6 +222,48 @@ class _Record:
         ]
 
 
+class _Outbox:
+    """The subjects with buckets that are not exchanged yet; urgent ones leave first.
+
+    ``is_urgent`` tells whether a failure or a pause waits for the next exchange. No call takes
+    longer with more subjects.
+    """
+
+    __slots__ = ("_others", "_urgent", "is_urgent")
+
+    def __init__(self) -> None:
+        self._urgent: dict[uuid.UUID, None] = {}
+        self._others: dict[uuid.UUID, None] = {}
+        self.is_urgent = False
+
+    def add(self, subject: uuid.UUID, *, is_urgent: bool) -> None:
+        """Puts a subject behind the others of its kind, unless it waits already."""
+        if is_urgent:
+            self._others.pop(subject, None)
+            self._urgent[subject] = None
+            self.is_urgent = True
+        elif subject not in self._urgent:
+            self._others[subject] = None
+
+    def remove(self, subject: uuid.UUID) -> None:
+        self._urgent.pop(subject, None)
+        self._others.pop(subject, None)
+
+    def renew(self, subject: uuid.UUID, left: Collection[Bucket]) -> None:
+        """Puts a subject that had its turn behind the others, or removes it if nothing is left."""
+        self.remove(subject)
+        if left:
+            self.add(subject, is_urgent=any(bucket.is_urgent for bucket in left))
+
+    def first(self) -> list[uuid.UUID]:
+        """Returns the subjects of the next exchange, at most ``MOST_SENT``."""
+        return list(islice(chain(self._urgent, self._others), MOST_SENT))
+
+    def note_taken(self, count: int) -> None:
+        """Notes that so many of the first subjects are on their way."""
+        self.is_urgent = len(self._urgent) > count
+
+
 class HealthTable:
     """One worker's knowledge of the health of every subject that any worker called recently.
 
@@ -231,8 +273,9 @@ class HealthTable:
     def __init__(self) -> None:
         # By their last change, the oldest first.
         self._records: dict[uuid.UUID, _Record] = {}
-        # The subjects with buckets that are not exchanged yet.
-        self._pending: dict[uuid.UUID, None] = {}
+        self._outbox = _Outbox()
+        # The subjects whose buckets the last call of `outgoing` returned.
+        self._leaving: list[uuid.UUID] = []
         self._version = 0
         # The endpoints whose streams end without an end mark.
         self._unmarked: set[uuid.UUID] = set()
@@ -261,6 +304,8 @@ class HealthTable:
         number = _bucket(now)
         record, bucket = self._place(subject, now)
         record.is_shared = record.is_shared or not is_well
+        if record.is_shared:
+            self._outbox.add(subject, is_urgent=outcome is not AttemptOutcome.SUCCESS)
         if outcome is AttemptOutcome.SUCCESS:
             bucket.successes += 1
             if record.opened_at is not None:
@@ -291,6 +336,7 @@ class HealthTable:
         record.is_shared = True
         record.computed_at = -math.inf
         bucket.retry_at = max(bucket.retry_at, now + _bound_pause(seconds))
+        self._outbox.add(subject, is_urgent=True)
 
     def measure(
         self,
@@ -303,6 +349,7 @@ class HealthTable:
         """Adds samples of an endpoint: milliseconds to the first token, tokens per second."""
         record, bucket = self._place(endpoint_id, now)
         record.is_shared = True
+        self._outbox.add(endpoint_id, is_urgent=False)
         if latency_ms is not None and len(bucket.latencies) < _SAMPLES:
             bucket.latencies.append(latency_ms)
         if tokens_per_second is not None and len(bucket.speeds) < _SAMPLES:
@@ -349,11 +396,7 @@ class HealthTable:
     @property
     def is_urgent(self) -> bool:
         """Whether a failure or a pause waits for the next exchange."""
-        return any(
-            bucket.is_urgent
-            for subject in self._pending
-            for bucket in self._records[subject].fresh.values()
-        )
+        return self._outbox.is_urgent
 
     def outgoing(self) -> list[Bucket]:
         """Returns buckets that others do not know yet, at most ``MOST_SENT``, urgent ones first.
@@ -362,11 +405,11 @@ class HealthTable:
         failed.
         """
         rows: list[Bucket] = []
-        for subject in list(self._pending):
+        self._leaving = []
+        for subject in self._outbox.first():
             record = self._records[subject]
-            if not record.is_shared:
-                del self._pending[subject]
-                continue
+            if len(rows) + len(record.fresh.keys() | record.sent.keys()) > MOST_SENT:
+                break
             for number, bucket in record.fresh.items():
                 if number in record.sent:
                     record.sent[number].add(bucket)
@@ -374,12 +417,8 @@ class HealthTable:
                     record.sent[number] = bucket
             record.fresh = {}
             rows.extend(record.sent.values())
-        if len(rows) > MOST_SENT:
-            rows.sort(key=lambda bucket: not bucket.is_urgent)
-            for bucket in rows[MOST_SENT:]:
-                record = self._records[bucket.endpoint_id]
-                record.fresh[bucket.bucket] = record.sent.pop(bucket.bucket)
-            del rows[MOST_SENT:]
+            self._leaving.append(subject)
+        self._outbox.note_taken(len(self._leaving))
         return rows
 
     def merge(self, rows: Iterable[Sequence[Any]], now: float, *, has_sent: bool = True) -> None:
@@ -388,13 +427,7 @@ class HealthTable:
         ``has_sent=False`` keeps the buckets that could not be sent, for the next exchange.
         """
         if has_sent:
-            for subject in list(self._pending):
-                record = self._records[subject]
-                record.sent = {}
-                if not record.fresh:
-                    del self._pending[subject]
-                record.computed_at = -math.inf
-                self._touch(subject, record)
+            self._clear_sent()
         for row in rows:
             bucket = Bucket(*row)
             record = self._records.get(bucket.endpoint_id) or _Record()
@@ -403,6 +436,16 @@ class HealthTable:
             record.computed_at = -math.inf
             self._touch(bucket.endpoint_id, record, bucket.bucket)
         self._forget_quiet(now)
+
+    def _clear_sent(self) -> None:
+        leaving, self._leaving = self._leaving, []
+        for subject in leaving:
+            if (record := self._records.get(subject)) is None:
+                continue
+            record.sent = {}
+            record.computed_at = -math.inf
+            self._touch(subject, record)
+            self._outbox.renew(subject, record.fresh.values())
 
     def exchange(
         self, rows: Iterable[Sequence[Any]], since: int, now: float
@@ -419,7 +462,7 @@ class HealthTable:
             record.fresh.setdefault(bucket.bucket, empty).add(bucket)
             record.is_shared = True
             record.computed_at = -math.inf
-            self._pending[bucket.endpoint_id] = None
+            self._outbox.add(bucket.endpoint_id, is_urgent=bucket.is_urgent)
             self._touch(bucket.endpoint_id, record, bucket.bucket)
         changed: list[Bucket] = []
         for record in reversed(self._records.values()):
@@ -456,7 +499,7 @@ class HealthTable:
                 break
             is_open = record.opened_at is not None and now < record.opened_at + _OPEN_SECONDS
             del self._records[subject]
-            self._pending.pop(subject, None)
+            self._outbox.remove(subject)
             if is_open and len(self._records) < _REMEMBERED:
                 self._touch(subject, record)
 
@@ -468,7 +511,6 @@ class HealthTable:
         if bucket is None:
             record.forget(oldest_bucket(now))
             bucket = record.fresh[number] = Bucket(subject, number)
-        self._pending[subject] = None
         self._touch(subject, record, number)
         return record, bucket
 

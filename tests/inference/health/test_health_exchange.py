@@ -202,6 +202,39 @@ def test_an_exchange_sends_a_bounded_number_of_buckets_failures_first() -> None:
     assert table.outgoing() == []
 
 
+def test_steady_traffic_of_some_endpoints_holds_up_no_others() -> None:
+    table, steady = HealthTable(), [uuid.uuid4() for _ in range(MOST_SENT)]
+    for subject in steady:
+        table.record(subject, AttemptOutcome.SUCCESS, now=NOW)
+    table.record(ONE, AttemptOutcome.SUCCESS, now=NOW)
+    sent = table.outgoing()
+    # While the exchange is under way, all of them have traffic again.
+    for subject in steady:
+        table.record(subject, AttemptOutcome.SUCCESS, now=NOW)
+    table.merge([], NOW)
+    sent += table.outgoing()
+    assert ONE in {each.endpoint_id for each in sent}
+    assert len(sent) == 2 * MOST_SENT
+
+
+def test_urgent_news_is_urgent_until_it_is_on_its_way() -> None:
+    table = HealthTable()
+    table.record(ONE, AttemptOutcome.SUCCESS, now=NOW)
+    assert not table.is_urgent
+    failing = [uuid.uuid4() for _ in range(MOST_SENT + 1)]
+    for subject in failing:
+        table.record(subject, AttemptOutcome.FAILURE, now=NOW)
+    assert table.is_urgent
+    table.outgoing()
+    assert table.is_urgent
+    table.merge([], NOW)
+    assert [each.endpoint_id for each in table.outgoing()] == [failing[-1], ONE]
+    assert not table.is_urgent
+    table.record(ONE, AttemptOutcome.FAILURE, now=NOW)
+    table.merge([], NOW)
+    assert table.is_urgent
+
+
 def test_the_workers_of_a_host_share_what_one_of_them_sees(
     transactional_db: None, tmp_path: Path
 ) -> None:
