@@ -1,7 +1,8 @@
 """Measures many slow streams through one worker at the same time: python -m tests.bench.crowd
 
 Each stream gets an event every half second for half a minute. Prints the number of complete
-streams, the memory of a stream, the CPU time of an event and the delay of events.
+streams, the memory of a stream, the CPU time of an event and the delay of events. ``--tls``: the
+provider speaks TLS, as those outside do.
 """
 
 from __future__ import annotations
@@ -11,12 +12,25 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.bench.__main__ import OTHER_CORE, System, causeway, cpu_of, memory_of, upstream_provider
+from config.local.simulator.certificates import ensure_certificates
+from tests.bench.__main__ import (
+    OTHER_CORE,
+    System,
+    causeway,
+    cpu_of,
+    free_port,
+    memory_of,
+    process_on,
+    upstream_provider,
+)
 from tests.bench.upstream import CHUNKS, DRIP_SECONDS
 
 _HALFWAY: Final = CHUNKS * DRIP_SECONDS / 2
@@ -25,13 +39,34 @@ _HALFWAY: Final = CHUNKS * DRIP_SECONDS / 2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=2000)
+    parser.add_argument("--tls", action="store_true", help="with TLS between worker and provider")
     options = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CORE})
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="causeway-bench-")))
-        upstream = stack.enter_context(upstream_provider())
+        provider = tls_provider(directory / "tls") if options.tls else upstream_provider()
+        upstream = stack.enter_context(provider)
         system = stack.enter_context(causeway(directory, upstream))
         asyncio.run(_measure_crowd(system, options.streams))
+
+
+@contextlib.contextmanager
+def tls_provider(directory: Path) -> Iterator[str]:
+    """Starts the provider with TLS on the second core and yields its address."""
+    port = free_port()
+    certificates = ensure_certificates(directory)
+    # Services that this process starts trust the provider.
+    os.environ["UPSTREAM_CA_BUNDLE"] = str(certificates.ca)
+    command = [sys.executable, "-m", "tests.bench.upstream", str(port), str(certificates.server)]
+    with process_on(command, OTHER_CORE):
+        while not is_listening(port):
+            time.sleep(0.05)
+        yield f"https://127.0.0.1:{port}/v1"
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 async def _measure_crowd(system: System, streams: int) -> None:

@@ -1,4 +1,4 @@
-"""A provider with prepared answers: python -m tests.bench.upstream PORT
+"""A provider with prepared answers: python -m tests.bench.upstream PORT [CERTIFICATE]
 
 The provider of ``config.local.simulator`` costs more CPU than some gateways do, and it would share
 its core with PostgreSQL. This one does very little: it finds the end of a request and writes
@@ -10,6 +10,8 @@ bytes. The name of the model selects the answer:
 * ``steps``: a stream with :data:`STEP_SECONDS` between two events;
 * ``drip``: a stream with :data:`DRIP_SECONDS` between two events;
 * any other: a whole answer at once.
+
+With the file of a certificate and its key, it speaks TLS; ``chunks`` needs plain HTTP.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import sys
 from collections.abc import Iterator
 from typing import Final, cast
@@ -125,7 +128,13 @@ class Provider(asyncio.Protocol):
 
 async def main() -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(Provider, "127.0.0.1", int(sys.argv[1]))
+    context = None
+    if len(sys.argv) > 2:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(sys.argv[2])
+    server = await loop.create_server(
+        Provider, "127.0.0.1", int(sys.argv[1]), ssl=context, backlog=4096
+    )
     await server.serve_forever()
 
 
