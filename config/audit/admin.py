@@ -68,6 +68,8 @@ class KindFilter(admin.SimpleListFilter):
 class AuditEntryAdmin(ReadOnlyAdmin):
     """Shows every recorded change, newest first."""
 
+    # The foot of the list counts entries, not logs.
+    rows_name = "audit entries"
     list_display = ("at", "actor", "change", "what", "columns", "organization", "action")
     list_display_links = ("at",)
     list_filter = (KindFilter, "at")

@@ -78,7 +78,7 @@ class GenerationColumns:
             for number, attempt in enumerate(generation.attempts, 1)
         ]
         headers = ("Attempt", "Provider", "Paid by", "Status", "Result", "Duration")
-        return render_table(headers, rows, empty="No attempt has ended yet.")
+        return render_table(headers, rows, empty="No attempt has ended.")
 
     @display(description="By kind")
     def breakdown(self, generation: Generation) -> str:

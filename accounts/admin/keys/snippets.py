@@ -29,7 +29,8 @@ _INFERENCE: Final[tuple[Snippet, ...]] = (
         "a terminal",
         """\
 curl {api}/chat/completions \\
-  -H "Authorization: Bearer {key}" -H "Content-Type: application/json" \\
+  -H "Authorization: Bearer {key}" \\
+  -H "Content-Type: application/json" \\
   -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'""",
     ),
     Snippet(

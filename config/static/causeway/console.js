@@ -64,6 +64,22 @@ function alignAmounts() {
   });
 }
 
+// On a phone, a cell begins with the name of its column, which is written as in the table's head.
+function nameCells() {
+  document.querySelectorAll("[data-label]").forEach((cell) => {
+    cell.dataset.label = cell.dataset.label.replace(/^./, (first) => first.toUpperCase());
+  });
+}
+
+// Tabs that scroll sideways begin with the present one in sight.
+function showPresentTab() {
+  document.querySelectorAll(".cw-tabs").forEach((tabs) => {
+    const present = tabs.querySelector("[aria-current]")?.getBoundingClientRect();
+    const place = tabs.getBoundingClientRect();
+    if (present && present.right > place.right) tabs.scrollLeft += present.right - place.right + 24;
+  });
+}
+
 // select2 and Django's two lists draw controls without names.
 function nameControls() {
   document.querySelectorAll(".select2-selection[aria-labelledby]").forEach((drawn) => {
@@ -91,8 +107,12 @@ function focusField(id) {
 document.addEventListener("DOMContentLoaded", () => {
   hideIcons(document);
   alignAmounts();
+  nameCells();
+  showPresentTab();
   document.querySelector(".cw-errors")?.focus();
 });
+
+window.addEventListener("resize", showPresentTab);
 
 // Other scripts draw their controls when the page has loaded.
 window.addEventListener("load", () => setTimeout(nameControls));

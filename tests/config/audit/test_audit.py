@@ -451,6 +451,7 @@ def test_list_is_searched_and_filtered(operator: Client, tenant: Tenant) -> None
         return list(operator.get(LIST, query).context["cl"].result_list)
 
     assert found() == [imported, issued, changed, created]
+    assert "<span>4 audit entries</span>" in operator.get(LIST).content.decode()
     assert found(q="ANN") == [changed, created]
     assert found(q=created.object_id) == [changed, created]
     assert found(q=str(tenant.organization.pk)) == [issued, changed, created]
