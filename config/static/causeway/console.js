@@ -46,6 +46,16 @@ function hideIcons(root) {
   });
 }
 
+// unfold labels the first cell of each row as a checkbox, also in lists that have none.
+function labelFirstCells() {
+  const first = document.querySelector("#result_list thead th:not(.action-checkbox-column)");
+  document.querySelectorAll("#result_list tbody tr > :first-child").forEach((cell) => {
+    if (cell.dataset.label && !cell.querySelector("input[type=checkbox]")) {
+      cell.dataset.label = first.innerText.trim();
+    }
+  });
+}
+
 // Amounts stand below each other, in every table that has a column of them.
 function alignAmounts() {
   document.querySelectorAll("#result_list, .cw-table").forEach((table) => {
@@ -107,6 +117,7 @@ function focusField(id) {
 document.addEventListener("DOMContentLoaded", () => {
   hideIcons(document);
   alignAmounts();
+  labelFirstCells();
   nameCells();
   showPresentTab();
   document.querySelector(".cw-errors")?.focus();
