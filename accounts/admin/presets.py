@@ -18,6 +18,7 @@ from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.forms import ConsoleForm
 from config.console.unfold import Dialog, SelectWidget, TabularInline, TextareaWidget
 from inference.faces.presets import read_preset
+from inference.reports.usage.consequences import foresee_preset
 
 _FIELDS_HELP = (
     'The body of a chat completion as JSON, for example {"model": "author/model", "temperature": '
@@ -173,6 +174,7 @@ class PresetAdmin(ConsoleAdmin):
         permission="remove",
         icon="delete",
         danger=True,
+        foresee=foresee_preset,
         four_eyes=FourEyes((Kind.DELETIONS,), "accounts.delete_preset"),
     )
     def remove(self, request: HttpRequest, preset: Preset, form: Any) -> Message:

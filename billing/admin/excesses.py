@@ -34,6 +34,7 @@ class ReviewDialog(Dialog):
 class ExcessAdmin(ReadOnlyAdmin):
     """Lists what upstreams claimed beyond what was allowed, latest first; operators decide here."""
 
+    dialog_amount = "amount_nano"
     list_display = (
         "created_at", "state", "organization", "provider_name", "model", "amount", "claimed",
         "allowed",

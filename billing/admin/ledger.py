@@ -116,6 +116,7 @@ class TransferAdmin(ReadOnlyAdmin):
 class GrantRequestAdmin(ReadOnlyAdmin):
     """Lists the grants above the limit, latest first; another operator must approve each."""
 
+    dialog_amount = "amount_nano"
     list_display = ("created_at", "state", "organization", "amount", "requested_by", "decided_by")
     list_select_related = ("organization",)
     list_filter = ("status",)

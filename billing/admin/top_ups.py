@@ -207,6 +207,7 @@ def _candidates(deposit: Deposit) -> str:
 class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
     """Lists the payments that arrived, latest first; operators resolve deviating ones here."""
 
+    dialog_amount = "amount_nano"
     list_display = (
         "mined_at", "state", "finding_label", "amount", "value", "chain", "short_sender",
         "organization", "short_transaction",

@@ -19,12 +19,14 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
+from django.utils.html import format_html
 
 from config.api.errors import Conflict, GatewayError
 from config.changes.dialogs import guard_dialog
 from config.changes.kinds import FourEyes, Kind
 from config.changes.pages import MAX_PROPOSED, describe_deletion, require_valid, split_data
 from config.changes.proposals import Proposal
+from config.console.lists.tenants import name_tenants
 from config.console.unfold import ActionVariant, Dialog, unfold_action
 
 MAX_ROWS: Final = 10_000
@@ -60,14 +62,16 @@ def transition(
 
     The method gets the request, the object and the dialog's form. It returns a message, or a page
     with a ``#dialog-form`` in place of the dialog. A GatewayError that the model
-    raises is shown as an error message. ``foresee`` returns the consequences for the object with an
-    id, as sentences, which the dialog shows. ``four_eyes`` says when the action is proposed to a
+    raises is shown as an error message. The dialog names the object and its organization.
+    ``foresee`` returns the consequences for the object with an id, as sentences, which the dialog
+    shows below. ``four_eyes`` says when the action is proposed to a
     second person instead. ``prepare`` gets the object and the form, and may call other hosts: no
     transaction is open then. The method finds its result as ``form.prepared``.
     """
     dialog_form = _build_dialog(form, foresee, four_eyes)
 
     def decorate(method: Callable[[Any, HttpRequest, Any, Any], Answer]) -> Any:
+        @_with_page
         @unfold_action(
             description=description,
             permissions=[permission],
@@ -114,26 +118,43 @@ def _respond(page: Any, request: HttpRequest, obj: Any, answer: Answer) -> Any:
     return page.redirect(request, page.url_of(request, obj))
 
 
+def _with_page(action: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets the dialog of an action find its page, which unfold does not pass to the form."""
+
+    @wraps(action)
+    def run(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        request.dialog_page = self  # type: ignore[attr-defined]
+        return action(self, request, *args, **kwargs)
+
+    return run
+
+
 def _build_dialog(
     form: type[Any] | None,
     foresee: Callable[[str], Sequence[str]] | None,
     four_eyes: FourEyes | None,
-) -> type[Any] | None:
-    """Returns the form of a dialog that shows consequences and proposes, where it must."""
-    if foresee is not None:
-        form = _foresee_in(form or Dialog, foresee)
-    return form if four_eyes is None else guard_dialog(form or Dialog, four_eyes)
+) -> type[Any]:
+    """Returns the form of a dialog that names its object, and proposes where it must."""
+    naming = _name_in(form or Dialog, foresee)
+    return naming if four_eyes is None else guard_dialog(naming, four_eyes)
 
 
-def _foresee_in(form: type[Any], foresee: Callable[[str], Sequence[str]]) -> type[Any]:
-    """Returns the form of a dialog that shows consequences above its fields."""
+def _name_in(form: type[Any], foresee: Callable[[str], Sequence[str]] | None) -> type[Any]:
+    """Returns the form of a dialog that shows its object and the consequences above its fields."""
 
-    class Foreseeing(form):  # type: ignore[misc]
+    class Naming(form):  # type: ignore[misc]
         def render_before_template(self) -> str:
-            context = {"sentences": foresee(unquote(str(self.object_id)))}
-            return render_to_string("admin/consequences.html", context)
+            key = unquote(str(self.object_id))
+            page: Any = self.request.dialog_page
+            obj = page.get_object(self.request, key)
+            context = {
+                "facts": [] if obj is None else page.facts_of(obj),
+                "sentences": [] if foresee is None else foresee(key),
+            }
+            above = super().render_before_template()
+            return format_html("{}{}", above, render_to_string("admin/consequences.html", context))
 
-    return Foreseeing
+    return Naming
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +316,7 @@ class _BulkAction:
     ) -> TemplateResponse:
         is_across = _is_across(request)
         rows = list(queryset[:_NAMED] if is_across else queryset)
+        name_tenants(rows)
         context = {
             **page.admin_site.each_context(request),
             "title": self.description,

@@ -25,6 +25,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import path, reverse
 from django.utils.decorators import method_decorator
+from django.utils.text import capfirst
 from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api.errors import GatewayError
@@ -33,6 +34,7 @@ from config.apps import declarations
 from config.audit.triggers import audit_triggers
 from config.cells import HOME
 from config.changes.pages import GuardedPage, SecondPersonNeeded, describe_demand
+from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm
 from config.console.lists.exports import export_list
 from config.console.lists.filters import FormFilter
@@ -290,6 +292,8 @@ class ConsoleAdmin(StrictList):
         URLField: {"assume_scheme": "https"},
     }
     uuid_search_fields: tuple[str, ...] = ("id",)
+    # The column of an amount in nano-USD that dialogs show.
+    dialog_amount: str = ""
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Says of a time that it is entered in UTC."""
@@ -373,6 +377,15 @@ class ConsoleAdmin(StrictList):
         if "HX-Request" in request.headers:
             return HttpResponse(headers={"HX-Redirect": url})
         return HttpResponseRedirect(url)
+
+    def facts_of(self, obj: Any) -> list[tuple[str, str]]:
+        """Returns the titles and the values by which the dialogs of an object name it."""
+        facts = [(capfirst(str(self.opts.verbose_name)), str(obj))]
+        if (organization := getattr(obj, "organization", None)) is not None:
+            facts.append(("Organization", str(organization)))
+        if self.dialog_amount and (amount := getattr(obj, self.dialog_amount)) is not None:
+            facts.append(("Amount", nano_dollars(amount)))
+        return facts
 
     def url_of(self, request: HttpRequest, obj: Any) -> str:
         """Returns the address of an object's page, or of the list once its page is gone."""

@@ -58,6 +58,7 @@ class GenerationAdmin(
 ):
     """Lists the generations, newest first by the time in their IDs."""
 
+    dialog_amount = "cost_nano"
     form = GenerationForm
     list_display = (
         "created_at", "id", "state", "organization", "model", "provider_name", "tokens", "cost",

@@ -31,6 +31,7 @@ from config.console.forms import ConsoleForm, SecretField
 from config.console.unfold import Dialog, SelectWidget, display
 from config.credentials import Secret
 from endpoints import rotation
+from inference.reports.usage.consequences import foresee_credential
 
 
 class ByokForm(ConsoleForm):
@@ -317,6 +318,7 @@ class ByokCredentialAdmin(CredentialHosts, SubjectPickers):
         permission="remove",
         icon="delete",
         danger=True,
+        foresee=foresee_credential,
         four_eyes=FourEyes((Kind.DELETIONS,), "accounts.delete_byokcredential"),
     )
     def remove(self, request: HttpRequest, credential: ByokCredential, form: Any) -> Message:
@@ -329,6 +331,7 @@ class ByokCredentialAdmin(CredentialHosts, SubjectPickers):
     @transition(
         description="Rotate",
         question="Replaces the secret. Validations with the old secret become stale.",
+        foresee=foresee_credential,
         submit="Replace the secret",
         permission="rotate",
         icon="autorenew",

@@ -33,6 +33,7 @@ from config.console.actions import Message, transition
 from config.console.base import ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
 from config.console.unfold import TabularInline, display
+from inference.reports.usage.consequences import foresee_guardrail
 
 
 class KeyAssignmentInline(ReadOnlyInline, TabularInline):
@@ -299,6 +300,7 @@ class GuardrailAdmin(ReadersPage, GuardrailFormViews):
         icon="delete",
         danger=True,
         four_eyes=REMOVAL,
+        foresee=foresee_guardrail,
     )
     def remove(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
         text = f"{guardrail} is deleted."

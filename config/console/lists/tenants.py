@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.apps import apps
@@ -28,3 +29,12 @@ def name_organization(row: Any) -> str:
     if row.organization_id is None:
         return ""
     return getattr(row, "organization_name", None) or str(row.organization_id)
+
+
+def name_tenants(rows: Iterable[Any]) -> None:
+    """Sets ``tenant_name`` of rows with an organization's ID to its name, with one query."""
+    owned = [row for row in rows if getattr(row, "organization_id", None) is not None]
+    keys = {row.organization_id for row in owned}
+    names = dict(tenants().filter(pk__in=keys).values_list("pk", "name")) if keys else {}
+    for row in owned:
+        row.tenant_name = names.get(row.organization_id, "")

@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Model
+from django.db.models import Model, Q
 
-from accounts.models import ApiKey, Organization
+from accounts.models import ApiKey, ByokCredential, Guardrail, Organization, Preset
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.api.text import parse_uuid
 from config.clocks.clock import clock
@@ -44,14 +44,10 @@ _TOO_MUCH: Final = "Its traffic of the last hour cannot be read in two seconds."
 
 def foresee_key(object_id: str) -> list[str]:
     """Returns what happens when a key is paused or revoked."""
-    key = _find(ApiKey.objects.select_related("organization"), object_id)
+    key = _find(ApiKey.objects.all(), object_id)
     if key is None:
         return []
-    return [
-        f"The key {key} of {key.organization}.",
-        describe_traffic(_read({"api_key": key})),
-        "Such requests will get 401.",
-    ]
+    return [describe_traffic(_read({"api_key": key})), "Such requests will get 401."]
 
 
 def foresee_keys(ids: Sequence[Any]) -> list[str]:
@@ -72,7 +68,6 @@ def foresee_suspension(object_id: str) -> list[str]:
     rows = _read({"organization": found})
     keys = len({row["api_key_id"] for row in rows or ()})
     return [
-        f"The organization {found}.",
         f"{describe_traffic(rows)} {count_noun(keys, 'key')} sent them.",
         "Such requests will get 403 and the reason.",
     ]
@@ -80,13 +75,11 @@ def foresee_suspension(object_id: str) -> list[str]:
 
 def foresee_endpoint(object_id: str) -> list[str]:
     """Returns what happens when a private endpoint is disabled or removed."""
-    rows = PrivateEndpoint.objects.select_related("organization", "model", "price")
-    found = _find(rows, object_id)
+    found = _find(PrivateEndpoint.objects.select_related("price"), object_id)
     if found is None:
         return []
     sent = _read({"organization": found.organization_id, "private_endpoint": found.pk})
     return [
-        f"The endpoint {found} of {found.organization}.",
         describe_traffic(sent),
         *foresee_routes(sent or (), {found.pk}, price=found.price.price),
     ]
@@ -103,14 +96,65 @@ def foresee_endpoints(ids: Sequence[Any]) -> list[str]:
     ]
 
 
+def foresee_credential(object_id: str) -> list[str]:
+    """Returns what a credential is used for, before it is deleted or replaced.
+
+    Generations do not store which credential paid, so the traffic is that of its provider.
+    """
+    found = _find(ByokCredential.objects.all(), object_id)
+    if found is None:
+        return []
+    provider = Provider.objects.filter(slug=found.provider_slug).first()
+    name = found.provider_slug if provider is None else provider.name
+    columns: dict[str, Any] = {
+        "organization": found.organization_id, "is_byok": True, "provider_name": name,
+    }  # fmt: skip
+    owner = "organization"
+    if found.workspace_id is not None:
+        columns["workspace"] = found.workspace_id
+        owner = "workspace"
+    return [
+        f"The {owner} may have other credentials for {name}; their traffic is counted together.",
+        describe_traffic(_read(columns), them=True),
+    ]
+
+
+def foresee_guardrail(object_id: str) -> list[str]:
+    """Returns which requests a guardrail limits, before it is deleted."""
+    found = _find(Guardrail.objects.select_related("workspace"), object_id)
+    if found is None:
+        return []
+    owner: dict[str, Any] = {"organization": found.organization_id}
+    if found.workspace is not None and found.workspace.default_guardrail_id == found.pk:
+        sent = _read({**owner, "workspace": found.workspace_id})
+        return [f"It limits the whole workspace {found.workspace.name}.", describe_traffic(sent)]
+    limited = ApiKey.objects.filter(
+        Q(guardrail_assignment__guardrail=found)
+        | Q(creator__guardrail_assignment__guardrail=found),
+        **owner,
+    )
+    keys = list(limited.values_list("pk", flat=True))
+    return [
+        f"It limits {count_noun(len(keys), 'key')}, by assignment or by their creators.",
+        describe_traffic(_read({**owner, "api_key__in": keys}) if keys else [], them=True),
+    ]
+
+
+def foresee_preset(object_id: str) -> list[str]:
+    """Returns how much a preset is used, before it is deleted."""
+    found = _find(Preset.objects.all(), object_id)
+    if found is None:
+        return []
+    columns = {"organization": found.organization_id, "preset_id": found.pk}
+    return [describe_traffic(_read(columns))]
+
+
 def foresee_off(object_id: str) -> list[str]:
     """Returns what happens when a provider, a model or a public endpoint leaves the catalogue."""
     key = parse_uuid(object_id) or _NOBODY
     for model, column in _CATALOGUE:
-        found = model._default_manager.filter(pk=key).first()
-        if found is not None:
-            name = f"The {model._meta.verbose_name} {found}"
-            return _foresee_off(name, {column: key})
+        if model._default_manager.filter(pk=key).exists():
+            return _foresee_off({column: key})
     return []
 
 
@@ -119,7 +163,7 @@ def foresee_all_off(ids: Sequence[Any]) -> list[str]:
     for model, column in _CATALOGUE:
         if model._default_manager.filter(pk__in=ids).exists():
             name = count_noun(len(ids), str(model._meta.verbose_name))
-            return _foresee_off(name, {f"{column}__in": ids}, them=True)
+            return [f"{name}.", *_foresee_off({f"{column}__in": ids}, them=True)]
     return []
 
 
@@ -135,7 +179,7 @@ def describe_traffic(rows: Sequence[Row] | None, *, them: bool = False) -> str:
     return f"{subject} had {more}{count_noun(len(rows), 'request')} in the last hour, for {spent}."
 
 
-def _foresee_off(name: str, where: dict[str, Any], *, them: bool = False) -> list[str]:
+def _foresee_off(where: dict[str, Any], *, them: bool = False) -> list[str]:
     """Returns what happens without the listed public endpoints that ``where`` finds."""
     listed = ModelEndpoint.objects.routable().filter(**where)
     endpoints = set(listed.values_list("pk", flat=True))
@@ -143,7 +187,7 @@ def _foresee_off(name: str, where: dict[str, Any], *, them: bool = False) -> lis
     organizations = {row["organization_id"] for row in sent or ()}
     of_whom = f" Of {count_noun(len(organizations), 'organization')}." if organizations else ""
     return [
-        f"{name}, of all organizations: {count_noun(len(endpoints), 'endpoint')} in use.",
+        f"{count_noun(len(endpoints), 'endpoint')} in use, of all organizations.",
         f"{describe_traffic(sent, them=them)}{of_whom}",
         *foresee_routes(sent or (), endpoints),
     ]

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from accounts.models import ApiKey
+from accounts.models import ApiKey, KeyAssignment
 from catalog.models import Provider
 from config.credentials import Secret
 from config.secrets import digest_api_key
@@ -20,6 +20,7 @@ from endpoints.models import PrivateEndpoint
 from tests.support import console, factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.governance import make_guardrail, make_preset
 from tests.support.inference.site import Site
 
 
@@ -44,11 +45,10 @@ def test_a_key_names_its_organization_and_its_traffic(operator: Client, tenant: 
 
     for verb in ("pause", "revoke"):
         assert sentences(operator, console.page(key, verb)) == [
-            f"The key {key} of Acme.",
             "It had 2 requests in the last hour, for $2.00.",
             "Such requests will get 401.",
         ]
-    assert sentences(operator, console.page(other, "revoke"))[1] == (
+    assert sentences(operator, console.page(other, "revoke"))[0] == (
         "It had no requests in the last hour."
     )
 
@@ -56,7 +56,6 @@ def test_a_key_names_its_organization_and_its_traffic(operator: Client, tenant: 
 def test_an_organization_names_its_keys(operator: Client, tenant: Tenant) -> None:
     factories.make_generation(tenant, cost_nano=0)
     assert sentences(operator, console.page(tenant.organization, "suspend")) == [
-        "The organization Acme.",
         "It had 1 request in the last hour, for $0.00. 1 key sent them.",
         "Such requests will get 403 and the reason.",
     ]
@@ -75,8 +74,7 @@ def test_an_endpoint_names_where_its_requests_will_go(operator: Client, site: Si
         )
 
     alone = sentences(operator, console.page(endpoint, "disable"))
-    assert alone[0] == f"The endpoint {endpoint} of {site.tenant.organization}."
-    assert alone[2:] == [
+    assert alone[1:] == [
         "2 requests of the key inference: nothing else may serve them; they will get 404."
     ]
 
@@ -84,7 +82,7 @@ def test_an_endpoint_names_where_its_requests_will_go(operator: Client, site: Si
     shown = sentences(operator, console.page(endpoint, "disable"))
     there = f"{site.provider.name} ({site.model.slug})"
     paid = "paid by a credential of the organization, price +100%."
-    assert shown[2:] == [f"2 requests of the key inference: they will go to {there}, {paid}"]
+    assert shown[1:] == [f"2 requests of the key inference: they will go to {there}, {paid}"]
 
 
 def off(client: Client, row: Any) -> list[str]:
@@ -106,13 +104,9 @@ def test_what_leaves_the_catalogue_names_where_its_requests_will_go(
         )
 
     nowhere = "3 requests of the key inference: nothing else may serve them; they will get 404."
-    for row, name in (
-        (public, f"The model endpoint {public}"),
-        (site.provider, f"The provider {site.provider}"),
-        (site.model, f"The model {site.model}"),
-    ):
+    for row in (public, site.provider, site.model):
         told = off(operator, row)
-        assert told[0] == f"{name}, of all organizations: 1 endpoint in use."
+        assert told[0] == "1 endpoint in use, of all organizations."
         assert told[1].startswith("It had 3 requests in the last hour, for ")
         assert told[1].endswith(" Of 1 organization.")
         assert told[2:] == [nowhere]
@@ -192,4 +186,34 @@ def test_an_action_over_rows_sums_their_traffic(operator: Client, site: Site) ->
     public = site.publish()
     factories.make_generation(site.tenant, model_endpoint=public, cost_nano=10**9)
     told = selected(operator, Provider, "delist_selected", site.provider, public.provider)
-    assert told[1] == "They had 1 request in the last hour, for $1.00. Of 1 organization."
+    assert told[2] == "They had 1 request in the last hour, for $1.00. Of 1 organization."
+
+
+def test_what_is_deleted_names_the_requests_that_used_it(operator: Client, tenant: Tenant) -> None:
+    key = ApiKey.objects.get(digest=digest_api_key(tenant.api_key))
+    provider = factories.make_provider("acme-ai", name="Acme AI")
+    credential = factories.make_credential(tenant, provider)
+    guardrail, preset = make_guardrail(tenant.workspace), make_preset(tenant.workspace)
+    idle = make_guardrail(tenant.workspace, name="Idle")
+    KeyAssignment.objects.create(guardrail=guardrail, api_key=key)
+    factories.make_generation(
+        tenant, api_key=key, is_byok=True, provider_name="Acme AI", cost_nano=10**9
+    )
+    factories.make_generation(tenant, api_key=key, preset_id=preset.pk, cost_nano=10**9)
+
+    of_credential = [
+        "The workspace may have other credentials for Acme AI; their traffic is counted together.",
+        "They had 1 request in the last hour, for $1.00.",
+    ]
+    for verb in ("remove", "rotate"):
+        assert sentences(operator, console.page(credential, verb)) == of_credential
+    assert sentences(operator, console.page(guardrail, "remove")) == [
+        "It limits 1 key, by assignment or by their creators.",
+        "They had 2 requests in the last hour, for $2.00.",
+    ]
+    assert sentences(operator, console.page(idle, "remove"))[0] == (
+        "It limits 0 keys, by assignment or by their creators."
+    )
+    assert sentences(operator, console.page(preset, "remove")) == [
+        "It had 1 request in the last hour, for $1.00."
+    ]

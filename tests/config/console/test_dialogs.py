@@ -1,0 +1,162 @@
+"""What the dialogs of the console name, and what each dangerous action leaves behind."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from accounts.models import Organization
+from config.apps import Role
+from config.console.sign_in import roles
+from endusers.models import EndUser
+from tests.support.console import (
+    SUBMIT,
+    expected_status,
+    fingerprint,
+    listing,
+    messages_of,
+    page,
+    urls,
+)
+from tests.support.factories import Tenant
+
+_FACTS: Final = re.compile(r"<dt>(.*?)</dt><dd>(.*?)</dd>", re.DOTALL)
+
+
+class Step(NamedTuple):
+    """A dangerous action, the roles that may do it, what it says, and what it leaves of its row.
+
+    ``left`` are values of the row's columns; ``None`` means that the row is deleted.
+    """
+
+    label: str
+    verb: str
+    roles: frozenset[Role]
+    says: str
+    left: dict[str, Any] | None
+    fields: Mapping[str, str] = {}
+
+
+ADMINISTRATORS: Final = frozenset({Role.ADMINISTRATOR})
+CARE: Final = ADMINISTRATORS | {Role.SUPPORT}
+MONEY: Final = ADMINISTRATORS | {Role.FINANCE}
+NOTE: Final = {"note": "A test."}
+DELISTED: Final = {"is_listed": False}
+OUT: Final = " is out of the catalogue."
+NO_TEXT: Final = "No text was stored. What still waits is not stored any more."
+STEPS: Final = (
+    Step("accounts.guardrail", "remove", CARE, "Strict is deleted.", None),
+    Step("accounts.preset", "remove", CARE, "The preset is deleted.", None),
+    Step("catalog.modelalias", "remove", CARE, "a is deleted.", None),
+    Step(
+        "accounts.subscription", "disable", CARE, "The subscription is disabled.",
+        {"disabled": True},
+    ),
+    Step("accounts.subscription", "remove", CARE, "The subscription is deleted.", None),
+    Step("accounts.broadcastdestination", "remove", ADMINISTRATORS, "Traces is deleted.", None),
+    Step("accounts.byokcredential", "remove", ADMINISTRATORS, " is deleted.",
+         {"is_present": False}),
+    Step("accounts.apikey", "revoke", CARE, "The key is revoked.", {"disabled": True}),
+    Step("endpoints.privateendpoint", "remove", CARE, " is deleted.", {"is_present": False}),
+    Step("billing.excess", "write_off", MONEY, " written off.", {"status": "written_off"}, NOTE),
+    Step("billing.grantrequest", "decline", MONEY, "The grant is declined.",
+         {"status": "declined"}),
+    Step("billing.deposit", "dismiss", MONEY, "The deposit is dismissed.",
+         {"status": "dismissed"}, NOTE),
+    Step("catalog.catalogproposal", "refuse", MONEY,
+         "The proposal is refused. Nothing was changed.", {"status": "refused"}),
+    Step("config.changeset", "reject", MONEY, "It is rejected. Nothing was changed.",
+         {"status": "rejected"}),
+    Step("catalog.modelendpoint", "delist", ADMINISTRATORS, OUT, DELISTED),
+    Step("catalog.provider", "delist", ADMINISTRATORS, OUT, DELISTED),
+    Step("catalog.languagemodel", "delist", ADMINISTRATORS, OUT, DELISTED),
+    Step("otp_totp.totpdevice", "remove", ADMINISTRATORS,
+         "The second factor of somebody is removed.", None),
+    Step("inference.generation", "delete_text", ADMINISTRATORS, NO_TEXT, {"status": "completed"}),
+    Step("accounts.organization", "delete_texts", ADMINISTRATORS, NO_TEXT,
+         {"is_suspended": False}),
+    Step("accounts.organization", "suspend", ADMINISTRATORS, "Acme is suspended.",
+         {"is_suspended": True}, {"reason": "The invoice is not paid."}),
+)  # fmt: skip
+
+
+def sign_in(role: Role) -> Client:
+    roles.update_roles()
+    user = User.objects.create_user(f"of {role}", is_staff=True)
+    user.groups.add(Group.objects.get(name=role))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_every_dialog_names_its_object_and_its_organization(
+    operator: Client, world: dict[str, Any]
+) -> None:
+    named = 0
+    before = fingerprint()
+    for name, path in urls(world):
+        if expected_status(name) != 200 or path.endswith(("/export/", "/export-csv/")):
+            continue
+        answer = operator.get(path)
+        text = "" if answer.streaming else answer.content.decode()
+        if 'id="dialog-form"' not in text:
+            continue
+        row = world[".".join(path.split("/")[2:4])]
+        facts = {
+            html.unescape(title): html.unescape(value) for title, value in _FACTS.findall(text)
+        }
+        assert next(iter(facts.values())) == str(row), name
+        owner = row if isinstance(row, Organization) else getattr(row, "organization", None)
+        assert facts.get("Organization") == (None if owner is None else str(owner)), name
+        named += 1
+    assert fingerprint() == before
+    assert named > 50
+
+
+def test_dialogs_of_money_show_the_amount(operator: Client, world: dict[str, Any]) -> None:
+    for label, verb in (
+        ("billing.excess", "write_off"),
+        ("billing.grantrequest", "approve"),
+        ("billing.deposit", "dismiss"),
+        ("inference.generation", "refund"),
+    ):
+        facts = dict(_FACTS.findall(operator.get(page(world[label], verb)).content.decode()))
+        assert facts["Amount"].startswith("$"), label
+
+
+def test_confirmation_of_several_rows_names_their_organization(
+    operator: Client, tenant: Tenant
+) -> None:
+    user = EndUser.objects.register(organization_id=tenant.organization.pk, user="customer-1")
+    chosen = {"action": "deactivate_selected", "_selected_action": str(user.pk)}
+    text = operator.post(listing(EndUser), chosen).content.decode()
+    assert "customer-1 of Acme" in text
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_dangerous_action_by_each_role(world: dict[str, Any], role: Role) -> None:
+    client = sign_in(role)
+    for step in STEPS:
+        row = world[step.label]
+        before = fingerprint()
+        answer = client.post(page(row, step.verb), {**SUBMIT, **step.fields}, follow=True)
+        if role not in step.roles:
+            assert (answer.status_code, fingerprint() == before) == (403, True), step
+            assert f"Your roles: {role}." in answer.content.decode()
+            continue
+        [message] = messages_of(answer)
+        assert message.endswith(step.says), message
+        left = type(row)._base_manager.filter(pk=row.pk).first()
+        if step.left is None or left is None:
+            assert (step.left, left) == (None, None), step
+            continue
+        is_present = getattr(left, "deleted_at", None) is None
+        found = {**vars(left), "is_present": is_present}
+        found["is_suspended"] = getattr(left, "is_suspended", None)
+        assert {name: found[name] for name in step.left} == step.left, step
