@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC
 from typing import Any, ClassVar, Final
 
 from django import forms
@@ -19,8 +20,19 @@ class UtcField(forms.DateTimeField):
     """Takes a time: with its zone, or in UTC as a browser's picker sends it."""
 
     def __init__(self, **kwargs: Any) -> None:
-        widget = TextWidget(attrs={"type": "datetime-local"})
+        widget = TextWidget(attrs={"type": "datetime-local", "step": "1"})
         super().__init__(required=False, input_formats=_TIMES, widget=widget, **kwargs)
+
+    def prepare_value(self, value: Any) -> Any:
+        """Returns the time as a browser's picker takes it, or a text that is no time as it is.
+
+        The picker would be empty for a time with a zone, which links of other pages have.
+        """
+        try:
+            moment = self.to_python(value)
+        except forms.ValidationError:
+            return value
+        return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 class TextField(forms.CharField):

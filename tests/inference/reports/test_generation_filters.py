@@ -98,6 +98,15 @@ def test_a_time_may_have_a_zone(operator: Client, rows: dict[str, Generation]) -
     assert found(operator, created_at__lt=before) == set()
 
 
+def test_a_linked_range_stands_in_the_pickers(operator: Client) -> None:
+    """Otherwise the next use of the filters would lose the range."""
+    given = {"created_at__gte": "2026-11-23 10:00:05+02:00", "created_at__lt": "2026-11-24"}
+    form = operator.get(reverse(PATH), given).context["cl"].filter_specs[0].form
+
+    assert 'value="2026-11-23T08:00:05"' in str(form["created_at__gte"])
+    assert 'value="2026-11-24T00:00:00"' in str(form["created_at__lt"])
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
