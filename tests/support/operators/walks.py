@@ -1,0 +1,141 @@
+"""An operator's way through the console in a real browser, looked at on every screen.
+
+``CAUSEWAY_SCREENSHOTS=DIR`` takes a picture of each stop, at each width and in both colours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from django.contrib.auth.models import Group, User
+from django.db import connection
+from playwright.sync_api import Page
+
+from config.apps import Role
+from tests.support.browser import CUT_OFF, OVERFLOW, PASSWORD, log_in, page_of, set_theme
+from tests.support.console import SUBMIT
+
+Answer = TypeVar("Answer")
+Screen: TypeAlias = tuple[int, Literal["light", "dark"]]
+
+WIDE: Final = 1440
+EVERY_SCREEN: Final[Sequence[Screen]] = tuple(
+    itertools.product((WIDE, 1024, 390), ("light", "dark"))
+)
+"""Every width in pixels with every theme."""
+TWO_SCREENS: Final[Sequence[Screen]] = ((WIDE, "light"), (390, "dark"))
+"""A desktop in light colours and a phone in dark ones."""
+_PICTURES: Final = os.environ.get("CAUSEWAY_SCREENSHOTS", "")
+# The present tabs that are out of sight, once the page has drawn itself for the window.
+_HIDDEN_TABS: Final = """async () => {
+    await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+    return [...document.querySelectorAll('.cw-tabs [aria-current]')].filter(tab => {
+        const [bar, place] = [tab.parentElement, tab].map(each => each.getBoundingClientRect());
+        return place.left < bar.left - 1 || place.right > bar.right + 1;
+    }).map(tab => tab.innerText);
+}"""
+# A refusal that a story asks for is no complaint of the browser.
+_ASKED_FOR: Final = re.compile("status of 40[34]")
+
+
+class Walk:
+    """One operator's way through the console, which is looked at on its screens at each stop.
+
+    ``name`` begins the names of the pictures.
+    """
+
+    def __init__(
+        self, page: Page, *, name: str = "", screens: Sequence[Screen] = EVERY_SCREEN
+    ) -> None:
+        self.page = page
+        self.name = name
+        self.screens = screens
+        self.faults: list[Any] = []
+
+    def look(self, stop: str) -> None:
+        """Notes what does not fit at this stop."""
+        for width, theme in self.screens:
+            self.page.set_viewport_size({"width": width, "height": 900})
+            set_theme(self.page, theme)
+            beyond, cut = self.page.evaluate(OVERFLOW), self.page.evaluate(CUT_OFF)
+            hidden = self.page.evaluate(_HIDDEN_TABS)
+            if beyond > 0 or cut or hidden:
+                self.faults.append((stop, width, theme, beyond, cut, hidden))
+            if _PICTURES:
+                name = "-".join(filter(None, (self.name, stop, str(width), theme)))
+                self.page.screenshot(path=Path(_PICTURES) / f"{name}.png", full_page=True)
+        self.page.set_viewport_size({"width": WIDE, "height": 900})
+        set_theme(self.page, "light")
+
+    def said(self) -> str:
+        """Returns the message that the last action displayed."""
+        return self.page.locator("#main li > div.rounded-default").first.inner_text()
+
+    def find_links(self, *names: str) -> list[str]:
+        """Returns the names of links that the page has."""
+        role = self.page.get_by_role
+        return [name for name in names if role("link", name=name, exact=True).count()]
+
+    def assert_refused(self, path: str, roles: str) -> None:
+        """Opens an address and sends it a form; asserts that both are refused in plain English."""
+        answer = self.page.goto(path)
+        assert answer is not None
+        text = " ".join(self.page.locator("main").inner_text().split())
+        expected = (
+            "Your account may not open this page or do this. Nothing was changed. "
+            f"Your roles: {roles}. Ask an administrator if you need another one."
+        )
+        assert (answer.status, expected in text) == (403, True), (path, answer.status, text)
+        token = next(
+            each["value"]
+            for each in self.page.context.cookies()
+            if each["name"].endswith("csrftoken")
+        )
+        sent = self.page.request.post(path, form={**SUBMIT, "csrfmiddlewaretoken": token})
+        plain = " ".join(re.sub("<[^>]*>", "", sent.text()).split())
+        assert (sent.status, expected in plain) == (403, True), (path, sent.status, plain)
+
+
+def ask_database(read: Callable[[], Answer]) -> Answer:
+    """Reads in another thread, because the browser's driver runs an event loop in this one."""
+
+    def run() -> Answer:
+        try:
+            return read()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+def make_operator(role: Role | None, name: str = "operator") -> User:
+    """Returns a new operator with a role, or a superuser."""
+    operator = User.objects.create_user(
+        name, password=PASSWORD, is_staff=True, is_superuser=role is None
+    )
+    if role is not None:
+        operator.groups.add(Group.objects.get(name=role))
+    return operator
+
+
+def take_walk(
+    server: str,
+    operator: User,
+    story: Callable[[Walk], None],
+    *,
+    name: str = "",
+    screens: Sequence[Screen] = EVERY_SCREEN,
+) -> list[Any]:
+    """Walks a story; returns what the browser complained of, and what did not fit on a screen."""
+    with page_of(server) as (page, complaints):
+        log_in(page, name=operator.get_username())
+        path = Walk(page, name=name, screens=screens)
+        story(path)
+    return [*(each for each in complaints if not _ASKED_FOR.search(each)), *path.faults]
