@@ -48,10 +48,11 @@ function hideIcons(root) {
 
 // unfold labels the first cell of each row as a checkbox, also in lists that have none.
 function labelFirstCells() {
-  const first = document.querySelector("#result_list thead th:not(.action-checkbox-column)");
+  // Icons for sorting stand beside the text.
+  const first = document.querySelector("#result_list th:not(.action-checkbox-column) .text");
   document.querySelectorAll("#result_list tbody tr > :first-child").forEach((cell) => {
     if (cell.dataset.label && !cell.querySelector("input[type=checkbox]")) {
-      cell.dataset.label = first.innerText.trim();
+      cell.dataset.label = first.textContent.trim();
     }
   });
 }

@@ -23,14 +23,10 @@ from tests.support.console import SUBMIT
 
 Answer = TypeVar("Answer")
 Screen: TypeAlias = tuple[int, Literal["light", "dark"]]
+"""A width in pixels and a theme."""
 
 WIDE: Final = 1440
-EVERY_SCREEN: Final[Sequence[Screen]] = tuple(
-    itertools.product((WIDE, 1024, 390), ("light", "dark"))
-)
-"""Every width in pixels with every theme."""
-TWO_SCREENS: Final[Sequence[Screen]] = ((WIDE, "light"), (390, "dark"))
-"""A desktop in light colours and a phone in dark ones."""
+_SCREENS: Final[Sequence[Screen]] = tuple(itertools.product((WIDE, 1024, 390), ("light", "dark")))
 _PICTURES: Final = os.environ.get("CAUSEWAY_SCREENSHOTS", "")
 # The present tabs that are out of sight, once the page has drawn itself for the window.
 _HIDDEN_TABS: Final = """async () => {
@@ -40,33 +36,39 @@ _HIDDEN_TABS: Final = """async () => {
         return place.left < bar.left - 1 || place.right > bar.right + 1;
     }).map(tab => tab.innerText);
 }"""
+# The names of cells on a phone that are not those of their columns.
+_WRONG_NAMES: Final = """() => {
+    const heads = [...document.querySelectorAll('#result_list thead th .text')];
+    const names = new Set(heads.map(head => head.textContent.trim().toLowerCase()));
+    const cells = [...document.querySelectorAll('#result_list .data-row > [data-label]')];
+    const own = cells.filter(cell => !cell.matches('.action-checkbox, .field-actions_holder'));
+    return own.map(cell => cell.dataset.label).filter(name => !names.has(name.toLowerCase()));
+}"""
 # A refusal that a story asks for is no complaint of the browser.
 _ASKED_FOR: Final = re.compile("status of 40[34]")
 
 
 class Walk:
-    """One operator's way through the console, which is looked at on its screens at each stop.
+    """One operator's way through the console, which is looked at on every screen at each stop.
 
     ``name`` begins the names of the pictures.
     """
 
-    def __init__(
-        self, page: Page, *, name: str = "", screens: Sequence[Screen] = EVERY_SCREEN
-    ) -> None:
+    def __init__(self, page: Page, *, name: str = "") -> None:
         self.page = page
         self.name = name
-        self.screens = screens
         self.faults: list[Any] = []
 
     def look(self, stop: str) -> None:
         """Notes what does not fit at this stop."""
-        for width, theme in self.screens:
+        for width, theme in _SCREENS:
             self.page.set_viewport_size({"width": width, "height": 900})
             set_theme(self.page, theme)
             beyond, cut = self.page.evaluate(OVERFLOW), self.page.evaluate(CUT_OFF)
             hidden = self.page.evaluate(_HIDDEN_TABS)
-            if beyond > 0 or cut or hidden:
-                self.faults.append((stop, width, theme, beyond, cut, hidden))
+            names = self.page.evaluate(_WRONG_NAMES)
+            if beyond > 0 or cut or hidden or names:
+                self.faults.append((stop, width, theme, beyond, cut, hidden, names))
             if _PICTURES:
                 name = "-".join(filter(None, (self.name, stop, str(width), theme)))
                 self.page.screenshot(path=Path(_PICTURES) / f"{name}.png", full_page=True)
@@ -126,16 +128,11 @@ def make_operator(role: Role | None, name: str = "operator") -> User:
 
 
 def take_walk(
-    server: str,
-    operator: User,
-    story: Callable[[Walk], None],
-    *,
-    name: str = "",
-    screens: Sequence[Screen] = EVERY_SCREEN,
+    server: str, operator: User, story: Callable[[Walk], None], *, name: str = ""
 ) -> list[Any]:
     """Walks a story; returns what the browser complained of, and what did not fit on a screen."""
     with page_of(server) as (page, complaints):
         log_in(page, name=operator.get_username())
-        path = Walk(page, name=name, screens=screens)
+        path = Walk(page, name=name)
         story(path)
     return [*(each for each in complaints if not _ASKED_FOR.search(each)), *path.faults]
