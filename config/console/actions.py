@@ -61,14 +61,12 @@ def transition(
     """Makes a method an action of the detail page that asks in a dialog and runs by POST.
 
     The method gets the request, the object and the dialog's form. It returns a message, or a page
-    with a ``#dialog-form`` in place of the dialog. A GatewayError that the model
-    raises is shown as an error message. The dialog names the object and its organization.
-    ``foresee`` returns the consequences for the object with an id, as sentences, which the dialog
-    shows below. ``four_eyes`` says when the action is proposed to a
-    second person instead. ``prepare`` gets the object and the form, and may call other hosts: no
-    transaction is open then. The method finds its result as ``form.prepared``.
+    with a ``#dialog-form`` in place of the dialog. An error of the model is shown as a message. The
+    dialog names the object; ``foresee`` returns the consequences for its id, as sentences.
+    ``four_eyes`` says when the action is proposed to a second person instead. ``prepare`` gets the
+    object and the form, and may call other hosts: no transaction is open then. The method finds its
+    result as ``form.prepared``.
     """
-    dialog_form = _build_dialog(form, foresee, four_eyes)
 
     def decorate(method: Callable[[Any, HttpRequest, Any, Any], Answer]) -> Any:
         @_with_page
@@ -81,7 +79,7 @@ def transition(
             dialog={
                 "title": description,
                 "description": question,
-                "form_class": dialog_form,
+                "form_class": _build_dialog(form, foresee, four_eyes),
                 "form_submit_text": submit,
             },
         )

@@ -24,13 +24,14 @@ from endusers.models import EndUser
 from tests.support import factories
 from tests.support.browser import MARKS, press, submit_dialog
 from tests.support.catalogue import make_proposal
-from tests.support.console import fingerprint, listing
+from tests.support.console import listing
 from tests.support.console import page as page_path
 from tests.support.governance import make_guardrail
 from tests.support.operators.walks import (
     Walk,
     ask_database,
     make_operator,
+    read_rows,
     take_walk,
 )
 
@@ -93,11 +94,6 @@ def scene(server: str) -> Scene:
             organization=globex.organization, amount_nano=10**9, requested_by="operator ann"
         ),
     )
-
-
-def read_rows() -> dict[str, Any]:
-    """Returns the version of every row but those of sessions, which are written once a minute."""
-    return {**fingerprint(), "django_session": None}
 
 
 def assert_refused(walk: Walk, role: str, *paths: str) -> None:

@@ -28,12 +28,13 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.browser import MARKS, choose, press, submit_dialog
 from tests.support.catalogue import make_proposal
-from tests.support.console import fingerprint, listing
+from tests.support.console import listing
 from tests.support.console import page as page_path
 from tests.support.operators.walks import (
     Walk,
     ask_database,
     make_operator,
+    read_rows,
     take_walk,
 )
 
@@ -127,10 +128,10 @@ def credits_of(scene: Scene) -> int:
 
 def assert_refused(walk: Walk, role: str, *paths: str) -> None:
     """Asserts that a role can neither open these addresses nor send them a form."""
-    before = ask_database(fingerprint)
+    before = ask_database(read_rows)
     for path in paths:
         walk.assert_refused(path, role)
-    assert ask_database(fingerprint) == before
+    assert ask_database(read_rows) == before
 
 
 def see_usage(walk: Walk, scene: Scene, role: str) -> None:
