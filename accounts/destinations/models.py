@@ -26,9 +26,8 @@ MAX_OF_AN_ORGANIZATION: Final = 500
 """The sender looks at all of them for each request, so an organization has no more."""
 MOST_IN_A_BATCH: Final = 200
 """The generations that one request to a receiver has at most."""
-
-
 SLOW_MS: Final = 2_000
+"""A destination whose requests take longer on average is slow."""
 
 
 def is_slow(failures: int, mean_ms: int) -> bool:

@@ -48,6 +48,7 @@ _LONGEST_PAUSE: Final = 300
 _DISABLED_AFTER: Final = timedelta(days=5)
 # An attempt takes ten seconds at most, but a slow mail server may take them for each of its steps.
 _LEASE_SECONDS: Final = 120
+_ENDLESS: Final = "The attempt did not end."
 _PLACES: Final = 32
 _PLACES_OF_SLOW: Final = 16
 _OF_AN_ORGANIZATION: Final = 4
@@ -165,6 +166,10 @@ class _Running:
     attempts: int
     form: str
 
+    @property
+    def is_mail(self) -> bool:
+        return self.form == Subscription.Form.EMAIL
+
 
 class _Attempts:
     """The attempts of one run: those that a thread makes, the places they take, and their results.
@@ -191,24 +196,29 @@ class _Attempts:
         except queue.Empty:
             self._give_up()
             return False
-        self._end(place)
+        self._finish(place, outcome)
+        return True
+
+    def _finish(self, place: _Running, outcome: Outcome) -> None:
+        """Frees the places of an attempt, unless it was given up, and stores its result."""
+        if self._began.pop(place, None) is not None:
+            self.taken.subtract(key for key, _ in place.due.places())
         try:
             _store(place, outcome)
         except DatabaseError as exc:
             # The lease of the delivery ends and the event is sent again; the others go on.
             name = type(exc).__name__
             logger.error("the result of delivery %s is not stored: %s", place.due.id, name)
-        return True
 
     def _give_up(self) -> None:
         ended = time.monotonic() - _LEASE_SECONDS
         for place in [each for each, began in self._began.items() if began <= ended]:
             logger.error("the attempt of delivery %s does not end", place.due.id)
-            self._end(place)
-
-    def _end(self, place: _Running) -> None:
-        if self._began.pop(place, None) is not None:
-            self.taken.subtract(key for key, _ in place.due.places())
+            # It counts as a failure, so that no further thread follows at once. A late result of
+            # the thread still replaces it.
+            duration_ms = round(_LEASE_SECONDS * 1000)
+            outcome = Outcome(_ENDLESS, duration_ms=duration_ms, is_ours=place.is_mail)
+            self._finish(place, outcome)
 
 
 def deliver_events() -> int:

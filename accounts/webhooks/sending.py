@@ -26,7 +26,7 @@ GONE: Final = 410
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of an attempt; ``error`` is empty if the receiver has taken the event.
+    """The result of an attempt; ``error`` is empty if the receiver has taken the event.
 
     ``is_ours`` says that the mail server of the settings failed, and not the receiver.
     """

@@ -50,7 +50,7 @@ _RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] =
 
 
 class _Choice(NamedTuple):
-    """What routing selects for a request of a key, and the rules by which it does."""
+    """The candidates that routing selects for a request of a key, and the rules that it applies."""
 
     selection: Selection
     context: RoutingContext

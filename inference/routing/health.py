@@ -260,7 +260,7 @@ class _Outbox:
         return list(islice(chain(self._urgent, self._others), MOST_SENT))
 
     def note_taken(self, count: int) -> None:
-        """Notes that so many of the first subjects are on their way."""
+        """Notes that the exchange takes the first ``count`` subjects."""
         self.is_urgent = len(self._urgent) > count
 
 

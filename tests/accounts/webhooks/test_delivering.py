@@ -270,7 +270,7 @@ def test_an_attempt_that_does_not_end_keeps_no_run_from_ending(
     later: Later,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The receiver answers only after the run, and its late result is not stored."""
+    """The receiver answers only after the run; the attempt counts as a failure until then."""
     monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 60.0)
     released = threading.Event()
 
@@ -286,7 +286,9 @@ def test_an_attempt_that_does_not_end_keeps_no_run_from_ending(
         # It claims once: the lease of the delivery ends as soon.
         patch.setattr(delivering, "_RUN_SECONDS", 0.1)
         assert deliver_events() == 0
-    assert results() == [("pending", 1, "")]
+    assert results() == [("pending", 1, "The attempt did not end.")]
+    assert Subscription.objects.get().failures == 1
+    assert deliver_events() == 0, "the next attempt waits as after any failure"
     released.set()
     receiver.answer(TAKEN)
     assert later() == 1

@@ -1,4 +1,4 @@
-"""What the dialogs of the console name, and what each dangerous action leaves behind."""
+"""Each dialog of the console names its object, and each dangerous action changes what it says."""
 
 from __future__ import annotations
 

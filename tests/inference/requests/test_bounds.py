@@ -164,7 +164,7 @@ def test_what_is_within_its_bound_is_taken(path: str) -> None:
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_no_bound_of_the_server_is_lower_than_that_of_the_schema(site: Site, path: str) -> None:
-    """What fits may still find no provider, which is another answer than a refused body."""
+    """A body that fits is never refused, although it may find no provider."""
     site.publish()
     with requests.Session() as session:
         for case in list_cases(path):

@@ -64,7 +64,7 @@ def _headers(head: bytes) -> dict[str, str]:
 
 @dataclass
 class Mailbox:
-    """What a mail server has received.
+    """The mails that a mail server has received.
 
     It refuses mails with ``refusal``, and addresses with ``unknown``, if these are set.
     """
