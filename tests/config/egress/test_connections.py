@@ -1,13 +1,11 @@
 """When a connection is kept, and when it is closed."""
 
 import asyncio
-import gc
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -23,6 +21,7 @@ from config.egress import (
 )
 from config.egress.client import EgressClient, OutboundResponse
 from config.egress.connection import Connection
+from tests.support.collecting import find_objects, without_collector
 from tests.support.egress import HEADERS, post, silent, through, upstream
 from tests.support.upstreams.tls import answering, sending, serving
 
@@ -306,16 +305,6 @@ def test_a_body_in_pieces_arrives_whole_and_keeps_the_connection(
             assert server.connections == 1
 
 
-@contextmanager
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -342,20 +331,13 @@ def test_a_failed_answer_frees_its_connection_without_the_collector(
     async def count_left(url: str) -> int:
         async with through(policy) as egress_client:
             with without_collector():
-                others = _find_connections()
+                others = find_objects(Connection)
                 for _ in range(3):
                     await fail(egress_client, url)
                 until = time.monotonic() + 20
-                while (left := _find_connections() - others) and time.monotonic() < until:
-                    left.clear()
+                while find_objects(Connection, but=others) and time.monotonic() < until:
                     await asyncio.sleep(0.01)
-                return len(left)
+                return len(find_objects(Connection, but=others))
 
     with serving(sending(answer), context) as server:
         assert run(count_left(upstream(server))) == 0
-
-
-def _find_connections() -> set[Connection]:
-    """Returns the connections of this process, those of other tests included."""
-    # Asking a lazy object for its class would evaluate it.
-    return {each for each in gc.get_objects() if type(each) is Connection}

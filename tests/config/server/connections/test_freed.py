@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -18,10 +16,12 @@ from config.server.connections import cycle
 from config.server.connections.cycle import Cycle
 from config.server.connections.protocol import HttpProtocol
 from config.server.connections.unread import UnreadWatch
+from tests.support.collecting import find_objects, without_collector
 
 _HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 _WHOLE = _HEAD + b"Content-Length: 5\r\n\r\nhello"
 _LARGE = 4 << 20
+_KINDS = (HttpProtocol, Cycle, UnreadWatch)
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -55,22 +55,6 @@ async def _fail(scope: Any, receive: Any, send: Any) -> None:
     raise ValueError("the application is broken")
 
 
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def _find() -> list[object]:
-    # Asking a lazy object for its class would evaluate it.
-    kinds = (HttpProtocol, Cycle, UnreadWatch)
-    return [each for each in gc.get_objects() if type(each) in kinds]
-
-
 async def _count_left(application: Application, sent: bytes, expected: bytes) -> int:
     """Opens a connection, reads until `expected` has arrived, leaves, and counts what is kept."""
     loop = asyncio.get_running_loop()
@@ -81,9 +65,8 @@ async def _count_left(application: Application, sent: bytes, expected: bytes) ->
         lambda: HttpProtocol(config, server_state=state, app_state=shared), "127.0.0.1"
     )
     # Those of other tests are kept here, so that no new object gets the address of one of them.
-    others = _find()
-    known = {id(each) for each in others}
-    with _without_collector():
+    others = find_objects(*_KINDS)
+    with without_collector():
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(sent)
         if expected:
@@ -92,8 +75,8 @@ async def _count_left(application: Application, sent: bytes, expected: bytes) ->
             await _until(lambda: bool(state.connections))
         writer.transport.abort()
         await _until(lambda: not (state.connections or state.tasks))
-        await _until(lambda: all(id(each) in known for each in _find()))
-        left = sum(id(each) not in known for each in _find())
+        await _until(lambda: not find_objects(*_KINDS, but=others))
+        left = len(find_objects(*_KINDS, but=others))
     server.close()
     await server.wait_closed()
     return left
