@@ -109,7 +109,7 @@ def test_keyboard_skips_the_navigation_and_finds_a_page(server: str) -> None:
         page.keyboard.press("Enter")
         seen.append(page.evaluate("document.activeElement.tagName"))
         page.keyboard.press("Control+k")
-        page.wait_for_function("document.activeElement.id === 'search-input-command'")
+        page.locator("#search-input-command:focus").wait_for()
         for _ in range(2):
             # Nothing else can be focused in the dialog.
             page.keyboard.press("Tab")
@@ -122,14 +122,14 @@ def test_keyboard_skips_the_navigation_and_finds_a_page(server: str) -> None:
         page.keyboard.press("Enter")
         page.wait_for_url("**/admin/config/auditentry/")
         page.keyboard.press("Control+k")
-        page.wait_for_function("document.activeElement.id === 'search-input-command'")
+        page.locator("#search-input-command:focus").wait_for()
         page.keyboard.press("Escape")
-        seen.append(str(page.locator("[role=dialog][aria-label='Find anything']").is_visible()))
+        page.locator("[role=dialog][aria-label='Find anything']").wait_for(state="hidden")
 
     assert browse(server, visit) == []
     assert seen == [
         "Skip to the content", "MAIN", "Find anything", "Find anything",
-        reverse("admin:config_auditentry_changelist"), "False",
+        reverse("admin:config_auditentry_changelist"),
     ]  # fmt: skip
 
 
@@ -142,21 +142,20 @@ def test_dialog_takes_the_focus_keeps_it_and_gives_it_back(server: str) -> None:
         page.goto(change_page(organization))
         page.get_by_role("link", name="Grant credits").focus()
         page.keyboard.press("Enter")
-        page.wait_for_function("document.activeElement.name === 'amount'")
+        page.locator("[name=amount]:focus").wait_for()
         for _ in range(5):
             page.keyboard.press("Tab")
             seen.append(page.evaluate("document.activeElement.name || " + f"({FOCUSED})()"))
         page.keyboard.press("Escape")
-        page.wait_for_function("document.activeElement.innerText?.includes('Grant credits')")
+        page.locator("a:focus", has_text="Grant credits").wait_for()
         page.keyboard.press("Enter")
-        page.wait_for_function("document.activeElement.name === 'amount'")
+        page.locator("[name=amount]:focus").wait_for()
         page.keyboard.type("0")
         page.keyboard.press("Enter")
-        page.locator("#dialog-form [aria-invalid=true]").wait_for()
-        seen.append(page.evaluate("document.activeElement.name"))
+        page.locator("[name=amount][aria-invalid=true]:focus").wait_for()
 
     assert browse(server, visit) == []
-    assert seen == ["note", "Cancel", "Grant the credits", "Close", "amount", "amount"]
+    assert seen == ["note", "Cancel", "Grant the credits", "Close", "amount"]
 
 
 def test_errors_of_a_form_lead_to_their_fields(server: str) -> None:
@@ -168,13 +167,11 @@ def test_errors_of_a_form_lead_to_their_fields(server: str) -> None:
         page.keyboard.press("Control+k")
         page.keyboard.press("Escape")
         page.locator("[name=_save]").click()
-        page.locator(".cw-errors").wait_for()
-        seen.append(page.evaluate("document.activeElement.className"))
+        page.locator(".cw-errors:focus").wait_for()
         page.locator(".cw-errors a").first.click()
-        seen.append(page.evaluate("document.activeElement.id"))
+        page.locator("#id_name:focus").wait_for()
         described = page.locator("#id_name").get_attribute("aria-describedby") or ""
         seen.append(page.locator(f"#{described.split()[-1]}").inner_text())
 
     assert browse(server, visit) == []
-    assert "cw-errors" in seen[0]
-    assert seen[1:] == ["id_name", "This field is required."]
+    assert seen == ["This field is required."]

@@ -13,15 +13,22 @@ function focusables(box) {
 function moveFocus(box, isOpen) {
   if (isOpen) {
     openers.set(box, document.activeElement);
-    // The box has no size before Alpine has shown it.
-    setTimeout(() => {
-      const field = box.querySelector("input:not([type=hidden]), select, textarea");
-      (field && field.getClientRects().length ? field : box).focus();
-    }, 20);
+    focusWhenShown(box);
   } else {
     openers.get(box)?.focus();
     openers.delete(box);
   }
+}
+
+// Alpine shows a box in one of the next frames; what is not shown yet takes no focus.
+function focusWhenShown(box) {
+  if (!openers.has(box)) return;
+  if (!box.getClientRects().length) {
+    requestAnimationFrame(() => focusWhenShown(box));
+    return;
+  }
+  const field = box.querySelector("input:not([type=hidden]), select, textarea");
+  (field && field.getClientRects().length ? field : box).focus();
 }
 
 // Keeps Tab inside a dialog.
