@@ -67,7 +67,8 @@ IDLE_SECONDS: Final = 10.0
 CALIBRATION_SECONDS: Final = 20.0
 CALIBRATION_RATE: Final = 40.0
 SAMPLE_SECONDS: Final = 10.0
-# A process is flat if it grows by less than this over the last two thirds of the time.
+# A process is flat if its RSS grows by less than this over the last two thirds of the time. Its PSS
+# also grows when another process writes to a page that both had since the fork.
 GROWTH_MIB: Final = 3.0
 # The identifiers in an error, which differ from request to request.
 _IDS: Final = r"[0-9a-f]{8}-[0-9a-f-]{27}|(?:gen|req)[-_][\w-]+"
@@ -352,17 +353,18 @@ def _describe(
     log: list[Asked], samples: list[Sample], lag: dict[str, float], problems: list[str]
 ) -> dict[str, Any]:
     late = [sample for sample in samples if sample.at >= samples[-1].at / 3]
-    grown = {name: _growth(late, "pss_mib", name) for name in late[0].pss_mib}
+    grown = {name: _growth(late, "rss_mib", name) for name in late[0].rss_mib}
     judged = {name: value for name, value in grown.items() if name != "postgresql"}
     verified = manage("verify_ledger", "--json")
     outcomes = Counter(f"{asked.kind} {asked.status}" for asked in log)
     return {
         "outcomes": dict(sorted(outcomes.items())),
         "errors": _count_errors(log),
+        "rss_mib": {name: [value, late[-1].rss_mib[name]]
+                    for name, value in late[0].rss_mib.items()},
+        "rss_growth_mib_over_the_last_two_thirds": grown,
         "pss_mib": {name: [value, late[-1].pss_mib[name]]
                     for name, value in late[0].pss_mib.items()},
-        "rss_mib_at_the_end": late[-1].rss_mib,
-        "pss_growth_mib_over_the_last_two_thirds": grown,
         "descriptors": {name: [count, late[-1].descriptors[name]]
                         for name, count in late[0].descriptors.items()},
         "threads": {name: [count, late[-1].threads[name]]
