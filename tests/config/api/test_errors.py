@@ -180,7 +180,7 @@ def test_an_answer_in_json_is_accepted(management: APIClient, accept: str) -> No
     assert management.get("/api/v1/key", headers={"Accept": accept}).status_code == 200
 
 
-@pytest.mark.urls("tests.support.exploding_urls")
+@pytest.mark.urls("tests.support.contract.exploding_urls")
 @pytest.mark.parametrize("path", ["/plain", "/rest"])
 def test_a_bug_is_500_without_its_detail(
     db: None, path: str, caplog: pytest.LogCaptureFixture
@@ -193,7 +193,7 @@ def test_a_bug_is_500_without_its_detail(
     assert "a secret detail" in caplog.text
 
 
-@pytest.mark.urls("tests.support.exploding_urls")
+@pytest.mark.urls("tests.support.contract.exploding_urls")
 def test_a_lost_database_is_503(db: None) -> None:
     response = Client(raise_request_exception=False).get("/rest-database")
     assert response.status_code == 503

@@ -67,7 +67,7 @@ def test_large_form_of_a_stranger_is_a_page(server: str) -> None:
     ]
 
 
-@pytest.mark.urls("tests.support.exploding_urls")
+@pytest.mark.urls("tests.support.contract.exploding_urls")
 @pytest.mark.parametrize(
     ("path", "status", "title"),
     [
