@@ -45,6 +45,8 @@ _DELIVERIES: Final = Metric(
 _PAUSES: Final = (5, 60, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 64_800, 86_400)
 # A receiver that fails gets nothing for two seconds, then four, and so on up to five minutes.
 _LONGEST_PAUSE: Final = 300
+# A receiver that asks for a longer time with ``Retry-After`` is obeyed for an hour.
+_MOST_ASKED: Final = 3_600.0
 _DISABLED_AFTER: Final = timedelta(days=5)
 # An attempt takes ten seconds at most, but a slow mail server may take them for each of its steps.
 _LEASE_SECONDS: Final = 120
@@ -122,8 +124,8 @@ ended AS (
 UPDATE accounts_subscription s SET
     failures = CASE WHEN %(failed)s THEN s.failures + 1 ELSE 0 END,
     failing_since = CASE WHEN %(failed)s THEN coalesce(s.failing_since, {now}) END,
-    retry_at = CASE WHEN %(failed)s THEN
-        {now} + make_interval(secs => least(2 ^ least(s.failures + 1, 20), %(longest)s)) END,
+    retry_at = CASE WHEN %(failed)s THEN greatest(s.retry_at, {now} + make_interval(secs =>
+        greatest(least(2 ^ least(s.failures + 1, 20), %(longest)s), %(asked)s))) END,
     mean_ms = (s.mean_ms * 3 + %(duration)s) / 4
 FROM ended
 WHERE s.id = ended.subscription_id AND (
@@ -353,7 +355,8 @@ def _store(place: _Running, outcome: Outcome) -> None:
     failed = bool(outcome.error)
     is_last = failed and (outcome.is_gone or place.attempts > len(_PAUSES))
     status = "delivered" if not failed else "failed" if is_last else "pending"
-    pause = _jitter(_PAUSES[place.attempts - 1]) if status == "pending" else 0.0
+    asked = min(outcome.retry_after, _MOST_ASKED)
+    pause = max(_jitter(_PAUSES[place.attempts - 1]), asked) if status == "pending" else 0.0
     values: dict[str, Any] = {
         "id": place.due.id,
         "subscription": place.due.subscription,
@@ -365,6 +368,7 @@ def _store(place: _Running, outcome: Outcome) -> None:
         "pause": pause,
         "failed": failed,
         "longest": _LONGEST_PAUSE,
+        "asked": asked,
         "change": _STORED_CHANGE_MS,
     }
     with connection.cursor() as cursor:

@@ -17,6 +17,7 @@ from config.clocks.clock import clock
 from config.credentials import Secret
 from config.egress import EgressError, OutboundRequest
 from config.egress.fetch import fetch
+from config.egress.retry_after import read_retry_after
 
 ATTEMPT_SECONDS: Final = 10.0
 # What a receiver answers is not read; a longer answer is a mistake of the receiver.
@@ -29,12 +30,14 @@ class Outcome:
     """The result of an attempt; ``error`` is empty if the receiver has taken the event.
 
     ``is_ours`` says that the mail server of the settings failed, and not the receiver.
+    ``retry_after`` has the seconds for which a receiver asks to be left alone, of any length.
     """
 
     error: str = ""
     status: int | None = None
     duration_ms: int = 0
     is_ours: bool = False
+    retry_after: float = 0.0
 
     @property
     def is_gone(self) -> bool:
@@ -69,13 +72,19 @@ class Attempt:
             )
         policy = replace(settings.EGRESS_POLICY, max_response_bytes=_MAX_ANSWER)
         try:
-            status, _, _ = fetch(
+            status, answered, _ = fetch(
                 OutboundRequest("POST", self.url, headers, body), policy, ATTEMPT_SECONDS
             )
         except EgressError as exc:
             # The public text tells no stranger what is inside the network.
             return Outcome(exc.public.replace("upstream", "receiver"))
-        return Outcome("" if status < 300 else f"The receiver answered {status}.", status)
+        if 200 <= status < 300:
+            return Outcome(status=status)
+        return Outcome(
+            f"The receiver answered {status}.",
+            status,
+            retry_after=read_retry_after(answered, clock.time()) or 0.0,
+        )
 
     def _send_mail(self) -> Outcome:
         if not settings.EMAIL_HOST:

@@ -11,8 +11,10 @@ from typing import Any, Final
 from django.conf import settings
 
 from accounts.destinations.receivers import Receiver
+from config.clocks.clock import clock
 from config.egress.errors import EgressError
 from config.egress.fetch import fetch
+from config.egress.retry_after import read_retry_after
 from config.egress.rules import OutboundRequest
 
 logger = logging.getLogger("causeway.broadcast")
@@ -26,7 +28,10 @@ _MAX_NUMBER: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a request. ``error`` is for the organization, ``detail`` for our log."""
+    """What became of a request. ``error`` is for the organization, ``detail`` for our log.
+
+    ``retry_after`` has the seconds for which the receiver asks to be left alone, of any length.
+    """
 
     error: str = ""
     detail: str = ""
@@ -65,7 +70,7 @@ def _exchange(receiver: Receiver, body: bytes) -> Answer:
     return Answer(
         error,
         f"HTTP {status}",
-        retry_after=_read_number(answered.get("Retry-After", "")),
+        retry_after=read_retry_after(answered, clock.time()) or 0.0,
         is_body_refused=status in _BODY_REFUSED,
     )
 
@@ -78,7 +83,3 @@ def _read_rejected(text: bytes) -> int:
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0
     return number if 0 < number <= _MAX_NUMBER else 0
-
-
-def _read_number(text: str) -> float:
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0.0

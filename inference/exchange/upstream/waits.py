@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Final
+
+from config.egress.retry_after import read_number, read_retry_after
 
 # A duration of hours, minutes, seconds and milliseconds, or a plain number of seconds.
 _DURATION: Final = re.compile(
@@ -15,9 +14,6 @@ _DURATION: Final = re.compile(
     r"([0-9]{1,9}(?:\.[0-9]{1,9})?)?",
     re.ASCII,
 )
-_NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
-# "Sun, 06 Nov 1994 08:49:37 GMT", and the two older forms of HTTP.
-_DATE: Final = re.compile(r"[A-Za-z]{3,9},? [A-Za-z0-9 :-]{16,32}", re.ASCII)
 # The headers that say how much is left of a limit, and when it is full again.
 _LIMITS: Final = tuple(
     (f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}")
@@ -35,15 +31,10 @@ def read_wait(headers: Mapping[str, str], asked: float | None, now: float) -> fl
     Unix time; the upstream's own ``Date`` replaces it, because a date is one of its clock. What is
     neither a number nor a date, or lies in the past, says nothing. The result may be of any length.
     """
-    milliseconds = _read_number(headers.get("Retry-After-Ms", ""))
+    milliseconds = read_number(headers.get("Retry-After-Ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
-    text = headers.get("Retry-After", "").strip()
-    seconds = _read_number(text)
-    if seconds is None and (until := _read_date(text)) is not None:
-        sent = _read_date(headers.get("Date", "").strip())
-        left = until - (now if sent is None else sent)
-        seconds = left if left > 0 else None
+    seconds = read_retry_after(headers, now)
     if seconds is None:
         seconds = asked
     return read_pause(headers) if seconds is None else seconds
@@ -68,19 +59,3 @@ def _parse_duration(text: str) -> float:
         return _UNKNOWN_PAUSE
     hours, minutes, seconds, milliseconds, plain = (float(part or 0) for part in found.groups())
     return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000 + plain
-
-
-def _read_number(text: str) -> float | None:
-    return float(text) if _NUMBER.fullmatch(text.strip()) else None
-
-
-def _read_date(text: str) -> float | None:
-    """Returns the Unix time of an HTTP date; ``None`` for anything else."""
-    if not _DATE.fullmatch(text):
-        return None
-    try:
-        date = parsedate_to_datetime(text)
-        moment = (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError, TypeError, IndexError):
-        return None
-    return moment if math.isfinite(moment) else None

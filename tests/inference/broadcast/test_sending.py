@@ -220,7 +220,10 @@ def test_the_pause_grows_and_a_receiver_may_ask_for_more(
     destination = broadcast_to(tenant.workspace, receiver.url)
     make_some(tenant, 1)
     busy = answering(status="429 Slow down", headers=("Retry-After: 120",))
-    receiver.scripts = [*[answering(status="500 No")] * 9, busy]
+    date = "Tue, 14 Jul 2026 03:33:20 GMT", "Tue, 14 Jul 2026 03:37:20 GMT"
+    until = answering(status="503 No", headers=(f"Date: {date[0]}", f"Retry-After: {date[1]}"))
+    endless = answering(status="503 No", headers=("Retry-After: 999999999999999",))
+    receiver.scripts = [busy, until, endless, *[answering(status="500 No")] * 6, busy]
     pauses = []
     for _ in range(10):
         begin = clock.now()
@@ -229,7 +232,7 @@ def test_the_pause_grows_and_a_receiver_may_ask_for_more(
         assert retry_at is not None
         pauses.append(round((retry_at - begin).total_seconds() / 5) * 5)
         retry_now()
-    assert pauses == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600]
+    assert pauses == [120, 240, 600, 40, 80, 160, 320, 600, 600, 600]
 
 
 def test_a_receiver_that_hangs_delays_no_other_tenant(
