@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import uvicorn
 from django.conf import settings
@@ -32,6 +33,12 @@ from tests.support.inference.site import Site, make_site
 from tests.support.processes import POOLER_ADDRESS, Served, serve
 from tests.support.static_files import share_static_files
 from tests.support.upstreams.clouds import Clouds, Gate
+
+# A property must hold on a slow machine too.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.hookimpl(trylast=True)
@@ -169,7 +176,7 @@ def _running_server(django_db_setup: None, django_db_blocker: Any) -> Iterator[s
                 time.sleep(0.01)
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
             server.should_exit = True
-            thread.join(20)
+            thread.join(60)
 
 
 @pytest.fixture
@@ -191,7 +198,7 @@ def together() -> Callable[..., list[Any]]:
 
         def start(call: Callable[[], Any]) -> Any:
             try:
-                barrier.wait(10)
+                barrier.wait(60)
                 return call()
             finally:
                 connections.close_all()
@@ -204,10 +211,10 @@ def together() -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Waits for an effect that follows a response, such as a settlement; fails after 30 s."""
+    """Waits for an effect that follows a response, such as a settlement; fails after a minute."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, "it did not happen"
             time.sleep(0.01)

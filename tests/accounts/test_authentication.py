@@ -154,7 +154,7 @@ def test_two_authorization_headers_are_refused(
 ) -> None:
     tenant = factories.make_tenant()
     address = urlsplit(server)
-    line = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)
+    line = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
     body = json.dumps({"model": "x", "messages": []}) if path != ROUTE else ""
     line.putrequest("POST" if body else "GET", path)
     for _ in range(2):

@@ -83,7 +83,7 @@ def read_generation(site: Site, generation_id: str) -> dict[str, Any]:
         f"{site.server}/api/v1/generation",
         params={"id": generation_id},
         headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=20,
+        timeout=60,
     )
     data: dict[str, Any] = answer.json()["data"]
     return data

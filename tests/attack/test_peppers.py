@@ -34,8 +34,8 @@ def test_what_a_dump_has_of_a_key_is_no_key(
             headers = {"Authorization": f"Bearer {prefix}{text}".encode()}
             body = service.chat_body("one two")
             answers = (
-                requests.post(f"{service.server}{CHAT}", json=body, headers=headers, timeout=20),
-                requests.get(f"{service.server}/api/v1/key", headers=headers, timeout=20),
+                requests.post(f"{service.server}{CHAT}", json=body, headers=headers, timeout=60),
+                requests.get(f"{service.server}/api/v1/key", headers=headers, timeout=60),
             )
             assert [answer.status_code for answer in answers] == [401, 401]
             count += 1
@@ -59,7 +59,7 @@ def test_many_first_uses_at_once_renew_a_key_once(
 
         def manage() -> int:
             address = f"{served.address}/api/v1/key"
-            return requests.get(address, headers=headers, timeout=20).status_code
+            return requests.get(address, headers=headers, timeout=60).status_code
 
         def chat() -> int:
             return site.chat().status_code

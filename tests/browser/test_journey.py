@@ -233,7 +233,7 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
                 "user": "customer-1",
             },
             headers={"Authorization": f"Bearer {key}"},
-            timeout=10,
+            timeout=60,
         ).json()
         assert answer["choices"][0]["message"]["content"] == "You said: Over the causeway"
 

@@ -70,7 +70,7 @@ def test_a_payment_appears_without_a_reload(
         page.goto(f"/pay/{asked.pk}")
         # The driver runs an event loop in this thread, so the database is used in another thread.
         together(pay)
-        page.wait_for_selector("body[data-status=confirmed]", timeout=15_000)
+        page.wait_for_selector("body[data-status=confirmed]")
         assert page.locator("#said").inner_text() == "Paid and credited"
         assert page.locator("#count").inner_text() == "1"
         assert not page.locator(".pay").is_visible()

@@ -285,7 +285,7 @@ def test_a_locked_row_of_the_shared_health_stops_neither_journals_nor_readiness(
         )
         last = Journal.objects.get(generation=row).beat_at
         service.eventually(lambda: Journal.objects.get(generation=row).beat_at > last)
-        assert requests.get(f"{service.server}/readyz", timeout=20).status_code == 200
+        assert requests.get(f"{service.server}/readyz", timeout=60).status_code == 200
         load.wait_for_answers(1)
     assert set(load.statuses()) == {200}
     service.upstream.release(20)

@@ -35,7 +35,7 @@ def host(site: Site, served: Served) -> Site:
 
 def ask(host: Site) -> list[tuple[int, str | None]]:
     """Returns the status and the reason of several answers, by both workers."""
-    answers = [requests.get(f"{host.server}/readyz", timeout=10) for _ in range(12)]
+    answers = [requests.get(f"{host.server}/readyz", timeout=60) for _ in range(12)]
     return [(answer.status_code, answer.json().get("reason")) for answer in answers]
 
 
@@ -60,7 +60,7 @@ def test_readyz_is_503_while_admissions_fail(host: Site, served: Served) -> None
     with without_generations():
         # No request comes: each worker finds out by itself, after a few quiet seconds.
         host.eventually(lambda: set(ask(host)) == {(503, "admissions")})
-        assert requests.get(f"{host.server}/healthz", timeout=10).status_code == 200
+        assert requests.get(f"{host.server}/healthz", timeout=60).status_code == 200
         assert host.chat().status_code == 409
         told = "admissions fail: /readyz answers 503 until one succeeds"
         host.eventually(lambda: served.log[begin:].count(told) == 2)

@@ -102,12 +102,12 @@ def test_a_locked_lease_stops_no_other_duty(transactional_db: None) -> None:
         with transaction.atomic():
             Lease.objects.select_for_update().get(name="duty")
             locked.set()
-            done.wait(20)
+            done.wait(60)
         connection.close()
 
     thread = threading.Thread(target=lock)
     thread.start()
-    assert locked.wait(20)
+    assert locked.wait(60)
     try:
         assert hold() is False
         assert hold("another") is True

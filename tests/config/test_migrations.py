@@ -126,4 +126,4 @@ def test_a_database_of_the_next_release_is_served(empty_database: str) -> None:
         assert done.returncode == 0, done.stderr
         assert "A later release has migrated the database (billing.9999_of_the" in done.stderr
     with serve(DATABASE_URL=empty_database) as served:
-        assert requests.get(f"{served.address}/readyz", timeout=10).status_code == 200
+        assert requests.get(f"{served.address}/readyz", timeout=60).status_code == 200

@@ -200,8 +200,8 @@ def test_an_installation_serves_and_names_the_extra_that_it_lacks(
         api = requests.Session()
         api.headers["Authorization"] = f"Bearer {keys['management_key']}"
         _assert_nothing_is_registered(api, f"{address}/api/v1", empty_database)
-        assert api.get(f"{address}/admin/login/", timeout=20).status_code == 200
-        assert api.get(f"{address}/static/causeway/console.css", timeout=20).status_code == 200
+        assert api.get(f"{address}/admin/login/", timeout=60).status_code == 200
+        assert api.get(f"{address}/static/causeway/console.css", timeout=60).status_code == 200
     finally:
         process.terminate()
         process.wait(30)
@@ -215,12 +215,12 @@ def test_an_installation_serves_and_names_the_extra_that_it_lacks(
 def _assert_nothing_is_registered(api: requests.Session, base: str, database: str) -> None:
     """Asserts that a credential and an endpoint of a provider that cannot be called are refused."""
     key: dict[str, Any] = {"provider": "amazon-bedrock", "key": BEDROCK_KEY}
-    refused = api.post(f"{base}/byok", json=key, timeout=20)
+    refused = api.post(f"{base}/byok", json=key, timeout=60)
     assert refused.status_code == 400
     assert MISSING in refused.json()["error"]["message"]
     # A model of this provider is listed, and its requests are refused with a reason.
     asked = {"model": "amazon/nova-pro-v1", "messages": [{"role": "user", "content": "Hello"}]}
-    explained = api.post(f"{base}/routing/explain", json=asked, timeout=20)
+    explained = api.post(f"{base}/routing/explain", json=asked, timeout=60)
     assert explained.status_code < 500
     with psycopg.connect(database) as connection:
         for table in ("accounts_byokcredential", "endpoints_privateendpoint"):

@@ -35,7 +35,7 @@ def names_in(path: Path) -> set[str]:
 def served(site: Site) -> set[str]:
     """Returns the names of the metrics of a running service."""
     families = text_string_to_metric_families(
-        requests.get(f"{site.server}/metrics", timeout=20).text
+        requests.get(f"{site.server}/metrics", timeout=60).text
     )
     return {
         f"{family.name}_total" if family.type == "counter" else family.name for family in families

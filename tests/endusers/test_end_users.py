@@ -127,7 +127,7 @@ def call(
     server: str, key: str, method: str, path: str, body: Any = None
 ) -> tuple[int, bytes, dict[str, str]]:
     """Sends the path unchanged; other clients would resolve its dots."""
-    connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=20)
+    connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=60)
     try:
         connection.request(
             method,

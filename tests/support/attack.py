@@ -16,7 +16,7 @@ from django.test import Client
 
 from tests.support.bulkheads.counters import read_counter
 
-_SECONDS: Final = 20.0
+_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)

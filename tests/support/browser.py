@@ -55,7 +55,7 @@ def page_of(server: str, *, width: int = 1440, **options: Any) -> Iterator[tuple
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
         viewport = {"width": width, "height": 900}
         page = browser.new_page(base_url=server, viewport=viewport, **options)
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         page.on("console", lambda said: complain(said.text, when=said.type in ("error", "warning")))
         page.on("pageerror", lambda error: complain(str(error)))
         page.on(

@@ -40,7 +40,8 @@ def manage(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
         env=environment(**changes),
         capture_output=True,
         text=True,
-        timeout=60,
+        # Migrating from nothing takes a minute where four processes share two cores.
+        timeout=600,
     )
 
 
@@ -77,13 +78,13 @@ class Served:
 
 
 def wait_until_served(served: Served) -> None:
-    """Returns once the service answers; fails when it ends, or after a minute."""
-    deadline = time.monotonic() + 60
+    """Returns once the service answers; fails when it ends, or after two minutes."""
+    deadline = time.monotonic() + 120
     while True:
         try:
-            if requests.get(f"{served.address}/healthz", timeout=5).status_code == 200:
+            if requests.get(f"{served.address}/healthz", timeout=60).status_code == 200:
                 return
-        except requests.ConnectionError:
+        except requests.RequestException:
             assert served.process.poll() is None, served.log
         assert time.monotonic() < deadline, "it does not answer"
         time.sleep(0.05)

@@ -421,11 +421,11 @@ def test_a_silent_node_does_not_delay_the_other_duties_of_a_worker(
 
     def silent(calls: Answers, answers: Answers) -> Answers:
         asked.set()
-        answers_now.wait(15)
+        answers_now.wait(60)
         return answers
 
     def end_the_worker() -> None:
-        asked.wait(15)
+        asked.wait(60)
         try:
             for _ in range(100):
                 others[:] = Lease.objects.order_by("name").values_list("name", flat=True)

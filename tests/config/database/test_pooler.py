@@ -48,7 +48,7 @@ def is_settled() -> bool:
 
 
 def read_limits(site: Site) -> list[str]:
-    metrics = requests.get(f"{site.server}/metrics", timeout=20).text
+    metrics = requests.get(f"{site.server}/metrics", timeout=60).text
     return re.findall(r'causeway_pool_limit_connections\{pool="data_plane"\} (\S+)', metrics)
 
 

@@ -80,7 +80,7 @@ def count_generations(site: Site) -> int:
 
 def reads(site: Site) -> Counter[str]:
     """Returns how often each server was read, ``replica`` or ``primary`` with the reason."""
-    metrics = requests.get(f"{site.server}/metrics", timeout=20).text
+    metrics = requests.get(f"{site.server}/metrics", timeout=60).text
     found: Counter[str] = Counter()
     for reason, server, count in re.findall(
         r'causeway_replica_reads_total\{reason="(\w*)",server="(\w+)"\} (\S+)', metrics
@@ -135,7 +135,7 @@ def test_reports_are_read_from_the_replica(patient: Site, replica: Replica) -> N
     activity = requests.get(
         f"{patient.server}/api/v1/activity",
         headers={"Authorization": f"Bearer {patient.tenant.management_key}"},
-        timeout=20,
+        timeout=60,
     )
     assert activity.status_code == 200
 
@@ -150,7 +150,7 @@ def test_requests_and_single_rows_are_never_read_there(patient: Site, replica: R
     assert answered.status_code == 200
     headers = {"Authorization": f"Bearer {stranger.management_key}"}
     for path in (f"generation?id={answered.json()['id']}", "keys", "credits"):
-        found = requests.get(f"{patient.server}/api/v1/{path}", headers=headers, timeout=20)
+        found = requests.get(f"{patient.server}/api/v1/{path}", headers=headers, timeout=60)
         assert found.status_code == 200, found.text
     assert reads(patient) == before
     patient.eventually(lambda: not Generation.objects.filter(status="pending").exists())
@@ -177,34 +177,34 @@ def test_an_operator_sees_what_they_wrote_and_what_they_may(
     reader = sign_in(patient, "reader", is_superuser=True)
     await_replica(patient)
     groups = f"{patient.server}{GROUPS}"
-    assert reader.get(groups, timeout=20).status_code == 200
+    assert reader.get(groups, timeout=60).status_code == 200
     replica.pause()
-    form = writer.get(f"{groups}add/", timeout=20)
+    form = writer.get(f"{groups}add/", timeout=60)
     [token] = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form.text))
     writer.cookies.set("csrftoken", form.cookies["csrftoken"])
     saved = writer.post(
-        f"{groups}add/", {"csrfmiddlewaretoken": token, "name": "Night shift"}, timeout=20
+        f"{groups}add/", {"csrfmiddlewaretoken": token, "name": "Night shift"}, timeout=60
     )
     assert (saved.url, saved.status_code) == (groups, 200)
     for _ in range(2):
-        assert "Night shift" in writer.get(groups, timeout=20).text
-        assert "Night shift" not in reader.get(groups, timeout=20).text
+        assert "Night shift" in writer.get(groups, timeout=60).text
+        assert "Night shift" not in reader.get(groups, timeout=60).text
     assert reads(patient)["primary own_write"] >= 3
     replica.resume()
     replica.catch_up()
     before = reads(patient)["replica"]
 
     def is_read() -> bool:
-        assert "Night shift" in writer.get(groups, timeout=20).text
+        assert "Night shift" in writer.get(groups, timeout=60).text
         return reads(patient)["replica"] > before
 
     patient.eventually(is_read)
     # Authority is the primary's, however old the replica is.
     replica.pause()
     User.objects.filter(username="reader").update(is_superuser=False)
-    assert reader.get(groups, timeout=20).status_code == 403
+    assert reader.get(groups, timeout=60).status_code == 403
     User.objects.filter(username="writer").update(is_active=False)
-    assert writer.get(groups, timeout=20).url != groups
+    assert writer.get(groups, timeout=60).url != groups
 
 
 def test_a_forged_position_is_no_position(patient: Site, replica: Replica) -> None:
@@ -212,7 +212,7 @@ def test_a_forged_position_is_no_position(patient: Site, replica: Replica) -> No
     await_replica(patient)
     browser.cookies.set("causeway_written", "18446744073709551615:forged")
     before = reads(patient)["replica"]
-    assert browser.get(f"{patient.server}{GROUPS}", timeout=20).status_code == 200
+    assert browser.get(f"{patient.server}{GROUPS}", timeout=60).status_code == 200
     assert reads(patient)["replica"] == before + 1
 
 

@@ -251,13 +251,13 @@ def test_the_built_image_works(tmp_path: Path) -> None:
     )
     try:
         wait_until_served(Served(f"http://127.0.0.1:{port}", process, tmp_path / "log"))
-        assert requests.get(f"http://127.0.0.1:{port}/api/v1/models", timeout=20).status_code == 200
+        assert requests.get(f"http://127.0.0.1:{port}/api/v1/models", timeout=60).status_code == 200
         [health] = named("HEALTHCHECK", 2)
         check = Step(2, "CMD", health.text.partition("CMD ")[2]).words
         assert check[0] == "python"
         done = subprocess.run(
             [programs / "python", *(word.replace(":8000/", f":{port}/") for word in check[1:])],
-            timeout=20,
+            timeout=60,
         )
         assert done.returncode == 0
     finally:

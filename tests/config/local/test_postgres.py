@@ -74,7 +74,7 @@ def end(user: subprocess.Popen[str]) -> None:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         if time.monotonic() > deadline:
             return False

@@ -226,7 +226,7 @@ def test_the_gauges_follow_the_counts() -> None:
         await until("causeway_buffered_bytes", 0)
 
     async def until(name: str, value: float) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while REGISTRY.get_sample_value(name) != value:
                 await asyncio.sleep(0.01)
 

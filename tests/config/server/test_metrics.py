@@ -20,7 +20,7 @@ TOKEN = "a-token-of-the-metrics"
 
 
 def get(port: int, path: str = "/metrics", **headers: str) -> requests.Response:
-    return requests.get(f"http://127.0.0.1:{port}{path}", headers=headers, timeout=10)
+    return requests.get(f"http://127.0.0.1:{port}{path}", headers=headers, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_port_of_its_own_serves_the_metrics_alone(
         assert (answer.status_code, answer.headers["Content-Type"][:10]) == (200, "text/plain")
         assert "causeway_chain_halted" in answer.text
         assert get(port, "/healthz").json()["error"]["code"] == 404
-        refused = requests.post(f"http://127.0.0.1:{port}/metrics", timeout=10)
+        refused = requests.post(f"http://127.0.0.1:{port}/metrics", timeout=60)
         assert (refused.status_code, refused.headers["Allow"]) == (405, "GET, HEAD")
         with pytest.raises(CommandError) as refusal:
             settings.METRICS_PORT = port
@@ -73,9 +73,9 @@ def test_a_port_of_its_own_serves_the_metrics_alone(
 def test_the_main_port_has_no_metrics_when_they_have_their_own(transactional_db: None) -> None:
     port = free_port()
     with serve("--workers", "2", METRICS_PORT=str(port)) as served:
-        missing = requests.get(f"{served.address}/metrics", timeout=10)
+        missing = requests.get(f"{served.address}/metrics", timeout=60)
         assert missing.json()["error"]["code"] == missing.status_code == 404
-        assert requests.get(f"{served.address}/api/v1/models", timeout=10).status_code == 200
+        assert requests.get(f"{served.address}/api/v1/models", timeout=60).status_code == 200
         counted = get(port)
         assert counted.status_code == 200
         assert "causeway_chain_halted" in counted.text

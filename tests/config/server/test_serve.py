@@ -80,7 +80,7 @@ def test_serve_drains_its_streams_before_it_ends(site: Site) -> None:
         assert content_of(events) == "You said: one two"
         assert events[-1] == "[DONE]"
         answer.close()
-        stopper.join(20)
+        stopper.join(60)
         assert stopped[0][0] == 0, stopped[0][1]
         assert "Traceback" not in stopped[0][1]
     assert Generation.objects.get().status == "completed"
@@ -96,7 +96,7 @@ def test_two_workers_stream_without_buffering_and_settle_every_generation(site: 
             chunks = answer.iter_content(None)
             text = next(chunks).decode()
             assert content_of(events_of(text)) == ""
-            ready.wait(20)
+            ready.wait(60)
             text += b"".join(chunks).decode()
             return content_of(events_of(text))
 
@@ -105,19 +105,19 @@ def test_two_workers_stream_without_buffering_and_settle_every_generation(site: 
             words = [f"word-{number}" for number in range(6)]
             texts = pool.map(stream, words)
             # All six clients have the first event; the upstream still holds the second.
-            ready.wait(20)
+            ready.wait(60)
             site.upstream.release(100)
             assert list(texts) == [f"You said: {word}" for word in words]
 
         site.eventually(lambda: Generation.objects.filter(status="completed").count() == 6)
-        assert requests.get(f"{served.address}/healthz", timeout=5).json() == {"status": "ok"}
-        assert requests.get(f"{served.address}/readyz", timeout=5).json() == {"status": "ok"}
+        assert requests.get(f"{served.address}/healthz", timeout=60).json() == {"status": "ok"}
+        assert requests.get(f"{served.address}/readyz", timeout=60).json() == {"status": "ok"}
 
         def count_completed() -> float:
             return read_counter(served.address, "causeway_generations_total", status="completed")
 
         site.eventually(lambda: count_completed() == 6)
-        metrics = requests.get(f"{served.address}/metrics", timeout=5)
+        metrics = requests.get(f"{served.address}/metrics", timeout=60)
         assert metrics.headers["Content-Type"].startswith("text/plain")
         code, errors = served.stop()
         assert code == 0, errors

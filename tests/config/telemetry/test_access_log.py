@@ -45,11 +45,11 @@ def test_each_request_is_one_line_without_secrets(site: Site, tmp_path: Path) ->
         stream = site.post(site.chat_body(WORDS, stream=True), stream=True)
         assert stream.text.endswith("[DONE]\n\n")
         refused = requests.post(
-            f"{served.address}{CHAT}?key=sk-cw-secret-of-the-query", json={}, timeout=20,
+            f"{served.address}{CHAT}?key=sk-cw-secret-of-the-query", json={}, timeout=60,
             headers={"Authorization": "Bearer sk-cw-nobodys-key-0123456789"},
         )  # fmt: skip
         listed = requests.get(
-            f"{served.address}/api/v1/keys", timeout=20,
+            f"{served.address}/api/v1/keys", timeout=60,
             headers={"Authorization": f"Bearer {site.tenant.management_key}"},
         )  # fmt: skip
         assert (refused.status_code, listed.status_code) == (401, 200)

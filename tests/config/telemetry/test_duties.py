@@ -106,7 +106,7 @@ def test_work_reports_its_duties_on_a_port_of_its_own(
 
     def is_reported() -> bool:
         try:
-            text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+            text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
         except requests.ConnectionError:
             return False
         return 'causeway_duty_success_timestamp_seconds{duty="sweep_generations"}' in text

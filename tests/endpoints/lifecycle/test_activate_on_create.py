@@ -355,7 +355,7 @@ def test_a_change_during_the_validation_prevents_the_activation(
             case "rotate":
                 credential.rotate(credential.reveal())
         upstream.release(2)
-        response = pending.result(20)
+        response = pending.result(60)
     stored = PrivateEndpoint.objects.get()
     assert stored.status == "draft"
     if interference == "delete":

@@ -157,6 +157,6 @@ def test_a_validation_does_not_cover_an_edit_made_during_it(
         assert simulator.wait_until(lambda: simulator.total_requests == 1)
         endpoint.edit(upstream_model_id="sim-other")
         simulator.release(2)
-        assert pending.result(20) is True
+        assert pending.result(60) is True
     stored = PrivateEndpoint.objects.get()
     assert (stored.validation, stored.upstream_model_id) == (None, "sim-other")

@@ -104,7 +104,7 @@ def test_a_generation_references_the_current_attestation(
         f"{server}/api/v1/chat/completions",
         headers={"Authorization": f"Bearer {tenant.api_key}"},
         json={"model": "acme/falcon", "messages": [{"role": "user", "content": "one"}]},
-        timeout=20,
+        timeout=60,
     )
     assert answer.status_code == 200
     generation = Generation.objects.get()

@@ -269,7 +269,7 @@ def test_a_changed_limit_takes_effect_on_the_next_request(site: Site, key: ApiKe
             f"{site.server}/api/v1/keys/{key.digest}",
             json=body,
             headers={"Authorization": f"Bearer {site.tenant.management_key}"},
-            timeout=20,
+            timeout=60,
         )
         assert answer.status_code == 200
 
@@ -291,7 +291,7 @@ def test_the_cost_of_a_request_reduces_the_limit_for_the_next(site: Site, key: A
     shown = requests.get(
         f"{site.server}/api/v1/key",
         headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=20,
+        timeout=60,
     ).json()["data"]
     assert shown["effective_budget"]["remaining_usd"] == usd(hold - 6000)
 

@@ -117,7 +117,7 @@ def test_an_unknown_key_is_remembered_for_a_moment(
         assert await message_of(recognizer.recognize(unknown)) == "The API key is not valid."
         # A memory that needs no database answers the second request.
         async with recognizer._lock:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await message_of(recognizer.recognize(unknown))
         for name in recognizer._unknown:
             recognizer._unknown[name] -= recognition._REFUSED_SECONDS

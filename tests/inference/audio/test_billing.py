@@ -43,7 +43,7 @@ def transcribe(site: Site, data: bytes, name: str = "a.wav") -> requests.Respons
         headers={"Authorization": f"Bearer {site.tenant.api_key}"},
         data={"model": site.model.slug},
         files={"file": (name, data)},
-        timeout=20,
+        timeout=60,
     )
 
 

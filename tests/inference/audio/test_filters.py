@@ -37,7 +37,7 @@ def transcribe(site: Site, **data: Any) -> requests.Response:
         headers={"Authorization": f"Bearer {site.tenant.api_key}"},
         data={"model": site.model.slug, **data},
         files={"file": ("me@example.com.wav", WAV)},
-        timeout=20,
+        timeout=60,
     )
 
 

@@ -220,7 +220,7 @@ def test_a_wrong_field_of_a_form_is_named(
                 "Authorization": f"Bearer {site.tenant.api_key}",
                 "Content-Type": content_type,
             },
-            timeout=20,
+            timeout=60,
         )
     else:
         answer = send_form(site, data, file)
@@ -274,7 +274,7 @@ def test_other_spellings_of_base64_are_read(site: Site, text: str) -> None:
         f"{site.server}{ROUTE}",
         data=body.replace("@", text),
         headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=20,
+        timeout=60,
     )
     assert answer.json()["text"] == "You said 1 seconds."
 
@@ -315,7 +315,7 @@ def test_a_body_that_cannot_be_a_file_is_not_read(site: Site, settings: Any) -> 
     settings.MAX_REQUEST_BYTES = 1_000
     publish(site)
     target = urlsplit(site.server)
-    with socket.create_connection((target.hostname, target.port), timeout=20) as line:
+    with socket.create_connection((target.hostname, target.port), timeout=60) as line:
         line.sendall(
             f"POST {ROUTE} HTTP/1.1\r\nHost: {target.netloc}\r\nContent-Length: 99999999999\r\n"
             f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()

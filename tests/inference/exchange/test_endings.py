@@ -34,7 +34,7 @@ from tests.support.processes import serve
 
 def notice(site: Site) -> None:
     """Waits for a turn of the service's event loop, which sees every connection that was closed."""
-    assert requests.get(f"{site.server}/healthz", timeout=20).status_code == 200
+    assert requests.get(f"{site.server}/healthz", timeout=60).status_code == 200
 
 
 def publish(site: Site, behaviour: str) -> None:
@@ -232,7 +232,7 @@ def test_a_stopping_worker_completes_its_streams(site: Site) -> None:
             time.sleep(0.3)
             site.upstream.release(20)
             text += b"".join(chunks)
-        stopper.join(20)
+        stopper.join(60)
         assert stopped[0][0] == 0, stopped[0][1]
     assert content_of(events_of(text.decode())) == "You said: one two"
     assert_ended(site, Ending("completed", (2, 4), False))

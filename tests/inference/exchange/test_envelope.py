@@ -32,7 +32,7 @@ def envelope(code: int, message: str, error_type: str, **metadata: Any) -> dict[
 def raw(site: Site, request: bytes) -> tuple[int, dict[str, str], bytes]:
     """Sends the bytes on a new connection; returns status, headers and body of the answer."""
     address = urlsplit(site.server)
-    with socket.create_connection((address.hostname, address.port), timeout=10) as line:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as line:
         line.sendall(request)
         answer = http.client.HTTPResponse(line)
         answer.begin()
@@ -60,7 +60,7 @@ def test_a_request_without_a_valid_key_is_refused(site: Site, path: str) -> None
     ):
         headers = {} if authorization is None else {"Authorization": authorization}
         answer = requests.post(
-            f"{site.server}{path}", json=site.chat_body(prompt="x"), headers=headers, timeout=10
+            f"{site.server}{path}", json=site.chat_body(prompt="x"), headers=headers, timeout=60
         )
         assert answer.status_code == 401, authorization
         assert answer.json() == envelope(401, message, "authentication")
@@ -134,7 +134,7 @@ def test_only_post_is_allowed(site: Site, path: str) -> None:
             method,
             f"{site.server}{path}",
             headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-            timeout=10,
+            timeout=60,
         )
         assert answer.status_code == 405
         assert answer.headers["Allow"] == "POST"
@@ -281,7 +281,7 @@ def test_pipelined_requests_are_answered_in_order(site: Site) -> None:
             + body
         )
     answers = []
-    with socket.create_connection((address.hostname, address.port), timeout=10) as line:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as line:
         line.sendall(requests_)
         with line.makefile("rb") as file:
             for _ in range(3):
@@ -298,7 +298,7 @@ def test_pipelined_requests_are_answered_in_order(site: Site) -> None:
 def test_a_caller_that_leaves_during_its_body_creates_no_generation(site: Site) -> None:
     site.publish()
     address = urlsplit(site.server)
-    with socket.create_connection((address.hostname, address.port), timeout=10) as line:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as line:
         line.sendall(
             b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
             + f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()

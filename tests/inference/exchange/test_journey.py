@@ -29,7 +29,7 @@ def test_a_private_endpoint_is_created_activated_and_streamed_through(
             "pricing": {"prompt": "0.000001", "completion": "0.000002"},
             "activate": {"workspace_id": str(tenant.workspace.pk)},
         },
-        timeout=20,
+        timeout=60,
     )
     assert created.status_code == 201, created.text
     assert created.json()["data"]["status"] == "active"
@@ -37,7 +37,7 @@ def test_a_private_endpoint_is_created_activated_and_streamed_through(
         f"{server}/api/v1/chat/completions",
         headers={"Authorization": f"Bearer {tenant.api_key}"},
         json={"model": "acme/falcon", "messages": [{"role": "user", "content": "one two"}]},
-        timeout=20,
+        timeout=60,
     )
     assert answer.status_code == 200, answer.text
     body = answer.json()
@@ -54,7 +54,7 @@ def test_a_private_endpoint_is_created_activated_and_streamed_through(
             "messages": [{"role": "user", "content": "one two"}],
             "stream": True,
         },
-        timeout=20,
+        timeout=60,
     )
     assert streamed.status_code == 200, streamed.text
     assert streamed.text.endswith("data: [DONE]\n\n")

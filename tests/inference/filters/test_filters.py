@@ -569,7 +569,7 @@ def test_text_completions_are_filtered(site: Site) -> None:
 
 def test_filtered_texts_are_counted_by_action_and_kind(site: Site) -> None:
     def counted() -> dict[str, float]:
-        text = requests.get(f"{site.server}/metrics", timeout=20).text
+        text = requests.get(f"{site.server}/metrics", timeout=60).text
         lines = [line for line in text.splitlines() if line.startswith("causeway_filtered_texts")]
         return {
             name: float(value)

@@ -43,7 +43,7 @@ def edit(site: Site, *files: tuple[str, Any], **fields: Any) -> requests.Respons
         data=fields,
         files=list(files),
         headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=20,
+        timeout=60,
     )
 
 

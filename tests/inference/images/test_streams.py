@@ -81,7 +81,7 @@ def test_the_events_of_an_edit_have_their_own_types(site: Site) -> None:
         },
         files=[("image", ("a.png", PNG, "image/png"))],
         headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=20,
+        timeout=60,
     )
     partial, completed, _ = events_of(answer.text)
     assert (partial["type"], completed["type"]) == (

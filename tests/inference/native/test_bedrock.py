@@ -338,7 +338,7 @@ def test_a_fault_after_output_is_an_error_event_and_charged(
     url, key = f"{site.server}{PATH}", site.tenant.api_key
     headers = {"Authorization": f"Bearer {key}"}
     with requests.post(
-        url, json=asked(stream=True), headers=headers, timeout=20, stream=True
+        url, json=asked(stream=True), headers=headers, timeout=60, stream=True
     ) as answer:
         assert answer.status_code == 200, answer.text
         pieces = answer.iter_content(None)

@@ -84,7 +84,7 @@ def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, maker: Upstream
             "anthropic-beta": BETAS,
             "anthropic-workspace-id": "wrkspc_1",
         },
-        timeout=20,
+        timeout=60,
     )
     assert answer.status_code == 200, answer.text
     assert maker.server is not None
@@ -378,7 +378,7 @@ def test_a_header_of_another_script_is_refused(site: Site, maker: Upstream) -> N
         f"{site.server}{PATH}",
         json=asked(),
         headers={b"x-api-key": site.tenant.api_key.encode(), b"anthropic-beta": b"a\xe9"},
-        timeout=20,
+        timeout=60,
     )
     assert refused.status_code == 400
     assert refused.json()["error"]["message"].startswith("anthropic-beta: ")

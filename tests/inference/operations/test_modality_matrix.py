@@ -52,7 +52,7 @@ def ask(site: Site, path: str, body: dict[str, Any]) -> requests.Response:
         data=body,
         files=[("image", ("a.png", PNG, "image/png"))],
         headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=20,
+        timeout=60,
     )
 
 

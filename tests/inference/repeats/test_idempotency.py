@@ -163,7 +163,7 @@ def test_a_malformed_key_is_refused(site: Site, key: str) -> None:
             "Authorization": f"Bearer {site.tenant.api_key}",
             "Idempotency-Key": key.encode("latin-1"),
         },
-        timeout=20,
+        timeout=60,
     )
     assert answer.status_code == 400, answer.text
     site.assert_nothing_happened()
@@ -261,7 +261,7 @@ def leave_early(site: Site, body: dict[str, Any]) -> str:
     """Reads the first events of a stream and closes the connection; returns the generation."""
     headers = {"Authorization": f"Bearer {site.tenant.api_key}", "Idempotency-Key": KEY}
     with requests.post(
-        f"{site.server}{CHAT}", json=body, headers=headers, stream=True, timeout=20
+        f"{site.server}{CHAT}", json=body, headers=headers, stream=True, timeout=60
     ) as answer:
         assert answer.status_code == 200
         next(answer.iter_content(64))
@@ -453,7 +453,7 @@ def test_a_form_with_another_boundary_is_the_same_request(kept: Site) -> None:
             data={"model": model.slug},
             files={"file": ("a.wav", data, "audio/wav")},
             headers=headers,
-            timeout=20,
+            timeout=60,
         )
         for data in (sound, sound, sound + bytes(2))
     ]

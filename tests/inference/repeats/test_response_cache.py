@@ -81,7 +81,7 @@ def test_a_cached_answer_costs_nothing_and_has_a_generation_of_its_own(kept: Sit
         f"{kept.server}/api/v1/generation",
         params={"id": is_["id"]},
         headers={"Authorization": f"Bearer {kept.tenant.api_key}"},
-        timeout=20,
+        timeout=60,
     ).json()["data"]
     assert (shown["response_cache_source_id"], shown["total_cost"]) == (was["id"], 0)
 

@@ -226,7 +226,7 @@ def test_an_answer_can_be_looked_up_immediately(site: Site) -> None:
             f"{site.server}/api/v1/generation",
             params={"id": answer["id"]},
             headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-            timeout=20,
+            timeout=60,
         )
         assert found.status_code == 200
         data = found.json()["data"]

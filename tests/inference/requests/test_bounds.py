@@ -202,7 +202,7 @@ def post_case(session: requests.Session, site: Site, path: str, case: Case) -> r
             "Authorization": f"Bearer {site.tenant.api_key}",
             "Content-Type": content_type,
         },
-        timeout=20,
+        timeout=60,
     )
 
 

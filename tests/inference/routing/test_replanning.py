@@ -50,7 +50,7 @@ def ask(
             change()
         finally:
             site.upstream.release()
-        return answered.result(timeout=20)
+        return answered.result(timeout=60)
 
 
 def content(response: requests.Response, *, stream: bool) -> str:

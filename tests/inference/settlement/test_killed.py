@@ -75,7 +75,7 @@ def life(site: Site, seed: int) -> list[tuple[float, Delivered]]:
     with serve(HOLD_TIMEOUT=LEASE) as served, ThreadPoolExecutor(STREAMS) as pool:
         streams = [Delivered() for _ in range(STREAMS)]
         reading = [pool.submit(read, site, served.address, had) for had in streams]
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not all(had.pieces for had in streams):
             assert time.monotonic() < deadline, "the streams do not begin"
             time.sleep(0.02)

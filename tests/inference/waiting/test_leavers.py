@@ -37,7 +37,7 @@ def answering_late(site: Site, body: dict[str, Any]) -> Iterator[threading.Event
     )
 
     def answer(line: socket.socket, _: bytes, __: bytes) -> bool:
-        assert may_answer.wait(20)
+        assert may_answer.wait(60)
         line.sendall(head.encode() + data)
         return True
 

@@ -27,7 +27,7 @@ from tests.support.inference.site import CHAT, Site
 _ANSWERS: Final = 10
 _CALLERS: Final = 6
 _RIGHTS_OF_A_TENANT: Final = 5
-_SECONDS: Final = 30.0
+_SECONDS: Final = 60.0
 # A token of either kind costs this.
 _TOKEN_NANO: Final = 1_000
 _RATE: Final = "0.000001"

@@ -8,7 +8,7 @@ import requests
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-_SECONDS: Final = 20.0
+_SECONDS: Final = 60.0
 
 
 def read_counter(address: str, name: str, **labels: str) -> float:

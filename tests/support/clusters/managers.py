@@ -111,4 +111,4 @@ class Readiness(_Repeating):
 
     def turn(self) -> None:
         urls = [f"{server}/readyz" for server in self._servers]
-        self._statuses = [requests.get(url, timeout=20).status_code for url in urls]
+        self._statuses = [requests.get(url, timeout=60).status_code for url in urls]

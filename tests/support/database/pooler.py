@@ -62,7 +62,7 @@ class Pooler:
             [str(_PROGRAM), "-q", *as_root, str(self.home / "ini")],
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
                 return

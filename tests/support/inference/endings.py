@@ -74,7 +74,7 @@ def connected(site: Site, **fields: Any) -> Iterator[socket.socket]:
     """A connection that has asked for a stream, and read nothing of it yet."""
     address = urlsplit(site.server)
     body = json.dumps(wanted(site, **fields)).encode()
-    with socket.create_connection((address.hostname, address.port), timeout=10) as line:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as line:
         line.sendall(
             f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()

@@ -75,12 +75,12 @@ class Site:
             **options.pop("headers", {}),
         }
         return requests.post(
-            f"{self.server}{path}", json=body, headers=headers, timeout=20, **options
+            f"{self.server}{path}", json=body, headers=headers, timeout=60, **options
         )
 
     def get(self, path: str) -> requests.Response:
         headers = {"Authorization": f"Bearer {self.tenant.api_key}"}
-        return requests.get(f"{self.server}{path}", headers=headers, timeout=20)
+        return requests.get(f"{self.server}{path}", headers=headers, timeout=60)
 
     def chat(self, content: Any = "one two", **fields: Any) -> requests.Response:
         return self.post(self.chat_body(content, **fields))

@@ -29,7 +29,7 @@ def ask_content(
     """Asks for the content of a generation, or for its deletion."""
     headers = {"Authorization": f"Bearer {key or site.tenant.api_key}"}
     url = f"{site.server}{CONTENT}?id={generation_id}"
-    return requests.request(method, url, headers=headers, timeout=20)
+    return requests.request(method, url, headers=headers, timeout=60)
 
 
 def read_content(site: Site, answer: requests.Response) -> Any:

@@ -91,11 +91,11 @@ def _behind_tls(host: str, port: int) -> Iterator[int]:
 
     thread = threading.Thread(target=asyncio.run, args=(main(),), name="tls", daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     loop, own_port = bound
     try:
         yield own_port
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()

@@ -20,10 +20,10 @@ def test_it_answers_until_its_user_is_done() -> None:
             json=body,
             headers={"Authorization": "Bearer key"},
             verify=str(certificates.ca),
-            timeout=20,
+            timeout=60,
         )
     assert answer.status_code == 200
     assert "one two" in answer.json()["choices"][0]["message"]["content"]
     assert urlsplit(base_url).scheme == "https"
     with pytest.raises(requests.ConnectionError):
-        requests.get(base_url, verify=str(certificates.ca), timeout=20)
+        requests.get(base_url, verify=str(certificates.ca), timeout=60)

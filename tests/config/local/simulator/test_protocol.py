@@ -97,7 +97,7 @@ def test_release_may_come_before_the_request(simulator: Simulator) -> None:
 def test_a_connection_is_kept_for_further_requests(simulator: Simulator) -> None:
     assert simulator.certificates
     context = simulator.certificates.client_context()
-    client = http.client.HTTPSConnection("127.0.0.1", simulator.port, timeout=5, context=context)
+    client = http.client.HTTPSConnection("127.0.0.1", simulator.port, timeout=60, context=context)
     statuses = []
     with contextlib.closing(client):
         for body in (asking("m"), asking("m", stream=True), asking("sim-status-500"), asking("m")):
@@ -163,7 +163,7 @@ def test_many_clients_are_served_concurrently(simulator: Simulator) -> None:
 def test_simulator_without_tls_speaks_plain_http() -> None:
     with Simulator(tls=False).run_in_thread() as server:
         assert server.base_url == f"http://127.0.0.1:{server.port}/v1"
-        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         with contextlib.closing(client):
             headers = {"Authorization": "Bearer key"}
             client.request("POST", CHAT, json.dumps(asking("m")), headers)
@@ -240,4 +240,4 @@ def test_the_command_serves_until_a_signal(tmp_path: Path, number: int) -> None:
                 assert client.getresponse().status == 200
         finally:
             process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0

@@ -54,7 +54,7 @@ def run(test: Callable[[Database, Lanes[Any, str]], Awaitable[None]], **options:
     async def start() -> None:
         database = Database()
         lanes: Lanes[Any, str] = Lanes("test", database.open_lane, Suspects(), **options)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await test(database, lanes)
             await lanes.close()
         assert database.closed >= database.opened
@@ -124,7 +124,7 @@ def test_items_behind_a_full_batch_of_withdrawn_ones_are_flushed() -> None:
             assert ticket.withdraw()
         database.gate.set()
         assert await first.future == "0!"
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             assert await stays.future == "stays!"
 
     run(test, limit=4)

@@ -29,7 +29,7 @@ MESSAGES = "/api/v1/messages"
 def send(site: Site, headers: dict[str, str] | None = None, **fields: Any) -> requests.Response:
     sent = {"x-api-key": site.tenant.api_key} if headers is None else headers
     return requests.post(
-        f"{site.server}{MESSAGES}", json=asked(**fields), headers=sent, timeout=20, stream=True
+        f"{site.server}{MESSAGES}", json=asked(**fields), headers=sent, timeout=60, stream=True
     )
 
 
@@ -38,7 +38,7 @@ def count(site: Site, key: str | None = None, **fields: Any) -> requests.Respons
         f"{site.server}{MESSAGES}/count_tokens",
         json={"model": "acme/falcon", "messages": [{"role": "user", "content": "Hi"}], **fields},
         headers={"x-api-key": key or site.tenant.api_key},
-        timeout=20,
+        timeout=60,
     )
 
 
@@ -276,7 +276,7 @@ def test_chat_ignores_the_x_api_key_header(site: Site) -> None:
         f"{site.server}/api/v1/chat/completions",
         json=site.chat_body(),
         headers={"x-api-key": site.tenant.api_key},
-        timeout=10,
+        timeout=60,
     )
     assert found.status_code == 401
     site.assert_nothing_happened()
@@ -311,7 +311,7 @@ def test_a_caller_without_credits_gets_a_billing_error(site: Site) -> None:
 
 
 def test_other_methods_are_refused_in_the_messages_format(site: Site) -> None:
-    found = requests.get(f"{site.server}{MESSAGES}", timeout=10)
+    found = requests.get(f"{site.server}{MESSAGES}", timeout=60)
     assert (found.status_code, found.headers["Allow"]) == (405, "POST")
     assert found.json()["error"]["type"] == "invalid_request_error"
 

@@ -24,7 +24,7 @@ RESPONSES = "/api/v1/responses"
 def send(site: Site, headers: dict[str, str] | None = None, **fields: Any) -> requests.Response:
     sent = {"Authorization": f"Bearer {site.tenant.api_key}", **(headers or {})}
     return requests.post(
-        f"{site.server}{RESPONSES}", json=asked(**fields), headers=sent, timeout=20, stream=True
+        f"{site.server}{RESPONSES}", json=asked(**fields), headers=sent, timeout=60, stream=True
     )
 
 
@@ -112,7 +112,7 @@ def test_the_key_is_checked_before_the_body(site: Site) -> None:
     for key, status in (("sk-unknown", 401), (site.tenant.management_key, 403)):
         refused = send(site, headers={"Authorization": f"Bearer {key}"}, content=5)
         assert (refused.status_code, refused.json()["error"]["code"]) == (status, status)
-    got = requests.get(f"{site.server}{RESPONSES}", timeout=20)
+    got = requests.get(f"{site.server}{RESPONSES}", timeout=60)
     assert (got.status_code, got.headers["allow"]) == (405, "POST")
 
 
