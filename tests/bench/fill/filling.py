@@ -17,23 +17,28 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
 
+from accounts.destinations.models import BroadcastDestination
+from accounts.destinations.receivers import Receiver
 from accounts.models import (
     BudgetInterval,
     ByokCredential,
     Guardrail,
+    GuardrailShadow,
     Organization,
     Workspace,
     workspace_for,
 )
+from accounts.webhooks.models import Subscription
 from billing.models import Transfer
 from catalog import imports
 from catalog.pricing import NANO
+from config.apps import event_kinds
 from config.audit import context as audit
 from config.credentials import Secret
 from inference.models import HourlyUsage, UsageDay
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import midnight, roll_up_usage
-from tests.bench.fill import statements
+from tests.bench.fill import statements, surroundings
 from tests.bench.fill.hours import Hour, count_rows, spread_hours
 
 ACTOR: Final = "demo data"
@@ -45,6 +50,8 @@ TRANSFERS: Final = 5_000_000
 TOP_UPS: Final = 20_000
 KEYS: Final = 10_000
 MEMBERS: Final = 5_000
+EVENTS: Final = 200_000
+CHANGE_SETS: Final = 2_000
 MIN_SCALE: Final = Decimal("0.0001")
 MAX_SCALE: Final = 10
 _APPS: Final = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
@@ -156,6 +163,7 @@ class Filling:
         end_users = self._fill_end_users()
         generations = self._fill_generations(end_users)
         transfers = self._fill_transfers()
+        events = self._fill_surroundings()
         self._show("balances and sums")
         self._sum_up()
         self._show("")
@@ -165,6 +173,7 @@ class Filling:
             "private_endpoints": endpoints,
             "generations": generations,
             "transfers": transfers,
+            "events": events,
         }
 
     @property
@@ -253,6 +262,23 @@ class Filling:
             )
         return transfers
 
+    def _fill_surroundings(self) -> int:
+        """Stores what lies around the traffic; returns the number of events."""
+        self._show("events")
+        samples = {
+            name: json.dumps(dict(kind.sample))
+            for name, kind in event_kinds().items()
+            if not (kind.for_operators or kind.direct)
+        }
+        wanted = max(self._scaled(EVENTS), 100)
+        events = {"kinds": [*samples], "data": [*samples.values()], "wanted": wanted}
+        _run(surroundings.INSERT_EVENTS, **self._common, **events)
+        _run(surroundings.INSERT_SHADOW_COUNTS, **self._common)
+        _run(surroundings.INSERT_GUARDRAIL_COUNTS, **self._common)
+        changes = max(self._scaled(CHANGE_SETS), 50)
+        _run(surroundings.INSERT_CHANGE_SETS, **self._common, wanted=changes)
+        return wanted
+
     def _sum_up(self) -> None:
         _run(statements.UPDATE_BALANCES, **self._common)
         _run(statements.UPDATE_METERS, **self._common)
@@ -321,12 +347,21 @@ def _create_organizations(*, endpoints: int) -> list[UUID]:
                 created_by=ACTOR,
             )
             workspace.set_budget(BudgetInterval.MONTHLY, limit_nano=5_000 * NANO)
-        Guardrail.objects.create_guardrail(
-            workspace=workspace_for(organization.pk, None),
+        whole = workspace_for(organization.pk, None)
+        guardrail = Guardrail.objects.create_guardrail(
+            workspace=whole,
             name="Batch jobs",
             description="Limits what nightly jobs spend.",
             limit_nano=100 * NANO,
             reset_interval="daily",
+        )
+        GuardrailShadow.objects.start(guardrail, by=ACTOR, limit_nano=50 * NANO)
+        receiver = Receiver(f"https://{organization.slug}.example/hooks")
+        Subscription.objects.create_subscription(
+            organization=organization, form="webhook", name="Operations", url=receiver.url
+        )
+        BroadcastDestination.objects.create_destination(
+            whole, kind="webhook", receiver=receiver, name="Traces", regions=["global"]
         )
         for provider_slug in ("openai", "mistral"):
             ByokCredential.objects.create_credential(

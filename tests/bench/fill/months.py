@@ -54,11 +54,12 @@ _TRANSFERS: Final = """
 INSERT INTO billing_transfer (
     organization_id, kind, debit_id, credit_id, amount_nano, posted_nano, status, reference,
     created_at, ended_at)
-SELECT organization_id, 'usage', debit_id, credit_id, greatest(hold_nano, cost_nano), cost_nano,
-       'posted', g.id, g.created_at, g.created_at + interval '1 second'
+SELECT organization_id, 'usage', debit_id, credit_id, greatest(hold_nano, cost_nano),
+       nullif(cost_nano, 0), CASE WHEN cost_nano > 0 THEN 'posted' ELSE 'voided' END, g.id,
+       g.created_at, g.created_at + interval '1 second'
 FROM inference_generation AS g JOIN pair USING (organization_id)
 WHERE g.id >= %(first_id)s AND g.id < %(last_id)s
-    AND g.created_at >= %(begin)s AND g.created_at < %(end)s AND cost_nano > 0
+    AND g.created_at >= %(begin)s AND g.created_at < %(end)s AND greatest(hold_nano, cost_nano) > 0
 ON CONFLICT DO NOTHING
 """
 

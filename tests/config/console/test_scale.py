@@ -145,6 +145,7 @@ def test_fill_reports_the_rows_that_it_created(filled: dict[str, Any]) -> None:
         "private_endpoints": 100,
         "generations": 1_000,
         "transfers": 5_000,
+        "events": 200,
     }
     assert EndUser.objects.count() == 1_000
     assert PrivateEndpoint.objects.count() == 100
