@@ -49,14 +49,17 @@ class ByokCredentialQuerySet(models.QuerySet["ByokCredential"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id, deleted_at=None)
 
+    def usable(self) -> Self:
+        return self.filter(disabled=False, deleted_at=None)
+
     def usable_in(self, workspace: Workspace, provider_slug: str) -> Self:
         """Returns the credentials that a workspace may use at a provider, in the order to try."""
         return (
-            self.for_organization(workspace.organization_id)
+            self.usable()
             .filter(
                 Q(workspace=workspace) | Q(workspace=None),
+                organization=workspace.organization_id,
                 provider_slug=provider_slug,
-                disabled=False,
             )
             .order_by("is_fallback", "sort_order", "created_at")
         )

@@ -57,6 +57,13 @@ class ModelAliasQuerySet(models.QuerySet["ModelAlias"]):
             Alias(name, tuple(targets)) for name, targets in self.values_list("name", "targets")
         ]
 
+    def read_by_owner(self) -> dict[uuid.UUID | None, list[Alias]]:
+        """Reads aliases by the ids of their organizations; those of the operator have ``None``."""
+        found: dict[uuid.UUID | None, list[Alias]] = {}
+        for owner, name, targets in self.values_list("organization", "name", "targets"):
+            found.setdefault(owner, []).append(Alias(name, tuple(targets)))
+        return found
+
 
 class ModelAlias(BaseModel):
     """Another name for a model, or for several that are tried in order.

@@ -12,7 +12,7 @@ from django.db import connection
 from django.db.models import Q
 
 from accounts.bearers import require_active
-from accounts.models import ApiKey, BroadcastDestination, Region, guardrails_of
+from accounts.models import ApiKey, BroadcastDestination, Region
 from accounts.policy import Policy, require_ingress_region
 from billing.budgets import Budget, MeterReading
 from billing.models import Account, Meter
@@ -23,16 +23,17 @@ from config.api.errors import PaymentRequired
 from config.clocks.clock import clock
 from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.copies.catalog import read_catalog, run_reading_on_orm
-from inference.admission.copies.organizations import OrganizationCopy, load_organization
+from inference.admission.copies.organizations import OrganizationCopy, load_organizations
 from inference.admission.decide import BatchScreening, JudgedRequest, judge_shadow
 from inference.admission.estimate import estimate_tokens, worst_case_nano
 from inference.admission.governance import (
+    Assignment,
     BudgetRule,
     KeyRules,
     WorkspaceRules,
-    assignment_of,
     collect_budgets,
     limit_of,
+    read_assignments,
 )
 from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, select_candidates
@@ -62,7 +63,8 @@ class _Choice(NamedTuple):
 class Explainer:
     """Explains requests by one reading of the database; changes nothing.
 
-    It reads the catalogue and the health at once, and an organization when a key of it comes first.
+    It reads the catalogue and the health at once, and a key with its organization when it is
+    explained first. :meth:`load` reads many of them together.
     """
 
     def __init__(self) -> None:
@@ -70,6 +72,14 @@ class Explainer:
         self._catalog = run_reading_on_orm(read_catalog())
         self._health, self._now = _read_health(), clock.time()
         self._copies: dict[UUID, OrganizationCopy] = {}
+        self._assignments: dict[UUID, Assignment] = {}
+
+    def load(self, keys: Collection[ApiKey]) -> None:
+        """Reads the rules of keys and of their organizations, with nine queries for all of them."""
+        missing = {key.organization_id for key in keys} - self._copies.keys()
+        if missing:
+            self._copies.update(load_organizations(missing))
+        self._assignments.update(read_assignments(keys))
 
     def explain(
         self, key: ApiKey, request: InferenceRequest, *, region: str | None
@@ -104,10 +114,10 @@ class Explainer:
 
     def _choose(self, key: ApiKey, request: InferenceRequest, region: str | None) -> _Choice:
         require_active(key.organization.suspension_reason)
-        copy = self._copies.get(key.organization_id)
-        if copy is None:
-            copy = self._copies[key.organization_id] = load_organization(key.organization_id)
-        rules = copy.rules.for_key(key.workspace_id, *assignment_of(guardrails_of(key)))
+        if key.pk not in self._assignments:
+            self.load([key])
+        copy = self._copies[key.organization_id]
+        rules = copy.rules.for_key(key.workspace_id, *self._assignments[key.pk])
         require_ingress_region(rules.policy, region)
         policy = rules.policy & Policy.of(served_in=region)
         workspace = copy.rules.workspaces[key.workspace_id]

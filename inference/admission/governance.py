@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from django.conf import settings
@@ -16,7 +16,6 @@ from accounts.models import (
     BudgetInterval,
     Guardrail,
     GuardrailShadow,
-    KeyGuardrails,
     LimitOwner,
     LimitReset,
     Organization,
@@ -30,6 +29,9 @@ from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateRule
 from inference.filters.definitions import Filters, build_filters
 from inference.routing.routes import NO_DEFAULTS, RoutingDefaults
 from inference.texts.rules import LoggingRules
+
+Assignment: TypeAlias = tuple[UUID | None, UUID | None]
+"""The ids of the guardrails that are assigned to the creator of a key and to the key itself."""
 
 _PERIODS: Final = {interval: place for place, interval in enumerate(BudgetInterval.values)}
 
@@ -252,33 +254,41 @@ def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
         workspaces={key.workspace_id: _read_workspace(key.workspace)},
         guardrails={item.pk: read_guardrail(item) for item in guardrails if item is not None},
     )
-    rules = organization.for_key(key.workspace_id, *assignment_of(guardrails))
+    member, own = (None if one is None else one.pk for one in (guardrails.member, guardrails.key))
+    rules = organization.for_key(key.workspace_id, member, own)
     return collect_budgets(rules.budgets, key.pk, key.workspace_id, key.creator_id, limit_of(key))
 
 
-def assignment_of(guardrails: KeyGuardrails) -> tuple[UUID | None, UUID | None]:
-    """Returns the ids of the guardrails assigned to a key's creator and to the key itself."""
-    return (
-        None if guardrails.member is None else guardrails.member.pk,
-        None if guardrails.key is None else guardrails.key.pk,
+def read_assignments(keys: Iterable[ApiKey]) -> dict[UUID, Assignment]:
+    """Reads the guardrails assigned to keys and to their creators, by the ids of the keys."""
+    found = ApiKey.objects.filter(pk__in=[key.pk for key in keys]).values_list(
+        "pk", "creator__guardrail_assignment__guardrail", "guardrail_assignment__guardrail"
     )
+    return {key_id: (of_creator, of_key) for key_id, of_creator, of_key in found}
 
 
-def load_rules(organization_id: UUID) -> OrganizationRules:
-    """Reads the rules of an organization with five queries."""
-    organization = Organization.objects.get(pk=organization_id)
-    workspaces = Workspace.objects.filter(organization=organization).prefetch_related("budgets")
-    return OrganizationRules(
-        policy=organization.policy,
-        workspaces={workspace.pk: _read_workspace(workspace) for workspace in workspaces},
-        guardrails={
-            guardrail.pk: _read_with_shadow(guardrail)
-            for guardrail in Guardrail.objects.for_organization(organization_id).select_related(
-                "shadow"
-            )
-        },
-        rates=read_rates(RateLimit.objects.for_organization(organization_id)),
-    )
+def load_rules(organizations: Collection[Organization]) -> dict[UUID, OrganizationRules]:
+    """Reads the rules of organizations, by their ids, with four queries for all of them."""
+    owners = [organization.pk for organization in organizations]
+    workspaces: dict[UUID, dict[UUID, WorkspaceRules]] = {owner: {} for owner in owners}
+    rows = Workspace.objects.filter(organization__in=owners)
+    for workspace in rows.prefetch_related("budgets"):
+        workspaces[workspace.organization_id][workspace.pk] = _read_workspace(workspace)
+    guardrails: dict[UUID, dict[UUID, GuardrailRules]] = {owner: {} for owner in owners}
+    for guardrail in Guardrail.objects.filter(organization__in=owners).select_related("shadow"):
+        guardrails[guardrail.organization_id][guardrail.pk] = _read_with_shadow(guardrail)
+    rates: dict[UUID, list[RateLimit]] = {owner: [] for owner in owners}
+    for limit in RateLimit.objects.filter(organization__in=owners):
+        rates[limit.organization_id].append(limit)
+    return {
+        each.pk: OrganizationRules(
+            policy=each.policy,
+            workspaces=workspaces[each.pk],
+            guardrails=guardrails[each.pk],
+            rates=read_rates(rates[each.pk]),
+        )
+        for each in organizations
+    }
 
 
 def read_rates(rows: Iterable[RateLimit]) -> RateRules:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -115,33 +115,45 @@ class OrganizationCopy:
 
 
 def load_organization(organization_id: uuid.UUID) -> OrganizationCopy:
-    """Reads an organization's copy on this thread's connection."""
+    """Reads an organization's copy as :func:`load_organizations` does.
+
+    Raises :class:`Organization.DoesNotExist`.
+    """
+    found = load_organizations([organization_id]).get(organization_id)
+    if found is None:
+        raise Organization.DoesNotExist
+    return found
+
+
+def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, OrganizationCopy]:
+    """Reads the copies of the organizations that exist, by their ids, with eight queries.
+
+    It uses this thread's connection. The number of queries is the same for any number of ids.
+    """
     # The version is read before the rows. Newer rows under an older version are loaded again at
     # the next admission; older rows under a newer version cannot happen.
-    version = (
-        Organization.objects.filter(pk=organization_id)
-        .values_list("routing_version", flat=True)
-        .first()
-    )
-    endpoints = [
-        own
-        for endpoint in PrivateEndpoint.objects.for_organization(organization_id)
-        .routable()
-        .select_related("price", "validation")
-        if (own := _make_endpoint(endpoint)) is not None
-    ]
-    credentials = (
-        ByokCredential.objects.for_organization(organization_id)
-        .filter(disabled=False)
-        .order_by("provider_slug", "sort_order", "created_at")
-    )
-    return OrganizationCopy(
-        version=-1 if version is None else version,
-        endpoints=endpoints,
-        credentials=[_make_credential(row) for row in credentials],
-        rules=load_rules(organization_id),
-        aliases=make_table(ModelAlias.objects.for_organization(organization_id).read()),
-    )
+    organizations = Organization.objects.in_bulk(ids)
+    endpoints: dict[uuid.UUID, list[OwnEndpoint]] = {owner: [] for owner in organizations}
+    own = PrivateEndpoint.objects.routable().filter(organization__in=organizations)
+    for endpoint in own.select_related("price", "validation"):
+        if (made := _make_endpoint(endpoint)) is not None:
+            endpoints[endpoint.organization_id].append(made)
+    credentials: dict[uuid.UUID, list[Credential]] = {owner: [] for owner in organizations}
+    usable = ByokCredential.objects.usable().filter(organization__in=organizations)
+    for row in usable.order_by("provider_slug", "sort_order", "created_at"):
+        credentials[row.organization_id].append(_make_credential(row))
+    rules = load_rules(organizations.values())
+    aliases = ModelAlias.objects.filter(organization__in=organizations).read_by_owner()
+    return {
+        owner: OrganizationCopy(
+            version=organization.routing_version,
+            endpoints=endpoints[owner],
+            credentials=credentials[owner],
+            rules=rules[owner],
+            aliases=make_table(aliases.get(owner, ())),
+        )
+        for owner, organization in organizations.items()
+    }
 
 
 def _make_endpoint(endpoint: PrivateEndpoint) -> OwnEndpoint | None:

@@ -7,16 +7,18 @@ import re
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from accounts.models import ApiKey, KeyAssignment
-from catalog.models import Provider
+from accounts.models import ApiKey, Guardrail, KeyAssignment
+from catalog.models import ModelEndpoint, Provider
 from config.credentials import Secret
 from config.secrets import digest_api_key
 from endpoints.models import PrivateEndpoint
+from inference.reports.usage import reroutes
 from tests.support import console, factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
@@ -139,6 +141,100 @@ def test_further_keys_need_no_further_reading_of_the_catalogue(
         counts.append(len(captured))
     # The guardrails of a key are read with the key.
     assert counts[2] - counts[1] <= 1
+
+
+def served_tenants(public: ModelEndpoint, count: int) -> list[Tenant]:
+    """Returns tenants, each with rules of its own and a request of a public endpoint."""
+    found = []
+    for number in range(count):
+        tenant = factories.make_tenant(f"Tenant {number}")
+        key = ApiKey.objects.get(digest=digest_api_key(tenant.api_key))
+        guardrail = make_guardrail(tenant.workspace)
+        KeyAssignment.objects.create(guardrail=guardrail, api_key=key)
+        factories.make_generation(
+            tenant, api_key=key, model_endpoint=public, model=public.model.slug
+        )
+        found.append(tenant)
+    return found
+
+
+@pytest.fixture
+def public() -> ModelEndpoint:
+    """Returns an endpoint of the catalogue, to which only the operator's credential leads."""
+    provider = factories.make_provider()
+    provider.set_credential(Secret("a-credential-of-the-operator"))
+    return factories.make_endpoint(factories.make_model(), provider)
+
+
+def test_the_rules_of_many_organizations_are_read_together(
+    operator: Client, public: ModelEndpoint
+) -> None:
+    rows = (public, public.provider, public.model)
+    served_tenants(public, 1)
+    counts = []
+    for number in (5, 9):
+        served_tenants(public, 4)
+        for row in rows:
+            path = console.page(row, "delist")
+            with CaptureQueriesContext(connection) as captured:
+                text = html.unescape(operator.get(path).content.decode())
+            assert f"{number} requests of {number} keys: nothing else may serve them" in text
+            counts.append(len(captured))
+    # Any number of organizations costs as much as one.
+    assert counts == [37, 33, 34] * 2
+
+
+def test_a_dialog_looks_at_the_busiest_ten_keys(operator: Client, public: ModelEndpoint) -> None:
+    served_tenants(public, 13)
+    told = off(operator, public.provider)
+    assert told[1].endswith(" Of 13 organizations.")
+    assert told[2:] == [
+        "10 requests of 10 keys: nothing else may serve them; they will get 404.",
+        "3 more requests of other keys and models were not looked at.",
+    ]
+
+
+def test_each_organization_is_routed_by_its_own_rules(operator: Client, site: Site) -> None:
+    public = site.publish(price=factories.make_price("0.000001", "0.000002"))
+    strict, private, _ = served_tenants(public, 3)
+    other = factories.make_endpoint(
+        site.model, factories.make_provider(), price=factories.make_price("0.000001", "0.000002")
+    )
+    other.provider.set_credential(Secret("a-credential-of-the-operator"))
+    Guardrail.objects.get(organization=strict.organization).edit(
+        allowed_providers=[site.provider.slug]
+    )
+    own = factories.make_active(
+        private, site.model, site.provider, base_url=site.upstream.base_url,
+        price=factories.make_price("0.0000001", "0.0000002"),
+    )  # fmt: skip
+    one = "1 request of the key inference: "
+    own_way = "paid by a credential of the organization."
+    assert sorted(off(operator, public)[2:]) == sorted(
+        [
+            f"{one}nothing else may serve them; they will get 404.",
+            f"{one}they will go to {own.provider_name} ({site.model.slug}), {own_way}",
+            f"{one}they will go to {other.provider.name} ({site.model.slug}), paid by credits.",
+        ]
+    )
+
+
+def test_rules_that_cannot_be_read_in_time_are_named(
+    operator: Client, public: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served_tenants(public, 1)
+    monkeypatch.setattr(reroutes, "_MOST_MILLISECONDS", 100)
+    other = connection.copy()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("LOCK TABLE catalog_modelalias IN ACCESS EXCLUSIVE MODE")
+            answer = operator.get(console.page(public, "delist"))
+    finally:
+        other.close()
+    text = html.unescape(answer.content.decode())
+    assert "It had 1 request in the last hour" in text
+    assert "the rules of their keys cannot be read in a second." in text
 
 
 def test_a_row_leaves_the_catalogue_and_returns(operator: Client, site: Site) -> None:
