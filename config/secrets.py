@@ -18,10 +18,9 @@ import re
 import secrets as random
 import zlib
 from collections.abc import Sequence
-from typing import Final, overload
+from importlib import import_module
+from typing import Any, Final, overload
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from django.conf import settings
 
 from config.credentials import Secret
@@ -35,8 +34,9 @@ _CHECKSUM_LENGTH: Final = 6  # 32 bits in base 62
 _KEY: Final = re.compile(r"(?:sk|mk)-cw-([0-9a-z]{8}-)?[0-9A-Za-z]{49}")
 _VERSION: Final = b"\x01"
 _KEY_ID_LENGTH: Final = 8
+_DATA_KEY_LENGTH: Final = 32
 _NONCE_LENGTH: Final = 12
-_WRAPPED_LENGTH: Final = 32 + 16
+_WRAPPED_LENGTH: Final = _DATA_KEY_LENGTH + 16
 
 
 class DecryptionFailed(Exception):
@@ -158,10 +158,8 @@ def seal(value: Secret, *, associated: str) -> bytes:
 
 def seal_bytes(data: bytes, *, associated: str) -> bytes:
     """Encrypts bytes as :func:`seal` encrypts a secret."""
-    data_key = AESGCM.generate_key(256)
-    nonce = os.urandom(_NONCE_LENGTH)
-    ciphertext = AESGCM(data_key).encrypt(nonce, data, associated.encode())
-    return _wrap(data_key, associated) + nonce + ciphertext
+    data_key = os.urandom(_DATA_KEY_LENGTH)
+    return _wrap(data_key, associated) + _encrypt(data_key, data, associated)
 
 
 def unseal(blob: bytes, *, associated: str) -> Secret:
@@ -175,11 +173,7 @@ def unseal(blob: bytes, *, associated: str) -> Secret:
 def unseal_bytes(blob: bytes, *, associated: str) -> bytes:
     """Decrypts bytes; raises :class:`DecryptionFailed` for every kind of failure."""
     data_key, rest = _unwrap(bytes(blob), associated)
-    nonce, ciphertext = rest[:_NONCE_LENGTH], rest[_NONCE_LENGTH:]
-    try:
-        return AESGCM(data_key).decrypt(nonce, ciphertext, associated.encode())
-    except (InvalidTag, ValueError):
-        raise DecryptionFailed from None
+    return _decrypt(data_key, rest, associated)
 
 
 def rewrap(blob: bytes, *, associated: str) -> bytes:
@@ -216,20 +210,14 @@ def seal_with(key: bytes, data: bytes, *, associated: str) -> bytes:
     Each row has a key of its own, which is derived from both: no nonce can meet another one.
     Layout: version (1), nonce (12), ciphertext.
     """
-    nonce = os.urandom(_NONCE_LENGTH)
-    ciphertext = AESGCM(_derive(key, associated)).encrypt(nonce, data, associated.encode())
-    return _VERSION + nonce + ciphertext
+    return _VERSION + _encrypt(_derive(key, associated), data, associated)
 
 
 def unseal_with(key: bytes, blob: bytes, *, associated: str) -> bytes:
     """Decrypts bytes from :func:`seal_with`; raises :class:`DecryptionFailed`."""
-    head, nonce, ciphertext = blob[:1], blob[1 : 1 + _NONCE_LENGTH], blob[1 + _NONCE_LENGTH :]
-    if head != _VERSION:
+    if blob[:1] != _VERSION:
         raise DecryptionFailed
-    try:
-        return AESGCM(_derive(key, associated)).decrypt(nonce, ciphertext, associated.encode())
-    except (InvalidTag, ValueError):
-        raise DecryptionFailed from None
+    return _decrypt(_derive(key, associated), blob[1:], associated)
 
 
 def _derive(key: bytes, associated: str) -> bytes:
@@ -260,9 +248,7 @@ def current_key_id(number: int = 0) -> str:
 
 def _wrap(data_key: bytes, associated: str) -> bytes:
     key = settings.CREDENTIAL_KEYS[0]
-    nonce = os.urandom(_NONCE_LENGTH)
-    wrapped = AESGCM(key).encrypt(nonce, data_key, associated.encode())
-    return _VERSION + _key_id(key) + nonce + wrapped
+    return _VERSION + _key_id(key) + _encrypt(key, data_key, associated)
 
 
 def _unwrap(
@@ -271,16 +257,33 @@ def _unwrap(
     """Decrypts the wrapped key at the start of a blob; returns the key and the rest of the blob."""
     head, key_id = blob[:1], blob[1 : 1 + _KEY_ID_LENGTH]
     start = 1 + _KEY_ID_LENGTH
-    nonce = blob[start : start + _NONCE_LENGTH]
-    wrapped = blob[start + _NONCE_LENGTH : start + _NONCE_LENGTH + wrapped_length]
-    rest = blob[start + _NONCE_LENGTH + wrapped_length :]
+    end = start + _NONCE_LENGTH + wrapped_length
     key = next((key for key in settings.CREDENTIAL_KEYS if _key_id(key) == key_id), None)
     if head != _VERSION or key is None:
         raise DecryptionFailed
+    return _decrypt(key, blob[start:end], associated), blob[end:]
+
+
+def _encrypt(key: bytes, data: bytes, associated: str) -> bytes:
+    """Returns a random nonce (12) and the ciphertext, which is 16 bytes longer than the data."""
+    nonce = os.urandom(_NONCE_LENGTH)
+    ciphertext: bytes = _cipher(key).encrypt(nonce, data, associated.encode())
+    return nonce + ciphertext
+
+
+def _decrypt(key: bytes, sealed: bytes, associated: str) -> bytes:
+    """Decrypts what :func:`_encrypt` returned; raises :class:`DecryptionFailed`."""
+    nonce, ciphertext = sealed[:_NONCE_LENGTH], sealed[_NONCE_LENGTH:]
     try:
-        return AESGCM(key).decrypt(nonce, wrapped, associated.encode()), rest
-    except (InvalidTag, ValueError):
+        data: bytes = _cipher(key).decrypt(nonce, ciphertext, associated.encode())
+    except (import_module("cryptography.exceptions").InvalidTag, ValueError):
         raise DecryptionFailed from None
+    return data
+
+
+def _cipher(key: bytes) -> Any:
+    """Returns AES-GCM with a key; imports it at the first use, because few commands encrypt."""
+    return import_module("cryptography.hazmat.primitives.ciphers.aead").AESGCM(key)
 
 
 def _key_id(key: bytes) -> bytes:

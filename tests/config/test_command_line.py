@@ -121,8 +121,9 @@ finally:
 """
 HEAVY: Final = (
     "accounts.admin", "accounts.views", "asyncpg", "botocore", "config.egress.client",
-    "config.egress.fetch", "config.urls", "drf_spectacular.openapi", "google.auth", "requests",
-    "rest_framework.serializers", "segno", "unfold.admin", "unittest", "uvicorn",
+    "config.egress.fetch", "config.urls", "cryptography", "drf_spectacular.openapi",
+    "google.auth", "requests", "rest_framework.serializers", "segno",
+    "unfold.admin", "unittest", "uvicorn",
 )  # fmt: skip
 
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Final
-
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from typing import TYPE_CHECKING, Any, Final
 
 from config.credentials import Secret
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 _Patterns = Mapping[str, re.Pattern[str]]
 
@@ -231,13 +231,15 @@ def sensitive_parts(secret: Secret) -> list[str]:
 
 
 def _load_private_key(pem: str) -> RSAPrivateKey:
-    # The first private key imports it, because it takes a megabyte.
+    # The first private key imports them, because they take a megabyte and few commands need them.
     serialization: Any = import_module("cryptography.hazmat.primitives.serialization")
+    rsa: Any = import_module("cryptography.hazmat.primitives.asymmetric.rsa")
+    key: RSAPrivateKey | None
     try:
         key = serialization.load_pem_private_key(pem.encode(), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except (ValueError, TypeError, import_module("cryptography.exceptions").UnsupportedAlgorithm):
         key = None
-    if not isinstance(key, RSAPrivateKey) or key.key_size < 2048:
+    if key is None or not isinstance(key, rsa.RSAPrivateKey) or key.key_size < 2048:
         raise InvalidCredential("The credential's private_key is not valid.")
     return key
 
