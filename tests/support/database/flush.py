@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.utils import CursorWrapper
 from django.test import TransactionTestCase
 
 # Django's flush empties these too and makes the same rows again with other keys.
 KEPT: Final = {ContentType._meta.db_table, Permission._meta.db_table}
 # A large table is truncated: deleted rows stay on the disk and slow later scans down.
 LARGE_BYTES: Final = 4 << 20
-# A table's own, or that of all its partitions.
-_SIZE: Final = (
-    "SELECT coalesce(sum(pg_relation_size(relid)), pg_relation_size('{0}')) "
-    "FROM pg_partition_tree('{0}')"
+_EXISTING: Final = (
+    "SELECT quote_ident(tablename) FROM pg_tables "
+    "WHERE schemaname = current_schema() AND tablename = ANY(%s)"
 )
+# The tables and partitions that have pages, each with whether it is large.
+_FILLED: Final = """
+SELECT oid::regclass::text, pg_relation_size(oid) > %s
+FROM pg_class
+WHERE relkind = 'r'
+AND CASE WHEN relispartition THEN pg_partition_root(oid) ELSE oid END = ANY(%s::regclass[])
+AND pg_relation_size(oid) > 0
+"""
 
 
 def replace_flush(patch: Any) -> None:
@@ -51,35 +56,23 @@ def empty_tables(connection: BaseDatabaseWrapper) -> None:
     """Deletes every row but those of content types and permissions.
 
     ``flush`` gives each table a new file and then sends ``post_migrate``, which takes longer than
-    most tests. Almost all tables are empty after a test, and the others hold a few rows.
+    most tests. Most tables never had a row, so they have no page; the others hold a few rows.
 
     The lock keeps a running service from writing between two of the statements. In the role of a
     replica PostgreSQL checks no foreign keys and fires no triggers, so the order does not matter
     and append-only tables can be emptied.
     """
-    quote = connection.ops.quote_name
-    names = connection.introspection.django_table_names(only_existing=True, include_views=False)
-    tables = [quote(name) for name in sorted(names) if name not in KEPT]
+    names = set(connection.introspection.django_table_names(include_views=False)) - KEPT
     with connection.cursor() as cursor:
+        cursor.execute(_EXISTING, [sorted(names)])
+        tables = sorted(table for (table,) in cursor.fetchall())
         cursor.execute("BEGIN")
         cursor.execute("SET LOCAL session_replication_role = replica")
         cursor.execute(f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE")
-        # Planning the sizes of all tables would take longer than everything else here.
-        filled = select_all(
-            cursor, (f"SELECT '{table}' WHERE EXISTS (SELECT FROM {table})" for table in tables)
-        )
-        sizes = (f"SELECT '{table}', ({_SIZE.format(table)})" for (table,) in filled)
-        for table, size in select_all(cursor, sizes):
-            cursor.execute(
-                f"TRUNCATE {table} CASCADE" if size > LARGE_BYTES else f"DELETE FROM {table}"
-            )
-        cursor.execute("COMMIT")
-
-
-def select_all(cursor: CursorWrapper, queries: Iterable[str]) -> list[tuple[Any, ...]]:
-    """Returns the rows of all queries, which are sent as one statement."""
-    statement = " UNION ALL ".join(queries)
-    if not statement:
-        return []
-    cursor.execute(statement)
-    return list(cursor.fetchall())
+        cursor.execute(_FILLED, [LARGE_BYTES, tables])
+        # One message for all tables, and no plan over all partitions of a table.
+        statements = [
+            f"TRUNCATE {table} CASCADE" if is_large else f"DELETE FROM {table}"
+            for table, is_large in cursor.fetchall()
+        ]
+        cursor.execute("; ".join([*statements, "COMMIT"]))
