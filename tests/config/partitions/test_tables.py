@@ -21,6 +21,7 @@ from config.partitions.tables import (
     list_partitions,
     make_ahead,
     make_all_ahead,
+    read_now,
 )
 from inference.models import Generation
 
@@ -151,19 +152,35 @@ def test_a_locked_table_is_left_alone(notes: None, monkeypatch: pytest.MonkeyPat
     detach(NOTES, before[0])
 
 
+def spans_ahead(partitioning: Partitioning) -> list[datetime]:
+    """Returns when the present span of a table ends, and the next two."""
+    ends = [partitioning.span.following(partitioning.span.begin(read_now()))]
+    while len(ends) < 3:
+        ends.append(partitioning.span.following(ends[-1]))
+    return ends
+
+
 def test_each_declared_table_is_that_of_its_model_and_has_partitions(db: None) -> None:
     assert Generation.partitioning in partitionings()
     assert Generation.partitioning.table == Generation._meta.db_table
     for partitioning in partitionings():
-        assert len(list_partitions(partitioning)) >= 4
+        *partitions, default = list_partitions(partitioning)
+        assert default.is_default
+        *earlier, last = spans_ahead(partitioning)
+        assert [partitions[0].begin, partitions[-1].end] == [None, last]
+        # The first partition holds this span, or in its last week the next one too.
+        ends = [each.end for each in partitions]
+        assert ends in ([*earlier, last], [*earlier[1:], last])
+        assert [each.begin for each in partitions[1:]] == ends[:-1]
     assert make_all_ahead() == 0
 
 
 def test_metrics_say_what_is_ahead_and_what_is_odd(db: None) -> None:
     ahead, odd = PartitionCollector().collect()
-    tables = {each.table for each in partitionings()}
-    assert {sample.labels["table"] for sample in ahead.samples} == tables
-    assert {sample.value for sample in ahead.samples} == {2}
+    # All but the first partition and that for odd rows begin later.
+    later = {each.table: len(list_partitions(each)) - 2 for each in partitionings()}
+    assert {sample.labels["table"]: sample.value for sample in ahead.samples} == later
+    assert set(later.values()) <= {1, 2}
     assert {sample.value for sample in odd.samples} == {0}
 
 
