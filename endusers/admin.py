@@ -67,6 +67,7 @@ class EndUserAdmin(UsagePanel, RateLimitedAdmin, UploadsAdmin):
     list_display = ("user", "organization", "state", "created_at")
     list_select_related = ("organization",)
     list_filter = ("is_active",)
+    walked_lookups = frozenset({"is_active__exact"})
     search_fields = ("user__startswith",)
     search_help_text = "The beginning of a tracking string, or the ID of an organization."
     ordering = ("-created_at", "-id")

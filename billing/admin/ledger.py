@@ -82,6 +82,8 @@ class TransferAdmin(ReadOnlyAdmin):
     list_display_links = ("id",)
     list_select_related = ("organization",)
     list_filter = ("kind", TransferStatusFilter)
+    # An index on the status would be written at the end of each transfer.
+    walked_lookups = frozenset({"status__exact"})
     search_fields = ("reference__exact",)
     search_help_text = "A reference, such as the ID of a generation, or the ID of an organization."
     uuid_search_fields = ("organization_id",)

@@ -30,6 +30,7 @@ class ValidationAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     list_select_related = ("endpoint__model", "endpoint__organization")
     list_filter = ("outcome", "purpose")
+    walked_lookups = frozenset({"outcome__exact", "outcome__in", "purpose__exact"})
     search_fields = ("endpoint__upstream_model_id",)
     uuid_search_fields = ("id", "endpoint_id")
     ordering = ("-created_at", "-id")

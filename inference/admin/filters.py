@@ -33,6 +33,15 @@ _RANGES: Final = (
     ("cost_nano__gte", "cost_nano__lte"),
     ("latency_ms__gte", "latency_ms__lte"),
 )
+# Only times, organizations, keys and end users have an index.
+WALKED: Final = frozenset(
+    {
+        "status__exact", "error_type__exact", "model__exact", "provider_name__exact",
+        "cost_nano__gte", "cost_nano__lte", "latency_ms__gte", "latency_ms__lte",
+        "is_byok__exact", "streamed__exact", "private_endpoint__id__exact",
+        "model_endpoint__id__exact", "workspace__id__exact",
+    }
+)  # fmt: skip
 
 
 class GenerationFilterForm(FilterForm):

@@ -16,7 +16,7 @@ from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm, NoteField
 from config.console.unfold import Dialog, PickerFilter
 from inference.admin.columns import GenerationColumns
-from inference.admin.filters import GenerationFilter
+from inference.admin.filters import WALKED, GenerationFilter
 from inference.admin.invoices import InvoiceAdmin
 from inference.admin.live import LivePage
 from inference.admin.search import find_generations
@@ -76,6 +76,7 @@ class GenerationAdmin(
         ("private_endpoint", PickerFilter),
     )
     list_filter_submit = True
+    walked_lookups = WALKED
     search_fields = ("id__startswith",)
     search_help_text = (
         "The beginning of a generation's ID; the label, hash or ID of a key; an end user; the ID, "

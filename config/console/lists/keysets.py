@@ -54,8 +54,19 @@ class Keyset:
 
     def beyond(self, rows: QuerySet[Any], position: str, *, backwards: bool) -> QuerySet[Any]:
         """Narrows rows to those after a position, or before it; raises ``InvalidPosition``."""
+        return self._narrow(rows, self._read(position), Q(), backwards=backwards)
+
+    def until(self, rows: QuerySet[Any], position: str, *, backwards: bool) -> QuerySet[Any]:
+        """Narrows rows to those up to a position, with it; raises ``InvalidPosition``."""
         values = self._read(position)
-        found = Q()
+        names = [field.name for field, _ in self.columns]
+        itself = Q(*zip(names, values, strict=True))
+        return self._narrow(rows, values, itself, backwards=not backwards)
+
+    def _narrow(
+        self, rows: QuerySet[Any], values: list[Any], found: Q, *, backwards: bool
+    ) -> QuerySet[Any]:
+        """Narrows rows to those after the values, or before them, and those that ``found`` has."""
         same = Q()
         for (field, descends), value in zip(self.columns, values, strict=True):
             lookup = "lt" if descends != backwards else "gt"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, ClassVar, Final
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -16,6 +17,7 @@ from django.utils.functional import cached_property
 from psycopg.errors import QueryCanceled
 
 from config.console.lists.keysets import InvalidPosition, Keyset
+from config.console.lists.steps import Search, find_edge, read_time
 from config.console.unfold import ChangeList
 
 AFTER: Final = "after"
@@ -41,6 +43,18 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]
 
 class ComputedColumns(admin.ModelAdmin):  # type: ignore[type-arg]
     """A list with columns that other tables answer; pages and exports read them for many rows."""
+
+    # The parameters of filters of a table that grows without an index for them.
+    walked_lookups: ClassVar[frozenset[str]] = frozenset()
+
+    def has_walked_filter(self, params: Mapping[str, Any]) -> bool:
+        """Returns whether PostgreSQL must read the rows of the list to find those of its filters.
+
+        What is pending is found through another table.
+        """
+        return params.get("status__exact") != ["pending"] and any(
+            value != "" for name in self.walked_lookups & params.keys() for value in params[name]
+        )
 
     def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
         """Stores on the rows what their columns show; a subclass calls ``super`` and adds its own.
@@ -84,12 +98,21 @@ class ConsoleChangeList(ChangeList):
     pages instead, which end after 2,000 rows. ``count_text`` says how many rows there are, such as
     ``17`` or ``2,000+``. ``is_cut`` says that PostgreSQL stopped looking after five seconds. Then
     there are no rows; if it stopped counting after a second, there are.
+
+    With a filter that no index helps with, a page reads a part of the list. ``is_part`` says that
+    there is more, ``searched_to`` the time of the last row that was looked at, and ``goes_back``
+    whether it is the oldest one.
     """
 
     model_admin: ComputedColumns
     keyset: Keyset | None
     count_text: str
     is_cut = False
+    is_part = False
+    searched_to: datetime | None = None
+    goes_back = True
+    wide: QuerySet[Any] | None = None
+    search: Search | None = None
     links: dict[str, str]
 
     @property
@@ -110,6 +133,12 @@ class ConsoleChangeList(ChangeList):
         for name in (AFTER, BEFORE, VIEW):
             self.params.pop(name, None)
             self.filter_params.pop(name, None)
+        self.wide = None
+        if self.model_admin.has_walked_filter(self.filter_params):
+            given, walked = self.filter_params, self.model_admin.walked_lookups
+            self.filter_params = {name: given[name] for name in given if name not in walked}
+            self.wide = super().get_queryset(request, exclude_parameters)
+            self.filter_params = given
         return super().get_queryset(request, exclude_parameters)
 
     def get_results(self, request: HttpRequest) -> None:
@@ -117,21 +146,26 @@ class ConsoleChangeList(ChangeList):
         self.keyset = Keyset.of(self.model, ordering)
         self.paginator = self.model_admin.get_paginator(request, self.queryset, self.list_per_page)
         rows: list[Any] = []
-        count: int | None = None
+        count, has_more = 0, True
         self.links = {}
+        if self.keyset is None or self.queryset.query.is_empty():
+            self.wide = None
         try:
             with limit_time(self.queryset, _PAGE_MS) as set_limit:
                 rows, self.links = self._read_page(request)
-                count = len(rows)
-                if self.keyset is None or self.links:
-                    count = None
+                if self.keyset is None or (self.links and not self.is_part):
                     set_limit(_COUNT_MS)
-                    count = int(self.paginator.count)
+                    count, has_more = self._count(request)
+                else:
+                    has_more = self.is_part
         except TookTooLong:
-            self.is_cut = not rows
-        self.count_text = _describe(len(rows) if count is None else count, count is None)
+            if not rows and self.search is not None and self.search.edge is not None:
+                rows, self.links = self._cut(self.search.found, self.search)
+            self.is_cut = not (rows or self.is_part)
+        count = max(count, len(rows))
+        self.count_text = _describe(count, has_more)
         # Nobody can select all rows of a list whose rows nobody has counted.
-        counted = len(rows) if count is None or count > MAX_COUNT else count
+        counted = len(rows) if has_more or count > MAX_COUNT else count
         self.result_count = self.full_result_count = counted
         self.model_admin.read_columns(request, rows)
         self.result_list = rows
@@ -149,20 +183,43 @@ class ConsoleChangeList(ChangeList):
         position, backwards = request.GET.get(AFTER, ""), False
         if BEFORE in request.GET:
             position, backwards = request.GET[BEFORE], True
-        rows = self.queryset
-        if position:
-            try:
-                rows = self.keyset.beyond(rows, position, backwards=backwards)
-            except InvalidPosition:
-                raise IncorrectLookupParameters from None
-        found = list(self.keyset.order(rows, backwards=backwards)[: self.list_per_page + 1])
+        self.search = Search(
+            self.keyset, self.wide, self.queryset, position, backwards, self.list_per_page + 1
+        )
+        try:
+            self.search.run()
+        except InvalidPosition:
+            raise IncorrectLookupParameters from None
+        return self._cut(self.search.found, self.search)
+
+    def _cut(self, found: list[Any], search: Search) -> tuple[list[Any], dict[str, str]]:
+        """Returns the rows of the page of those found, and the addresses of the pages around it."""
+        position, backwards = search.position, search.backwards
         has_more = len(found) > self.list_per_page
         del found[self.list_per_page :]
         if backwards:
             found.reverse()
         begins = not (has_more if backwards else position)
         ends = not (position if backwards else has_more)
-        return found, self._link(found, begins=begins, ends=ends)
+        links = self._link(found, begins=begins, ends=ends)
+        if search.edge is not None:
+            self.is_part, self.goes_back = True, not backwards
+            self.searched_to = read_time(search.keyset, self.queryset, search.edge)
+            if position:
+                links["first"] = self.get_query_string()
+            name, parameter = ("previous", BEFORE) if backwards else ("next", AFTER)
+            links[name] = self.get_query_string({parameter: search.edge})
+        return found, links
+
+    def _count(self, request: HttpRequest) -> tuple[int, bool]:
+        """Returns the number of rows, at most 2,001, and whether there may be more."""
+        if self.keyset is None or self.wide is None:
+            return int(self.paginator.count), False
+        edge = find_edge(self.keyset, self.wide, "", backwards=False)
+        if edge is None:
+            return int(self.paginator.count), False
+        first = self.keyset.until(self.queryset, edge, backwards=False)
+        return int(self.model_admin.get_paginator(request, first, self.list_per_page).count), True
 
     def _link(self, rows: list[Any], *, begins: bool, ends: bool) -> dict[str, str]:
         """Returns the addresses of the first, the previous and the next page that there are."""
