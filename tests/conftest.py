@@ -26,6 +26,7 @@ from config.local.simulator.server import Simulator
 from config.server.connections.protocol import HttpProtocol
 from tests.support import console, factories
 from tests.support.database.flush import replace_flush
+from tests.support.database.migrated import migrated_database
 from tests.support.database.pooler import run_pooler
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
@@ -78,6 +79,12 @@ def _pooler_for_all(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setitem(connections.settings, "direct", {**default, **address})
         patch.setenv(POOLER_ADDRESS, f"127.0.0.1:{pooler.port}")
         yield
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
+    """Copies the tests' database from one that is migrated once for all processes of a run."""
+    settings.DATABASES["default"].setdefault("TEST", {})["TEMPLATE"] = migrated_database()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -18,6 +17,7 @@ from django.db.migrations.loader import MigrationLoader
 from django_migration_linter import MigrationLinter
 
 from config.management.migrations import find_known_migrations
+from tests.support.database.migrated import own_database
 from tests.support.processes import manage, serve
 
 OURS = [
@@ -30,12 +30,15 @@ OURS = [
 @pytest.fixture
 def empty_database() -> Iterator[str]:
     """Creates an empty database and yields its URL."""
-    parts = urlsplit(os.environ["DATABASE_URL"])
-    name = f"migrations_{os.getpid()}"
-    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as server:
-        server.execute(f"CREATE DATABASE {name}")
-        yield urlunsplit(parts._replace(path=f"/{name}"))
-        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with own_database(f"migrations_{os.getpid()}") as url:
+        yield url
+
+
+@pytest.fixture
+def migrated_url() -> Iterator[str]:
+    """Creates a migrated database and yields its URL."""
+    with own_database(f"migrated_{os.getpid()}", is_migrated=True) as url:
+        yield url
 
 
 def test_every_model_change_has_a_migration(db: None) -> None:
@@ -68,28 +71,27 @@ def test_migrations_can_be_applied_and_reversed(empty_database: str) -> None:
 
 
 def test_a_migration_that_meets_a_lock_gives_way_and_is_tried_again(
-    empty_database: str, eventually: Callable[[Callable[[], bool]], None]
+    migrated_url: str, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
-    assert manage("migrate", DATABASE_URL=empty_database).returncode == 0
-    assert manage("migrate", "inference", "0005", DATABASE_URL=empty_database).returncode == 0
+    assert manage("migrate", "inference", "0005", DATABASE_URL=migrated_url).returncode == 0
     waiting = (
         "SELECT count(*) FROM pg_stat_activity "
         "WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
     with (
         ThreadPoolExecutor(1) as pool,
-        psycopg.connect(empty_database) as reader,
-        psycopg.connect(empty_database, autocommit=True) as observer,
+        psycopg.connect(migrated_url) as reader,
+        psycopg.connect(migrated_url, autocommit=True) as observer,
     ):
         reader.execute("LOCK TABLE inference_generation IN ACCESS SHARE MODE")
-        migrated = pool.submit(manage, "migrate", DATABASE_URL=empty_database)
+        migrated = pool.submit(manage, "migrate", DATABASE_URL=migrated_url)
         eventually(lambda: observer.execute(waiting).fetchone() == (1,))
         eventually(lambda: observer.execute(waiting).fetchone() == (0,))
         reader.rollback()
         done = migrated.result(timeout=60)
     assert done.returncode == 0, done.stderr
     assert "Another transaction uses a table that must change." in done.stderr
-    assert manage("migrate", "--check", DATABASE_URL=empty_database).returncode == 0
+    assert manage("migrate", "--check", DATABASE_URL=migrated_url).returncode == 0
 
 
 @pytest.mark.parametrize("command", [("migrate",), ("serve", "--port", "0"), ("work", "--once")])
@@ -113,17 +115,16 @@ def test_a_database_of_an_unreleased_version_is_refused(
     )
 
 
-def test_a_database_of_the_next_release_is_served(empty_database: str) -> None:
+def test_a_database_of_the_next_release_is_served(migrated_url: str) -> None:
     """An operator goes back, or a host of the earlier release restarts in mid-upgrade."""
-    assert manage("migrate", DATABASE_URL=empty_database).returncode == 0
-    with psycopg.connect(empty_database, autocommit=True) as database:
+    with psycopg.connect(migrated_url, autocommit=True) as database:
         database.execute(
             "INSERT INTO django_migrations (app, name, applied) "
             "VALUES ('billing', '9999_of_the_next_release', now())"
         )
     for command in (("migrate",), ("work", "--once")):
-        done = manage(*command, DATABASE_URL=empty_database)
+        done = manage(*command, DATABASE_URL=migrated_url)
         assert done.returncode == 0, done.stderr
         assert "A later release has migrated the database (billing.9999_of_the" in done.stderr
-    with serve(DATABASE_URL=empty_database) as served:
+    with serve(DATABASE_URL=migrated_url) as served:
         assert requests.get(f"{served.address}/readyz", timeout=60).status_code == 200

@@ -25,6 +25,9 @@ FOUNDRY_HOST = "contoso.services.ai.azure.com"
 VERTEX_HOST = "us-central1-aiplatform.googleapis.com"
 CLOUD_HOSTS = (AZURE_HOST, BEDROCK_HOST, FOUNDRY_HOST, VERTEX_HOST)
 
+# The variable that says that the server of the database is the tests' own.
+OWN_SERVER = "CAUSEWAY_TEST_OWN_SERVER"
+
 # The tests start hundreds of processes. Without its bytecode, each would compile 2,600 modules,
 # which costs 2.5 s of CPU time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -45,6 +48,7 @@ if "CAUSEWAY_TEST_DIR" not in os.environ:
     os.environ["CAUSEWAY_TEST_DIR"] = directory
     if not os.environ.get("DATABASE_URL"):
         os.environ["DATABASE_URL"] = postgres.throwaway()
+        os.environ[OWN_SERVER] = "yes"
     os.environ["SECRET_KEY"] = secrets.token_urlsafe(48)
     os.environ["CREDENTIAL_KEYS"] = base64.b64encode(secrets.token_bytes(32)).decode()
     os.environ["UPSTREAM_ALLOWED_NETWORKS"] = "127.0.0.0/8"
