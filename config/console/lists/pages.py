@@ -17,7 +17,7 @@ from django.utils.functional import cached_property
 from psycopg.errors import QueryCanceled
 
 from config.console.lists.keysets import InvalidPosition, Keyset
-from config.console.lists.steps import Search, find_edge, read_time
+from config.console.lists.steps import STEPS, Search, find_edge, read_time
 from config.console.unfold import ChangeList
 
 AFTER: Final = "after"
@@ -215,7 +215,7 @@ class ConsoleChangeList(ChangeList):
         """Returns the number of rows, at most 2,001, and whether there may be more."""
         if self.keyset is None or self.wide is None:
             return int(self.paginator.count), False
-        edge = find_edge(self.keyset, self.wide, "", backwards=False)
+        edge = find_edge(self.keyset, self.wide, "", STEPS[0], backwards=False)
         if edge is None:
             return int(self.paginator.count), False
         first = self.keyset.until(self.queryset, edge, backwards=False)

@@ -14,9 +14,8 @@ from django.db.models import QuerySet
 
 from config.console.lists.keysets import Keyset
 
-STEP_ROWS: Final = 100_000
-MOST_STEPS: Final = 10
-"""Of one page: it looks at a million rows at most."""
+STEPS: Final = (5_000, 45_000, 50_000, *(9 * [100_000]))
+"""The rows that each step of a page looks at, a million in all; the first finds frequent values."""
 
 
 @dataclass
@@ -41,10 +40,10 @@ class Search:
     def run(self) -> None:
         """Looks for rows; raises :class:`~config.console.lists.keysets.InvalidPosition`."""
         begin = self.position
-        for _ in range(MOST_STEPS):
+        for size in STEPS:
             edge = None
             if self.wide is not None:
-                edge = find_edge(self.keyset, self.wide, begin, backwards=self.backwards)
+                edge = find_edge(self.keyset, self.wide, begin, size, backwards=self.backwards)
             rows = _behind(self.keyset, self.narrow, begin, backwards=self.backwards)
             if edge is not None:
                 rows = self.keyset.until(rows, edge, backwards=self.backwards)
@@ -55,12 +54,14 @@ class Search:
             begin = self.edge
 
 
-def find_edge(keyset: Keyset, rows: QuerySet[Any], begin: str, *, backwards: bool) -> str | None:
-    """Returns the position of the last row of a step; ``None`` if fewer rows are left."""
+def find_edge(
+    keyset: Keyset, rows: QuerySet[Any], begin: str, size: int, *, backwards: bool
+) -> str | None:
+    """Returns the position of the last of ``size`` rows; ``None`` if fewer rows are left."""
     names = [column.name for column, _ in keyset.columns]
     behind = _behind(keyset, rows, begin, backwards=backwards).select_related(None)
     # The names alone: other columns would be computed for each row that is passed over.
-    [*last] = behind.values_list(*names)[STEP_ROWS - 1 : STEP_ROWS]
+    [*last] = behind.values_list(*names)[size - 1 : size]
     return (
         keyset.position_of(rows.model(**dict(zip(names, last[0], strict=True)))) if last else None
     )

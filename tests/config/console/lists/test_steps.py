@@ -29,8 +29,8 @@ FAILED = "?status__exact=failed"
 @pytest.fixture(autouse=True)
 def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of three rows looks at two steps of five rows."""
-    monkeypatch.setattr(steps, "STEP_ROWS", 5)
-    monkeypatch.setattr(steps, "MOST_STEPS", 2)
+    monkeypatch.setattr(steps, "STEPS", (5, 5))
+    monkeypatch.setattr(pages, "STEPS", (5, 5))
     for page in admin.site._registry.values():
         monkeypatch.setattr(page, "list_per_page", 3)
 
@@ -216,10 +216,12 @@ def test_a_search_that_is_stopped_keeps_what_it_has_found(
     monkeypatch.setattr(pages, "_PAGE_MS", 400)
     find = steps.find_edge
 
-    def find_slowly(keyset: Any, rows: Any, begin: str, *, backwards: bool) -> str | None:
+    def find_slowly(
+        keyset: Any, rows: Any, begin: str, size: int, *, backwards: bool
+    ) -> str | None:
         if begin:
             rows = rows.extra(where=["pg_sleep(5) IS NOT NULL"])
-        return find(keyset, rows, begin, backwards=backwards)
+        return find(keyset, rows, begin, size, backwards=backwards)
 
     monkeypatch.setattr(steps, "find_edge", find_slowly)
     changes = operator.get(reverse(GENERATIONS) + FAILED).context["cl"]
