@@ -1,18 +1,22 @@
 """Fills months of generations and their transfers, one partition each, from those that exist.
 
 Each new generation is a copy of one that :func:`tests.bench.fill.filling.fill` made, with another
-id and time, so that millions take minutes. The accounts do not have their sums.
+id and time, so that millions take minutes. The accounts have their sums after :func:`sum_up`.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import connection
 
+from accounts.models import Organization
+from billing import ledger
 from billing.models import Transfer
+from catalog.pricing import NANO
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import MONTH
 from config.partitions.tables import detach, list_partitions, make_ahead, read_now
@@ -20,9 +24,11 @@ from inference.ids import first_id, last_id
 from inference.models import Generation, HourlyUsage, UsageDay
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import roll_up_usage
+from tests.bench.fill import statements
 
 # The fill spreads its rows over 35 days, which begin in one of three months.
 LEAST_PARTITIONS: Final = 3
+_CREDITS: Final = 1_000_000 * NANO
 _TABLES: Final = (Generation.partitioning, Transfer.partitioning)
 _COPIED: Final = ", ".join(
     field.column
@@ -73,18 +79,39 @@ def fill_months(generations: int, partitions: int) -> None:
         for partitioning in _TABLES:
             _divide(partitioning, begins)
     ends = [*begins[1:], now]
+    # The present month is not over.
+    copy_generations(
+        (begin, end, round(generations * ((end - begin) / (now - begins[0]))))
+        for begin, end in zip(begins, ends, strict=True)
+    )
+    roll_up()
+
+
+def copy_generations(spans: Iterable[tuple[datetime, datetime, int]]) -> None:
+    """Adds a number of generations, with their transfers, from one moment to another."""
     _run("SET synchronous_commit = off")
     _run(_SAMPLE)
     _run(_PAIRS)
     _run("ANALYZE sample")
-    for begin, end in zip(begins, ends, strict=True):
-        # The present month is not over.
-        rows = round(generations * ((end - begin) / (now - begins[0])))
+    for begin, end, rows in spans:
         ids = {"first_id": first_id(begin), "last_id": last_id(end)}
         for statement in (_GENERATIONS, _TRANSFERS):
             _run(statement, begin=begin, end=end, rows=rows, **ids)
         print(f"{begin:%Y-%m}: {rows} generations", file=sys.stderr, flush=True)
     _run("VACUUM (ANALYZE) inference_generation, billing_transfer")
+
+
+def sum_up() -> None:
+    """Gives accounts and meters the sums of all generations and transfers, and credits for them."""
+    organizations = list(Organization.objects.values_list("pk", flat=True))
+    for organization in organizations:
+        ledger.grant(organization, _CREDITS, actor="fill", note="For the months.")
+    _run(statements.UPDATE_BALANCES, organizations=organizations)
+    _run(statements.UPDATE_METERS, organizations=organizations, end=read_now())
+
+
+def roll_up() -> None:
+    """Sums days and hours anew."""
     UsageDay.objects.all().delete()
     HourlyUsage.objects.all().delete()
     roll_up_usage()
