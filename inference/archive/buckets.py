@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from functools import cache
 from typing import IO, Any, Final
 
@@ -12,13 +14,18 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
+from config.clocks.clock import clock
 from inference.archive.plans import BucketPlace
 from inference.archive.stores import Store, StoreFailed
 
 # The parts of a file that are sent by themselves, of at most 10,000. One is held in memory.
 PART_BYTES: Final = 32 * 1024 * 1024
 _READ_BYTES: Final = 1024 * 1024
+# The longest time for which a writer may be writing one file.
+_ABANDONED: Final = timedelta(days=1)
 _MISSING: Final = {"404", "NoSuchKey", "NotFound"}
+
+logger = logging.getLogger("causeway.retention")
 
 
 class BucketStore(Store):
@@ -71,6 +78,23 @@ class BucketStore(Store):
                 raise StoreFailed(f"{tempfile.gettempdir()}: {exc.strerror}") from None
             file.seek(0)
             yield file
+
+    def clear(self) -> None:
+        place = {"Bucket": self._place.bucket, "Prefix": self._place.prefix}
+        before = clock.now() - _ABANDONED
+        try:
+            # At most 1,000 of them; the next pass takes the others.
+            found = self._client.list_multipart_uploads(**place).get("Uploads", ())
+            for upload in found:
+                if upload["Initiated"] < before:
+                    self._client.abort_multipart_upload(
+                        Bucket=self._place.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
+                    logger.info(
+                        "the parts of %s were removed: their writer has died", upload["Key"]
+                    )
+        except (ClientError, BotoCoreError) as exc:
+            raise self._failure("", exc) from None
 
     def locate(self, name: str) -> str:
         return f"s3://{self._place.bucket}/{self._place.prefix}{name}"

@@ -55,9 +55,12 @@ _ENDED: Final = (
     "SELECT api_key_id, workspace_id, member_id, limit_subjects, cost_nano, upstream_cost_nano, "
     "is_byok FROM {name}"
 )
-_KEEP: Final = (
-    "INSERT INTO {odd} SELECT * FROM {name} WHERE ({has_time}) IS NOT TRUE OR ({keeps}) IS TRUE"
+# Finding the rows that stay reads a whole partition, so it comes before the tables are locked.
+_FIND_KEPT: Final = (
+    "CREATE TEMPORARY TABLE {kept} ON COMMIT DROP AS "
+    "SELECT * FROM {name} WHERE ({has_time}) IS NOT TRUE OR ({keeps}) IS TRUE"
 )
+_KEEP: Final = "INSERT INTO {odd} SELECT * FROM {kept}"
 
 
 class MustStay(Exception):
@@ -102,6 +105,8 @@ def drop(range_: Range, files: list[ArchivedFile]) -> None:
             _fold(range_, files)
         else:
             _record(range_, files)
+        for part in filter(_has_kept, range_.parts):
+            cursor.execute(_write(_FIND_KEPT, part))
         run_when_free(range_.parts[0].partitioning.table, lambda: _drop(range_))
 
 
@@ -148,9 +153,14 @@ def _drop(range_: Range) -> None:
                 )
             )
         for part in range_.parts:
-            if part.partitioning.values is not None or part.partitioning.keeps:
+            if _has_kept(part):
                 cursor.execute(_write(_KEEP, part))
             cursor.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(part.partition.name)))
+
+
+def _has_kept(part: Part) -> bool:
+    """Returns whether rows of a partition may stay, for the partition for odd rows."""
+    return part.partitioning.values is not None or bool(part.partitioning.keeps)
 
 
 def _write(query: str, part: Part) -> sql.Composed:
@@ -158,6 +168,7 @@ def _write(query: str, part: Part) -> sql.Composed:
     return sql.SQL(query).format(
         name=sql.Identifier(part.partition.name),
         odd=sql.Identifier(part.partitioning.default),
+        kept=sql.Identifier(f"kept_{part.partition.name}"),
         has_time=has_time(part.partitioning),
         # A condition that a model declares.
         keeps=sql.SQL(part.partitioning.keeps or "FALSE"),

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from config.partitions.tables import TableLocked, read_now
 from inference.archive.leaving import MustStay, leave
+from inference.archive.plans import Place
 from inference.archive.ranges import Range, list_due
 from inference.archive.sealing import list_sealed, unseal
 from inference.archive.stores import StoreFailed, open_store
@@ -28,7 +29,17 @@ def archive_due() -> int:
     """
     due = {kind: list_due(kind, days, read_now()) for kind, days in settings.RETENTION_DAYS.items()}
     _unseal_others(due.values())
+    if due and settings.ARCHIVE_PLACE is not None:
+        _clear(settings.ARCHIVE_PLACE)
     return sum(_archive(ranges) for ranges in due.values())
+
+
+def _clear(place: Place) -> None:
+    """Removes unfinished files of processes that died; without success everything else goes on."""
+    try:
+        open_store(place).clear()
+    except StoreFailed as exc:
+        logger.warning("unfinished files of the archive stay: %s", exc)
 
 
 def _archive(ranges: list[Range]) -> int:

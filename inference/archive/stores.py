@@ -7,6 +7,8 @@ written over another file with that name.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import IO, cast
 
 from inference.archive.plans import DirectoryPlace, Place
+
+logger = logging.getLogger("causeway.retention")
 
 
 class StoreFailed(Exception):
@@ -34,6 +38,10 @@ class Store(ABC):
     @abstractmethod
     def open(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
         """Opens a file at its beginning; raises :class:`StoreFailed`."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Removes what writers that died left of unfinished files; raises :class:`StoreFailed`."""
 
     @abstractmethod
     def locate(self, name: str) -> str:
@@ -66,6 +74,8 @@ class DirectoryStore(Store):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
                 with open(part, "wb", opener=_open_private) as file:
+                    # The lock ends with the process, so an unlocked part has no writer any more.
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     for chunk in chunks:
                         file.write(chunk)
                     file.flush()
@@ -86,6 +96,18 @@ class DirectoryStore(Store):
             raise StoreFailed(f"{path}: {exc.strerror}") from None
         with file:
             yield file
+
+    def clear(self) -> None:
+        for part in self._path.glob("*/.*.part"):
+            try:
+                with part.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    part.unlink()
+            except BlockingIOError:
+                continue
+            except OSError as exc:
+                raise StoreFailed(f"{part}: {exc.strerror}") from None
+            logger.info("%s was removed: its writer has died", part)
 
     def locate(self, name: str) -> str:
         return str(self._path / name)

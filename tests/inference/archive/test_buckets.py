@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,34 @@ def test_a_broken_off_file_is_not_there(place: BucketPlace) -> None:
     with pytest.raises(RuntimeError):
         store.write("a", chunks())
     assert not store.has("a")
+
+
+def test_parts_of_dead_writers_are_removed(
+    place: BucketPlace, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, db: None
+) -> None:
+    """The server of the tests names the same day of 2010 for every upload."""
+    client: Any = botocore.session.get_session().create_client("s3", endpoint_url=place.endpoint)
+    for key in ("old/rows/a", "another/b"):
+        client.create_multipart_upload(Bucket=place.bucket, Key=key)
+    settings.RETENTION_DAYS, settings.ARCHIVE_PLACE = {"generations": 36_000}, place
+    monkeypatch.setattr(buckets, "_ABANDONED", timedelta(days=100_000))
+    assert archive_due() == 0
+    assert len(client.list_multipart_uploads(Bucket=place.bucket)["Uploads"]) == 2
+    monkeypatch.setattr(buckets, "_ABANDONED", timedelta(days=1))
+    assert archive_due() == 0
+    [left] = client.list_multipart_uploads(Bucket=place.bucket)["Uploads"]
+    assert left["Key"] == "another/b"
+
+
+def test_a_store_that_cannot_be_cleared_keeps_nothing_else_back(
+    due: Tenant, caplog: pytest.LogCaptureFixture, settings: LazySettings
+) -> None:
+    settings.ARCHIVE_PLACE = BucketPlace(
+        "no-such-bucket", "", settings.ARCHIVE_PLACE.endpoint, None
+    )
+    assert archive_due() == 0
+    assert "unfinished files of the archive stay: s3://no-such-bucket/" in caplog.text
+    assert "were not archived and stay" in caplog.text
 
 
 @pytest.mark.parametrize(

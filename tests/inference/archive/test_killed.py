@@ -28,6 +28,20 @@ from tests.support.processes import MANAGE, environment
 
 pytestmark = pytest.mark.slow
 
+WRITE_SLOWLY = """
+import sys, time
+from pathlib import Path
+from inference.archive.plans import DirectoryPlace
+from inference.archive.stores import DirectoryStore
+
+def chunks():
+    print("begun", flush=True)
+    time.sleep(600)
+    yield b""
+
+DirectoryStore(DirectoryPlace(Path(sys.argv[1]))).write("billing_transfer/a", chunks())
+"""
+
 
 @pytest.fixture
 def place(transactional_db: None, tmp_path: Path, settings: LazySettings) -> Iterator[Path]:
@@ -52,6 +66,21 @@ def begin_work(place: Path) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+
+def test_the_file_of_a_process_that_is_killed_while_it_writes_goes(place: Path) -> None:
+    """Its successor writes the file again, under another process's name."""
+    (place / "billing_transfer").mkdir(parents=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITE_SLOWLY, str(place)], stdout=subprocess.PIPE, cwd=MANAGE.parent
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == b"begun\n"
+        assert len(list(place.rglob("*.part"))) == 1
+        kill(process)
+    archive_the_rest(2)
+    assert list(place.rglob("*.part")) == []
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -118,3 +147,4 @@ def test_a_process_that_is_killed_at_any_time_leaves_one_of_two_states(
     assert archive.verify() == []
     archive_the_rest(2 - done)
     assert os.listdir(place)
+    assert list(place.rglob("*.part")) == []

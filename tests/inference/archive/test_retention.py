@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, transaction
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from billing import ledger, reviews
 from billing.models import Archived, Excess, Fold, MeterOpening, Opening, Transfer
@@ -23,6 +26,7 @@ from inference.archive.plans import DirectoryPlace
 from inference.archive.ranges import list_ranges
 from inference.archive.retention import RetentionCollector, archive_due
 from inference.archive.sealing import list_sealed
+from inference.archive.stores import open_store
 from inference.models import DailyUsage, Feedback, Generation, HourlyUsage, Journal, UsageDay
 from tests.support import factories
 from tests.support.database import archive, snapshots
@@ -255,6 +259,58 @@ def test_the_first_partition_leaves_its_grants_and_deposits(
     assert (archive.balances(), Fold.objects.get().begin) == (before, "gen-")
     deposit = Transfer.objects.get(kind="deposit")
     assert archive.verify() == [f"transfer {deposit.pk}: there is no credited deposit:1"]
+
+
+def test_partitions_are_read_before_their_tables_are_locked(place: Path, tenant: Tenant) -> None:
+    """A partition with millions of rows is read for seconds, and requests wait for the locks."""
+    archive.fill(tenant, months()[0] + HOUR)
+    archive.sum_all()
+    with CaptureQueriesContext(connection) as captured:
+        assert archive_due() == 2
+    statements = [each["sql"] for each in captured]
+    begin = next(place for place, text in enumerate(statements) if " DETACH PARTITION " in text)
+    end = next(
+        place for place, text in enumerate(statements)
+        if place > begin and text.startswith("SET LOCAL lock_timeout = 0")
+    )  # fmt: skip
+    locked = [re.sub(r"_p\d{8}", "", text) for text in statements[begin:end]]
+    assert locked == [
+        'ALTER TABLE "inference_generation" DETACH PARTITION "inference_generation"',
+        'ALTER TABLE "billing_transfer" DETACH PARTITION "billing_transfer"',
+        'DROP TABLE "inference_generation"',
+        'INSERT INTO "billing_transfer_default" SELECT * FROM "kept_billing_transfer"',
+        'DROP TABLE "billing_transfer"',
+    ]
+
+
+def test_parts_of_dead_writers_are_removed_and_those_of_living_ones_stay(
+    place: Path, tenant: Tenant, settings: LazySettings
+) -> None:
+    settings.RETENTION_DAYS = {"generations": 36_000}
+    folder = place / "billing_transfer"
+    folder.mkdir(parents=True)
+    dead, alive, other = (folder / name for name in (".a.1.part", ".b.2.part", "c.parquet"))
+    for path in (dead, alive, other):
+        path.write_bytes(b"PAR1")
+    with alive.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert archive_due() == 0
+        assert sorted(folder.iterdir()) == [alive, other]
+    assert archive_due() == 0
+    assert list(folder.iterdir()) == [other]
+
+
+def test_a_writer_holds_the_lock_of_its_part(place: Path) -> None:
+    store = open_store(DirectoryPlace(place))
+
+    def chunks() -> Iterator[bytes]:
+        yield b"1"
+        store.clear()
+        yield b"2"
+
+    store.write("billing_transfer/a", chunks())
+    assert (place / "billing_transfer" / "a").read_bytes() == b"12"
+    assert [path.name for path in (place / "billing_transfer").iterdir()] == ["a"]
 
 
 def from_future(monkeypatch: pytest.MonkeyPatch, moment: Any) -> None:
