@@ -14,6 +14,7 @@ core has time left.
 Systems:
 
 * ``causeway``: keys, policy, exact ledger and durable commits;
+* ``checkout``: another checkout of Causeway, for the effect of a change: ``--checkout``;
 * ``direct``: the provider itself. Its latency comes from the load generator and the provider's
   timer, so a gateway adds the difference to it;
 * ``floor``: the minimal work of a gateway in Python (``tests.bench.floor``);
@@ -131,6 +132,9 @@ def main() -> None:
         action="store_true",
         help="adds 100,000 organizations and 20,000 endpoints that get no requests",
     )
+    parser.add_argument(
+        "--checkout", type=Path, help="another checkout of Causeway with a .venv, as a peer"
+    )
     parser.add_argument("--litellm", type=Path, help="the program of an installed litellm")
     parser.add_argument("--tensorzero", type=Path, help="a Python that has tensorzero installed")
     parser.add_argument("--portkey", type=Path, help="a folder with @portkey-ai/gateway installed")
@@ -142,6 +146,13 @@ def main() -> None:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="causeway-bench-")))
         upstream = stack.enter_context(upstream_provider())
         systems = [stack.enter_context(causeway(directory, upstream, crowded=options.crowded))]
+        if options.checkout is not None:
+            (other := directory / "checkout").mkdir()
+            systems.append(
+                stack.enter_context(
+                    causeway(other, upstream, crowded=options.crowded, checkout=options.checkout)
+                )
+            )
         peers: dict[str, AbstractContextManager[System]] = {
             "direct": _direct(upstream),
             "floor": _floor(upstream),
@@ -161,6 +172,8 @@ def main() -> None:
                     figures = _measure(directory, system, load, seconds=options.seconds)
                     system.figures.setdefault(load.name, []).append(figures)
         _print_figures(systems)
+        if options.checkout is not None:
+            _print_pairs(*systems[:2])
         _print_budget({system.name: system for system in systems})
         _print_rows(systems)
         _print_ledger(directory, systems[0])
@@ -186,6 +199,17 @@ def _print_figures(systems: list[System]) -> None:
         if system.name == "direct":
             continue
         print(f"memory of {system.name}: {memory_of(system.pid) / 1e6:,.0f} MB")
+
+
+def _print_pairs(ours: System, checkout: System) -> None:
+    """Prints the CPU time here as a share of the other checkout's, by pair of rounds."""
+    for load in LOADS:
+        pairs = zip(ours.figures[load.name], checkout.figures[load.name], strict=True)
+        ratios = sorted(own["CPU µs"] / (other["CPU µs"] or 1) for own, other in pairs)
+        print(
+            f"{load.name + ', CPU':<30}{statistics.median(ratios):>7.2f} × checkout     "
+            f"pairs from {ratios[0]:.2f} to {ratios[-1]:.2f}"
+        )
 
 
 def _print_budget(systems: dict[str, System]) -> None:
@@ -251,9 +275,17 @@ def upstream_provider() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def causeway(directory: Path, upstream: str, *, crowded: bool = False) -> Iterator[System]:
-    """Starts one worker of Causeway on the first core, its database on the second."""
+def causeway(
+    directory: Path, upstream: str, *, crowded: bool = False, checkout: Path | None = None
+) -> Iterator[System]:
+    """Starts one worker of Causeway on the first core, its database on the second.
+
+    It runs in ``checkout``, with the environment there, if that is given.
+    """
     port = free_port()
+    name, project, python = "causeway", PROJECT, sys.executable
+    if checkout is not None:
+        name, project, python = "checkout", checkout, str(checkout.resolve() / ".venv/bin/python")
     environment = {
         "DATA_DIR": str(directory / "data"),
         "UPSTREAM_ALLOWED_NETWORKS": "127.0.0.0/8",
@@ -262,8 +294,8 @@ def causeway(directory: Path, upstream: str, *, crowded: bool = False) -> Iterat
 
     def manage(*arguments: str, data: str = "") -> str:
         return subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=PROJECT,
+            [python, "manage.py", *arguments],
+            cwd=project,
             env={**os.environ, **environment},
             input=data,
             text=True,
@@ -280,13 +312,13 @@ def causeway(directory: Path, upstream: str, *, crowded: bool = False) -> Iterat
     made = json.loads(manage("create_organization", "Bench", "--json"))
     manage("grant_credits", made["organization_id"], "1000000")
     key = made["api_key"]
-    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
-    with process_on(command, SYSTEM_CORE, environment) as process:
+    command = [python, "manage.py", "serve", "--port", str(port)]
+    with process_on(command, SYSTEM_CORE, environment, folder=project) as process:
         wait_for(f"http://127.0.0.1:{port}/readyz")
         database = Database.under(directory / "data")
         database.move(OTHER_CORE)
         url = f"http://127.0.0.1:{port}/api/v1/chat/completions"
-        yield System("causeway", url, process.pid, key, author="bench/", database=database)
+        yield System(name, url, process.pid, key, author="bench/", database=database)
 
 
 @contextlib.contextmanager
@@ -552,11 +584,15 @@ def _catalogue(upstream: str, others: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def process_on(
-    command: list[str], core: int, environment: dict[str, str] | None = None
+    command: list[str],
+    core: int,
+    environment: dict[str, str] | None = None,
+    *,
+    folder: Path = PROJECT,
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         ["taskset", "-c", str(core), *command],
-        cwd=PROJECT,
+        cwd=folder,
         env={**os.environ, **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
