@@ -247,7 +247,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "csp",
     "django_otp",
-    "django_otp.plugins.otp_totp",
+    "config.console.apps.SecondFactorConfig",
     "django_otp.plugins.otp_static",
     "rest_framework",
     "django_filters",

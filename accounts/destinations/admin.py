@@ -25,20 +25,13 @@ from accounts.destinations.rules import InvalidRules, check_rules
 from accounts.models import ApiKey, Region
 from config.changes.kinds import FourEyes, Kind
 from config.console.actions import Message, transition
-from config.console.forms import ConsoleForm
+from config.console.forms import ConsoleForm, EmptyJsonField
 from config.console.unfold import SelectWidget, TextareaWidget, display
 from config.secrets import DecryptionFailed
 
 _DELIVERY = ("status", "sent", "skipped", "served_until", "mean_ms", "last_error")
 _RECEIVER: Final = ("url", "method", "headers")
 _STATES: Final = {"delivering": "success", "failing": "danger", "off": "warning"}
-
-
-class RulesField(forms.JSONField):
-    """Takes filter rules as JSON; without rules it is empty."""
-
-    def prepare_value(self, value: Any) -> Any:
-        return "" if value is None else super().prepare_value(value)
 
 
 class DestinationForm(ConsoleForm):
@@ -66,7 +59,7 @@ class DestinationForm(ConsoleForm):
     )
 
     api_key_hashes = make_keys_field()
-    filter_rules = RulesField(
+    filter_rules = EmptyJsonField(
         required=False,
         widget=TextareaWidget(attrs={"rows": 6, "spellcheck": "false"}),
         help_text="Rules as JSON, as the API takes them. Empty: no rule.",

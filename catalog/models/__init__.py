@@ -490,6 +490,7 @@ class CatalogProposal(StatefulModel):
     decided_by = models.CharField(max_length=255, default="", editable=False)
 
     class Meta:
+        verbose_name = "catalogue proposal"
         ordering = ("-created_at", "subject")
         constraints = [
             models.UniqueConstraint(

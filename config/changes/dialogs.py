@@ -27,6 +27,7 @@ def guard_dialog(form: type[Any], four_eyes: FourEyes) -> type[Any]:
             self.demand = four_eyes.find_demand(_find_object(four_eyes, self.object_id))
             if self.demand is not None:
                 self.submit_text = "Propose"
+                self.submit_variant = "primary"
                 self.fields[REASON] = NoteField(
                     label="Reason",
                     max_length=MAX_REASON,

@@ -79,7 +79,7 @@ def transition(
             dialog={
                 "title": description,
                 "description": question,
-                "form_class": _build_dialog(form, foresee, four_eyes),
+                "form_class": _build_dialog(form, foresee, four_eyes, danger=danger),
                 "form_submit_text": submit,
             },
         )
@@ -131,9 +131,12 @@ def _build_dialog(
     form: type[Any] | None,
     foresee: Callable[[str], Sequence[str]] | None,
     four_eyes: FourEyes | None,
+    *,
+    danger: bool,
 ) -> type[Any]:
     """Returns the form of a dialog that names its object, and proposes where it must."""
     naming = _name_in(form or Dialog, foresee)
+    naming.submit_variant = "danger" if danger else "primary"
     return naming if four_eyes is None else guard_dialog(naming, four_eyes)
 
 

@@ -10,6 +10,7 @@ from django.contrib.admin.checks import check_admin_app, check_dependencies
 from django.core import checks
 from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import autodiscover_modules
+from django_otp.plugins.otp_totp.apps import DefaultConfig as OtpConfig
 
 from config.apps import declaring_apps
 from config.console.sign_in.roles import RoleKeeper
@@ -34,6 +35,12 @@ class ConsoleConfig(SimpleAdminConfig):
         last = declaring_apps()[-1]
         pre_migrate.connect(self.role_keeper.remember_permissions, sender=last)
         post_migrate.connect(self.role_keeper.update_roles, sender=last)
+
+
+class SecondFactorConfig(OtpConfig):
+    """Names the package of second factors in English, as its pages show it."""
+
+    verbose_name = "Second factors"
 
 
 def discover_pages() -> None:

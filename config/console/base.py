@@ -20,7 +20,7 @@ from django.contrib.admin.views.main import ERROR_FLAG
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import PermissionDenied
 from django.db import DataError
-from django.db.models import DateTimeField, Q, QuerySet, TextChoices, URLField
+from django.db.models import DateTimeField, JSONField, Q, QuerySet, TextChoices, URLField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import path, reverse
@@ -35,7 +35,7 @@ from config.audit.triggers import audit_triggers
 from config.cells import HOME
 from config.changes.pages import GuardedPage, SecondPersonNeeded, describe_demand
 from config.console.formatting import nano_dollars
-from config.console.forms import ConsoleForm
+from config.console.forms import ConsoleForm, EmptyJsonField
 from config.console.lists.exports import export_list
 from config.console.lists.filters import FormFilter
 from config.console.lists.pages import BoundedPaginator, ComputedColumns, ConsoleChangeList
@@ -289,6 +289,7 @@ class ConsoleAdmin(StrictList):
     form = ConsoleForm
     formfield_overrides = {
         ArrayField: {"widget": TextareaWidget(attrs={"rows": 2})},
+        JSONField: {"form_class": EmptyJsonField},
         URLField: {"assume_scheme": "https"},
     }
     uuid_search_fields: tuple[str, ...] = ("id",)

@@ -64,6 +64,13 @@ class RateField(forms.DecimalField):
         return plain_digits(value) if isinstance(value, Decimal) else value
 
 
+class EmptyJsonField(forms.JSONField):
+    """Takes JSON; it is empty without a value, where Django's shows ``null``."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return "" if value is None else super().prepare_value(value)
+
+
 class ConsoleForm(ModelForm):
     """Shows a model's refusal beside the field that caused it.
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.urls import URLPattern, reverse
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from accounts.models import Organization
 from config import urls as routes
@@ -107,14 +107,16 @@ def test_keyboard_skips_the_navigation_and_finds_a_page(server: str) -> None:
         page.keyboard.press("Tab")
         note(page)
         page.keyboard.press("Enter")
-        seen.append(page.evaluate("document.activeElement.tagName"))
+        page.locator("main:focus").wait_for()
         page.keyboard.press("Control+k")
         page.locator("#search-input-command:focus").wait_for()
         for _ in range(2):
             # Nothing else can be focused in the dialog.
             page.keyboard.press("Tab")
             note(page)
-        page.keyboard.type("audit")
+        # An answer for the first letters would take the focus from its own results.
+        with page.expect_response(lambda answer: "s=audit" in answer.url):
+            page.keyboard.type("audit")
         page.locator("#command-results a").wait_for()
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.getAttribute('href')"))
@@ -128,7 +130,7 @@ def test_keyboard_skips_the_navigation_and_finds_a_page(server: str) -> None:
 
     assert browse(server, visit) == []
     assert seen == [
-        "Skip to the content", "MAIN", "Find anything", "Find anything",
+        "Skip to the content", "Find anything", "Find anything",
         reverse("admin:config_auditentry_changelist"),
     ]  # fmt: skip
 
@@ -160,7 +162,6 @@ def test_dialog_takes_the_focus_keeps_it_and_gives_it_back(server: str) -> None:
 
 def test_errors_of_a_form_lead_to_their_fields(server: str) -> None:
     User.objects.create_superuser("operator", password=PASSWORD)
-    seen: list[str] = []
 
     def visit(page: Page) -> None:
         page.goto(listing(Organization, "add"))
@@ -171,7 +172,6 @@ def test_errors_of_a_form_lead_to_their_fields(server: str) -> None:
         page.locator(".cw-errors a").first.click()
         page.locator("#id_name:focus").wait_for()
         described = page.locator("#id_name").get_attribute("aria-describedby") or ""
-        seen.append(page.locator(f"#{described.split()[-1]}").inner_text())
+        expect(page.locator(f"#{described.split()[-1]}")).to_have_text("This field is required.")
 
     assert browse(server, visit) == []
-    assert seen == ["This field is required."]

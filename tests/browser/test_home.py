@@ -12,7 +12,7 @@ from django.core.cache import cache
 from django.utils import timezone
 from django_otp.oath import totp as code_at
 from django_otp.plugins.otp_totp.models import TOTPDevice
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from inference.ids import new_generation_id
 from tests.support import factories
@@ -90,6 +90,7 @@ def test_second_factor_is_set_up_and_required(server: str) -> None:
         device = TOTPDevice(key=_hex(key))
         page.fill("#id_otp_token", f"{code_at(device.bin_key):06d}")
         page.click("button[type=submit]")
+        expect(page.locator("#backup-codes li")).to_have_count(10)
         codes.extend(page.locator("#backup-codes li").all_inner_texts())
         page.context.clear_cookies()
         page.goto("/admin/login/?next=/admin/")

@@ -15,9 +15,17 @@ function moveFocus(box, isOpen) {
     openers.set(box, document.activeElement);
     focusWhenShown(box);
   } else {
-    openers.get(box)?.focus();
+    focusAgain(openers.get(box));
     openers.delete(box);
   }
+}
+
+// A part of the page that was read again has another element in the place of the opener.
+function focusAgain(opener) {
+  const dialog = opener?.getAttribute("hx-get");
+  const present =
+    !dialog || opener.isConnected ? opener : document.querySelector(`[hx-get="${CSS.escape(dialog)}"]`);
+  present?.focus();
 }
 
 // Alpine shows a box in one of the next frames; what is not shown yet takes no focus.

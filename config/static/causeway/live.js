@@ -43,6 +43,11 @@ is asked while the page is hidden or paused. */
       if (state.textContent !== text) state.textContent = text;
     };
 
+    // An answer that comes after the pause leaves what the button has said.
+    const report = (text) => {
+      if (!isPaused) say(text);
+    };
+
     const find = (id) => body.querySelector(`tr[data-id="${CSS.escape(id)}"]`);
 
     const show = (answer) => {
@@ -78,11 +83,11 @@ is asked while the page is hidden or paused. */
         if (running.length) url.searchParams.set("running", running.join(","));
         const response = await ask(url, tag ? { "If-None-Match": tag } : {});
         if (response.type === "opaqueredirect" || response.status === 403) {
-          say("You are signed out. Open the page again to sign in.");
+          report("You are signed out. Open the page again to sign in.");
           return LONGEST;
         }
         if (response.status === 429 || response.status === 400) {
-          say((await response.json()).notice);
+          report((await response.json()).notice);
           return null;
         }
         if (response.status !== 200 && response.status !== 304) throw new Error(`${response.status}`);
@@ -94,10 +99,10 @@ is asked while the page is hidden or paused. */
           show(answer);
           notice = answer.notice;
         }
-        if (!isPaused) say(notice || "Live: new requests appear at the top.");
+        report(notice || "Live: new requests appear at the top.");
         return notice ? null : EVERY;
       } catch {
-        say("The gateway does not answer. The page asks again.");
+        report("The gateway does not answer. The page asks again.");
         return null;
       } finally {
         isAsking = false;

@@ -258,7 +258,9 @@ def test_the_console_shows_and_approves_a_proposal(
     kinds = set(AuditEntry.objects.filter(actor="operator operator").values_list("kind", flat=True))
     assert {"catalog.catalogproposal", "catalog.modelendpoint", "catalog.priceversion"} <= kinds
     again = operator.post(url("refuse"), SUBMIT, follow=True)
-    assert messages_of(again) == ["The catalog proposal is approved; this needs it to be waiting."]
+    assert messages_of(again) == [
+        "The catalogue proposal is approved; this needs it to be waiting."
+    ]
 
 
 def test_risky_proposals_come_first_and_say_why(operator: Client, endpoint: ModelEndpoint) -> None:

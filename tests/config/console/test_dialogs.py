@@ -160,3 +160,12 @@ def test_dangerous_action_by_each_role(world: dict[str, Any], role: Role) -> Non
         found = {**vars(left), "is_present": is_present}
         found["is_suspended"] = getattr(left, "is_suspended", None)
         assert {name: found[name] for name in step.left} == step.left, step
+
+
+def test_only_a_dangerous_dialog_has_a_red_button(operator: Client, world: dict[str, Any]) -> None:
+    provider = world["catalog.provider"]
+    reds = [
+        operator.get(page(provider, verb)).content.decode().count("bg-red-600 border-transparent")
+        for verb in ("delist", "relist")
+    ]
+    assert reds == [1, 0]
