@@ -37,7 +37,7 @@ class ConsoleConfig(SimpleAdminConfig):
         post_migrate.connect(self.role_keeper.update_roles, sender=last)
 
 
-class SecondFactorConfig(OtpConfig):
+class SecondFactorConfig(OtpConfig):  # type: ignore[misc]
     """Names the package of second factors in English, as its pages show it."""
 
     verbose_name = "Second factors"
