@@ -39,7 +39,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -49,7 +48,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.database import Database
+from tests.bench.database import Database, work_directory
 from tests.bench.upstream import DELAY_SECONDS
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -143,7 +142,7 @@ def main() -> None:
         sys.exit("wrk is missing; install it with: apt-get install wrk")
     os.sched_setaffinity(0, {OTHER_CORE})
     with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="causeway-bench-")))
+        directory = stack.enter_context(work_directory())
         upstream = stack.enter_context(upstream_provider())
         systems = [stack.enter_context(causeway(directory, upstream, crowded=options.crowded))]
         if options.checkout is not None:

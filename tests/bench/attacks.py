@@ -24,7 +24,6 @@ import re
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.parse
 import zlib
@@ -46,6 +45,7 @@ from tests.bench.__main__ import (
     upstream_provider,
     wait_for,
 )
+from tests.bench.database import work_directory
 
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BODY_BYTES: Final = 20 * 1024 * 1024 - 1024
@@ -412,7 +412,7 @@ def main() -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="causeway-bench-")))
+        directory = stack.enter_context(work_directory())
         upstream = stack.enter_context(upstream_provider())
         system = stack.enter_context(causeway(directory, upstream))
         providers = {}

@@ -40,6 +40,8 @@ from pathlib import Path
 from typing import Any, Final
 
 _DIRECTORY: Final = tempfile.TemporaryDirectory(prefix="causeway-bench-")
+# Where PostgreSQL's account cannot enter, the cluster would lie elsewhere, and stay.
+os.chmod(_DIRECTORY.name, 0o711)
 # The benchmark creates made-up data, so it never uses the database of the caller's environment.
 os.environ["DATABASE_URL"] = "embedded"
 os.environ["DATA_DIR"] = f"{_DIRECTORY.name}/data"

@@ -14,7 +14,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from tests.bench.__main__ import (
     process_on,
     upstream_provider,
 )
+from tests.bench.database import work_directory
 from tests.bench.upstream import CHUNKS, DRIP_SECONDS
 
 _HALFWAY: Final = CHUNKS * DRIP_SECONDS / 2
@@ -43,7 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CORE})
     with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="causeway-bench-")))
+        directory = stack.enter_context(work_directory())
         provider = tls_provider(directory / "tls") if options.tls else upstream_provider()
         upstream = stack.enter_context(provider)
         system = stack.enter_context(causeway(directory, upstream))

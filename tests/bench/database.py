@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,20 @@ from typing import Any
 import psycopg
 
 from config.local import postgres
+
+
+@contextlib.contextmanager
+def work_directory() -> Iterator[Path]:
+    """Makes a directory; at the end each embedded PostgreSQL in it stops, and all is removed."""
+    with tempfile.TemporaryDirectory(prefix="causeway-bench-") as name:
+        directory = Path(name)
+        # Where PostgreSQL's account cannot enter, the cluster would lie elsewhere, and stay.
+        directory.chmod(0o711)
+        try:
+            yield directory
+        finally:
+            for lock in directory.rglob("postgres/transition.lock"):
+                postgres.stop(lock.parent.parent)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,9 @@ options = parser.parse_args()
 if options.partitions == 2 or options.partitions < 1:
     parser.error("--partitions is 1, or 3 or more: the fill spreads its rows over 35 days")
 temporary = None if options.data_dir else tempfile.TemporaryDirectory(prefix="causeway-pages-")
+if temporary is not None:
+    # Where PostgreSQL's account cannot enter, the cluster would lie elsewhere, and stay.
+    os.chmod(temporary.name, 0o711)
 
 # The fill creates made-up data, so it never uses a database that the caller's environment names.
 os.environ["DATABASE_URL"] = "embedded"

@@ -23,7 +23,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -41,6 +40,7 @@ from tests.bench.__main__ import (
     wait_for,
 )
 from tests.bench.crowd import read_stream
+from tests.bench.database import work_directory
 
 _STREAMS: Final = 20
 _WORKERS: Final = 4
@@ -53,7 +53,7 @@ def main() -> None:
     if shutil.which("haproxy") is None:
         sys.exit("haproxy is missing; install it with: apt-get install haproxy")
     with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="causeway-bench-")))
+        directory = stack.enter_context(work_directory())
         upstream = stack.enter_context(upstream_provider())
         # Keeps the database and its PostgreSQL; the services under test use them too.
         system = stack.enter_context(causeway(directory, upstream))
