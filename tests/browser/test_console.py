@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -14,8 +15,15 @@ from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.browser import MARKS, OVERFLOW, PASSWORD, browse, choose, submit_dialog
+from tests.support.console import urls
 
 pytestmark = [*MARKS]
+
+# By how many pixels a list is wider than its place, in which it would scroll sideways.
+BEYOND = """() => {
+    const list = document.querySelector('#result_list');
+    return list ? list.scrollWidth - list.parentElement.clientWidth : 0;
+}"""
 
 
 def test_private_endpoint_is_validated_and_activated_in_dialogs(
@@ -67,3 +75,18 @@ def test_key_is_created_and_fits_its_page(server: str, width: int) -> None:
     assert overflow == [0]
     assert factories.client(seen[0]).get("/api/v1/key").status_code == 200
     assert ApiKey.objects.filter(name="CI").count() == 1
+
+
+def test_no_list_scrolls_sideways_in_a_small_window(server: str, world: dict[str, Any]) -> None:
+    User.objects.create_superuser("operator", password=PASSWORD)
+    lists = [path for name, path in urls(world) if name.endswith("_changelist")]
+    beyond: dict[str, int] = {}
+
+    def visit(page: Page) -> None:
+        for path in lists:
+            page.goto(path)
+            beyond[path] = page.evaluate(BEYOND)
+
+    assert browse(server, visit, width=1024) == []
+    assert len(beyond) > 30
+    assert {path: pixels for path, pixels in beyond.items() if pixels > 0} == {}
