@@ -6,6 +6,7 @@ A generation passes if it matches any of the groups. Within a group, all rules m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -121,7 +122,10 @@ def _check_value(path: str, field: str, operator: str, value: Any) -> Any:
     if field in NUMBERS:
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise InvalidRules(path, "Must be a number.")
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an integer of more than 308 digits
+            number = math.inf
         if not abs(number) <= 10**15:
             raise InvalidRules(path, "Must be a number of at most 15 digits.")
         return int(number) if number.is_integer() else number

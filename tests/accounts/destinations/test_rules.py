@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accounts.destinations.rules import check_rules, compile_rules
+from accounts.destinations.rules import InvalidRules, check_rules, compile_rules
 
 FACTS: dict[str, Any] = {
     "model": "acme/falcon-9",
@@ -76,3 +76,16 @@ def test_groups() -> None:
     assert not passes({"rules": [no]}, {"rules": [no]})
     assert passes({"rules": [no]}, enabled=False)
     assert compile_rules(None)(FACTS)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(10**400, id="400 digits"),
+        pytest.param(-(10**400), id="minus and 400 digits"),
+        *(10**15 + 1, Decimal("1e400"), Decimal("NaN"), float("inf"), True, "1"),
+    ],
+)
+def test_a_number_of_a_rule_is_one_of_at_most_15_digits(value: Any) -> None:
+    with pytest.raises(InvalidRules, match=r"groups\[0\].rules\[0\].value: Must be a number"):
+        passes({"rules": [rule("total_cost", "gt", value)]})
