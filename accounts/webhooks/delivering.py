@@ -28,6 +28,7 @@ from prometheus_client import Counter as Metric
 
 from accounts.models.organizations import Organization
 from accounts.webhooks.dispatching import dispatch_events, send_digests
+from accounts.webhooks.locks import RowLocked, short_locks
 from accounts.webhooks.messages import Message
 from accounts.webhooks.models import Delivery, Subscription, SubscriptionNotFound
 from accounts.webhooks.sending import Attempt, Outcome
@@ -61,6 +62,8 @@ _OF_A_SUBSCRIPTION: Final = 2
 _SLOW_MS: Final = 2_000
 # A smaller change of the average is not stored: successes of a quick receiver write nothing of it.
 _STORED_CHANGE_MS: Final = 50
+# How often a run looks for attempts that do not end, and for rows that are no longer locked.
+_LOOK_SECONDS: Final = 1.0
 # After this time a run takes nothing new, so that the lease of the duty records its success.
 _RUN_SECONDS: Final = 120.0
 _BATCH: Final = 5_000
@@ -160,9 +163,13 @@ class _Due(NamedTuple):
             yield ("slow host", host), _OF_A_SLOW_HOST
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Running:
-    """An attempt that runs in a thread."""
+    """An attempt that runs in a thread.
+
+    Two of them are never equal: an event that is sent again by hand during its first attempt has
+    two first attempts, each with a place of its own.
+    """
 
     due: _Due
     attempts: int
@@ -177,13 +184,17 @@ class _Attempts:
     """The attempts of one run: those that a thread makes, the places they take, and their results.
 
     A thread that has not ended when the lease of its delivery does is given up: a mail server that
-    sends a byte now and then never reaches a time limit, and would keep the run from ending.
+    sends a byte now and then never reaches a time limit, and would keep the run from ending. A
+    result whose subscription is locked is late: it keeps its place, is stored when it can be, and
+    is given up at the end of the lease too.
     """
 
     def __init__(self) -> None:
         self.taken: Counter[Any] = Counter()
         self._began: dict[_Running, float] = {}
+        self._late: dict[_Running, Outcome] = {}
         self._results: queue.SimpleQueue[tuple[_Running, Outcome]] = queue.SimpleQueue()
+        self._looks_at = 0.0
 
     def begin(self, attempt: Attempt, place: _Running) -> None:
         """Makes an attempt in a thread."""
@@ -193,28 +204,55 @@ class _Attempts:
 
     def collect(self, seconds: float) -> bool:
         """Stores a result that arrives within some seconds; returns whether there was one."""
+        now = time.monotonic()
+        if now >= self._looks_at:
+            self._looks_at = now + _LOOK_SECONDS
+            self._give_up(now - _LEASE_SECONDS)
+            self._store_late()
         try:
             place, outcome = self._results.get(timeout=seconds)
         except queue.Empty:
-            self._give_up()
             return False
         self._finish(place, outcome)
         return True
 
-    def _finish(self, place: _Running, outcome: Outcome) -> None:
-        """Frees the places of an attempt, unless it was given up, and stores its result."""
-        if self._began.pop(place, None) is not None:
-            self.taken.subtract(key for key, _ in place.due.places())
+    def _finish(self, place: _Running, outcome: Outcome) -> bool:
+        """Stores the result of an attempt and frees its places; returns whether it could."""
+        is_done = True
         try:
-            _store(place, outcome)
+            is_done = _store_unless_locked(place, outcome)
         except DatabaseError as exc:
             # The lease of the delivery ends and the event is sent again; the others go on.
             name = type(exc).__name__
             logger.error("the result of delivery %s is not stored: %s", place.due.id, name)
+        if is_done:
+            self._free(place)
+        elif place in self._began:
+            self._late[place] = outcome
+        return is_done
 
-    def _give_up(self) -> None:
-        ended = time.monotonic() - _LEASE_SECONDS
+    def _free(self, place: _Running) -> None:
+        """Frees the places of an attempt, unless it was given up."""
+        if self._began.pop(place, None) is not None:
+            self.taken.subtract(key for key, _ in place.due.places())
+
+    def _store_late(self) -> None:
+        """Tries one late result of each subscription; the others wait for the same row."""
+        first = {place.due.subscription: place for place in reversed(self._late)}
+        for place in first.values():
+            if self._finish(place, self._late[place]):
+                del self._late[place]
+
+    def _give_up(self, ended: float) -> None:
         for place in [each for each, began in self._began.items() if began <= ended]:
+            if self._late.pop(place, None) is not None:
+                logger.error(
+                    "the result of delivery %s is not stored: the row of its subscription is "
+                    "locked",
+                    place.due.id,
+                )
+                self._free(place)
+                continue
             logger.error("the attempt of delivery %s does not end", place.due.id)
             # It counts as a failure, so that no further thread follows at once. A late result of
             # the thread still replaces it.
@@ -288,7 +326,8 @@ def _claim(taken: Counter[Any]) -> Iterator[tuple[Attempt, _Running]]:
             yield _prepare(subscription, event, names), place
         except DecryptionFailed:
             taken.subtract(key for key, _ in due.places())
-            _store(place, Outcome("None of CREDENTIAL_KEYS decrypts the secret of the webhook."))
+            lost = Outcome("None of CREDENTIAL_KEYS decrypts the secret of the webhook.")
+            _store_unless_locked(place, lost)
 
 
 def _find_due(taken: Counter[Any]) -> list[_Due]:
@@ -348,6 +387,16 @@ def _prepare(subscription: Subscription, event: Event, names: Mapping[UUID, str]
         url=subscription.reveal_url(),
         secrets=subscription.signing_secrets(clock.now()) if is_signed else (),
     )
+
+
+def _store_unless_locked(place: _Running, outcome: Outcome) -> bool:
+    """Stores the result of an attempt; returns false if the row of its subscription is locked."""
+    try:
+        with short_locks():
+            _store(place, outcome)
+    except RowLocked:
+        return False
+    return True
 
 
 def _store(place: _Running, outcome: Outcome) -> None:

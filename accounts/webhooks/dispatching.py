@@ -13,11 +13,13 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Count, Min, Q, QuerySet
+from psycopg.errors import ForeignKeyViolation
 
 from accounts.models.cells import Residence
 from accounts.models.organizations import Organization
+from accounts.webhooks.locks import RowLocked, short_locks
 from accounts.webhooks.models import (
     Delivery,
     Subscription,
@@ -53,17 +55,26 @@ def dispatch_events() -> bool:
     keep what is stored from being sent. A killed process leaves no event half dispatched.
     Concurrent calls take different events.
     """
-    waiting = waiting_events()
     for _ in range(_BATCHES):
-        with transaction.atomic():
-            rows = waiting.order_by("id").select_for_update(skip_locked=True)
-            events = list(rows[:_BATCH])
-            if not events:
+        try:
+            if not _dispatch_batch():
                 return False
-            Delivery.objects.bulk_create(_find_deliveries(events), ignore_conflicts=True)
-            ids = [event.pk for event in events]
-            Event.objects.filter(pk__in=ids).update(dispatched_at=clock.now())
+        except IntegrityError as exc:
+            # A subscription was deleted after it was read; the next batch has the same events.
+            if not isinstance(exc.__cause__, ForeignKeyViolation):
+                raise
     return True
+
+
+@transaction.atomic
+def _dispatch_batch() -> bool:
+    """Dispatches the oldest events that wait; returns whether there were any."""
+    rows = waiting_events().order_by("id").select_for_update(skip_locked=True)
+    events = list(rows[:_BATCH])
+    Delivery.objects.bulk_create(_find_deliveries(events), ignore_conflicts=True)
+    ids = [event.pk for event in events]
+    Event.objects.filter(pk__in=ids).update(dispatched_at=clock.now())
+    return bool(events)
 
 
 def send_digests() -> int:
@@ -77,8 +88,8 @@ def send_digests() -> int:
     )
     done = 0
     for subscription_id, about, _ in groups:
-        # Its owner may have disabled or deleted the subscription meanwhile.
-        with suppress(SubscriptionDisabled, SubscriptionNotFound):
+        # Its owner may have disabled or deleted the subscription meanwhile, or is about to.
+        with suppress(SubscriptionDisabled, SubscriptionNotFound, RowLocked), short_locks():
             done += Delivery.objects.digest(subscription_id, about=about)
     return done
 

@@ -130,12 +130,12 @@ class SubscriptionManager(models.Manager.from_queryset(SubscriptionQuerySet)):  
         return row, secret
 
 
-class Subscription(BaseModel):
-    """A receiver of events: a webhook, a chat that takes Slack's messages, or a mail address.
+class SealedReceiver(BaseModel):
+    """The place to which events are sent, and its secrets, which are stored encrypted.
 
-    Without an organization it is the operators'. ``kinds`` of ``None`` means every kind. ``sealed``
-    is the secret that signs; after a rotation ``previous`` signs too, until ``previous_until``. The
-    URL of a chat is itself a secret: it is sealed, and ``url`` has its origin alone.
+    ``sealed`` is the secret that signs; after a rotation ``previous`` signs too, until
+    ``previous_until``. The URL of a chat is itself a secret: it is sealed, and ``url`` has its
+    origin alone.
     """
 
     class Form(models.TextChoices):
@@ -152,8 +152,54 @@ class Subscription(BaseModel):
         help_text="Leave it empty to send the events of all organizations to operators.",
     )
     form = models.CharField(max_length=16, choices=Form)
-    name = models.CharField(max_length=255, blank=True)
     url = models.CharField("URL", max_length=2048, blank=True)
+    sealed = models.BinaryField(default=b"", editable=False)
+    previous = models.BinaryField(default=b"", editable=False)
+    previous_until = models.DateTimeField(null=True, editable=False)
+
+    class Meta:
+        abstract = True
+
+    @property
+    def _associated(self) -> str:
+        return f"{self.pk}|{self.organization_id}|subscription"
+
+    def seal_url(self, url: str) -> None:
+        """Stores a checked URL; the caller saves the row."""
+        if self.form == self.Form.SLACK:
+            self.url = url[: url.index("/", len("https://"))] if url.count("/") > 2 else url
+            self.sealed = secrets.seal(Secret(url), associated=self._associated)
+        else:
+            self.url = url
+
+    def reveal_url(self) -> str:
+        """Returns the URL to call; raises :class:`config.secrets.DecryptionFailed`."""
+        if self.form != self.Form.SLACK:
+            return self.url
+        return secrets.unseal(bytes(self.sealed), associated=self._associated).reveal()
+
+    def signing_secrets(self, now: datetime) -> list[Secret]:
+        """Returns the valid secrets, the newest first; raises ``DecryptionFailed``."""
+        valid = [self.sealed]
+        if self.previous_until is not None and now < self.previous_until:
+            valid.append(self.previous)
+        return [secrets.unseal(bytes(blob), associated=self._associated) for blob in valid]
+
+    def is_at(self, url: str) -> bool:
+        """Returns whether a checked URL is the stored one."""
+        try:
+            return self.reveal_url() == url
+        except secrets.DecryptionFailed:
+            return False
+
+
+class Subscription(SealedReceiver):
+    """A receiver of events: a webhook, a chat that takes Slack's messages, or a mail address.
+
+    Without an organization it is the operators'. ``kinds`` of ``None`` means every kind.
+    """
+
+    name = models.CharField(max_length=255, blank=True)
     email = models.EmailField("address", max_length=254, blank=True)
     member = models.ForeignKey(
         Member, on_delete=models.CASCADE, related_name="subscriptions", null=True, blank=True
@@ -164,9 +210,6 @@ class Subscription(BaseModel):
         blank=True,
         help_text="The kinds of events to send; empty for all.",
     )
-    sealed = models.BinaryField(default=b"", editable=False)
-    previous = models.BinaryField(default=b"", editable=False)
-    previous_until = models.DateTimeField(null=True, editable=False)
     disabled = models.BooleanField(default=False, editable=False)
     disabled_reason = models.CharField(max_length=255, default="", editable=False)
     failures = models.PositiveIntegerField(
@@ -226,10 +269,6 @@ class Subscription(BaseModel):
     def address(self) -> str:
         return self.email if self.member is None else self.member.email
 
-    @property
-    def _associated(self) -> str:
-        return f"{self.pk}|{self.organization_id}|subscription"
-
     def wants(self, kind: str) -> bool:
         return self.kinds is None or kind in self.kinds
 
@@ -242,29 +281,12 @@ class Subscription(BaseModel):
         if kinds is not None and not list(kinds):
             raise refusal("events", "Name at least one kind, or null for all.")
 
-    def seal_url(self, url: str) -> None:
-        """Stores a checked URL; the caller saves the row."""
-        if self.form == self.Form.SLACK:
-            self.url = url[: url.index("/", len("https://"))] if url.count("/") > 2 else url
-            self.sealed = secrets.seal(Secret(url), associated=self._associated)
-        else:
-            self.url = url
-
-    def reveal_url(self) -> str:
-        """Returns the URL to call; raises :class:`config.secrets.DecryptionFailed`."""
-        if self.form != self.Form.SLACK:
-            return self.url
-        return secrets.unseal(bytes(self.sealed), associated=self._associated).reveal()
-
-    def signing_secrets(self, now: datetime) -> list[Secret]:
-        """Returns the valid secrets, the newest first; raises ``DecryptionFailed``."""
-        valid = [self.sealed]
-        if self.previous_until is not None and now < self.previous_until:
-            valid.append(self.previous)
-        return [secrets.unseal(bytes(blob), associated=self._associated) for blob in valid]
-
     def edit(self, *, url: str | None = None, **changes: Any) -> bool:
-        """PRESENT → PRESENT. Writes the fields that differ and returns whether any did."""
+        """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
+
+        A new URL is another receiver: it gets its first event at once, even if the old one failed.
+        """
+        is_moved = False
         with transaction.atomic():
             self._lock_present()
             if "kinds" in changes:
@@ -272,9 +294,11 @@ class Subscription(BaseModel):
             if url is not None:
                 if self.form == self.Form.EMAIL:
                     raise refusal("url", "Mail has no URL.")
-                self.seal_url(_canonical_url(url))
-                self.save_fields("url", "sealed")
-            return write_fields(self, changes) or url is not None
+                if is_moved := not self.is_at(canonical := _canonical_url(url)):
+                    self.seal_url(canonical)
+                    self.save_fields("url", "sealed")
+                    self._forget_attempts()
+            return write_fields(self, changes) or is_moved
 
     def rotate(self, *, overlap: int) -> Secret:
         """PRESENT → PRESENT. Makes a new secret; the old one signs too for ``overlap`` seconds.
@@ -315,8 +339,8 @@ class Subscription(BaseModel):
             if not self.disabled:
                 return False
             self.disabled, self.disabled_reason = False, ""
-            self.failures, self.failing_since, self.retry_at = 0, None, None
-            self.save_fields("disabled", "disabled_reason", "failures", "failing_since", "retry_at")
+            self.save_fields("disabled", "disabled_reason")
+            self._forget_attempts()
         return True
 
     def remove(self) -> None:
@@ -372,6 +396,10 @@ class Subscription(BaseModel):
             if stale:
                 self.save_fields(*stale)
         return bool(stale)
+
+    def _forget_attempts(self) -> None:
+        self.failures, self.failing_since, self.retry_at, self.mean_ms = 0, None, None, 0
+        self.save_fields("failures", "failing_since", "retry_at", "mean_ms")
 
     def _lock_present(self) -> None:
         rows = Subscription._base_manager.select_for_update(no_key=True)

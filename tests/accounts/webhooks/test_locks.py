@@ -1,24 +1,54 @@
-"""A result of an attempt and a transition of a person wait for each other, and both are stored."""
+"""Attempts, their results and new events beside the transitions of people at the same moment."""
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from django.db import connection
 
 from accounts.webhooks import delivering, sending
+from accounts.webhooks.delivering import deliver_events
 from accounts.webhooks.models import Delivery, Subscription
+from config.events.outbox import Event, record_event
 from tests.support import factories
-from tests.support.database.locks import waiting
+from tests.support.database.locks import locked, waiting
 from tests.support.factories import Tenant
-from tests.support.upstreams.receiving import Receiver
+from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver
 
 Subscribe = Callable[..., tuple[Subscription, str]]
 Tell = Callable[..., None]
 Wait = Callable[[Callable[[], bool]], None]
+Results = Callable[[], list[tuple[str, int, str]]]
+
+
+@contextmanager
+def beside(work: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """Runs work in a thread with a connection of its own, and waits for its end, but not for ever.
+
+    A pool would wait for a thread that never ends.
+    """
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except Exception as exc:
+            result.set_exception(exc)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield result
+    result.result(30)
+    thread.join(30)
 
 
 @pytest.fixture
@@ -63,3 +93,72 @@ def test_a_result_waits_for_the_subscription_before_it_locks_its_delivery(
     assert Delivery.objects.get().error == "The receiver answered 500."
     subscription.refresh_from_db()
     assert subscription.failures == 1
+
+
+def test_an_event_that_is_sent_again_during_its_attempt_keeps_no_run_from_ending(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, results: Results, eventually: Wait
+) -> None:
+    """Both attempts are the first one of the delivery, and each takes a place."""
+    released = threading.Event()
+
+    def hang(line: socket.socket, head: bytes, body: bytes) -> bool:
+        released.wait(30)
+        return TAKEN(line, head, body)
+
+    subscribe(receiver.url)
+    receiver.answer(hang)
+    tell()
+    with beside(deliver_events):
+        eventually(lambda: len(receiver.messages) == 1)
+        Delivery.objects.get().redeliver()
+        eventually(lambda: len(receiver.messages) == 2)
+        released.set()
+    assert results() == [("delivered", 1, "")]
+    assert len(set(receiver.ids)) == 1
+
+
+def test_a_webhook_whose_row_is_locked_delays_no_other_organization(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, eventually: Wait
+) -> None:
+    """The deletion of a webhook with very many deliveries takes long, for instance."""
+    subscription, _ = subscribe(receiver.url)
+    other = factories.make_tenant("Other").organization
+    theirs = Delivery.objects.for_organization(other.pk).filter(status="delivered")
+    row = Subscription.objects.filter(pk=subscription.pk).order_by()
+    with run_receiver() as second:
+        subscribe(second.url, organization=other)
+        tell()
+        with beside(deliver_events), locked(row, strength="NO KEY UPDATE"):
+            eventually(lambda: waiting() == 1)
+            for number in (1, 2):
+                record_event("key.created", organization=other.pk, data=KEY)
+                eventually(lambda wanted=number: theirs.count() == wanted)  # type: ignore[misc]
+    delivery = Delivery.objects.get(subscription=subscription)
+    assert (delivery.status, delivery.attempts) == ("delivered", 1)
+    assert len(receiver.messages) == 1
+    assert len(second.messages) == 2
+
+
+def test_a_webhook_that_is_deleted_meanwhile_stops_no_event_of_others(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, eventually: Wait
+) -> None:
+    """The deletion commits when the deliveries of a batch were written, before their commit."""
+    gone, _ = subscribe(receiver.url)
+    other = factories.make_tenant("Other").organization
+    kept, _ = subscribe(receiver.url, organization=other)
+    tell()
+    record_event("key.created", organization=other.pk, data=KEY)
+    session = connection.copy()
+    try:
+        session.set_autocommit(False)
+        with session.cursor() as cursor:
+            cursor.execute("DELETE FROM accounts_subscription WHERE id = %s", [gone.pk])
+            with beside(delivering.dispatch_events) as dispatched:
+                eventually(lambda: waiting() == 1)
+                session.commit()
+            assert dispatched.result() is False
+    finally:
+        session.close()
+    assert Delivery.objects.get().subscription == kept
+    assert not Event.objects.filter(dispatched_at=None).exists()
+    assert deliver_events() == 1

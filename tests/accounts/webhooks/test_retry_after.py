@@ -179,3 +179,27 @@ def test_a_receiver_that_always_asks_for_more_is_given_up_as_any_other(
         assert later() == 1
     assert results() == [("failed", 11, "The receiver answered 429.")]
     assert later() == 0
+
+
+def test_what_a_receiver_asked_for_does_not_bind_the_one_that_takes_its_place(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver
+) -> None:
+    """The failures of the old one do not disable the new one, and its duration is forgotten."""
+    subscription, _ = subscribe(receiver.url)
+    receiver.answer(answering(status="503 Busy", headers=("Retry-After: 3600",)))
+    tell()
+    deliver()
+    Subscription.objects.update(failing_since=database_now() - timedelta(days=6), mean_ms=9_000)
+    subscription.edit(url=subscription.url, name="Renamed")
+    assert subscription.failures == 1
+    assert deliver_events() == 0
+
+    with run_receiver(answering(status="500 Oops")) as new:
+        assert subscription.edit(url=new.url)
+        tell()
+        deliver()
+        assert len(new.messages) == 1
+    subscription.refresh_from_db()
+    assert (subscription.failures, subscription.disabled) == (1, False)
+    assert subscription.mean_ms < 9_000 * 3 // 4
+    assert len(receiver.messages) == 1
