@@ -43,6 +43,9 @@ READ_REFUSED: Final = load_statement("inference", "read_refused")
 # statements when many streams are fast.
 _INTERVAL_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.05
+# The generations of one statement. A settlement deletes its journal, and waits for a statement that
+# has locked it: short ones hold it up for milliseconds, whatever number of requests is running.
+_GENERATIONS: Final = 128
 # Heartbeats come every second. The time between two that are further apart than this is an outage
 # of the database, during which no worker could write.
 GAP_SECONDS: Final = 10.0
@@ -144,8 +147,7 @@ class Heartbeat:
             if is_due:
                 self._last_full = time.monotonic()
             try:
-                if progress := self._collect_progress(not is_due):
-                    await self._connection.execute(JOURNAL, [_encode(progress).decode()])
+                await self._write_journals(self._collect_progress(not is_due))
                 _end_wait(flushed)
                 if is_due:
                     await self._beat()
@@ -164,6 +166,12 @@ class Heartbeat:
             finally:
                 _end_wait(flushed)
             outages.end_old()
+
+    async def _write_journals(self, progress: Sequence[Progress]) -> None:
+        """Journals the progress of generations, a bounded number in each transaction."""
+        for start in range(0, len(progress), _GENERATIONS):
+            part = progress[start : start + _GENERATIONS]
+            await self._connection.execute(JOURNAL, [_encode(part).decode()])
 
     async def _beat(self) -> None:
         """Records that the database is reached, and reads its time."""

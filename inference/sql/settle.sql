@@ -75,15 +75,18 @@ settled AS (
         coalesce(b.upstream_excess_nano, 0) AS upstream_excess_nano
 ),
 
+-- The planner takes the number of settled rows for one, whatever the batch is, and would join them
+-- with the transfers by a loop: all transfers of the batch would be searched for each of them. So
+-- the costs of the batch are one value.
 ended_holds AS (
     UPDATE billing_transfer AS t
     SET
-        status = CASE WHEN s.cost_nano > 0 THEN 'posted' ELSE 'voided' END,
-        posted_nano = nullif(s.cost_nano, 0),
+        status = CASE WHEN (s.costs ->> t.reference)::bigint > 0 THEN 'posted' ELSE 'voided' END,
+        posted_nano = nullif((s.costs ->> t.reference)::bigint, 0),
         ended_at = now()
-    FROM settled AS s
+    FROM (SELECT jsonb_object_agg(id, cost_nano) AS costs FROM settled) AS s
     WHERE
-        t.reference = s.id AND t.kind = 'usage' AND t.status = 'pending'
+        t.kind = 'usage' AND t.status = 'pending'
         AND t.reference = any(array(SELECT id FROM settled))
         AND t.reference >= $2::text AND t.reference <= $3::text
     RETURNING t.debit_id, t.credit_id, t.amount_nano, coalesce(t.posted_nano, 0) AS posted_nano
