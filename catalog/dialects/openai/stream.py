@@ -62,6 +62,7 @@ class ChoicesParser:
         "_decoder",
         "_finished",
         "_frame",
+        "_has_aliases",
         "_has_usage",
         "_head",
         "_is_done",
@@ -88,8 +89,10 @@ class ChoicesParser:
         self._head = self._tail = b""
         self._text = slice(0)
         self._others = 0
-        # The parts of the choices before and after the text.
+        # The parts of the choices before and after the text; and whether :func:`add_reasoning`
+        # would change choices like these.
         self._frame = (b"", b"")
+        self._has_aliases = False
         self._searches_left = _MAX_SEARCHES
         self.pending: list[Chunk] = []
 
@@ -110,7 +113,7 @@ class ChoicesParser:
             or self._is_done
             or len(data) > _LARGE_EVENT_BYTES
             or not self._decoder.is_between_events
-            or b'"reasoning_content"' in data
+            or self._has_aliases
             or (found := find_repeats(data, self._head, self._tail)) is None
         ):
             return 0
@@ -211,6 +214,7 @@ class ChoicesParser:
                 self._text = slice(len(self._head) - 1, 1 - len(self._tail) or None)
                 self._others = others
                 self._frame = raw[: start + 1], raw[end - 1 :]
+                self._has_aliases = add_reasoning(raw) != raw
 
     def _note_frame(self, event: bytes, fields: dict[str, msgspec.Raw], *, is_blank: bool) -> None:
         """Stores the bytes around the choices of an event without a usage."""

@@ -110,6 +110,7 @@ CHOICES = st.one_of(
     TEXTS.map(lambda text: {"delta": {"role": "assistant", "content": text, "refusal": None}}),
     TEXTS.map(lambda text: {"delta": {"content": "", "reasoning": text}}),
     TEXTS.map(lambda text: {"delta": {"reasoning_content": text, "content": None}}),
+    TEXTS.map(lambda text: {"delta": {"content": text, "reasoning_content": None}}),
     TEXTS.map(lambda text: {"delta": {"reasoning": text, "reasoning_content": text}}),
     TEXTS.map(lambda text: {"delta": {"reasoning": text, "reasoning_content": "x"}}),
     TEXTS.map(lambda text: {"delta": {"reasoning": "", "reasoning_content": text}}),
@@ -128,6 +129,20 @@ def test_all_paths_count_the_same_output(choices: list[dict[str, Any]]) -> None:
     assert [c.output_bytes for c in together] == [c.output_bytes for c in apart]
     assert [choices_of(c) for c in together] == [
         json.loads(bytes(c.fields["choices"])) for c in apart
+    ]
+
+
+def test_events_without_reasoning_are_split_and_not_parsed() -> None:
+    texts = ["one", "two", "three", "four", "five"]
+    events = [chunk_of({"delta": {"content": text, "reasoning_content": None}}) for text in texts]
+    first, second, rest = read(b"".join(events))
+    assert (first.repeats, second.frame, rest.repeats) == (
+        [],
+        (b"", b""),
+        [b"three", b"four", b"five"],
+    )
+    assert [choices_of(Chunk({}, repeats=[raw]))[0]["delta"] for raw in rest.repeated_choices] == [
+        {"content": text, "reasoning_content": None} for text in texts[2:]
     ]
 
 
