@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +12,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-import uvicorn
 from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.db import connection, connections
@@ -23,8 +20,8 @@ from rest_framework.test import APIClient
 
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
-from config.server.connections.protocol import HttpProtocol
 from tests.support import console, factories
+from tests.support.bulkheads.serving import serve_in_thread
 from tests.support.database.flush import replace_flush
 from tests.support.database.migrated import migrated_database
 from tests.support.database.pooler import run_pooler
@@ -164,26 +161,8 @@ def anonymous(db: None) -> APIClient:
 def _running_server(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
     from config.asgi import application
 
-    with contextlib.closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(
-            uvicorn.Config(
-                application,
-                lifespan="on",
-                http=HttpProtocol,
-                ws="none",
-                log_config=None,
-                proxy_headers=False,
-            )
-        )
-        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-        with django_db_blocker.unblock():
-            thread.start()
-            while not server.started:
-                time.sleep(0.01)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            server.should_exit = True
-            thread.join(60)
+    with django_db_blocker.unblock(), serve_in_thread(application) as address:
+        yield address
 
 
 @pytest.fixture
