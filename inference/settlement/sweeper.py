@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -42,8 +44,12 @@ _UNCHARGEABLE: Final = "unchargeable"
 # How long a transaction waits for a lock; one that ends a single generation waits less.
 _LOCK_MS: Final = 200
 _ALONE_LOCK_MS: Final = 20
+# How long one sweep tries generations alone. There may be thousands behind one lock.
+_ALONE_SECONDS: Final = 5.0
 # Another transaction holds a lock, or has changed a row; nothing has changed here.
 _BLOCKED: Final = (LockNotAvailable, DeadlockDetected, SerializationFailure)
+# One of several generations is locked, or the ledger rejects it.
+_UNENDED: Final = (DataError, IntegrityError, Blocked)
 
 
 class _Abandoned(NamedTuple):
@@ -87,11 +93,21 @@ def sweep() -> int:
     request asked for, such as the characters of a speech; a generation without output is not
     charged. Leases and journals are measured by the database's clock. Each generation is tried
     once: one that is locked, or that the ledger rejects, is left to the next sweep.
+
+    Those that cannot end with the others of their organization are tried alone, after all others,
+    and in a random order: behind a lock that stays, there may be too many for one sweep.
     """
     swept, after = 0, ""
+    left: list[_Abandoned] = []
     while abandoned := _find_abandoned(after):
         after = abandoned[-1].generation_id
-        swept += _end(abandoned)
+        swept += _end(abandoned, left)
+    random.shuffle(left)
+    deadline = time.monotonic() + _ALONE_SECONDS
+    for each in left:
+        if time.monotonic() > deadline:
+            break
+        swept += _end_alone(each)
     return swept
 
 
@@ -120,24 +136,23 @@ def _find_abandoned(after: str) -> list[_Abandoned]:
     return [_Abandoned(*row) for row in rows]
 
 
-def _end(abandoned: Sequence[_Abandoned]) -> int:
-    """Ends generations together; if one of them cannot end, ends each organization's apart."""
-    try:
+def _end(abandoned: Sequence[_Abandoned], left: list[_Abandoned]) -> int:
+    """Ends generations together; if one of them cannot end, ends each organization's apart.
+
+    Adds those of an organization that cannot end together to ``left``.
+    """
+    with suppress(*_UNENDED):
         return _store(abandoned)
-    except (DataError, IntegrityError, Blocked):
-        pass
     groups: dict[UUID, list[_Abandoned]] = {}
     for each in abandoned:
         groups.setdefault(each.organization_id, []).append(each)
-    return sum(map(_end_organization, groups.values()))
-
-
-def _end_organization(abandoned: Sequence[_Abandoned]) -> int:
-    """Ends an organization's generations together; if one of them cannot end, each alone."""
-    try:
-        return _store(abandoned)
-    except (DataError, IntegrityError, Blocked):
-        return sum(map(_end_alone, abandoned))
+    swept = 0
+    for group in groups.values():
+        try:
+            swept += _store(group)
+        except _UNENDED:
+            left += group
+    return swept
 
 
 def _end_alone(abandoned: _Abandoned) -> int:
@@ -171,6 +186,7 @@ def _store(
     Returns their number. Raises :class:`Blocked` if another of their rows is locked: nothing has
     changed then. No lock is kept beyond this transaction, so none outlasts a wait for another one.
     """
+    organizations = {each.organization_id for each in abandoned}
     started = time.perf_counter()
     try:
         with transaction.atomic(), connection.cursor() as cursor:
@@ -189,17 +205,14 @@ def _store(
             found = [settlement for settlement in made if settlement is not None]
             if found:
                 sql.execute(cursor, SETTLE, settlement_parameters(found))
-            return len(found)
     except OperationalError as exc:
         if not isinstance(exc.__cause__, _BLOCKED):
             raise
-        waits.report_timeout(
-            "sweep",
-            {each.organization_id for each in abandoned},
-            time.perf_counter() - started,
-            find_relation(exc.__cause__.diag.context),
-        )
+        relation = find_relation(exc.__cause__.diag.context)
+        waits.report_timeout("sweep", organizations, time.perf_counter() - started, relation)
         raise Blocked from None
+    waits.report_slow("sweep", organizations, time.perf_counter() - started)
+    return len(found)
 
 
 def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement | None:

@@ -14,10 +14,12 @@ from django.utils import timezone
 from billing.models import Account, Excess, Meter, Transfer
 from catalog.models import PriceVersion
 from catalog.pricing import Billable, Price, Rule
+from config.server.batching import waits as waits_module
 from inference.models import Generation, Journal
 from inference.settlement import sweeper
 from inference.settlement.sweeper import sweep
 from tests.support import factories
+from tests.support.bulkheads.counters import sample
 from tests.support.database.locks import locked
 from tests.support.factories import Tenant
 from tests.support.ledger import assert_in_order
@@ -105,6 +107,43 @@ def test_locked_generations_at_the_head_do_not_keep_the_rest_from_ending(
     with locked(Account.objects.filter(organization=tenants[0].organization)):
         assert sweep() == 2
     assert ended() == ["gen-4", "gen-5"]
+
+
+def test_what_is_behind_a_lock_is_tried_alone_after_all_others(
+    tenants: list[Tenant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[list[str]] = []
+    end_alone = sweeper._end_alone
+
+    def end_alone_and_note(abandoned: Any) -> int:
+        tried.append(ended())
+        return end_alone(abandoned)
+
+    monkeypatch.setattr(sweeper, "_end_alone", end_alone_and_note)
+    for number in range(6):
+        abandon(tenants[number % 2], number)
+    with locked(Account.objects.filter(organization=tenants[0].organization)):
+        assert sweep() == 3
+        assert tried == [["gen-1", "gen-3", "gen-5"]] * 3
+        # The time for them is over before the first one.
+        monkeypatch.setattr(sweeper, "_ALONE_SECONDS", -1.0)
+        assert sweep() == 0
+        assert len(tried) == 3
+    assert sweep() == 3
+    assert_in_order()
+
+
+def test_a_slow_sweep_is_logged_and_counted(
+    tenants: list[Tenant], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(waits_module, "_SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(waits_module, "_LOG_SECONDS", 0.0)
+    abandon(tenants[0], 0)
+    before = sample("causeway_slow_statements_total", statement="sweep")
+    assert sweep() == 1
+    assert sample("causeway_slow_statements_total", statement="sweep") - before == 1
+    [line] = [each.getMessage() for each in caplog.records if "sweep" in each.getMessage()]
+    assert line.endswith(f" ms for organization {tenants[0].organization.pk}")
 
 
 def test_a_worker_that_writes_to_its_journal_during_the_sweep_keeps_its_generation(
