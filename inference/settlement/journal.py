@@ -156,7 +156,7 @@ class Heartbeat:
                     readiness.is_database_available = True
             except Blocked:
                 # Reported already. The database is there, and the next heartbeat tries again.
-                continue
+                readiness.is_database_available = True
             except (Unavailable, Rejected) as exc:
                 readiness.is_database_available = False
                 # The next heartbeat writes everything that this one would have written.

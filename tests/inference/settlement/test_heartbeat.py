@@ -1,0 +1,36 @@
+"""The heartbeat of a worker while a table that it shares with all others is locked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.db import connection
+
+from config.server.readiness import readiness
+from inference.routing.health import HealthTable
+from inference.settlement.journal import Heartbeat
+
+
+def test_a_lock_does_not_mean_that_the_database_is_away(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage the worker is ready again, although its paces cannot be shared."""
+
+    async def beat() -> None:
+        heartbeat = Heartbeat(lambda is_urgent: [], HealthTable(), lambda: None)
+        heartbeat.start()
+        async with asyncio.timeout(60):
+            while not readiness.is_database_available:
+                await asyncio.sleep(0.02)
+        await heartbeat.close()
+
+    session = connection.copy()
+    try:
+        session.set_autocommit(False)
+        with session.cursor() as cursor:
+            cursor.execute("LOCK TABLE inference_providerpace IN ACCESS EXCLUSIVE MODE")
+        monkeypatch.setattr(readiness, "is_database_available", False)
+        asyncio.run(beat())
+    finally:
+        session.close()
