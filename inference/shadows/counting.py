@@ -14,6 +14,7 @@ import msgspec
 
 from config.api.errors import Unavailable
 from config.database.driver import Rejected
+from config.server.batching.waits import Blocked
 from config.sql import Statement, load_statement
 from inference.shadow_counts import SLOT_SECONDS
 from inference.store import DataPlaneConnection
@@ -26,6 +27,8 @@ _SECONDS: Final = 1.0
 _HOUR: Final = 3600
 # Counts that a worker keeps while the database does not take them.
 _MOST: Final = 10_000
+# Statements of one round that may meet a lock. One locked row of all counts takes fifteen.
+_MOST_BLOCKED: Final = 32
 _encode = msgspec.json.Encoder().encode
 
 
@@ -98,14 +101,29 @@ class GuardrailCounts:
                 await self._store(statement, counts)
 
     async def _store(self, statement: Statement, counts: Counter[Any]) -> None:
+        """Stores counts; puts back what was not stored.
+
+        Counts that meet a lock are divided, so that those of one guardrail hold up no others.
+        """
         taken = Counter(counts)
         counts.clear()
+        parts, blocked = [list(taken)], 0
         try:
-            entries = [(*entry, requests) for entry, requests in taken.items()]
-            await self._connection.execute(statement, [_encode(entries).decode()])
-        except BaseException:
+            while parts and blocked < _MOST_BLOCKED:
+                part = parts.pop()
+                entries = [(*entry, taken[entry]) for entry in part]
+                try:
+                    await self._connection.execute(statement, [_encode(entries).decode()])
+                except Blocked:
+                    blocked += 1
+                    if len(part) > 1:
+                        middle = len(part) // 2
+                        parts += part[middle:], part[:middle]
+                    continue
+                for entry in part:
+                    del taken[entry]
+        finally:
             counts.update(taken)
-            raise
 
     async def _keep_storing(self) -> None:
         while not self._is_closing.is_set():
