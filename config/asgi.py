@@ -171,7 +171,8 @@ class Application:
                 self._sessions = OperatorSessions(self._gateway.bulkheads.refuse)
                 self._collector = Collector(self._gateway.bulkheads)
                 self._collector.start()
-                self._loop_lag = LoopLag([self._gateway.show_figures, show_pools])
+                figures = [self._gateway.show_figures, self._inference.show_figures, show_pools]
+                self._loop_lag = LoopLag(figures)
                 self._loop_lag.start()
                 return_large_blocks()
                 await send({"type": "lifespan.startup.complete"})

@@ -70,6 +70,10 @@ class Inference:
         self._gateway = gateway
         self._repeats = Repeats()
 
+    def show_figures(self) -> None:
+        """Sets the gauges of the queues of repeated requests."""
+        self._repeats.show_figures()
+
     async def close(self) -> None:
         await self._repeats.close()
 

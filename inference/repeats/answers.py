@@ -15,7 +15,7 @@ from config.secrets import DecryptionFailed, seal_bytes, unseal_bytes
 from config.server.batching.waits import Blocked
 from config.sql import load_statement
 from inference.exchange.workload import Workload
-from inference.repeats.connections import SharedConnection
+from inference.repeats.connections import SharedConnections
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +55,17 @@ _decode = msgspec.msgpack.Decoder(Answer).decode
 
 
 class KeptAnswers:
-    """Keeps and finds answers, on a connection of its own: they may be large."""
+    """Keeps and finds answers, on connections of its own: they may be large."""
 
     def __init__(self) -> None:
-        self._connection = SharedConnection()
+        self._connections = SharedConnections("kept_answers")
 
     async def close(self) -> None:
-        await self._connection.close()
+        await self._connections.close()
+
+    def show_figures(self) -> None:
+        """Sets the gauge of the queue of statements."""
+        self._connections.show_figures()
 
     async def keep(
         self,
@@ -80,7 +84,8 @@ class KeptAnswers:
         if len(sealed) > settings.KEPT_ANSWER_BYTES:
             return False
         try:
-            await self._connection.execute(
+            await self._connections.execute(
+                organization_id,
                 KEEP,
                 (
                     organization_id,
@@ -103,7 +108,9 @@ class KeptAnswers:
         self, organization_id: UUID, generation_id: str, workload: Workload
     ) -> Answer | None:
         """Returns the answer that belongs to an idempotency key, if it can be read."""
-        rows = await self._connection.execute(READ, (organization_id, generation_id))
+        rows = await self._connections.execute(
+            organization_id, READ, (organization_id, generation_id)
+        )
         if not rows:
             return None
         associated = _associate(organization_id, generation_id, None)
@@ -111,7 +118,7 @@ class KeptAnswers:
 
     async def find(self, organization_id: UUID, cache_key: bytes) -> CachedAnswer | None:
         """Returns the entry of the response cache with this key, if there is one."""
-        rows = await self._connection.execute(FIND, (organization_id, cache_key))
+        rows = await self._connections.execute(organization_id, FIND, (organization_id, cache_key))
         return CachedAnswer(*rows[0]) if rows else None
 
     async def open(

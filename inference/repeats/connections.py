@@ -1,52 +1,102 @@
-"""A connection of the data plane that concurrent requests share."""
+"""The connections of statements about repeated requests, which organizations use in turn."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from config.api.errors import Unavailable
-from config.server.batching.batcher import Batcher
+from config.server.batching.lane import Lane
+from config.server.batching.lanes import Lanes
+from config.server.batching.suspects import Suspects
 from config.server.batching.waits import Blocked
 from config.sql import Statement
 from inference.store import DataPlaneConnection
 
+Rows = list[Sequence[Any]]
 
-class SharedConnection:
-    """Runs statements one after another, each in a transaction of its own.
+# Statements of one batch, each of which waits for those before it: an answer may have megabytes.
+_LIMIT: Final = 16
+# How long a statement is tried again whose row is locked. Its caller waits meanwhile.
+_PATIENCE_SECONDS: Final = 0.5
+# How long statements fail at once after PostgreSQL was found away.
+_AWAY_SECONDS: Final = 1.0
 
-    A caller who leaves while its statement runs does not interrupt it. When PostgreSQL is away, the
-    statements that have waited for the one that found it so fail with it: nobody waits for the
-    time limits of others.
+
+class _Call(NamedTuple):
+    organization_id: UUID
+    statement: Statement
+    values: Sequence[Any]
+
+
+class SharedConnections:
+    """Runs statements of many organizations, each in a transaction of its own.
+
+    An organization has one statement at a time, and none waits for the locked rows or for more than
+    a few statements of another one. A caller who leaves while its statement waits or runs does not
+    interrupt it. When PostgreSQL is away, the statements that follow within a second fail at once:
+    nobody waits for the time limits of others.
     """
 
-    def __init__(self) -> None:
-        self._connection = DataPlaneConnection()
-        self._statements: Batcher[tuple[Statement, Sequence[Any]], list[Sequence[Any]]] = Batcher(
-            self._run
+    def __init__(self, name: str) -> None:
+        """``name`` is that of the queue in the metrics."""
+        self._lanes: Lanes[_Call, Rows] = Lanes(
+            name,
+            self._open_lane,
+            Suspects(),
+            side=1,
+            limit=_LIMIT,
+            patience=_PATIENCE_SECONDS,
         )
+        self._away_until = 0.0
+
+    def show_figures(self) -> None:
+        """Sets the gauge of the queue."""
+        self._lanes.show_figures()
 
     async def close(self) -> None:
-        """Closes the connection when the statements that wait have run."""
-        await self._statements.drain()
-        await self._connection.close()
+        """Closes the connections when the statements that wait have run."""
+        await self._lanes.drain()
+        await self._lanes.close()
 
     def execute(
-        self, statement: Statement, values: Sequence[Any]
-    ) -> asyncio.Future[list[Sequence[Any]]]:
-        """Queues a statement and returns the future of its rows."""
-        return self._statements.submit((statement, values))
+        self, organization_id: UUID, statement: Statement, values: Sequence[Any]
+    ) -> asyncio.Future[Rows]:
+        """Queues a statement of an organization and returns the future of its rows."""
+        ticket = self._lanes.submit(organization_id, _Call(organization_id, statement, values))
+        return asyncio.shield(ticket.future)
+
+    def _open_lane(self, is_apart: bool) -> Lane[_Call, Rows]:
+        connection = DataPlaneConnection(is_apart=is_apart)
+
+        async def flush(
+            calls: list[_Call], organizations: Collection[UUID]
+        ) -> list[Rows | BaseException]:
+            return await self._run(connection, calls)
+
+        return Lane(flush, connection.close)
 
     async def _run(
-        self, batch: list[tuple[Statement, Sequence[Any]]]
-    ) -> list[list[Sequence[Any]] | BaseException]:
-        results: list[list[Sequence[Any]] | BaseException] = []
-        for statement, values in batch:
+        self, connection: DataPlaneConnection, calls: Sequence[_Call]
+    ) -> list[Rows | BaseException]:
+        results: list[Rows | BaseException] = []
+        blocked: dict[UUID, Blocked] = {}
+        now = asyncio.get_running_loop().time
+        for organization_id, statement, values in calls:
+            error: Exception | None = blocked.get(organization_id)
+            if error is None and now() < self._away_until:
+                error = Unavailable()
+            if error is not None:
+                results.append(error)
+                continue
             try:
-                results.append(await self._connection.execute(statement, values))
-            except Exception as exc:
+                results.append(await connection.execute(statement, values, [organization_id]))
+            except Exception as exc:  # its caller raises it
+                if isinstance(exc, Blocked):
+                    blocked[organization_id] = exc
+                elif isinstance(exc, Unavailable):
+                    self._away_until = now() + _AWAY_SECONDS
                 results.append(exc)
-                if isinstance(exc, Unavailable) and not isinstance(exc, Blocked):
-                    break
-        return results + results[-1:] * (len(batch) - len(results))
+        return results

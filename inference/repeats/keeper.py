@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from typing import Final
+from uuid import UUID
 
 from django.conf import settings
 
@@ -32,8 +33,9 @@ class FirstRequest:
     caller leaves, because a client that has lost its connection sends the request again.
     """
 
-    def __init__(self, uses: KeyUses, use: KeyUse) -> None:
+    def __init__(self, uses: KeyUses, use: KeyUse, organization_id: UUID) -> None:
         self.generation_id = use.generation_id
+        self._organization_id = organization_id
         self._uses = uses
         self._since = time.monotonic()
         self._exchange: Exchange | None = None
@@ -52,9 +54,9 @@ class FirstRequest:
         """Ends the use of the key; frees it if the request failed without a charge."""
         try:
             if self._exchange is None or _is_free(self._exchange):
-                await self._uses.free(self.generation_id)
+                await self._uses.free(self._organization_id, self.generation_id)
             else:
-                await self._uses.end(self.generation_id)
+                await self._uses.end(self._organization_id, self.generation_id)
         except (GatewayError, Rejected) as exc:
             # What has become of the request then follows from its generation alone.
             if not isinstance(exc, Unavailable):

@@ -16,7 +16,8 @@ from django.conf import settings
 from config.api.errors import Conflict, Unavailable
 from config.database.driver import Rejected
 from config.sql import load_statement
-from inference.repeats.connections import SharedConnection
+from inference.repeats.connections import SharedConnections
+from inference.store import DataPlaneConnection
 
 BEGIN: Final = load_statement("inference", "begin_key_use")
 END: Final = load_statement("inference", "end_key_use")
@@ -73,18 +74,30 @@ class KeyUses:
     """Begins and ends uses of keys, and waits for those of other requests."""
 
     def __init__(self) -> None:
-        self._connection = SharedConnection()
+        self._connections = SharedConnections("key_uses")
         # Those who wait for the end of a generation in this worker.
         self._waited: dict[str, asyncio.Future[None]] = {}
         self._polling: asyncio.Task[None] | None = None
+        self._polling_connection = DataPlaneConnection()
 
     async def close(self) -> None:
         if self._polling is not None:
             self._polling.cancel()
-        await self._connection.close()
+        await self._polling_connection.close()
+        await self._connections.close()
+
+    def show_figures(self) -> None:
+        """Sets the gauge of the queue of statements."""
+        self._connections.show_figures()
 
     async def begin(
-        self, key_id: UUID, route: str, key: str, fingerprint: bytes, generation_id: str
+        self,
+        organization_id: UUID,
+        key_id: UUID,
+        route: str,
+        key: str,
+        fingerprint: bytes,
+        generation_id: str,
     ) -> KeyUse:
         """Begins a use of a key for a generation, or returns the use that another one has.
 
@@ -93,19 +106,20 @@ class KeyUses:
         lifetime = float(settings.HOLD_TIMEOUT + settings.IDEMPOTENCY_TTL)
         values = (key_id, route, key, fingerprint, generation_id, lifetime, _LEASE_SECONDS)
         for _ in range(_TRIES):
-            rows = await self._connection.execute(BEGIN, values)
+            rows = await self._connections.execute(organization_id, BEGIN, values)
             if rows:
                 return KeyUse(*rows[0])
         raise Unavailable
 
-    async def end(self, generation_id: str) -> None:
+    async def end(self, organization_id: UUID, generation_id: str) -> None:
         """Ends a use whose request has ended; its key is remembered for its lifetime."""
-        await self._connection.execute(END, (generation_id, float(settings.IDEMPOTENCY_TTL)))
+        values = (generation_id, float(settings.IDEMPOTENCY_TTL))
+        await self._connections.execute(organization_id, END, values)
         self._wake(generation_id)
 
-    async def free(self, generation_id: str) -> None:
+    async def free(self, organization_id: UUID, generation_id: str) -> None:
         """Frees the key of a request that was refused, or failed without a charge."""
-        await self._connection.execute(FREE, (generation_id,))
+        await self._connections.execute(organization_id, FREE, (generation_id,))
         self._wake(generation_id)
 
     async def wait(self, generation_id: str) -> None:
@@ -125,7 +139,7 @@ class KeyUses:
             pause = min(pause * 1.5, _LONGEST_POLL_SECONDS)
             asked = list(self._waited)
             try:
-                rows = await self._connection.execute(READ, (asked, _LEASE_SECONDS))
+                rows = await self._polling_connection.execute(READ, (asked, _LEASE_SECONDS))
             except (Unavailable, Rejected):
                 continue
             running = {generation_id for (generation_id,) in rows}

@@ -51,6 +51,11 @@ class Repeats:
         await self._uses.close()
         await self._answers.close()
 
+    def show_figures(self) -> None:
+        """Sets the gauges of the queues of statements."""
+        self._uses.show_figures()
+        self._answers.show_figures()
+
     async def serve_once(
         self,
         connection: Connection,
@@ -67,7 +72,12 @@ class Repeats:
         fingerprint = _fingerprint(connection, entry)
         while True:
             use = await self._uses.begin(
-                key.key_id, connection.path, idempotency_key, fingerprint, new_generation_id()
+                key.organization_id,
+                key.key_id,
+                connection.path,
+                idempotency_key,
+                fingerprint,
+                new_generation_id(),
             )
             if use.state == "begun":
                 break
@@ -78,7 +88,7 @@ class Repeats:
                 continue
             await self._replay(connection, use, key.organization_id)
             return
-        first = FirstRequest(self._uses, use)
+        first = FirstRequest(self._uses, use, key.organization_id)
         try:
             await run(replace(entry, generation_id=use.generation_id), first)
         finally:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 import requests
@@ -301,7 +302,7 @@ def test_a_key_outlives_a_request_that_takes_longer_than_its_lifetime(
 ) -> None:
     """Its worker may die, or its caller read slowly, between the charge and the end of the use."""
 
-    async def never_end(self: KeyUses, generation_id: str) -> None:
+    async def never_end(self: KeyUses, organization_id: UUID, generation_id: str) -> None:
         return
 
     settings.IDEMPOTENCY_TTL = 1
