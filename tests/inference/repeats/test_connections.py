@@ -13,6 +13,7 @@ from accounts.models import ApiKey
 from config.api.errors import Unavailable
 from config.database.driver import Rejected
 from config.server.batching.waits import Blocked
+from config.sql import Statement
 from inference.ids import new_generation_id
 from inference.models import IdempotentRequest
 from inference.repeats.answers import READ
@@ -55,6 +56,24 @@ def test_statements_that_wait_fail_with_the_one_that_finds_no_database(
         assert [type(each) for each in results] == [Unavailable] * 3
     else:
         assert results == [error, [(1,)], [(2,)]]
+
+
+def test_slow_statements_of_one_organization_leave_turns_to_the_others(
+    transactional_db: None,
+) -> None:
+    slow = Statement("sleep", "SELECT pg_sleep(0.01)")
+
+    async def run() -> int:
+        shared = SharedConnections("test")
+        many = [shared.execute(UUID(int=1), slow, ()) for _ in range(200)]
+        await shared.execute(UUID(int=2), slow, ())
+        done = sum(each.done() for each in many)
+        await asyncio.gather(*many)
+        await shared.close()
+        return done
+
+    # Half of the statements of the first batch were the other organization's.
+    assert asyncio.run(run()) == 8
 
 
 def test_a_locked_use_of_a_key_holds_up_no_other_organization(transactional_db: None) -> None:
