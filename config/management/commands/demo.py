@@ -110,8 +110,7 @@ class Command(JSONCommand):
             _offer_simulated_model(simulator.base_url)
             _ensure_operator(state)
             with self._run_server(port) as base_url:
-                self.note("Creating, validating and activating a private endpoint …")
-                endpoint_id = _activate_endpoint(base_url, tenant, simulator.base_url, state)
+                endpoint_id = self._ensure_endpoint(base_url, tenant, simulator.base_url, state)
                 self.note(f"Streaming a chat completion through it:\n\n> {QUESTION}\n")
                 completion = asyncio.run(self._stream(base_url, tenant.api_key))
                 self._print_result(port, state, tenant, endpoint_id, completion, as_json=as_json)
@@ -156,6 +155,20 @@ class Command(JSONCommand):
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+    def _ensure_endpoint(self, base_url: str, tenant: _Tenant, upstream: str, state: _State) -> str:
+        """Returns the id of the demo's private endpoint; activates one unless it can be used."""
+        mine = PrivateEndpoint.objects.for_organization(UUID(tenant.organization_id)).filter(
+            pk=state.endpoint_id or None
+        )
+        if mine.routable().filter(base_url=upstream).exists():
+            self.note("The private endpoint of the last start is active.")
+            return state.endpoint_id
+        # The provider now listens on another port: endpoints with the old port are useless.
+        for endpoint in mine:
+            endpoint.remove(by="demo")
+        self.note("Creating, validating and activating a private endpoint …")
+        return _activate_endpoint(base_url, tenant, upstream, state)
 
     async def _stream(self, base_url: str, api_key: str) -> dict[str, Any]:
         """Prints a completion as it arrives and returns its id, text and usage."""
@@ -382,15 +395,7 @@ def _ensure_operator(state: _State) -> None:
 
 
 def _activate_endpoint(base_url: str, tenant: _Tenant, upstream: str, state: _State) -> str:
-    """Creates and activates the demo's endpoint over HTTP, unless the last one is still valid."""
-    mine = PrivateEndpoint.objects.for_organization(UUID(tenant.organization_id)).filter(
-        pk=state.endpoint_id or None
-    )
-    if mine.routable().filter(base_url=upstream).exists():
-        return state.endpoint_id
-    # The provider now listens on another port: endpoints with the old port are useless.
-    for endpoint in mine:
-        endpoint.remove(by="demo")
+    """Creates and activates the demo's endpoint over HTTP, and returns its id."""
     body = {
         "model_permaslug": PERMASLUG,
         "provider_slug": "simulator",
