@@ -203,7 +203,7 @@ class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmi
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ModelEndpoint:
         obj.price = PriceVersion.of(subject_id=obj.pk, price=form.price)
-        obj.price.save()
+        obj.price.save(force_insert=True)
         obj.save(force_insert=True)
         return obj  # type: ignore[no-any-return]
 

@@ -438,7 +438,7 @@ class ModelEndpoint(TimeLimitedModel, ListedModel):
             if self.price.price == price:
                 return False
             self.price = PriceVersion.of(subject_id=self.pk, price=price)
-            self.price.save()
+            self.price.save(force_insert=True)
             self.source, self.as_of = "", None
             self.save_fields("price", "source", "as_of")
         return True

@@ -433,7 +433,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.lock_present()
             require_basis(self.price_id, basis)
             version = PriceVersion.of(subject_id=self.pk, price=price)
-            version.save()
+            version.save(force_insert=True)
             self.price = version
             self.save_fields("price")
         return True
