@@ -85,7 +85,7 @@ def test_sighup_replaces_the_workers_and_ends_no_stream(site: Site) -> None:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_stopping_service_tells_its_proxy_and_still_serves(site: Site, workers: str) -> None:
     site.publish()
-    with serve("--workers", workers, DRAIN_SECONDS="3") as served:
+    with serve("--workers", workers, DRAIN_SECONDS="6") as served:
         site.server = served.address
         assert ready_status(served) == 200
         with requests.Session() as session:
@@ -95,7 +95,10 @@ def test_a_stopping_service_tells_its_proxy_and_still_serves(site: Site, workers
             answer = session.get(f"{served.address}/readyz", timeout=60)
             assert answer.json()["reason"] == "stopping"
             assert answer.headers["Connection"] == "close"
-        assert site.chat().status_code == 200
+        for stream in (False, True):
+            late = site.chat(stream=stream)
+            assert late.status_code == 200
+            assert late.headers["Connection"] == "close"
         code, errors = served.wait()
     assert (code, "Traceback" in errors) == (0, False), errors
 
