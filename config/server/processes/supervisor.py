@@ -208,7 +208,9 @@ class Supervisor:
     def _replace_next(self) -> None:
         while self._outdated:
             worker = self._outdated.pop(0)
-            if self._workers.get(worker.pipe) is worker and not self._stop_signal:
+            # An earlier SIGHUP may have replaced it already, or it has died.
+            is_left = self._workers.get(worker.pipe) is worker and not worker.is_retiring
+            if is_left and not self._stop_signal:
                 self._successor = self._start(worker.run, worker)
                 return
 

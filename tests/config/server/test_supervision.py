@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -135,30 +136,49 @@ def test_workers_stop_when_their_supervisor_was_killed(site: Site) -> None:
         wait_for(lambda: not any(map(is_alive, workers)))
 
 
-def test_a_worker_that_dies_before_its_successor_is_ready_is_replaced_once(tmp_path: Path) -> None:
-    """After SIGHUP two of the four starts are slow; the old worker is killed during the first."""
+@contextmanager
+def supervise(folder: Path) -> Iterator[Served]:
+    """Runs two workers; those that start while the file ``slow`` is there wait for ``go``.
+
+    A worker that is replaced ends when the file ``end`` is there.
+    """
     program = (
         "import os, pathlib, signal, socket, sys, time\n"
         "from config.server.processes.supervisor import Supervisor\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "def run(notify):\n"
-        "    signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))\n"
+        "    retired = []\n"
+        "    signal.signal(signal.SIGUSR1, lambda *_: retired.append(1))\n"
         "    if (folder / 'slow').exists():\n"
         "        while not (folder / 'go').exists(): time.sleep(0.01)\n"
+        "    (folder / f'ready-{os.getpid()}').touch()\n"
         "    notify()\n"
-        "    while True: time.sleep(60)\n"
+        "    while not (retired and (folder / 'end').exists()): time.sleep(0.01)\n"
         "sys.exit(Supervisor([run, run], socket.socket(), grace=5).supervise())"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", program, str(folder)], stderr=subprocess.DEVNULL, text=True
     )
-    served = Served("", process, tmp_path / "log")
+    served = Served("", process, folder / "log")
     try:
-        wait_for(lambda: len(workers_of(served)) == 2)
+        wait_for(lambda: count_ready(folder) == 2)
+        yield served
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def count_ready(folder: Path) -> int:
+    return len(list(folder.glob("ready-*")))
+
+
+def test_a_worker_that_dies_before_its_successor_is_ready_is_replaced_once(tmp_path: Path) -> None:
+    """After SIGHUP two of the four starts are slow; the old worker is killed during the first."""
+    (tmp_path / "end").touch()
+    with supervise(tmp_path) as served:
         before = workers_of(served)
         (tmp_path / "slow").touch()
-        time.sleep(0.5)  # the workers become ready
-        process.send_signal(signal.SIGHUP)
+        served.process.send_signal(signal.SIGHUP)
         wait_for(lambda: len(workers_of(served)) == 3)
         os.kill(min(before), signal.SIGKILL)
         wait_for(lambda: min(before) not in workers_of(served))
@@ -166,9 +186,30 @@ def test_a_worker_that_dies_before_its_successor_is_ready_is_replaced_once(tmp_p
         wait_for(lambda: not before & workers_of(served))
         time.sleep(0.5)
         assert len(workers_of(served)) == 2
-    finally:
-        process.terminate()
-        process.wait(60)
+
+
+@pytest.mark.parametrize("ends_at_once", [False, True])
+def test_a_second_sighup_replaces_no_worker_that_is_being_replaced(
+    tmp_path: Path, *, ends_at_once: bool
+) -> None:
+    if ends_at_once:
+        (tmp_path / "end").touch()
+    with supervise(tmp_path) as served:
+        before = workers_of(served)
+        (tmp_path / "slow").touch()
+        served.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: len(workers_of(served)) == 3)
+        # The first successor, which is not ready yet, is replaced too.
+        served.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        (tmp_path / "go").touch()
+        wait_for(lambda: count_ready(tmp_path) == 5)
+        (tmp_path / "end").touch()
+        wait_for(lambda: len(workers_of(served)) == 2)
+        time.sleep(0.5)
+        assert len(workers_of(served)) == 2
+        assert not before & workers_of(served)
+        assert (served.process.poll(), count_ready(tmp_path)) == (None, 5)
 
 
 def test_the_metrics_have_a_port_of_their_own(transactional_db: None) -> None:
