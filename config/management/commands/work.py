@@ -59,7 +59,8 @@ _BEAT_SECONDS: Final = 1.0
 class Duty:
     """A periodic task, run by one process at a time; ``run`` returns the number of handled items.
 
-    A duty that takes long has ``own_thread``, so that it does not delay the sweeper. One that
+    A duty that takes long has ``own_thread``, so that it does not delay the others. So has the
+    sweeper, which nothing may delay: a locked row can hold up any of the others for ever. One that
     ``waits_first`` is done for the first time a whole interval after the installation.
     """
 
@@ -87,7 +88,7 @@ def _clear_sessions() -> int:
 
 
 DUTIES: Final = (
-    Duty("sweep_generations", 15.0, _sweep_generations),
+    Duty("sweep_generations", 15.0, _sweep_generations, own_thread=True),
     Duty("watch_transactions", 5.0, _watch_transactions),
     Duty("watch_endpoints", 60.0, watch_due),
     Duty("watch_chains", 5.0, watcher.watch_due_chains, own_thread=True),
