@@ -90,7 +90,7 @@ def _clear_sessions() -> int:
 DUTIES: Final = (
     Duty("sweep_generations", 15.0, _sweep_generations, own_thread=True),
     Duty("watch_transactions", 5.0, _watch_transactions),
-    Duty("watch_endpoints", 60.0, watch_due),
+    Duty("watch_endpoints", 60.0, watch_due, own_thread=True),
     Duty("watch_chains", 5.0, watcher.watch_due_chains, own_thread=True),
     Duty("roll_up_usage", 300.0, roll_up_usage),
     Duty("roll_up_hours", 300.0, roll_up_hours),
