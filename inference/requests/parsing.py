@@ -20,6 +20,7 @@ from inference.requests.operations import ROWS
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS, drop_unset, take_wishes
 from inference.requests.operations.presets import Preset, merge_preset
 from inference.requests.operations.server_tools import (
+    LIFETIME_FIELDS,
     NO_TOOLS,
     OPERATOR_FIELDS,
     SEARCH_FIELDS,
@@ -34,7 +35,7 @@ from inference.requests.sizes import bound_prompt
 # All names of a search of the web mean this tool, which a workspace may disable.
 WEB_SEARCH: Final = "openrouter:web_search"
 # Provider options must not change what was parsed, priced and held.
-_RESERVED: Final = GATEWAY_FIELDS | SEARCH_FIELDS | OPERATOR_FIELDS | frozenset(
+_RESERVED: Final = GATEWAY_FIELDS | SEARCH_FIELDS | OPERATOR_FIELDS | LIFETIME_FIELDS | frozenset(
     (
         "messages", "prompt", "input", "stream", "stream_options", "max_tokens",
         "max_completion_tokens", "n", "best_of", "tools", "modalities",

@@ -19,7 +19,12 @@ from catalog.pricing import Billable, Price
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from config.egress.limits import NO_OWN_LIMITS, TimeLimits
-from inference.requests.operations.server_tools import NO_TOOLS, SEARCH_FIELDS, ServerTools
+from inference.requests.operations.server_tools import (
+    NO_TOOLS,
+    SEARCH_FIELDS,
+    SEARCH_SETTINGS,
+    ServerTools,
+)
 from inference.requests.parsing import InferenceRequest
 from inference.routing.health import Health
 from inference.routing.pacing import Pace
@@ -215,6 +220,14 @@ class Candidate:
         rated = self.route.has_search_rate
         return unlisted | tools.unpriced(has_search_rate=rated, listed=listed)
 
+    def find_dearer(self, tools: ServerTools) -> frozenset[str]:
+        """Returns the settings that would change the provider's price at the operator's cost."""
+        if not tools.dearer or self.is_byok:
+            return frozenset()
+        unlisted = tools.dearer.difference(self.route.supported_parameters or ())
+        # Without a rate there is no search whose settings could be left out.
+        return unlisted if self.route.has_search_rate else unlisted - SEARCH_SETTINGS
+
     def shortens_caches(self, request: InferenceRequest) -> bool:
         """Returns whether cached prefixes stay for minutes, because an hour has no rate."""
         if not request.has_long_cache or self.is_byok:
@@ -228,7 +241,8 @@ class Candidate:
 
     def name_left_out(self, request: InferenceRequest) -> list[str]:
         """Returns what the request offers or prefers, and the provider is not told of."""
-        names = self.find_unpriced(request.server_tools)
+        tools = request.server_tools
+        names = self.find_unpriced(tools) | self.find_dearer(tools)
         if request.has_long_cache and self.shortens_caches(request):
             names |= {LIFETIME}
         native = self.native_of(request)

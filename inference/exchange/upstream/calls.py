@@ -101,8 +101,9 @@ def build_call(
     if not candidate.is_byok:
         for name in OPERATOR_FIELDS - (known or frozenset()):
             fields.pop(name, None)
-    if unpriced := candidate.find_unpriced(request.server_tools):
-        leave_out(fields, unpriced)
+    tools = request.server_tools
+    if left_out := candidate.find_unpriced(tools) | candidate.find_dearer(tools):
+        leave_out(fields, left_out)
     if user is not None:
         fields["user"] = user
     if max_tokens is not None:

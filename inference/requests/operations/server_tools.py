@@ -22,8 +22,13 @@ SEARCH_FIELDS: Final = frozenset((WEB_SEARCH_OPTIONS, "search_parameters", "enab
 # Fields that cause costs that no price covers, or that store data in the operator's account. They
 # are sent with own credentials, and to endpoints that list them.
 OPERATOR_FIELDS: Final = frozenset(("service_tier", "store"))
+# Fields that may set how long a provider keeps a cached prefix. Prices are for its usual lifetime.
+LIFETIME_FIELDS: Final = frozenset(("prompt_cache_options", "prompt_cache_retention"))
+# The members by which a search costs more or less; its price is that of the provider's usual one.
+SEARCH_SETTINGS: Final = frozenset(("search_context_size", "search_type"))
 # The fields that make a provider run, charge or store something.
-_FIELDS: Final = SEARCH_FIELDS | OPERATOR_FIELDS
+_FIELDS: Final = SEARCH_FIELDS | OPERATOR_FIELDS | LIFETIME_FIELDS
+_USUAL_LIFETIMES: Final = frozenset((None, "", "30m", "in_memory", "in-memory"))
 _STANDARD_TIERS: Final = frozenset(("auto", "default", ""))
 # The searches of one answer if the caller sets no bound; providers stop at fewer.
 DEFAULT_SEARCHES: Final = 10
@@ -37,14 +42,16 @@ class ServerTools(msgspec.Struct, frozen=True):
     ``searches`` and ``others`` are the types of tools and the names of fields: those that search
     the web, and those that no price has a rate for. ``listed`` are fields that an endpoint may take
     at the operator's expense only if it lists them. ``demanded`` are those that must be run.
-    ``most_searches`` bounds the searches of one answer. ``asked_by`` is the field that asks for a
-    search, if it is not one of a provider.
+    ``dearer`` are settings that change what a provider charges: at the operator's expense an
+    endpoint gets only those that it lists. ``most_searches`` bounds the searches of one answer.
+    ``asked_by`` is the field that asks for a search, if it is not one of a provider.
     """
 
     searches: frozenset[str] = frozenset()
     others: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
     demanded: frozenset[str] = frozenset()
+    dearer: frozenset[str] = frozenset()
     most_searches: int = 0
     asked_by: str | None = None
 
@@ -66,6 +73,8 @@ NO_TOOLS: Final = ServerTools()
 class _Tool(msgspec.Struct):
     type: Any = None
     max_uses: Any = None
+    search_context_size: Any = None
+    search_type: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -74,15 +83,23 @@ class _Choice(msgspec.Struct):
 
 class _Parameters(msgspec.Struct):
     mode: Any = None
+    search_context_size: Any = None
+    search_type: Any = None
+
+
+class _Lifetime(msgspec.Struct):
+    ttl: Any = None
 
 
 _decode_tools = msgspec.json.Decoder(list[_Tool] | None).decode
 _decode_choice = msgspec.json.Decoder(_Choice | str | None).decode
+_decode_lifetime = msgspec.json.Decoder(_Lifetime | str | None).decode
 _decode_parameters = msgspec.json.Decoder(_Parameters | bool | None).decode
 _decode_value = msgspec.json.Decoder(Any).decode
 _NOTHING: Final = msgspec.Raw()
 _decode_raw_tools = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_tool = msgspec.json.Decoder(_Tool).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def read_server_tools(
@@ -99,6 +116,7 @@ def read_server_tools(
     searches: set[str] = set()
     others: set[str] = set()
     demanded: set[str] = set()
+    dearer = {name for name in LIFETIME_FIELDS.intersection(fields) if _lengthens(fields[name])}
     most = 0
     tools = (_decode(_decode_tools, fields.get("tools")) or []) if names else []
     types = {tool.type for tool in tools if isinstance(tool.type, str)}
@@ -109,6 +127,7 @@ def read_server_tools(
             others.add(tool.type)
             continue
         searches.add(tool.type)
+        dearer |= _name_settings(tool)
         most += read_bound(tool.max_uses, MOST_SEARCHES, default=DEFAULT_SEARCHES)
     choice = _decode(_decode_choice, fields.get("tool_choice"))
     named = choice.type if isinstance(choice, _Choice) else None
@@ -122,6 +141,8 @@ def read_server_tools(
         if wish is None or wish is False or mode == "off":
             continue
         searches.add(name)
+        if name == WEB_SEARCH_OPTIONS and isinstance(wish, _Parameters):
+            dearer |= _name_settings(wish)
         most += DEFAULT_SEARCHES
         if mode != "auto":
             demanded.add(name)
@@ -131,6 +152,7 @@ def read_server_tools(
         frozenset(others),
         frozenset(listed),
         frozenset(demanded | listed),
+        frozenset(dearer),
         most,
         None if search is None else search.field,
     )
@@ -146,6 +168,20 @@ def _costs(name: str, fields: dict[str, msgspec.Raw]) -> bool:
     if value == "fast":
         fields[name] = msgspec.Raw(b'"priority"')
     return value is not None and value not in _STANDARD_TIERS
+
+
+def _name_settings(search: _Tool | _Parameters) -> set[str]:
+    return {name for name in SEARCH_SETTINGS if getattr(search, name) is not None}
+
+
+def _lengthens(raw: msgspec.Raw) -> bool:
+    """Returns whether a field asks for another lifetime than the usual one.
+
+    A value of another shape is left to the upstream, which refuses it.
+    """
+    value = _decode(_decode_lifetime, raw)
+    lifetime = value.ttl if isinstance(value, _Lifetime) else value
+    return not isinstance(lifetime, str | None) or lifetime not in _USUAL_LIFETIMES
 
 
 def read_bound(value: Any, most: int, *, default: int) -> int:
@@ -165,17 +201,33 @@ def is_search(name: str) -> bool:
 
 
 def leave_out(fields: dict[str, Any], names: frozenset[str]) -> None:
-    """Removes the tools and the fields of these names from the fields of a call."""
-    for name in names & SEARCH_FIELDS:
+    """Removes the tools, the fields and the settings of these names from the fields of a call."""
+    for name in names & (SEARCH_FIELDS | LIFETIME_FIELDS):
         fields.pop(name, None)
-    if "tools" not in fields or names <= SEARCH_FIELDS:
+    settings = names & SEARCH_SETTINGS
+    if settings and WEB_SEARCH_OPTIONS in fields:
+        fields[WEB_SEARCH_OPTIONS] = _drop_members(fields[WEB_SEARCH_OPTIONS], settings)
+    if "tools" not in fields or names <= SEARCH_FIELDS | LIFETIME_FIELDS:
         return
     kept = [raw for raw in _decode_raw_tools(fields["tools"]) if _type_of(raw) not in names]
+    if settings:
+        kept = [
+            _drop_members(raw, settings) if is_search(_type_of(raw) or "") else raw for raw in kept
+        ]
     if kept:
         fields["tools"] = msgspec.Raw(msgspec.json.encode(kept))
         return
     for name in ("tools", "tool_choice", "parallel_tool_calls"):
         fields.pop(name, None)
+
+
+def _drop_members(raw: msgspec.Raw, names: Set[str]) -> msgspec.Raw:
+    """Returns an object without these members; a value of another shape as it is."""
+    members = _decode(_decode_members, raw)
+    if members is None or names.isdisjoint(members):
+        return raw
+    kept = {name: value for name, value in members.items() if name not in names}
+    return msgspec.Raw(msgspec.json.encode(kept))
 
 
 def _type_of(raw: msgspec.Raw) -> str | None:

@@ -197,6 +197,74 @@ def test_the_options_of_a_provider_change_no_price(name: str) -> None:
         parse(provider={"options": {"acme": {name: "priority"}}})
 
 
+USER = {"type": "approximate", "approximate": {"city": "Oslo"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "names", "kept"),
+    [
+        (
+            {"web_search_options": {"search_context_size": "high", "user_location": USER}},
+            {"search_context_size"},
+            {"web_search_options": {"user_location": USER}},
+        ),
+        (
+            {"web_search_options": {"search_context_size": "low", "search_type": "pro"}},
+            {"search_context_size", "search_type"},
+            {"web_search_options": {}},
+        ),
+        (
+            {"tools": [{**SEARCH, "search_context_size": "high", "max_uses": 1}, FUNCTION]},
+            {"search_context_size"},
+            {"tools": [{**SEARCH, "max_uses": 1}, FUNCTION]},
+        ),
+        ({"prompt_cache_options": {"mode": "explicit", "ttl": "12h"}},
+         {"prompt_cache_options"}, {}),
+        ({"prompt_cache_options": {"ttl": 43_200}}, {"prompt_cache_options"}, {}),
+        ({"prompt_cache_retention": "24h", "seed": 1}, {"prompt_cache_retention"}, {"seed": 1}),
+    ],
+)  # fmt: skip
+def test_a_setting_that_changes_the_price_is_not_sent_at_the_operators_cost(
+    fields: dict[str, Any], names: set[str], kept: dict[str, Any]
+) -> None:
+    request = parse(**fields)
+    selection = select(request, served("a", PRICED))
+    assert sent(request, selection) == kept
+    assert selection.candidates[0].name_left_out(request) == sorted(names)
+    lists = frozenset((*names, "web_search_options", "tools", "seed"))
+    for found in (
+        served("a", PRICED, supported_parameters=lists),
+        served("own", PRICED, private=True),
+    ):
+        selection = select(request, found)
+        assert sent(request, selection) == fields
+        assert selection.candidates[0].name_left_out(request) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"web_search_options": {"search_context_size": None}},
+        {"prompt_cache_options": {"mode": "explicit"}},
+        {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}},
+        {"prompt_cache_options": None},
+        {"prompt_cache_retention": "in_memory"},
+        {"prompt_cache_retention": None},
+    ],
+)
+def test_a_setting_that_is_usual_is_sent(fields: dict[str, Any]) -> None:
+    request = parse(**fields)
+    selection = select(request, served("a", PRICED))
+    assert sent(request, selection) == fields
+    assert selection.candidates[0].name_left_out(request) == []
+
+
+def test_a_search_that_is_left_out_has_no_settings() -> None:
+    request = parse(tools=[{**SEARCH, "search_context_size": "high"}])
+    [candidate] = select(request, served("a", PLAIN)).candidates
+    assert candidate.name_left_out(request) == ["web_search"]
+
+
 @pytest.mark.parametrize(
     ("fields", "searches"),
     [
@@ -247,8 +315,14 @@ def test_a_tool_without_a_rate_is_named_in_a_header_and_the_metadata(site: Site)
     assert everything() == before
 
 
-@pytest.mark.parametrize("name", ["enable_search", "search_parameters", "web_search_options"])
-def test_options_of_a_provider_start_no_search(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "enable_search", "search_parameters", "web_search_options", "prompt_cache_options",
+        "prompt_cache_retention",
+    ],
+)  # fmt: skip
+def test_options_of_a_provider_start_no_search_and_lengthen_no_cache(name: str) -> None:
     with pytest.raises(InvalidRequest) as excinfo:
         parse(provider={"options": {"acme": {name: {}}}})
     assert excinfo.value.message == f"provider.options.acme.{name}: Set it in the body itself."
