@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.shared.raw import is_null
+from catalog.dialects.shared.raw import is_empty, is_null
 from inference.requests.operations.plugins import WebSearch
 from inference.requests.problems import field_error
 
@@ -138,7 +138,8 @@ def read_server_tools(
     for name in SEARCH_FIELDS.intersection(fields):
         wish = _decode(_decode_parameters, fields[name])
         mode = wish.mode if isinstance(wish, _Parameters) else None
-        if wish is None or wish is False or mode == "off":
+        # What a provider makes of another shape, such as 1 or "true", is not known.
+        if wish is False or mode == "off" or (wish is None and is_empty(fields[name])):
             continue
         searches.add(name)
         if name == WEB_SEARCH_OPTIONS and isinstance(wish, _Parameters):

@@ -120,7 +120,10 @@ def test_a_demanded_tool_without_a_rate_is_refused_by_name(
         {"search_parameters": {"mode": "auto"}},
         {"search_parameters": {"mode": "off"}},
         {"web_search_options": None},
+        {"web_search_options": ""},
+        {"search_parameters": []},
         {"enable_search": False},
+        {"enable_search": ""},
         {"service_tier": "auto"},
         {"service_tier": "default"},
         {"service_tier": None},
@@ -263,6 +266,15 @@ def test_a_search_that_is_left_out_has_no_settings() -> None:
     request = parse(tools=[{**SEARCH, "search_context_size": "high"}])
     [candidate] = select(request, served("a", PLAIN)).candidates
     assert candidate.name_left_out(request) == ["web_search"]
+
+
+@pytest.mark.parametrize("value", [1, "true", [1], {"mode": 1}])
+@pytest.mark.parametrize("name", ["enable_search", "search_parameters", "web_search_options"])
+def test_a_search_of_another_shape_needs_a_rate_too(name: str, value: Any) -> None:
+    request = parse(**{name: value})
+    assert request.allowed.searches == 10
+    with pytest.raises(InvalidRequest, match=name):
+        select(request, served("a", PLAIN))
 
 
 @pytest.mark.parametrize(
