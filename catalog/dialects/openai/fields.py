@@ -19,6 +19,7 @@ class _Signature(msgspec.Struct):
 
 _encode = msgspec.json.Encoder().encode
 _decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
@@ -38,6 +39,37 @@ def adapt_fields(
                 _restore_signatures(message)
             fields["messages"] = _adapt_messages(_strip(messages, unsupported), unsupported)
     return fields
+
+
+def drop_lifetimes(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields with cached prefixes that stay for the provider's usual lifetime."""
+    found = {**fields}
+    _shorten([found])
+    for name in ("messages", "tools"):
+        items = _decode_list(found[name]) if name in found else None
+        if items is None:
+            continue
+        _shorten(items)
+        for item in items if name == "messages" else ():
+            if (parts := _decode_list(item.get("content"))) is not None and _shorten(parts):
+                item["content"] = parts
+        found[name] = items
+    return found
+
+
+def _shorten(items: list[dict[str, Any]]) -> bool:
+    """Removes the lifetimes from the marks of these objects; returns whether one had any."""
+    has_changed = False
+    for item in items:
+        mark = item.get("cache_control")
+        try:
+            members = _decode_object(mark) if isinstance(mark, msgspec.Raw) else None
+        except msgspec.DecodeError:
+            continue
+        if members is not None and members.pop("ttl", None) is not None:
+            item["cache_control"] = members
+            has_changed = True
+    return has_changed
 
 
 def _restore_signatures(message: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from catalog.dialects import openai
 from catalog.dialects.base import (
@@ -171,6 +172,26 @@ def test_build_drops_extensions_that_the_endpoint_does_not_list(
     made = call(body, supported_parameters=frozenset(listed))
     assert json.loads(openai.build(made).body or b"") == sent
     assert json.dumps(extended(CACHED, THOUGHT)).encode() == body
+
+
+def test_build_gives_cached_prefixes_the_usual_lifetime_where_another_has_no_rate() -> None:
+    long = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    for listed in (None, frozenset(("cache_control", "reasoning_details"))):
+        for marks, keeps_lifetimes, sent in (
+            (long, False, CACHED),
+            (long, True, long),
+            (CACHED, False, CACHED),
+            ({"cache_control": 1, "ttl": "1h"}, False, {"cache_control": 1, "ttl": "1h"}),
+        ):
+            body = json.dumps(extended(marks, THOUGHT)).encode()
+            made = call(body, supported_parameters=listed)
+            built = openai.build(replace(made, keeps_lifetimes=keeps_lifetimes))
+            assert json.loads(built.body or b"") == extended(sent, THOUGHT)
+        # A schema of the caller may name such a member too.
+        tool = {"function": {"parameters": {"default": {"cache_control": {"ttl": "1h"}}}}}
+        body = json.dumps({"tools": [tool], **long}).encode()
+        made = replace(call(body, supported_parameters=listed), keeps_lifetimes=False)
+        assert json.loads(openai.build(made).body or b"")["tools"] == [tool]
 
 
 def test_build_keeps_all_fields_for_an_endpoint_that_lists_nothing() -> None:
