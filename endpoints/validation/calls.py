@@ -26,13 +26,14 @@ from config.egress.client import EgressClient, OutboundResponse
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 
 # A short answer is asked for. A large one would be parsed beside other tenants' requests.
-_MAX_REPLY_BYTES: Final = 1_048_576
+MOST_REPLY_BYTES: Final = 1_048_576
 
 
 class Caller:
     """Calls one deployment, and adds the check of its address once that was reached.
 
-    ``check`` is the name of the check that the next call decides.
+    ``check`` is the name of the check that the next call decides. An answer may have
+    ``most_bytes``.
     """
 
     def __init__(
@@ -42,11 +43,14 @@ class Caller:
         result: Result,
         egress_client: EgressClient,
         check: str,
+        *,
+        most_bytes: int = MOST_REPLY_BYTES,
     ) -> None:
         self.call = call
         self.dialect = dialect
         self.result = result
         self.check = check
+        self._most_bytes = most_bytes
         self._egress_client = egress_client
         self._has_reached = False
 
@@ -61,7 +65,7 @@ class Caller:
             else key_fingerprint(peer.certificate),
         }
         try:
-            body = await response.read(limit=_MAX_REPLY_BYTES)
+            body = await response.read(limit=self._most_bytes)
             return self.dialect.parse_reply(self.call.operation, body)
         except (InvalidReply, ProviderFailure, egress.EgressError) as exc:
             if isinstance(exc, egress.TimedOut):
@@ -82,7 +86,7 @@ class Caller:
             self.add_reached()
             return response
         try:
-            body = await response.read(limit=_MAX_REPLY_BYTES)
+            body = await response.read(limit=MOST_REPLY_BYTES)
         except egress.TimedOut:
             raise
         except egress.EgressError:

@@ -52,7 +52,14 @@ async def probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, resul
     """
     async with EgressClient(policy) as egress_client:
         kind = ResponsesProbe if is_native(call) else PROBES[call.operation]
-        caller = Caller(call, dialect, result, egress_client, kind.check)
+        caller = Caller(
+            call,
+            dialect,
+            result,
+            egress_client,
+            kind.check,
+            most_bytes=kind.most_reply_bytes,
+        )
         probe = kind(caller)
         try:
             async with asyncio.timeout(settings.VALIDATION_TIMEOUT):

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from catalog.dialects.base import InvalidReply, Reply
 from catalog.operations import OPERATIONS
 from catalog.pricing import Usage
-from endpoints.validation.calls import Caller
+from endpoints.validation.calls import MOST_REPLY_BYTES, Caller
 from endpoints.validation.checks import CheckFailed, Reason
 
 # The texts of the probes have about ten tokens. A deployment may add a system prompt of its own.
@@ -24,6 +24,7 @@ class Probe(ABC):
     """The name of the check that the first call decides."""
     # Some providers count more than they were allowed to write, such as thoughts.
     most_completion_tokens: ClassVar = 1_024
+    most_reply_bytes: ClassVar = MOST_REPLY_BYTES
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller

@@ -22,6 +22,8 @@ class ImagesProbe(Probe):
 
     check = "images"
     most_completion_tokens: ClassVar = 32_768
+    # A PNG of 2048x2048 has up to 12 MiB, and a third more in Base64.
+    most_reply_bytes: ClassVar = 16 * 1_048_576
 
     async def make_calls(self) -> None:
         fields: dict[str, Any] = {"prompt": _PROMPT}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant
-from tests.support.inference.pictures import ENCODED
+from tests.support.inference.pictures import ENCODED, PNG
 from tests.support.upstreams import tls
 
 CHECKS = ["workspace", "byok_key", "base_url", "images", "usage", "model"]
@@ -98,6 +99,15 @@ def answer_with(
             return validate(draft), [json.loads(body) for _, body in server.requests]
 
     return run
+
+
+def test_an_image_of_usual_size_passes_and_one_beyond_the_bound_does_not(answer_with: Any) -> None:
+    # A PNG may be followed by anything.
+    for size, outcome in ((3_000_000, "passed"), (13_000_000, "failed")):
+        data = base64.b64encode(PNG.ljust(size, b"\0")).decode()
+        result, _ = answer_with(respond("200 OK", {"data": [{"b64_json": data}]}))
+        assert result.outcome == outcome
+    assert result.checks[-1]["reason"] == "invalid_response"
 
 
 def test_a_provider_without_qualities_is_asked_again_without(answer_with: Any) -> None:
