@@ -33,7 +33,7 @@ class Caller:
     """Calls one deployment, and adds the check of its address once that was reached.
 
     ``check`` is the name of the check that the next call decides. An answer may have
-    ``most_bytes``.
+    ``most_bytes``. ``voices`` are those that the model has, if the catalogue knows them.
     """
 
     def __init__(
@@ -45,11 +45,13 @@ class Caller:
         check: str,
         *,
         most_bytes: int = MOST_REPLY_BYTES,
+        voices: Sequence[str] = (),
     ) -> None:
         self.call = call
         self.dialect = dialect
         self.result = result
         self.check = check
+        self.voices = voices
         self._most_bytes = most_bytes
         self._egress_client = egress_client
         self._has_reached = False

@@ -91,7 +91,8 @@ def examine(
         if not connection.in_atomic_block:
             connection.close()
         call, dialect, policy = attempt.call, attempt.dialect, settings.EGRESS_POLICY
-        asyncio.run(probe(call, dialect, policy, result))
+        voices = endpoint.model.supported_voices or ()
+        asyncio.run(probe(call, dialect, policy, result, voices=voices))
         if probing_slot is not None and result.outcome == Outcome.PASSED:
             inputs = endpoint.model.input_modalities
             probing_slot.extend()

@@ -9,7 +9,7 @@ for a response instead of a chat.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from django.conf import settings
@@ -45,10 +45,18 @@ def is_native(call: Call) -> bool:
     return call.native is not None
 
 
-async def probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, result: Result) -> None:
+async def probe(
+    call: Call,
+    dialect: Dialect,
+    policy: egress.EgressPolicy,
+    result: Result,
+    *,
+    voices: Sequence[str] = (),
+) -> None:
     """Makes the calls that validate the operation of ``call``, and adds their checks.
 
-    Raises :class:`CheckFailed` at a failed check after which later ones are meaningless.
+    ``voices`` are those that the model has, if the catalogue knows them. Raises
+    :class:`CheckFailed` at a failed check after which later ones are meaningless.
     """
     async with EgressClient(policy) as egress_client:
         kind = ResponsesProbe if is_native(call) else PROBES[call.operation]
@@ -59,6 +67,7 @@ async def probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, resul
             egress_client,
             kind.check,
             most_bytes=kind.most_reply_bytes,
+            voices=voices,
         )
         probe = kind(caller)
         try:

@@ -16,7 +16,8 @@ from endpoints.validation.probes.base import Probe
 
 # A text and its container; a deployment that knows one container alone may send that.
 _SPOKEN: Final = (("Ready.", "mp3"), ("Ready again.", "wav"))
-# OpenAI's interface has no default voice, and other servers take its names.
+# OpenAI's interface has no default voice, and other servers take its names. A model whose voices
+# the catalogue knows is asked for one of them.
 _VOICE: Final = "alloy"
 _MAX_BYTES: Final = 4 * 1_048_576
 _RATE: Final = 16_000
@@ -30,8 +31,10 @@ class SpeechProbe(Probe):
     check = "speech"
 
     async def make_calls(self) -> None:
+        voices = self.caller.voices
+        voice = _VOICE if not voices or _VOICE in voices else voices[0]
         for text, container in _SPOKEN:
-            await self._listen({"input": text, "voice": _VOICE, "response_format": container})
+            await self._listen({"input": text, "voice": voice, "response_format": container})
         self.result.add_pass("speech")
 
     async def _listen(self, fields: dict[str, Any]) -> None:

@@ -53,6 +53,20 @@ def test_speech_is_asked_for_in_two_containers(make_draft: Any, upstream: Simula
     assert [request.body["response_format"] for request in upstream.requests] == ["mp3", "wav"]
 
 
+@pytest.mark.parametrize(
+    ("voices", "voice"),
+    [(None, "alloy"), ([], "alloy"), (["ash", "alloy"], "alloy"), (["af_bella", "x"], "af_bella")],
+)
+def test_speech_is_asked_for_in_a_voice_of_the_model(
+    make_draft: Any, upstream: Simulator, voices: list[str] | None, voice: str
+) -> None:
+    draft = make_draft("speech")
+    draft.model.supported_voices = voices
+    draft.model.save_fields("supported_voices")
+    assert validate(draft).passed
+    assert [request.body["voice"] for request in upstream.requests] == [voice] * 2
+
+
 def test_a_second_of_sound_is_sent(make_draft: Any, upstream: Simulator) -> None:
     assert validate(make_draft("transcription")).passed
     sizes = [request.body["file"]["size"] for request in upstream.requests]
