@@ -44,6 +44,8 @@ from inference.routing.routes import (
 
 _MILLION: Final = Decimal(1_000_000)
 _FREE: Final = Decimal(0)
+# The name under which a validation records whether the deployment sees pictures.
+_IMAGE_INPUT: Final = "image_input"
 
 
 class Unusable(StrEnum):
@@ -537,10 +539,13 @@ def _unmet_requirements(
 def _lacks_a_parameter(route: Route, request: InferenceRequest) -> bool:
     """Returns whether a route does not support all parameters of a request, as far as is known.
 
-    Of the two names of the output bound either one will do.
+    Pictures count like a parameter, if a trial has shown that the deployment sees none. Of the two
+    names of the output bound either one will do.
     """
     needed = request.needed_parameters
     if not route.disproved_parameters.isdisjoint(needed - BOUNDS):
+        return True
+    if "image" in request.inputs and _IMAGE_INPUT in route.disproved_parameters:
         return True
     known = route.offered_parameters if route.is_private else route.supported_parameters
     return known is not None and any(

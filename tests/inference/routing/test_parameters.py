@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from accounts.policy import Policy
 from catalog.dialects.base import Operation
-from endpoints.models import Validation
+from endpoints.models import IMAGE_INPUT, Validation
 from inference.requests import parsing, schemas
 from inference.routing.candidates import (
     RoutingContext,
@@ -22,8 +22,11 @@ from inference.routing.routes import (
     CatalogSnapshot,
     OrganizationSnapshot,
 )
+from tests.support.inference.pictures import reference
 from tests.support.inference.routes import KEY, WORKSPACE, credential, planned, reasons, route
 from tests.support.inference.site import Site
+
+SHOWN = [{"role": "user", "content": [reference()]}]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +170,9 @@ def test_a_private_endpoint_is_judged_by_what_was_proven(site: Site) -> None:
         ({"disproved_parameters": frozenset(("seed",))}, {"seed": 1}, False),
         ({"disproved_parameters": frozenset(("seed",))}, {"seed": None, "stop": ["x"]}, True),
         ({"disproved_parameters": frozenset(("max_tokens",))}, {"max_tokens": 5}, True),
+        ({"disproved_parameters": frozenset((IMAGE_INPUT,))}, {"messages": SHOWN}, False),
+        ({"disproved_parameters": frozenset((IMAGE_INPUT,))}, {"seed": 1}, True),
+        ({"disproved_parameters": frozenset(("seed",))}, {"messages": SHOWN}, True),
         ({"offered_parameters": frozenset(("seed",))}, {"seed": 1}, True),
         ({"offered_parameters": frozenset(("seed",))}, {"stop": ["x"]}, False),
         ({"offered_parameters": frozenset(("max_completion_tokens",))}, {"max_tokens": 5}, True),
