@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -39,6 +40,7 @@ _COMPLETION: Final = (
     ("completion_tokens",), ("tokens_completion",), ("output_tokens",), ("usage_output_tokens",),
 )  # fmt: skip
 _COST: Final = (("cost",), ("cost_total",), ("cost_usd",), ("amount_value",), ("usage",))
+_CURRENCY: Final = ("currency", "amount_currency")
 _ANTHROPIC_PROMPT: Final = ("uncached_input_tokens", "cache_read_input_tokens")
 
 
@@ -46,6 +48,7 @@ class InvoiceLine(NamedTuple):
     """A line of a provider's bill: one generation, or (``id`` empty) a model's use on a day.
 
     Days are UTC days. ``cost`` is in USD. ``None`` means that the export does not say it.
+    ``other_name`` is a second name that the export has of the model.
     """
 
     id: str
@@ -55,6 +58,7 @@ class InvoiceLine(NamedTuple):
     prompt: int | None = None
     completion: int | None = None
     cost: Decimal | None = None
+    other_name: str = ""
 
 
 def read_invoice(data: bytes) -> list[InvoiceLine]:
@@ -96,7 +100,8 @@ def _iter_csv(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
         text = data.decode()
     except UnicodeDecodeError:
         problems.stop(1, "not UTF-8")
-    reader = csv.DictReader(text.splitlines(), strict=True)
+    # Only line feeds end a line: the name of an application may have other separators.
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
         names = set(reader.fieldnames or ())
     except csv.Error as exc:
@@ -127,6 +132,9 @@ def _read_row(
     row: Mapping[str, Any], key: str | None, day: str, model: str, measures: list[tuple[str, ...]]
 ) -> InvoiceLine:
     requests, prompt, completion, cost = measures
+    if cost:
+        for name in _CURRENCY:
+            _require_usd(row.get(name))
     return InvoiceLine(
         id=_text(row.get(key)) if key else "",
         day=_read_day(row[day]),
@@ -170,11 +178,12 @@ def _read_activity(row: Mapping[str, Any]) -> InvoiceLine:
     return InvoiceLine(
         id=_text(row.get("id") or row.get("generation_id")),
         day=_read_day(row.get("date") or row.get("created_at")),
-        model=_read_model(row.get("model_permaslug") or row.get("model")),
+        model=_read_model(row.get("model") or row.get("model_permaslug")),
         requests=_add_counts(row, ("requests",)),
         prompt=_add_counts(row, ("prompt_tokens",)),
         completion=_add_counts(row, ("completion_tokens",)),
         cost=_read_cost(row["usage"]) if row.get("usage") is not None else None,
+        other_name=_text(row.get("model_permaslug")),
     )
 
 
@@ -185,15 +194,18 @@ def _read_result(row: Any, start: Any) -> InvoiceLine:
     amount = row.get("amount")
     cost = None
     if isinstance(amount, dict):
+        _require_usd(amount.get("currency"))
         cost = _read_cost(amount.get("value"))
     elif amount is not None:
         # Anthropic's amounts are in cents.
+        _require_usd(row.get("currency"))
         cost = _read_cost(amount, per=_CENTS)
     written = row.get("cache_creation")
     return InvoiceLine(
         id="",
         day=_read_day(start),
-        model=_read_model(row.get("model") or row.get("line_item")),
+        # What Anthropic bills besides tokens, such as searches, has a description and no model.
+        model=_read_model(row.get("model") or row.get("line_item") or row.get("description")),
         requests=_add_counts(row, ("num_model_requests",)),
         prompt=_sum_known(
             _add_counts(row, ("input_tokens",)),
@@ -232,6 +244,12 @@ def _read_cost(value: Any, *, per: int = 0) -> Decimal | None:
         return Decimal(rate_text(value, per=per))
     except InvalidRow as exc:
         raise InvalidRow(f"the cost {exc}") from None
+
+
+def _require_usd(currency: Any) -> None:
+    """Raises :class:`InvalidRow` for an amount in another currency; without a name it is USD."""
+    if currency not in (None, "") and str(currency).upper() != "USD":
+        raise InvalidRow("has a cost in another currency than USD")
 
 
 def _read_day(value: Any) -> date:

@@ -126,6 +126,8 @@ class _Matcher:
         self._names: dict[str, str] = {}
         self._repeated: set[str] = set()
         self._groups: dict[tuple[date, str], Sums] = {}
+        # The group of each day and other name of its model.
+        self._other_names: dict[tuple[date, str], tuple[date, str]] = {}
         self._here: dict[tuple[date, str], Sums] = {}
         for line in lines:
             self._add_line(line)
@@ -135,7 +137,10 @@ class _Matcher:
         if line.cost is not None:
             self._result.total_there = (self._result.total_there or Decimal(0)) + line.cost
         if not line.id:
-            self._groups.setdefault((line.day, line.model), Sums()).add(sums)
+            group = line.day, line.model
+            self._groups.setdefault(group, Sums()).add(sums)
+            if line.other_name:
+                self._other_names.setdefault((line.day, line.other_name), group)
         elif line.id in self._by_id:
             self._repeated.add(line.id)
             self._by_id[line.id].add(sums)
@@ -175,9 +180,10 @@ class _Matcher:
             self._result.note("missing_there", name, here, None)
             return
         names = [generation["upstream_model"], generation["sent"], generation["model"]]
-        known = [name for name in names if (day, name) in self._groups]
-        group = (day, [*known, *filter(None, names)][0])
-        self._here.setdefault(group, Sums()).add(here)
+        groups = [(day, name) for name in names if name]
+        known = [group for group in groups if group in self._groups]
+        known += [self._other_names[group] for group in groups if group in self._other_names]
+        self._here.setdefault([*known, *groups][0], Sums()).add(here)
 
     def finish(self) -> Reconciliation:
         """Compares the groups, and returns the outcome."""

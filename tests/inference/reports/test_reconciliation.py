@@ -52,7 +52,7 @@ def reconcile(path: Path, data: Any, *options: str) -> tuple[dict[str, Any], int
     """Runs the command; returns its report and its exit code."""
     text = data if isinstance(data, str) else json.dumps(data)
     file = path / "export"
-    file.write_text(text)
+    file.write_bytes(text.encode())
     out = io.StringIO()
     code = 0
     try:
@@ -231,6 +231,53 @@ def test_the_exports_of_providers_are_compared_by_day_and_model(
     assert (report["matched"], report["differing"], code) == (0, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("model", "other"),
+    [
+        ("openai/gpt-4o", "openai/gpt-4o-2024-08-06"),
+        ("openai/gpt-4o:nitro", "gpt-4o-2024-08-06"),
+        ("of-another-service", "openai/gpt-4o"),
+    ],
+)
+def test_a_model_is_known_by_either_name_of_an_export(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint, model: str, other: str
+) -> None:
+    for name in ("a", "b"):
+        generate(tenant, endpoint, name)
+    [row] = OPENROUTER["data"]
+    export = {"data": [{**row, "model": model, "model_permaslug": other}]}
+    expected = report_of(matched=1, total_here="0.0007", total_there="0.0007")
+    assert reconcile(tmp_path, export) == (expected, 0)
+
+
+def test_a_charge_without_a_model_is_named_by_its_description(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint
+) -> None:
+    for name in ("a", "b"):
+        generate(tenant, endpoint, name)
+    charge = {"amount": "1", "currency": "USD", "model": None, "description": "Web Search Usage"}
+    [bucket] = ANTHROPIC_COSTS["data"]
+    export = {"data": [{**bucket, "results": [*bucket["results"], charge]}]}
+    report, code = reconcile(tmp_path, export, "--rows")
+    rows = report.pop("rows")
+    expected = {"matched": 1, "missing_here": 1, "total_here": "0.0007", "total_there": "0.0107"}
+    assert (report, code) == (report_of(**expected), 1)
+    assert [row["row"] for row in rows] == ["2026-11-12 Web Search Usage"]
+
+
+def test_a_line_ends_at_a_line_feed_alone(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint
+) -> None:
+    generate(tenant, endpoint, "a")
+    row = "chatcmpl-a,2026-11-12,gpt-4o,0.00035"
+    for name in ("x\u2028y", "x\x0by", '"x\ny"'):
+        text = f"id,date,model,cost,app_name\n{row.replace('chatcmpl-a', 'a')},{name}\r\n"
+        report, code = reconcile(tmp_path, text)
+        assert (report, code) == (
+            report_of(matched=1, total_here="0.00035", total_there="0.00035"), 0,
+        )  # fmt: skip
+
+
 def test_days_are_days_of_utc(tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint) -> None:
     for hour, minute, day in ((0, 0, 12), (23, 59, 12), (23, 59, 11), (0, 0, 13)):
         moment = datetime(2026, 11, day, hour, minute, tzinfo=UTC)
@@ -281,6 +328,16 @@ def test_only_what_the_account_pays_counts(
         ("date,model,cost\n2026-11-12,,1\n", "line 2: names no model; group the export by model"),
         ("date,model,cost\n2026-11-12,m,-1\n", "line 2: the cost is negative"),
         ("date,model,cost\n2026-11-12,m,1e99\n", "line 2: the cost is 1,000,000 or more"),
+        ("date,model,cost,currency\n2026-11-12,m,1,EUR\n", "line 2: has a cost in another"),
+        ("date,model,amount_value,amount_currency\n2026-11-12,m,1,eur\n", "line 2: has a cost in"),
+        (
+            '{"data": [{"start_time": 1, "results": [{"amount": {"value": 1, "currency": "x"}}]}]}',
+            "data[0].results[0]: has a cost in another currency than USD",
+        ),
+        (
+            '{"data": [{"starting_at": 1, "results": [{"amount": "1", "currency": "EUR"}]}]}',
+            "data[0].results[0]: has a cost in another currency than USD",
+        ),
         ("date,model,requests\n2026-11-12,m,1.5\n", "line 2: requests is not a count"),
         ("date,model,requests\n2026-11-12,m,٣\n", "line 2: requests is not a count"),
         ('{"data": [}', "The list is not JSON."),
