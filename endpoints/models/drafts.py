@@ -81,14 +81,15 @@ def find_references(drafts: Sequence[Draft]) -> list[tuple[LanguageModel, Provid
     )
     model_of = {model.canonical_slug: model for model in models}
     provider_of = {provider.slug: provider for provider in providers}
+    permanent = _find_permanent_slugs(
+        draft.model_permaslug for draft in drafts if draft.model_permaslug not in model_of
+    )
     found: list[tuple[LanguageModel, Provider] | GatewayError] = []
     for draft in drafts:
         model = model_of.get(draft.model_permaslug)
         provider = provider_of.get(draft.provider_slug)
         if model is None:
-            found.append(
-                ModelNotFound(f"There is no model {draft.model_permaslug!r} in the catalogue.")
-            )
+            found.append(_explain_unknown_model(draft.model_permaslug, permanent))
         elif provider is None:
             found.append(
                 ProviderNotFound(f"There is no provider {draft.provider_slug!r} in the catalogue.")
@@ -100,6 +101,22 @@ def find_references(drafts: Sequence[Draft]) -> list[tuple[LanguageModel, Provid
         else:
             found.append((model, provider))
     return found
+
+
+def _find_permanent_slugs(names: Iterable[str]) -> dict[str, str]:
+    """Returns the permanent slugs of the listed models that have these names as their slugs."""
+    if not (slugs := set(names)):
+        return {}
+    models = LanguageModel.objects.listed().filter(slug__in=slugs)
+    return dict(models.values_list("slug", "canonical_slug"))
+
+
+def _explain_unknown_model(name: str, permanent: Mapping[str, str]) -> ModelNotFound:
+    if name in permanent:
+        return ModelNotFound(
+            f"model_permaslug: The permanent slug of {name!r} is {permanent[name]!r}."
+        )
+    return ModelNotFound(f"There is no model {name!r} in the catalogue.")
 
 
 def canonical_base_url(text: str | None) -> str | None:

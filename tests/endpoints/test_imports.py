@@ -288,7 +288,10 @@ CONTROL = "must not contain control characters"
 NO_DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
 FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"model_permaslug": "acme/none"}, ["There is no model 'acme/none' in the catalogue."]),
-    ({"model_permaslug": "acme/falcon"}, ["There is no model 'acme/falcon' in the catalogue."]),
+    (
+        {"model_permaslug": "acme/falcon"},
+        ["model_permaslug: The permanent slug of 'acme/falcon' is 'acme/falcon-2026-01-01'."],
+    ),
     ({"provider_slug": "none"}, ["There is no provider 'none' in the catalogue."]),
     ({"base_url": None}, ["invalid_base_url: base_url is required for Acme AI."]),
     (

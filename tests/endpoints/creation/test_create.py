@@ -390,6 +390,20 @@ def test_create_refuses_an_unknown_model_or_provider(
     assert snapshots.everything() == before
 
 
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_slug_in_place_of_a_permanent_one_is_answered_with_that_of_a_listed_model(
+    management: APIClient, request_body: dict[str, Any], model: LanguageModel, is_listed: bool
+) -> None:
+    model.is_listed = is_listed
+    model.save_fields("is_listed")
+    answer = post(management, request_body | {"model_permaslug": "acme/falcon"})
+    assert assert_refused(answer, 404, "model_not_found")["message"] == (
+        "model_permaslug: The permanent slug of 'acme/falcon' is 'acme/falcon-2026-01-01'."
+        if is_listed
+        else "There is no model 'acme/falcon' in the catalogue."
+    )
+
+
 def test_create_refuses_an_unlisted_model(
     management: APIClient, request_body: dict[str, Any], model: LanguageModel
 ) -> None:
