@@ -91,7 +91,9 @@ def explain_no_candidate(
         named = ", ".join(sorted({str(name) for _, reasons in excluded for name in reasons}))
         why = f" Reasons: {named}." if named else ""
         return NoEndpoint(
-            f"No endpoint of {requested!r} may serve this request.{why}", metadata=metadata
+            f"No endpoint of {requested!r} may serve this request.{why}"
+            f"{_name_other_routes([route for route, _ in excluded], request)}",
+            metadata=metadata,
         )
     metadata = {**metadata, "needs": describe_needs(request)}
     too_short = [route for route, reasons in near if list(reasons) == [Shortfall.CONTEXT]]
@@ -109,6 +111,14 @@ def explain_no_candidate(
         "request: change it, or name another model.",
         metadata=metadata,
     )
+
+
+def _name_other_routes(routes: Sequence[Route], request: InferenceRequest) -> str:
+    """Returns a sentence with what the endpoints serve, if none of them serves the operation."""
+    served = sorted({f"/{each}" for route in routes for each in route.operations})
+    if not served or f"/{request.operation}" in served:
+        return ""
+    return f" Its endpoints serve {', '.join(served)}."
 
 
 def _name_lacking(routes: Sequence[Route], request: InferenceRequest) -> Iterator[str]:

@@ -104,6 +104,26 @@ def test_a_model_is_asked_only_for_what_it_produces(
             assert len(site.upstream.requests) == before
 
 
+@pytest.mark.parametrize(
+    ("outputs", "served"),
+    [
+        (["rerank"], " Its endpoints serve /rerank."),
+        (["speech", "transcription"], " Its endpoints serve /audio/speech, /audio/transcriptions."),
+        (["video"], ""),
+    ],
+)
+def test_a_refusal_names_the_routes_that_the_model_has(
+    site: Site, outputs: list[str], served: str
+) -> None:
+    produce(site, *outputs)
+    site.publish()
+    answer = site.post({"model": site.model.slug, "input": "one"}, path=ROUTE)
+    assert answer.json()["error"]["message"] == (
+        f"No endpoint of {site.model.slug!r} may serve this request. "
+        f"Reasons: operation_not_supported.{served}"
+    )
+
+
 def test_the_routing_record_is_returned_on_request(site: Site) -> None:
     bad = site.another_provider("bad", name="Bad")
     site.publish("sim-status:500", provider=bad)
