@@ -25,12 +25,13 @@ _COMPLETION: Final = ("completion", "reasoning", "image_output")
 class OperationRow:
     """The properties of one operation that all parts of the gateway use.
 
-    ``api_type`` is its name in reports. ``outputs`` are the output modalities of the catalogue that
-    it can produce. ``streams`` says whether a caller may ask for a stream. ``counts`` are the
-    members of a usage that it may have, and ``proof`` those of which an honest usage has at least
-    one: a deployment that reports none cannot be billed. ``is_probed`` says whether a validation
-    can prove a deployment by it. ``is_bytes`` says that its answers are bytes, not JSON, which are
-    streamed to every caller.
+    ``api_type`` is its name in reports, and ``span_name`` that of the conventions for generative
+    AI, if they have one. ``outputs`` are the output modalities of the catalogue that it can
+    produce. ``streams`` says whether a caller may ask for a stream. ``counts`` are the members of a
+    usage that it may have, and ``proof`` those of which an honest usage has at least one: a
+    deployment that reports none cannot be billed. ``is_probed`` says whether a validation can prove
+    a deployment by it. ``is_bytes`` says that its answers are bytes, not JSON, which are streamed
+    to every caller.
 
     ``is_written`` says that its answers are texts, for which a model may search the web, and whose
     requests may name a preset. ``has_messages`` says that its prompt is a conversation, which may
@@ -41,6 +42,7 @@ class OperationRow:
     outputs: frozenset[str]
     counts: tuple[str, ...]
     proof: tuple[str, ...] = ("prompt",)
+    span_name: str = ""
     streams: bool = False
     is_probed: bool = True
     is_bytes: bool = False
@@ -54,6 +56,7 @@ OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
         api_type="completions",
         outputs=_COMPLETED,
         counts=(*_PROMPT, *_COMPLETION, "images"),
+        span_name="chat",
         streams=True,
         is_written=True,
         has_messages=True,
@@ -62,6 +65,7 @@ OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
         api_type="completions",
         outputs=_COMPLETED,
         counts=(*_PROMPT, *_COMPLETION),
+        span_name="text_completion",
         streams=True,
         # Every server of text completions serves chat, too.
         is_probed=False,
@@ -105,6 +109,11 @@ OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
     ),
 }
 API_TYPES: Final = tuple(dict.fromkeys(row.api_type for row in OPERATIONS.values()))
+
+
+def name_span(operation: Operation) -> str:
+    """Returns the name of an operation in traces; one without a convention has its path."""
+    return OPERATIONS[operation].span_name or operation.value
 
 
 def served_operations(outputs: Collection[str], dialect: Dialect | None) -> frozenset[Operation]:

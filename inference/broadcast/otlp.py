@@ -18,10 +18,10 @@ from django.conf import settings
 
 from accounts.models import BroadcastDestination
 from catalog.dialects.base import Operation
+from catalog.operations import name_span
 from catalog.pricing import NANO
 from inference.models import Generation
 
-_NAMES: Final = {Operation.CHAT: "chat", Operation.TEXT: "text_completion"}
 _TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
 _SPAN_ID: Final = re.compile(r"(?!0{16})[0-9a-f]{16}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -169,7 +169,7 @@ def provider_of(generation: Generation) -> str:
 
 
 def _operation_name(generation: Generation) -> str:
-    return _NAMES.get(Operation(generation.operation), generation.operation)
+    return name_span(Operation(generation.operation))
 
 
 def _span_name(generation: Generation, caller: Mapping[str, Any]) -> str:

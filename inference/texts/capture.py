@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from catalog.capabilities import NativeFormat
-from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
 from inference.requests.parsing import InferenceRequest
 from inference.texts.assembling import MOST_BYTES, Assembler
 from inference.texts.buffers import Loss, TextBuffers
 from inference.texts.contents import Content, Failure
+from inference.texts.rules import INPUTS
 from inference.texts.shortening import decode_cut
 
 Deliver = Callable[[bytes], Awaitable[None]]
@@ -25,13 +25,7 @@ _STEP_BYTES: Final = 32 * 1024
 _VECTORS: Final = "embeddings"
 # Of a whole reply that is longer than this, nothing is read: it has media.
 _LONGEST_REPLY: Final = 8 * MOST_BYTES
-# The fields of each operation that are its input.
-_FIELDS: Final = {
-    Operation.CHAT: ("messages",),
-    Operation.TEXT: ("prompt",),
-    Operation.EMBEDDINGS: ("input",),
-}
-# Those of a request that only its own format can express.
+# The fields that are the input of a request that only its own format can express.
 _NATIVE_FIELDS: Final = {
     NativeFormat.ANTHROPIC: ("system", "messages"),
     NativeFormat.RESPONSES: ("instructions", "input"),
@@ -164,7 +158,7 @@ class Capture:
 
     def _copy_input(self, request: InferenceRequest) -> list[Part]:
         fields: Mapping[str, Any] = request.fields
-        names: Sequence[str] = _FIELDS[request.operation]
+        names: Sequence[str] = INPUTS[request.operation]
         if request.native is not None and request.native.problem is not None:
             # Its chat form is sent to nobody.
             fields, names = request.native.fields, _NATIVE_FIELDS[request.native.format]

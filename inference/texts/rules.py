@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from decimal import Decimal
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -13,8 +14,13 @@ from catalog.dialects.base import Operation
 from inference.requests.parsing import InferenceRequest
 
 _HASHES: Final = 2**64
-# The operations whose input and output are texts that ``GET /generation/content`` has a place for.
-LOGGED: Final = frozenset((Operation.CHAT, Operation.TEXT, Operation.EMBEDDINGS))
+# The fields that are the input of each operation whose input and output are texts that
+# ``GET /generation/content`` has a place for.
+INPUTS: Final[Mapping[Operation, tuple[str, ...]]] = {
+    Operation.CHAT: ("messages",),
+    Operation.TEXT: ("prompt",),
+    Operation.EMBEDDINGS: ("input",),
+}
 
 
 class Obstacle(StrEnum):
@@ -47,7 +53,7 @@ class LoggingRules(NamedTuple):
             return Obstacle.ZERO_DATA_RETENTION
         if request.preferences.data_collection == "deny":
             return Obstacle.DATA_COLLECTION
-        if request.operation not in LOGGED:
+        if request.operation not in INPUTS:
             return Obstacle.OPERATION
         if self.keys is not None and number_of_key(key_id) not in self.keys:
             return Obstacle.API_KEY

@@ -10,13 +10,12 @@ from typing import Final
 from uuid import UUID
 
 from catalog.dialects.base import Operation
+from catalog.operations import name_span
 from config.api.errors import GatewayError
 from config.telemetry.tracing import Attributes, request_span, tracing
 from inference.routing.routes import Candidate
 from inference.settlement.settle import Settlement
 
-# The names of the conventions; other operations have their own.
-_NAMES: Final = {Operation.CHAT: "chat", Operation.TEXT: "text_completion"}
 _NANO: Final = 1e-9
 
 
@@ -26,7 +25,7 @@ def record_attempt(
     """Makes the span of an attempt, which ends when its answer begins, if there is a tracer."""
     if tracing.tracer is None or (parent := request_span.get()) is None:
         return
-    name = _name(operation)
+    name = name_span(operation)
     attributes: Attributes = {
         "gen_ai.operation.name": name,
         "gen_ai.provider.name": candidate.route.facts.provider_slug,
@@ -44,7 +43,7 @@ def describe_outcome(
 ) -> Attributes:
     """Returns the attributes of a request's span, once its generation has ended."""
     found: dict[str, str | int | float | Sequence[str]] = {
-        "gen_ai.operation.name": _name(operation),
+        "gen_ai.operation.name": name_span(operation),
         "gen_ai.provider.name": candidate.route.facts.provider_slug,
         "gen_ai.request.model": candidate.route.model_slug,
         "gen_ai.response.id": outcome.generation_id,
@@ -58,7 +57,3 @@ def describe_outcome(
         found["gen_ai.usage.output_tokens"] = usage.completion
         found["causeway.cost_usd"] = outcome.cost_nano * _NANO
     return found
-
-
-def _name(operation: Operation) -> str:
-    return _NAMES.get(operation, operation.value)
