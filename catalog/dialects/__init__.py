@@ -48,6 +48,8 @@ _CLAUDE_CLOUDS: Final = frozenset(("azure", "bedrock", "vertex"))
 _RESPONSES_DIALECTS: Final = frozenset(("openai", "azure"))
 # The clouds that know a part of Anthropic's format alone.
 _PARTIAL: Final = frozenset(("bedrock", "vertex"))
+# The dialects whose chat knows no tools but the functions of the caller.
+_WITHOUT_TOOLS: Final = frozenset(("anthropic", "bedrock", "gemini"))
 _CLAUDE_DIALECTS: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
 # The package that a dialect needs, which the extra of the dialect's name installs.
 _PACKAGES: Final = {"bedrock": "botocore", "vertex": "google.auth"}
@@ -100,6 +102,12 @@ def native_format(name: str, capabilities: Capabilities) -> NativeFormat | None:
 def lacks_chat(name: str | None, capabilities: Capabilities) -> bool:
     """Returns whether a dialect serves the model in OpenAI's Responses alone."""
     return capabilities.native_format is NativeFormat.RESPONSES and name in _RESPONSES_DIALECTS
+
+
+def has_server_tools(name: str | None, capabilities: Capabilities) -> bool:
+    """Returns whether a request of chat can ask a dialect for tools that the provider runs."""
+    is_claude = name in _CLAUDE_DIALECTS and capabilities.is_anthropic
+    return name not in _WITHOUT_TOOLS and not is_claude
 
 
 def speaks(name: str | None, capabilities: Capabilities, native: NativeBody) -> bool:

@@ -390,12 +390,13 @@ class _Search:
         return selection
 
     def _keep_priced(self, contenders: list[Contender], selection: Selection) -> list[Contender]:
-        """Returns the endpoints that have a rate for the tools that a provider runs.
+        """Returns the endpoints that have a rate for the tools that a provider runs, and run them.
 
         If there is none, those without are returned: the tools are left out on the way to them. An
         endpoint that would have to leave out a tool that the request demands is never returned.
         """
-        tools = self._request.server_tools
+        request = self._request
+        demanded = request.server_tools.demanded
         priced: list[Contender] = []
         others: list[Contender] = []
         for contender in contenders:
@@ -403,16 +404,16 @@ class _Search:
             kept = [
                 each
                 for each in self._candidates[key]
-                if tools.demanded.isdisjoint(each.find_unpriced(tools))
+                if demanded.isdisjoint(each.find_unpriced(request))
             ]
             if not kept:
-                selection.unpriced |= tools.demanded & contender.candidate.find_unpriced(tools)
+                selection.unpriced |= demanded & contender.candidate.find_unpriced(request)
                 selection.excluded.append(
                     ExcludedEndpoint(contender.candidate.route, [Unusable.NO_RATE])
                 )
                 continue
             self._candidates[key] = kept
-            lacks = all(each.find_unpriced(tools) for each in kept)
+            lacks = all(each.find_unpriced(request) for each in kept)
             (others if lacks else priced).append(contender)
         if not priced:
             return others
@@ -422,7 +423,7 @@ class _Search:
         for contender in priced:
             key = contender.candidate.route.endpoint_id
             self._candidates[key] = [
-                each for each in self._candidates[key] if not each.find_unpriced(tools)
+                each for each in self._candidates[key] if not each.find_unpriced(request)
             ]
         return priced
 

@@ -179,6 +179,11 @@ class Route:
         """Whether the provider serves the model in OpenAI's Responses alone."""
         return dialects.lacks_chat(self.dialect, self.capabilities)
 
+    @property
+    def has_server_tools(self) -> bool:
+        """Whether a request of chat can ask the provider to run tools."""
+        return dialects.has_server_tools(self.dialect, self.capabilities)
+
     def speaks(self, native: NativeBody) -> bool:
         """Returns whether the endpoint serves a request in its caller's own format."""
         return dialects.speaks(self.dialect, self.capabilities, native)
@@ -205,16 +210,20 @@ class Candidate:
     options: Mapping[str, msgspec.Raw] | None = None
     first_use: FirstUse | None = None
 
-    def find_unpriced(self, tools: ServerTools) -> frozenset[str]:
-        """Returns the tools that the provider would run without a rate, at the operator's cost.
+    def find_unpriced(self, request: InferenceRequest) -> frozenset[str]:
+        """Returns the tools that the provider is not asked to run.
 
-        An own credential pays the provider itself, so only the fields are left out that the
-        endpoint does not list.
+        Its format has none, or it would run them without a rate at the operator's cost. An own
+        credential pays the provider itself, so of a format with such tools only the fields are left
+        out that the endpoint does not list.
         """
+        tools = request.server_tools
         if tools is NO_TOOLS:
             return frozenset()
         listed = self.route.supported_parameters
         unlisted = tools.unlisted(listed)
+        if not self.route.has_server_tools and self.native_of(request) is None:
+            unlisted |= tools.searches | tools.others
         if self.is_byok:
             return unlisted
         rated = self.route.has_search_rate
@@ -225,8 +234,9 @@ class Candidate:
         if not tools.dearer or self.is_byok:
             return frozenset()
         unlisted = tools.dearer.difference(self.route.supported_parameters or ())
-        # Without a rate there is no search whose settings could be left out.
-        return unlisted if self.route.has_search_rate else unlisted - SEARCH_SETTINGS
+        has_search = self.route.has_search_rate and self.route.has_server_tools
+        # Without a search there are no settings of one that could be left out.
+        return unlisted if has_search else unlisted - SEARCH_SETTINGS
 
     def shortens_caches(self, request: InferenceRequest) -> bool:
         """Returns whether cached prefixes stay for minutes, because an hour has no rate."""
@@ -242,7 +252,7 @@ class Candidate:
     def name_left_out(self, request: InferenceRequest) -> list[str]:
         """Returns what the request offers or prefers, and the provider is not told of."""
         tools = request.server_tools
-        names = self.find_unpriced(tools) | self.find_dearer(tools)
+        names = self.find_unpriced(request) | self.find_dearer(tools)
         if request.has_long_cache and self.shortens_caches(request):
             names |= {LIFETIME}
         native = self.native_of(request)

@@ -101,8 +101,8 @@ def build_call(
     if not candidate.is_byok:
         for name in OPERATOR_FIELDS - (known or frozenset()):
             fields.pop(name, None)
-    tools = request.server_tools
-    if left_out := candidate.find_unpriced(tools) | candidate.find_dearer(tools):
+    dearer = candidate.find_dearer(request.server_tools)
+    if left_out := candidate.find_unpriced(request) | dearer:
         leave_out(fields, left_out)
     if user is not None:
         fields["user"] = user

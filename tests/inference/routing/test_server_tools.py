@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from accounts.policy import Policy
+from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from config.api.errors import InvalidRequest
@@ -78,7 +79,7 @@ def test_the_next_endpoint_that_has_a_rate_is_used() -> None:
 def test_without_any_rate_the_tool_is_left_out() -> None:
     request = parse(tools=[FUNCTION, SEARCH, CODE], tool_choice="auto")
     selection = select(request, served("a", PLAIN))
-    assert selection.candidates[0].find_unpriced(request.server_tools) == {
+    assert selection.candidates[0].find_unpriced(request) == {
         "web_search", "code_interpreter",
     }  # fmt: skip
     assert sent(request, selection) == {"tools": [FUNCTION], "tool_choice": "auto"}
@@ -135,6 +136,38 @@ def test_a_demanded_tool_without_a_rate_is_refused_by_name(
 )
 def test_an_offer_without_a_rate_is_not_refused(fields: dict[str, Any]) -> None:
     assert len(select(parse(**fields), served("a", PLAIN)).candidates) == 1
+
+
+CLAUDE = Capabilities(native_format=NativeFormat.ANTHROPIC)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "capabilities"),
+    [
+        ("anthropic", CLAUDE), ("bedrock", UNDESCRIBED), ("gemini", UNDESCRIBED),
+        ("azure", CLAUDE), ("vertex", CLAUDE),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_format_without_tools_of_the_provider_gets_none(
+    dialect: str, capabilities: Capabilities, is_own: bool
+) -> None:
+    found = served("own" if is_own else "a", PRICED, private=is_own)
+    found = replace(found, dialect=dialect, capabilities=capabilities)
+    request = parse(tools=[FUNCTION, {**SEARCH, "search_context_size": "low"}, CODE])
+    selection = select(request, found)
+    assert sent(request, selection) == {"tools": [FUNCTION]}
+    left_out = selection.candidates[0].name_left_out(request)
+    assert left_out == ["code_interpreter", "web_search"]
+    # One that runs them comes first, and is the only one if they are demanded.
+    other = served("b", PRICED)
+    offer = parse(tools=[FUNCTION, SEARCH])
+    [candidate] = select(offer, found, other).candidates
+    assert candidate.route is other
+    demand = parse(web_search_options={})
+    assert [each.route for each in select(demand, found, other).candidates] == [other]
+    with pytest.raises(InvalidRequest, match="web_search_options"):
+        select(demand, found)
 
 
 def test_an_own_credential_passes_everything() -> None:
