@@ -30,6 +30,8 @@ _LAST_DAY: Final = date(9998, 12, 31)
 _ID: Final = ("id", "generation_id")
 _DAY: Final = ("date", "day", "created_at", "usage_date_utc", "start_time_iso", "start_time")
 _MODEL: Final = ("model", "model_permaslug", "model_version", "line_item")
+# What is billed besides the use of a model has one of these.
+_CHARGE: Final = ("line_item", "description", "cost_type")
 _REQUESTS: Final = (("requests",), ("num_model_requests",))
 _PROMPT: Final = (
     ("prompt_tokens",), ("tokens_prompt",), ("input_tokens",),
@@ -138,7 +140,7 @@ def _read_row(
     return InvoiceLine(
         id=_text(row.get(key)) if key else "",
         day=_read_day(row[day]),
-        model=_read_model(row[model]),
+        model=_read_model(row[model] or _name_charge(row)),
         requests=_add_counts(row, requests),
         prompt=_add_counts(row, prompt),
         completion=_add_counts(row, completion),
@@ -204,8 +206,7 @@ def _read_result(row: Any, start: Any) -> InvoiceLine:
     return InvoiceLine(
         id="",
         day=_read_day(start),
-        # What Anthropic bills besides tokens, such as searches, has a description and no model.
-        model=_read_model(row.get("model") or row.get("line_item") or row.get("description")),
+        model=_read_model(row.get("model") or _name_charge(row)),
         requests=_add_counts(row, ("num_model_requests",)),
         prompt=_sum_known(
             _add_counts(row, ("input_tokens",)),
@@ -279,6 +280,11 @@ def _read_model(value: Any) -> str:
     if not text:
         raise InvalidRow("names no model; group the export by model")
     return text
+
+
+def _name_charge(row: Mapping[str, Any]) -> Any:
+    """Returns the name of a charge without a model, such as Anthropic's for searches."""
+    return next((row[name] for name in _CHARGE if row.get(name)), None)
 
 
 def _text(value: Any) -> str:

@@ -263,6 +263,12 @@ def test_a_charge_without_a_model_is_named_by_its_description(
     expected = {"matched": 1, "missing_here": 1, "total_here": "0.0007", "total_there": "0.0107"}
     assert (report, code) == (report_of(**expected), 1)
     assert [row["row"] for row in rows] == ["2026-11-12 Web Search Usage"]
+    lines = ["date,model,cost_usd,cost_type", "2026-11-12,gpt-4o,0.0007,tokens"]
+    text = "\n".join([*lines, "2026-11-12,,0.01,web_search"])
+    report, code = reconcile(tmp_path, text, "--rows")
+    rows = report.pop("rows")
+    assert (report, code) == (report_of(**expected), 1)
+    assert [row["row"] for row in rows] == ["2026-11-12 web_search"]
 
 
 def test_a_line_ends_at_a_line_feed_alone(
