@@ -19,9 +19,12 @@ _CALLERS: Final = frozenset(("function", "custom"))
 # Fields that make a provider search the web.
 WEB_SEARCH_OPTIONS: Final = "web_search_options"
 SEARCH_FIELDS: Final = frozenset((WEB_SEARCH_OPTIONS, "search_parameters", "enable_search"))
-# Fields that cause costs that no price covers, or that store data in the operator's account. They
-# are sent with own credentials, and to endpoints that list them.
-OPERATOR_FIELDS: Final = frozenset(("service_tier", "store"))
+# Fields that cause costs that no price covers, or that reach into the operator's account: they
+# store answers there, or read the data sources of an Azure resource. They are sent with own
+# credentials, and to endpoints that list them.
+OPERATOR_FIELDS: Final = frozenset(("service_tier", "store", "data_sources", "dataSources"))
+# A file of an account of the provider, which all tenants of the operator share.
+FILE_ID: Final = "file_id"
 # Fields that may set how long a provider keeps a cached prefix. Prices are for its usual lifetime.
 LIFETIME_FIELDS: Final = frozenset(("prompt_cache_options", "prompt_cache_retention"))
 # The members by which a search costs more or less; its price is that of the provider's usual one.
@@ -103,19 +106,24 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def read_server_tools(
-    fields: dict[str, msgspec.Raw], names: frozenset[str], search: WebSearch | None = None
+    fields: dict[str, msgspec.Raw],
+    names: frozenset[str],
+    search: WebSearch | None = None,
+    *,
+    has_file: bool = False,
 ) -> ServerTools:
     """Returns what a request wants a provider to run; ``names`` are the types of its tools.
 
-    ``search`` is what the gateway's own fields ask for: it is added to the fields.
+    ``search`` is what the gateway's own fields ask for: it is added to the fields. ``has_file``
+    says that the prompt names a file of the provider's account.
     """
     if search is not None and is_null(fields.get(WEB_SEARCH_OPTIONS, _NOTHING)):
         fields[WEB_SEARCH_OPTIONS] = search.options
-    if not names and _FIELDS.isdisjoint(fields):
+    if not names and not has_file and _FIELDS.isdisjoint(fields):
         return NO_TOOLS
     searches: set[str] = set()
-    others: set[str] = set()
-    demanded: set[str] = set()
+    others: set[str] = {FILE_ID} if has_file else set()
+    demanded: set[str] = {*others}
     dearer = {name for name in LIFETIME_FIELDS.intersection(fields) if _lengthens(fields[name])}
     most = 0
     tools = (_decode(_decode_tools, fields.get("tools")) or []) if names else []

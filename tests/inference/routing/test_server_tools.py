@@ -170,6 +170,30 @@ def test_a_format_without_tools_of_the_provider_gets_none(
         select(demand, found)
 
 
+@pytest.mark.parametrize(
+    ("part", "is_stored"),
+    [
+        ({"type": "file", "file": {"file_id": "file-1"}}, True),
+        ({"type": "image_file", "image_file": {"file_id": "file-1"}}, True),
+        ({"type": "file", "file": {"file_id": None, "file_data": "data:,"}}, False),
+        ({"type": "file", "file": {"file_id": "", "file_data": "data:,"}}, False),
+        ({"type": "text", "text": '"file_id": "file-1"'}, False),
+    ],
+)
+def test_a_file_of_the_providers_account_needs_an_own_one(
+    part: dict[str, Any], is_stored: bool
+) -> None:
+    schema = {"type": "object", "properties": {"file_id": {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    request = parse(messages=[{"role": "user", "content": [part]}], tools=[tool])
+    assert len(select(request, served("own", PLAIN, private=True)).candidates) == 1
+    if is_stored:
+        with pytest.raises(InvalidRequest, match=r"^file_id: no endpoint"):
+            select(request, served("a", PLAIN))
+    else:
+        assert len(select(request, served("a", PLAIN)).candidates) == 1
+
+
 def test_an_own_credential_passes_everything() -> None:
     request = parse(tools=[SEARCH, CODE], tool_choice={"type": "code_interpreter"})
     selection = select(request, served("own", PLAIN, private=True))
@@ -216,7 +240,15 @@ def test_a_default_model_that_searches_must_be_named() -> None:
         )
 
 
-@pytest.mark.parametrize(("name", "value"), [("service_tier", "flex"), ("store", True)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("service_tier", "flex"),
+        ("store", True),
+        ("data_sources", [{"type": "azure_search", "parameters": {}}]),
+        ("dataSources", [{"type": "AzureCosmosDB"}]),
+    ],
+)
 def test_a_field_at_the_operators_expense_goes_where_it_is_listed(name: str, value: Any) -> None:
     request = parse(**{name: value})
     lists = frozenset((name,))
@@ -227,7 +259,7 @@ def test_a_field_at_the_operators_expense_goes_where_it_is_listed(name: str, val
     assert sent(request, own) == {name: value}
 
 
-@pytest.mark.parametrize("name", ["service_tier", "store"])
+@pytest.mark.parametrize("name", ["service_tier", "store", "data_sources"])
 def test_the_options_of_a_provider_change_no_price(name: str) -> None:
     with pytest.raises(InvalidRequest):
         parse(provider={"options": {"acme": {name: "priority"}}})
