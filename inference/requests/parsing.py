@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.multipart import Part
+from catalog.dialects.shared.raw import ESCAPE, spell
 from catalog.operations import OPERATIONS
 from catalog.pricing import Usage
 from config.api.errors import InvalidRequest
@@ -50,9 +51,9 @@ _DECODERS: Final = {
 NO_PIECES: Final = Usage(0, 0)
 _NULL: Final = msgspec.Raw(b"null")
 # A mark of a cached prefix; the name cannot stand inside of a text, where quotes are escaped.
-_LONG_CACHE: Final = re.compile(rb'"ttl"\s*:\s*"1h"')
+_LONG_CACHE: Final = re.compile(rb'"%b"\s*:\s*"%b"' % (spell("ttl"), spell("1h")))
 # A file that the provider stores; in a schema the name has no text as its value.
-_FILE: Final = re.compile(rb'"file_id"\s*:\s*"[^"]')
+_FILE: Final = re.compile(rb'"%b"\s*:\s*"[^"]' % spell("file_id"))
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _NO_PREFERENCES: Final = ProviderPreferences()
@@ -207,7 +208,7 @@ def parse(
     wishes = take_wishes(operation, fields, models)
     _complete(row, fields)
     prompt = bound_prompt(row, request, fields)
-    has_file = OPERATIONS[operation].has_messages and _names_file(body)
+    has_file = OPERATIONS[operation].has_messages and names_file(body)
     server_tools = read_server_tools(fields, row.tools(request), wishes.search, has_file=has_file)
     is_measured = is_large(body)
     return InferenceRequest(
@@ -276,11 +277,12 @@ def _decode(operation: Operation, body: bytes) -> tuple[Any, dict[str, Any]]:
 
 def has_long_cache(body: bytes) -> bool:
     """Returns whether a mark of the body asks to keep a cached prefix for an hour."""
-    return b'"ttl"' in body and _LONG_CACHE.search(body) is not None
+    return (b'"ttl"' in body or ESCAPE in body) and _LONG_CACHE.search(body) is not None
 
 
-def _names_file(body: bytes) -> bool:
-    return b'"file_id"' in body and _FILE.search(body) is not None
+def names_file(body: bytes) -> bool:
+    """Returns whether a body names a file that the provider stores."""
+    return (b'"file_id"' in body or ESCAPE in body) and _FILE.search(body) is not None
 
 
 def _complete(row: RequestRow[Any], fields: dict[str, Any]) -> None:

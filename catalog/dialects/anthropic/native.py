@@ -36,6 +36,7 @@ from catalog.dialects.base import (
     parse_error,
 )
 from catalog.dialects.shared import replies
+from catalog.dialects.shared.raw import ESCAPE
 from catalog.dialects.shared.sse import EventDecoder
 from config.credentials import Secret
 from config.egress import OutboundRequest
@@ -143,7 +144,8 @@ def _unmark(body: dict[str, Any], member: str) -> dict[str, Any]:
     changed = {
         name: _without_member(msgspec.json.decode(raw), member)
         for name in _CACHED_FIELDS
-        if isinstance(raw := body.get(name), msgspec.Raw) and written in bytes(raw)
+        if isinstance(raw := body.get(name), msgspec.Raw)
+        and (written in bytes(raw) or ESCAPE in bytes(raw))
     }
     return {**body, **changed} if changed else body
 

@@ -49,11 +49,13 @@ def drop_lifetimes(fields: dict[str, Any]) -> dict[str, Any]:
         items = _decode_list(found[name]) if name in found else None
         if items is None:
             continue
-        _shorten(items)
+        has_changed = _shorten(items)
         for item in items if name == "messages" else ():
             if (parts := _decode_list(item.get("content"))) is not None and _shorten(parts):
                 item["content"] = parts
-        found[name] = items
+                has_changed = True
+        if has_changed:
+            found[name] = items
     return found
 
 

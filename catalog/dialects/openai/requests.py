@@ -24,7 +24,6 @@ _EXTENSIONS: Final = (
     ("reasoning", "reasoning_details", b'"reasoning"'),
     ("reasoning_details", "reasoning_details", b'"reasoning_details"'),
 )
-_LIFETIME: Final = b'"ttl"'
 _MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
 # The efforts that every model accepts, with about the number of thinking tokens of each.
 _BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
@@ -66,10 +65,9 @@ def build_request(
     if call.stream:
         fields["stream"] = True
         fields["stream_options"] = _add_include_usage(fields.get("stream_options"))
-    body = _write_body(fields)
-    if not call.keeps_lifetimes and _LIFETIME in body:
+    if not call.keeps_lifetimes:
         fields = drop_lifetimes(fields)
-        body = _write_body(fields)
+    body = _write_body(fields)
     unsupported = {
         member
         for member, parameter, mark in _EXTENSIONS

@@ -21,12 +21,21 @@ _PIECE_BYTES: Final = 128 * 1024
 _WHOLE: Final = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?:[dD][89abAB]..\\u[dD][c-fC-F]..|[^dD]...|[dD][0-7]..))*+", re.DOTALL
 )
+# The beginning of an escape of an ASCII character.
+ESCAPE: Final = b"\\u00"
 # The values that count as nothing where a server sends two members for the same text.
 _EMPTY: Final = frozenset((b"", b"null", b'""', b"[]", b"{}", b"false", b"0"))
 _NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 _decode_text = msgspec.json.Decoder(str).decode
+
+
+def spell(text: str) -> bytes:
+    """Returns the pattern of a text in JSON, where any of its characters may be an escape."""
+    return b"".join(
+        rb"(?:%b|\\u00(?i:%02x))" % (re.escape(char).encode(), ord(char)) for char in text
+    )
 
 
 def is_empty(raw: msgspec.Raw) -> bool:

@@ -93,7 +93,6 @@ _TOOLS_TOKENS: Final = 1_024
 # The beginning of a signature that holds the reasoning of another provider.
 _MARK: Final = b'"' + MARK.encode()
 _EMPTY: Final = frozenset((b"null", b"false", b"[]", b"{}", b'""'))
-_FILE: Final = re.compile(rb'"file_id"\s*:\s*"')
 _TEXT_SOURCE: Final = re.compile(rb'"type"\s*:\s*"(?:text|content)"')
 _HEADER: Final = re.compile(r"[\x20-\x7e]*")
 _Blocks = Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(max_length=MAX_PARTS)]
@@ -320,7 +319,7 @@ def _read_extras(
         value = msgspec.json.decode(fields[name]) if name in fields else None
         if value is not None and not (isinstance(value, str) and value in usual):
             others.add(name)
-    if _FILE.search(body):
+    if parsing.names_file(body):
         # Files belong to an account of the provider, which all tenants of the operator share.
         others.add("file_id")
     if not searches and not others:

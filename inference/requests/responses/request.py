@@ -7,7 +7,6 @@ the interface knows nothing is dropped there, and passes to a provider that spea
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -165,7 +164,6 @@ _OWN: Final = GATEWAY_FIELDS | {
 _CHAT_ONLY: Final = ("image_config", "modalities")
 # What the gateway replaces on the way, and the answer repeats as the caller sent it.
 _TOLD: Final = ("user", "safety_identifier", "prompt_cache_key")
-_FILE: Final = re.compile(rb'"file_id"\s*:\s*"')
 _MARK: Final = b'"' + MARK.encode()
 _TOOLS: Final = b'"tools"'
 _LOGPROBS: Final = "message.output_text.logprobs"
@@ -389,7 +387,7 @@ def parse_response(
         preset is not None
         or request.preferences.options
         or request.server_tools.searches
-        or _FILE.search(body)
+        or parsing.names_file(body)
         or any(not is_unset(members.get(name, _Any())) for name in _CHAT_ONLY)
     ):
         return request, translated

@@ -291,6 +291,20 @@ def test_a_lifetime_of_an_hour_needs_a_rate_of_its_own(site: Site, maker: Upstre
     assert maker.seen()[0][2]["system"][1]["cache_control"] == {"type": "ephemeral"}
 
 
+def test_an_escaped_lifetime_does_not_pass_either(site: Site, maker: Upstream) -> None:
+    rates = {name: rate for name, rate in RATES.items() if name != "input_cache_write_1h"}
+    publish(site, maker, read_pricing(rates))
+    body = json.dumps(AGENT).replace('"ttl"', r'"\u0074tl"')
+    answer = requests.post(
+        f"{site.server}/api/v1/messages",
+        data=body,
+        headers={"x-api-key": site.tenant.api_key, "Content-Type": "application/json"},
+        timeout=60,
+    )
+    assert answer.headers["X-Left-Out"] == "cache_control.ttl"
+    assert maker.seen()[0][2]["system"][1]["cache_control"] == {"type": "ephemeral"}
+
+
 def test_a_lifetime_of_an_hour_passes_with_a_rate(site: Site, maker: Upstream) -> None:
     publish(site, maker)
     answer = send(site, AGENT)

@@ -10,12 +10,14 @@ import pytest
 
 from accounts.policy import Policy
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
+from catalog.dialects import openai
 from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from config.api.errors import InvalidRequest
 from inference.admission.estimate import worst_case_nano
 from inference.exchange.upstream.calls import build_call
 from inference.requests import parsing
+from inference.requests.messages import native
 from inference.routing.candidates import RoutingContext, Selection, require_candidates
 from inference.routing.routes import (
     CatalogSnapshot,
@@ -192,6 +194,43 @@ def test_a_file_of_the_providers_account_needs_an_own_one(
             select(request, served("a", PLAIN))
     else:
         assert len(select(request, served("a", PLAIN)).candidates) == 1
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_long"),
+    [
+        ('"ttl": "1h"', True),
+        (r'"\u0074tl" : "1\u0068"', True),
+        (r'"t\u0074\u006C":"\u0031h"', True),
+        ('"ttl": "5m"', False),
+        (r'"\u0074tl": "5m"', False),
+    ],
+)
+def test_an_escaped_lifetime_needs_a_rate_too(mark: str, is_long: bool) -> None:
+    message = (
+        f'{{"role": "user", "content": "x", "cache_control": {{"type": "ephemeral", {mark}}}}}'
+    )
+    body = f'{{"model": "a/b", "messages": [{message}]}}'.encode()
+    request = parsing.parse(Operation.CHAT, body)
+    assert request.has_long_cache is is_long
+    [candidate] = select(request, served("a", PLAIN)).candidates
+    made = openai.build(build_call(candidate, request, None, None)).body or b""
+    [sent_message] = json.loads(made)["messages"]
+    lifetime = {} if is_long else {"ttl": "5m"}
+    assert sent_message["cache_control"] == {"type": "ephemeral", **lifetime}
+    # Native Messages are judged and changed by the same bytes.
+    text = f'{{"model": "a/b", "max_tokens": 1, "messages": [{message}]}}'.encode()
+    assert native.parse_message(text).has_long_cache is is_long
+
+
+def test_an_escaped_file_is_a_file_too() -> None:
+    for name in ("file_id", r"\u0066ile_id", r"file\u005Fi\u0064"):
+        part = f'{{"type": "file", "file": {{"{name}": "f"}}}}'
+        message = f'{{"role": "user", "content": [{part}]}}'
+        request = parsing.parse(
+            Operation.CHAT, f'{{"model": "a/b", "messages": [{message}]}}'.encode()
+        )
+        assert request.server_tools.demanded == {"file_id"}
 
 
 def test_an_own_credential_passes_everything() -> None:
