@@ -20,6 +20,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFail
 
 from catalog.dialects.base import Operation
 from catalog.pricing import UnknownRule, Usage, cost_nano
+from catalog.pricing.usage import UNITS
 from config import sql
 from config.clocks.clock import clock
 from config.server.batching.waits import Blocked, waits
@@ -218,8 +219,8 @@ def _store(
 def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement | None:
     """Returns the settlement of an abandoned generation, by the estimates of its journal.
 
-    ``is_free`` is for a generation whose cost the ledger rejects. Returns ``None`` for a price of a
-    later release, which ends the generation itself.
+    ``is_free`` is for a generation whose cost the ledger rejects. Returns ``None`` for a price or
+    units of a later release, which ends the generation itself.
     """
     generation = journal.generation
     if is_free:
@@ -227,9 +228,13 @@ def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement | None:
     usage, cost, upstream_cost = None, 0, 0
     if journal.completion_tokens:
         estimate = ROWS[Operation(generation.operation)].estimate
-        known = Usage(0, 0, **(journal.units or {}))
+        units = journal.units or {}
+        if unknown := units.keys() - set(UNITS):
+            names = ", ".join(sorted(unknown))
+            logger.error("the units of the generation %s are unknown: %s", generation.pk, names)
+            return None
         usage = replace(
-            estimate(journal.prompt_tokens, journal.completion_tokens, known),
+            estimate(journal.prompt_tokens, journal.completion_tokens, Usage(0, 0, **units)),
             images=journal.images,
         )
         try:

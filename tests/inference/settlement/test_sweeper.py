@@ -254,3 +254,15 @@ def test_a_price_of_a_later_release_keeps_no_other_generation_from_ending(
     assert ended() == ["gen-1"]
     later.refresh_from_db()
     assert later.status == "pending"
+
+
+def test_units_of_a_later_release_keep_no_other_generation_from_ending(
+    tenants: list[Tenant],
+) -> None:
+    later = abandon(tenants[0], 0)
+    Journal.objects.filter(pk=later.pk).update(units={"pages": 3}, completion_tokens=1)
+    abandon(tenants[1], 1)
+    assert sweep() == 1
+    assert ended() == ["gen-1"]
+    later.refresh_from_db()
+    assert later.status == "pending"
