@@ -32,7 +32,13 @@ _READS: Final = Counter(
 )
 # What was written, though it may not be on the primary's disk yet.
 _FIND_POSITION: Final = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
+# Behind one address there may be several standbys, and the one that was checked is another one.
+_ASK_SERVER: Final = "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn() - '0/0'::pg_lsn"
 _UNREACHED: Final = 2**63
+
+
+class _Unfit(Exception):
+    """The server at the other end must not be read; the message is the reason, as a word."""
 
 
 def has_replica() -> bool:
@@ -71,8 +77,10 @@ def answer(function: Callable[[], Result], *, after: int = 0) -> Result:
     reason = watch.find_problem(after)
     if reason is None:
         try:
-            with _reading_replica():
+            with _reading_replica(after):
                 found = function()
+        except _Unfit as exc:
+            reason = str(exc)
         except Error as exc:
             reason = "error"
             logger.warning("a read is repeated on the primary: %s", _first_line(exc))
@@ -96,11 +104,12 @@ def read(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
 
 @contextmanager
-def _reading_replica() -> Iterator[None]:
+def _reading_replica(after: int) -> Iterator[None]:
     primary, replica = connections[DEFAULT_DB_ALIAS], connections[ALIAS]
     try:
         replica.ensure_connection()
         with watch.ending_with_replica(replica.connection):
+            _require_fresh(replica, after)
             connections[DEFAULT_DB_ALIAS] = replica
             try:
                 yield
@@ -108,6 +117,19 @@ def _reading_replica() -> Iterator[None]:
                 connections[DEFAULT_DB_ALIAS] = primary
     finally:
         replica.close()
+
+
+def _require_fresh(replica: Any, after: int) -> None:
+    """Raises :class:`_Unfit` if this connection's server is behind the one that was checked."""
+    with replica.cursor() as cursor:
+        cursor.execute(_ASK_SERVER)
+        is_standby, replayed = cursor.fetchone()
+    if not is_standby:
+        raise _Unfit("promoted")
+    if (replayed or 0) < after:
+        raise _Unfit("own_write")
+    if (replayed or 0) < watch.find_position():
+        raise _Unfit("lag")
 
 
 def _is_lost(exc: BaseException) -> bool:

@@ -96,6 +96,14 @@ class Watch:
             return "lag"
         return None if found.position >= after else "own_write"
 
+    def find_position(self) -> int:
+        """Returns what the replica had replayed when it was asked last.
+
+        Whatever server has replayed as much is as fresh as the one that was asked.
+        """
+        with self._changed:
+            return self._finding.position
+
     def wait_for_check(self) -> None:
         """Waits until the first check has ended, a few seconds at most."""
         with self._changed:

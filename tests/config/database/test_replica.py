@@ -18,7 +18,7 @@ from django.test import Client
 from accounts.models import Organization
 from inference.models import Generation
 from tests.support import factories, processes
-from tests.support.database.replica import Replica, run_replica
+from tests.support.database.replica import Replica, run_balancer, run_replica
 from tests.support.inference.site import Site
 from tests.support.processes import Served, manage, serve
 
@@ -281,9 +281,32 @@ def test_a_promoted_replica_is_not_read(site: Site) -> None:
             await_replica(site)
             replica.ask("SELECT pg_promote()")
             await_reason(site, "promoted")
-            assert "was it promoted?" in served.log
+            # The reader may find out before the next check does.
+            site.eventually(lambda: "was it promoted?" in served.log)
             factories.make_generation(site.tenant)
             assert count_generations(site) == 1
+
+
+def test_each_of_several_standbys_is_judged_by_itself(site: Site, replica: Replica) -> None:
+    """A proxy leads the check to one of them, and the readers to the other one."""
+    with run_replica() as slow, run_balancer(replica, slow) as both:
+        url = both.url(processes.environment()["DATABASE_URL"])
+        with serve(DATABASE_REPLICA_URL=url, REPLICA_MAX_LAG="1") as served:
+            site.server = served.address
+            factories.make_generation(site.tenant)
+            await_replica(site)
+            slow.pause()
+            factories.make_generation(site.tenant)
+            await_reason(site, "lag")
+            site.eventually(lambda: count_generations(site) == 2)
+            before = reads(site)
+            for _ in range(10):
+                assert count_generations(site) == 2
+            assert reads(site)["primary lag"] == before["primary lag"] + 10
+            slow.resume()
+            await_replica(site)
+            slow.ask("SELECT pg_promote()")
+            await_reason(site, "promoted")
 
 
 def test_a_replica_of_another_database_is_not_read(site: Site, replica: Replica) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
+import socket
+import socketserver
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -139,6 +143,41 @@ def run_replica() -> Iterator[Replica]:
             replica.kill()
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def run_balancer(*replicas: Replica) -> Iterator[Replica]:
+    """Yields an address that leads one connection after another to the replicas in turn."""
+    turns = itertools.cycle(replicas)
+    name = f".s.PGSQL.{_PORT}"
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.socket(socket.AF_UNIX) as server:
+                server.connect(str(next(turns).home / name))
+                back = threading.Thread(target=_pass_on, args=(server, self.request), daemon=True)
+                back.start()
+                _pass_on(self.request, server)
+                back.join()
+
+    with tempfile.TemporaryDirectory(prefix="causeway-balancer-") as directory:
+        home = Path(directory)
+        with socketserver.ThreadingUnixStreamServer(str(home / name), Handler) as balancer:
+            balancer.daemon_threads = True
+            threading.Thread(target=balancer.serve_forever, daemon=True).start()
+            try:
+                yield replace(replicas[0], home=home)
+            finally:
+                balancer.shutdown()
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while block := source.recv(65536):
+            target.sendall(block)
+    for end in (source, target):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def _identity(uid: int) -> dict[str, Any]:
