@@ -42,7 +42,11 @@ _STATES: Final = {
 }
 # A connection that was refused has no code, only words.
 _WORDS: Final = (
-    (re.compile("too many (clients|connections)|connection slots|connection limit"), "connections"),
+    # The last one is PgBouncer's.
+    (
+        re.compile("too many (clients|connections)|connection slots|connection limit|no more conn"),
+        "connections",
+    ),
     (
         re.compile("the database system is|terminating connection|shutting down|(closed|lost)"),
         "stopped",
@@ -56,7 +60,8 @@ _REMEDIES: Final = {
     "read_only": "It is a standby or a demoted primary: find the primary.",
     "disk_full": "Its disk is full: make room.",
     "out_of_memory": "It has no memory left.",
-    "connections": "All its connections are taken: look who has them in pg_stat_activity.",
+    "connections": "All its connections are taken: look who has them in pg_stat_activity, or, "
+    "where the words name max_client_conn, raise that of the pooler.",
     "timeout": "Statements run into their time limit: look for slow ones in pg_stat_activity.",
     "lock": "Another transaction holds a lock: find it in pg_stat_activity.",
     "stopped": "It stops, starts or recovers: read its log.",

@@ -27,6 +27,7 @@ from catalog.operations import Operation
 from config.database.direct import DirectConnection, PoolerFound
 from config.database.driver import Rejected
 from config.database.functions import PREFIX
+from config.database.outages import find_reason
 from config.database.pooled import NoPooler, PooledConnection
 from config.sql import Statement
 from inference.models import Generation
@@ -246,6 +247,21 @@ def test_a_pooler_is_told_from_postgresql(db: None, more: str) -> None:
 
     with run_pooler(os.environ["DATABASE_URL"], more) as pooler:
         asyncio.run(test(pooler.url(direct)))
+
+
+def test_a_full_pooler_is_named_by_both_drivers(db: None) -> None:
+    async def refuse(url: str) -> None:
+        for opened in (DirectConnection, PooledConnection):
+            with pytest.raises(OSError, match="max_client_conn") as refused:
+                await opened.open(given_of(url))
+            assert find_reason(refused.value) == "connections"
+
+    # Otherwise it refuses the options of the first driver before it counts the clients.
+    more = ("max_client_conn = 1", "ignore_startup_parameters = options")
+    with run_pooler(os.environ["DATABASE_URL"], *more) as pooler:
+        url = pooler.url(processes.environment()["DATABASE_URL"])
+        with psycopg.connect(url):
+            asyncio.run(refuse(url))
 
 
 def test_both_drivers_return_the_same(pooled_url: str) -> None:
