@@ -8,12 +8,13 @@ from typing import Any
 
 import psycopg
 from django.conf import settings
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.recorder import MigrationRecorder
 
 from config.audit import context as audit
 from config.bulk.files import refuse
 from config.cells import HOME
+from config.database.aliases import DIRECT
 from config.peppers import list_peppers
 from config.secrets import current_key_id
 
@@ -36,19 +37,48 @@ def open_cell(name: str, command: str) -> psycopg.Connection[Any]:
 
     The audit log attributes what is written to the command.
     """
-    url = settings.CELL_DATABASE_URLS.get(name)
-    if url is None:
-        refuse(f"CELL_DATABASE_URLS has no URL for the cell {name}.")
-    return _prepare(_connect(url, name), command)
+    opened = _connect(_find_url(name), name)
+    if _is_pooled(opened):
+        opened.close()
+        refuse(
+            f"The URL of the cell {name} in CELL_DATABASE_URLS leads to a pooler, which shares its "
+            f"sessions: {command} needs PostgreSQL itself there."
+        )
+    return _prepare(opened, command)
 
 
 def open_here(command: str) -> psycopg.Connection[Any]:
-    """Opens a second connection to this installation's own database."""
-    parameters = connection.get_connection_params()
+    """Opens a second connection to this installation's own database, past a pooler."""
+    alias = DIRECT if DIRECT in connections.settings else DEFAULT_DB_ALIAS
+    parameters = connections[alias].get_connection_params()
     for name in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(name, None)
     opened: psycopg.Connection[Any] = psycopg.connect(**parameters)
+    if _is_pooled(opened):
+        opened.close()
+        refuse(
+            f"The database is reached through a pooler, which shares its sessions: {command} needs "
+            "PostgreSQL itself. Set DATABASE_DIRECT_URL for it."
+        )
     return _prepare(opened, command)
+
+
+def _is_pooled(opened: psycopg.Connection[Any]) -> bool:
+    """Returns whether another process answers than the one that was connected to.
+
+    Nothing was set yet: the names of the audit log and a move's lock would stay in a session that
+    others get next.
+    """
+    with opened.transaction():
+        row = opened.execute("SELECT pg_backend_pid()").fetchone()
+    return row != (opened.info.backend_pid,)
+
+
+def _find_url(name: str) -> str:
+    url: str | None = settings.CELL_DATABASE_URLS.get(name)
+    if url is None:
+        refuse(f"CELL_DATABASE_URLS has no URL for the cell {name}.")
+    return url
 
 
 def _connect(url: str, name: str) -> psycopg.Connection[Any]:

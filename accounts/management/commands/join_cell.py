@@ -41,7 +41,8 @@ class Command(JSONCommand):
         parser.add_argument(
             "--home-url",
             metavar="URL",
-            help="how the cell's PostgreSQL reaches this one (default: DATABASE_URL)",
+            help="how the cell's PostgreSQL reaches this one (default: DATABASE_DIRECT_URL, else "
+            "DATABASE_URL)",
         )
         parser.add_argument(
             "--cell-url",

@@ -12,6 +12,7 @@ import pytest
 
 from config.local.bootstrap import PROJECT
 from tests.support.cells.clusters import CellUnderTest, run_two_cells, wait_until
+from tests.support.database.pooler import needs_pgbouncer, run_pooler
 
 pytestmark = pytest.mark.slow
 
@@ -189,6 +190,29 @@ def test_join_refuses(
 ) -> None:
     done = cells[0].run("join_cell", *arguments)
     assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+
+
+@needs_pgbouncer
+def test_a_pooler_gets_no_session_of_ours(cells: tuple[CellUnderTest, CellUnderTest]) -> None:
+    """What a command sets in a session would name it as the actor of other processes' changes."""
+    home, north = cells
+    made = home.manage("create_organization", "Pooled")["organization_id"]
+    join, move = ("join_cell", "north"), ("move_organization", made, "--to", "north")
+    with run_pooler(home.url) as before_home, run_pooler(north.url) as before_north:
+        behind = dataclasses.replace(home, url=before_home.url(home.url))
+        to_pooler = dataclasses.replace(home, others={"north": before_north.url(north.url)})
+        for arguments in (join, move):
+            refused = behind.run(*arguments)
+            assert (refused.returncode, "DATABASE_DIRECT_URL" in refused.stderr) == (1, True)
+            refused = to_pooler.run(*arguments)
+            assert (refused.returncode, "leads to a pooler" in refused.stderr) == (1, True)
+        for url in (behind.url, to_pooler.others["north"]):
+            with psycopg.connect(url, autocommit=True) as session:
+                [actor] = session.execute("SELECT current_setting('causeway.actor', true)")
+                assert actor[0] in (None, "")
+        past = dataclasses.replace(behind, settings={"DATABASE_DIRECT_URL": home.url})
+        assert past.manage(*join) == {"cell": "north", "shard": "01"}
+        assert past.manage(*move)["residence"] == "left"
 
 
 def test_each_side_hears_that_the_other_lives(cells: tuple[CellUnderTest, CellUnderTest]) -> None:
