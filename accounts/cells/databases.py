@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 from django.conf import settings
+from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.recorder import MigrationRecorder
 
@@ -45,6 +46,16 @@ def open_cell(name: str, command: str) -> psycopg.Connection[Any]:
             f"sessions: {command} needs PostgreSQL itself there."
         )
     return _prepare(opened, command)
+
+
+def is_away(name: str) -> bool:
+    """Returns whether the database of a cell takes no connection now."""
+    url = _find_url(name)
+    try:
+        _connect(url, name).close()
+    except CommandError:
+        return True
+    return False
 
 
 def open_here(command: str) -> psycopg.Connection[Any]:

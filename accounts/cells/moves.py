@@ -141,11 +141,19 @@ def admit(cells: Cells, organization_id: UUID) -> None:
 
 
 def give_up(cells: Cells, organization_id: UUID) -> None:
-    """LEAVING → HERE. Deletes what was copied first, so that only one cell can ever serve it."""
+    """LEAVING → HERE. Deletes what was copied first."""
     with cells.there.transaction():
         switch_triggers_off(cells.there)
         delete_arrived(cells.there, organization_id)
-    _set(cells.here, organization_id, Residence.LEAVING, Residence.HERE, "")
+    stay(cells.here, organization_id)
+
+
+def stay(here: psycopg.Connection[Any], organization_id: UUID) -> None:
+    """LEAVING → HERE. A copy in the other cell stays ARRIVING, which is never served.
+
+    Nobody admits it there: for that the organization must have LEFT here, which it cannot any more.
+    """
+    _set(here, organization_id, Residence.LEAVING, Residence.HERE, "")
 
 
 def purge(cells: Cells, organization_id: UUID) -> None:

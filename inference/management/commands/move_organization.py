@@ -12,6 +12,7 @@ from psycopg import sql
 
 from accounts.cells import moves
 from accounts.cells.databases import (
+    is_away,
     open_cell,
     open_here,
     read_identity,
@@ -71,6 +72,10 @@ class Command(JSONCommand):
         name = options["to"]
         if name == settings.CELL:
             refuse(f"{name} is this cell.")
+        if options["give_up"] and is_away(name):
+            with refuse_in_words(), open_here(self.name) as here:
+                self._stay(here, organization, options)
+            return
         with refuse_in_words(), open_here(self.name) as here, open_cell(name, self.name) as there:
             if read_identity(there) != name:
                 refuse(f"The database of {name} in CELL_DATABASE_URLS is {read_identity(there)}.")
@@ -81,7 +86,7 @@ class Command(JSONCommand):
 
     def _do(self, cells: Cells, organization: Organization, options: dict[str, Any]) -> None:
         state, other = moves.read_residence(cells.here, organization.pk) or ("", "")
-        there = (moves.read_residence(cells.there, organization.pk) or ("", ""))[0]
+        there, origin = moves.read_residence(cells.there, organization.pk) or ("", "")
         if state in (Residence.LEAVING, Residence.LEFT) and other != cells.name_there:
             refuse(f"The organization is {state} for the cell {other}.")
         if state == Residence.ARRIVING:
@@ -97,7 +102,11 @@ class Command(JSONCommand):
             report |= {"residence": state, "rows": rows, "obstacles": obstacles, "dry_run": True}
             self.report(report, as_json=options["json"])
         elif options["give_up"]:
-            if state != Residence.LEAVING:
+            # It was given up while the other cell was away.
+            is_copied = (state, there, origin) == (
+                Residence.HERE, Residence.ARRIVING, cells.name_here
+            )  # fmt: skip
+            if state != Residence.LEAVING and not is_copied:
                 refuse(f"The organization is {state}; only one that is leaving can stay.")
             moves.give_up(cells, organization.pk)
             self.report({**report, "residence": "here"}, as_json=options["json"])
@@ -121,6 +130,22 @@ class Command(JSONCommand):
             self.report({**report, "residence": "purged"}, as_json=options["json"])
         else:
             self._move(cells, organization, state, there, options)
+
+    def _stay(
+        self, here: psycopg.Connection[Any], organization: Organization, options: dict[str, Any]
+    ) -> None:
+        """Ends a move while the other cell is away, which may have a copy of the rows."""
+        with moves.hold_move(here, organization.pk):
+            found = moves.read_residence(here, organization.pk)
+            if found != (Residence.LEAVING, options["to"]):
+                refuse(f"The organization is not leaving for {options['to']}. Nothing was changed.")
+            moves.stay(here, organization.pk)
+        report = {"organization_id": str(organization.pk), "cell": options["to"]}
+        self.report({**report, "residence": "here"}, as_json=options["json"])
+        self.note(
+            f"The cell {options['to']} cannot be reached. If it has a copy, --give-up deletes that "
+            "once it is back; until then it reports an unfinished move, and serves nobody from it."
+        )
 
     def _move(
         self,

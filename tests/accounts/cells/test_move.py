@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -417,6 +418,46 @@ def test_a_move_is_given_up(world: World) -> None:
     gone = "SELECT count(*) FROM accounts_organization WHERE id = %s"
     assert world.north.query(gone, organization) == [(0,)]
     assert world.north.query(BALANCE, organization) == []
+
+
+def test_a_move_is_given_up_while_the_other_cell_is_away(world: World) -> None:
+    made = world.home.manage("create_organization", "Stranded")
+    organization = made["organization_id"]
+    world.home.manage("grant_credits", organization, "7")
+    with psycopg.connect(world.home.url) as blocker:
+        blocker.execute(
+            "SELECT FROM accounts_organization WHERE id = %s FOR KEY SHARE", [organization]
+        )
+        command = world.home.start("move_organization", organization, "--to", "north")
+        wait_until(
+            lambda: (
+                residences(world, organization) == ("leaving", "arriving")
+                and is_blocked(world.home.url)
+            )
+        )
+        command.kill()
+        command.wait(30)
+        # PostgreSQL must notice that before the lock is free, or it would do the last statement.
+        world.home.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        )
+    nowhere = f"postgres://causeway@127.0.0.1:{free_port()}/causeway"
+    alone = dataclasses.replace(world.home, others={"north": nowhere})
+    arguments = "move_organization", organization, "--to", "north", "--give-up"
+    assert alone.manage(*arguments)["residence"] == "here"
+    refused = alone.run(*arguments)
+    assert (refused.returncode, "is not leaving for north" in refused.stderr) == (1, True)
+    assert residences(world, organization) == ("here", "arriving")
+    assert chat(world, Authorization=f"Bearer {made['api_key']}").status_code == 200
+    # Wherever the proxy sends a request, the copy serves nobody.
+    world.proxy.add_line(made["api_key"].split("-")[2], "north")
+    elsewhere = chat(world, Authorization=f"Bearer {made['api_key']}")
+    assert (elsewhere.status_code, "organization_moving" in elsewhere.text) == (503, True)
+
+    assert world.home.manage(*arguments)["residence"] == "here"
+    assert residences(world, organization) == ("here", None)
+    for cell in (world.home, world.north):
+        assert cell.manage("verify_ledger") == {"differences": []}
 
 
 def test_it_is_purged_and_comes_back(world: World) -> None:
