@@ -1,4 +1,4 @@
-"""Metrics of the replication between cells, read from the database."""
+"""Metrics of the replication between cells and of moves, read from the database."""
 
 from __future__ import annotations
 
@@ -18,10 +18,16 @@ FROM pg_replication_slots
 WHERE database = current_database() AND starts_with(slot_name, 'causeway_')
     AND restart_lsn IS NOT NULL AND NOT pg_is_in_recovery()
 """
+# The first step of a move writes the time, and no later change is possible before the last one. The
+# words stand here, not as parameters, because the index has them.
+_OLDEST_MOVE: Final = """
+SELECT coalesce(extract(epoch FROM now() - min(updated_at)), 0)
+FROM accounts_organization WHERE residence IN ('leaving', 'arriving')
+"""
 
 
 class CellCollector(Collector):
-    """Collects how long ago each other cell was heard of, and the WAL that is kept for them.
+    """Collects how long ago each other cell was heard of, the WAL that is kept for them, and moves.
 
     Collects nothing while the database is unreachable, so that other metrics are still served.
     """
@@ -37,6 +43,10 @@ class CellCollector(Collector):
             "The WAL that this database keeps for a slot of another cell.",
             labels=("slot",),
         )
+        move = GaugeMetricFamily(
+            "causeway_oldest_move_seconds",
+            "For how long the oldest unfinished move to another cell has run; 0 for none.",
+        )
         try:
             with connection.cursor() as cursor:
                 beats = list(read_beats())
@@ -48,6 +58,9 @@ class CellCollector(Collector):
                 cursor.execute(_KEPT)
                 for slot, size in cursor.fetchall():
                     kept.add_metric((slot,), float(size))
+                cursor.execute(_OLDEST_MOVE)
+                # The clock of the cell that it comes from may be ahead.
+                move.add_metric((), max(0.0, float(cursor.fetchone()[0])))
         except DatabaseError:
             return
-        yield from (silent, kept)
+        yield from (silent, kept, move)

@@ -164,7 +164,15 @@ class Organization(BaseModel):
                 name="organization_suspended_with_reason",
             ),
         ]
-        indexes = [index_beginnings("name", "organization_by_name")]
+        indexes = [
+            index_beginnings("name", "organization_by_name"),
+            # A metric asks for these at each scrape; there is hardly ever one.
+            models.Index(
+                fields=("residence",),
+                condition=Q(residence__in=(Residence.LEAVING, Residence.ARRIVING)),
+                name="organization_on_its_way",
+            ),
+        ]
         triggers = [
             Trigger(
                 name="settings_changed",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 
+from accounts.cells import metrics
 from accounts.models import (
     ApiKey,
     Member,
@@ -20,6 +22,7 @@ from accounts.models import (
 from billing import ledger
 from config.api.errors import Unavailable
 from config.api.handler import from_framework
+from config.partitions.tables import read_now
 from endpoints.models import Attestation, PrivateEndpoint, Validation
 from endusers.models import EndUser
 from tests.support import factories
@@ -128,3 +131,33 @@ def test_an_older_organization_gets_its_code_with_its_next_key(tenant: Tenant) -
     _, second = ApiKey.objects.create_key(workspace=tenant.workspace, name="second")
     code = Organization.objects.get().code
     assert {key.reveal().split("-")[2] for key in (first, second)} == {code}
+
+
+def read_oldest_move() -> float:
+    """Returns for how long the oldest move has been under way, as the metrics show it."""
+    [value] = (
+        sample.value
+        for family in metrics.CellCollector().collect()
+        for sample in family.samples
+        if sample.name == "causeway_oldest_move_seconds"
+    )
+    return value
+
+
+@pytest.mark.parametrize(
+    ("residence", "seconds"), [("here", 0), ("leaving", 90), ("arriving", 90), ("left", 0)]
+)
+def test_a_move_that_nobody_finishes_is_seen(
+    tenant: Tenant, residence: str, seconds: float
+) -> None:
+    assert read_oldest_move() == 0
+    changed = {"residence": residence, "updated_at": read_now() - timedelta(seconds=90)}
+    Organization.objects.filter(pk=tenant.organization.pk).update(**changed)
+    assert read_oldest_move() == seconds
+
+
+def test_an_unfinished_move_is_found_by_index(db: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {metrics._OLDEST_MOVE}")
+        assert "organization_on_its_way" in "\n".join(line for (line,) in cursor.fetchall())
