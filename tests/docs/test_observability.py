@@ -56,6 +56,15 @@ def test_promtool_accepts_the_configuration(command: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_alert_is_tested_and_every_metric_of_an_alert_is_on_the_dashboard() -> None:
+    """Whoever is woken by an alert looks at the dashboard first."""
+    tested = re.findall(
+        r"alertname: (\w+)\n +exp_alerts:\n", (FOLDER / "alerts.test.yml").read_text()
+    )
+    assert sorted(set(tested)) == sorted(_ALERT.findall(ALERTS.read_text()))
+    assert names_in(ALERTS) - names_in(FOLDER / "dashboard.json") == set()
+
+
 @pytest.mark.parametrize("name", ["alerts.yml", "dashboard.json"])
 def test_every_metric_that_is_asked_for_is_served(site: Site, name: str) -> None:
     assert names_in(FOLDER / name) - served(site) == set()
