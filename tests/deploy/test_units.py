@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -9,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from django.conf import settings
 from django.core.management import load_command_class
 
 from config.local.bootstrap import PROJECT
 from config.settings import env
 
+OBSERVABILITY = PROJECT / "docs" / "deploy" / "observability"
 UNITS = sorted((PROJECT / "docs" / "deploy" / "systemd").glob("*.service"))
 PROGRAM = "/opt/causeway/bin/causeway"
 ANALYZE = shutil.which("systemd-analyze")
@@ -85,11 +88,30 @@ def test_secrets_reach_the_services_as_credentials() -> None:
             for line in unit.read_text().splitlines()
             if line.startswith("Environment=")
         )
+        given.pop("METRICS_PORT", None)
         assert given == {f"{name.upper()}_FILE": f"%d/{name}" for name in loaded}
         assert {name.upper() for name in loaded} == {
             *("DATABASE_URL", "SECRET_KEY", "CREDENTIAL_KEYS")
         }
         assert {name.upper() for name in loaded} <= env.names
+
+
+def test_each_service_has_the_port_that_prometheus_asks() -> None:
+    prometheus = yaml.safe_load((OBSERVABILITY / "prometheus.yml").read_text())
+    asked = {
+        job["job_name"]: {target.rpartition(":")[2] for target in each["targets"]}
+        for job in prometheus["scrape_configs"]
+        for each in job["static_configs"]
+    }
+    ports = {
+        unit.stem: set(
+            re.findall(r"^Environment=METRICS_PORT=(\d+)$", unit.read_text(), re.MULTILINE)
+        )
+        for unit in UNITS
+    }
+    assert ports.pop("causeway-migrate") == set()
+    assert asked == ports
+    assert len(set.union(*ports.values())) == len(ports)
 
 
 def test_open_streams_may_finish() -> None:
