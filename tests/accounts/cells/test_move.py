@@ -2,77 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shutil
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import psycopg
 import pytest
-import requests
 
-from config.local.simulator.server import Simulator
 from config.secrets import generate_api_key
-from tests.support.cells.clusters import CellUnderTest, run_two_cells, wait_until
-from tests.support.cells.proxy import run_proxy
-from tests.support.processes import MANAGE, free_port
-
-MODEL: Final = "acme/falcon"
-SLOW: Final = "acme/snail"
-# The commands that have found a running request, and look again in a moment.
-PAUSING: Final = (
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-    "AND state = 'idle' AND query LIKE 'SELECT COUNT(*)%%FROM \"billing_transfer\"%%'"
+from tests.support.cells.clusters import CellUnderTest, wait_until
+from tests.support.cells.world import (
+    BALANCE,
+    World,
+    begin_slow_request,
+    chat,
+    everything,
+    make_organization,
+    residences,
 )
-BALANCE: Final = (
-    "SELECT posted_credits - posted_debits, pending_debits FROM billing_account "
-    "WHERE kind = 'credits' AND organization_id = %s"
-)
-
-
-def describe(model: str, upstream: str) -> dict[str, list[dict[str, Any]]]:
-    """Returns a model of the catalogue and its endpoint."""
-    described = {
-        "id": model,
-        "canonical_slug": model,
-        "name": model,
-        "created": 1780272000,
-        "description": "",
-        "context_length": 131072,
-        "architecture": {
-            "input_modalities": ["text"],
-            "output_modalities": ["text"],
-            "modality": "text->text",
-            "tokenizer": "Other",
-            "instruct_type": None,
-        },
-        "supported_parameters": ["temperature"],
-    }
-    endpoint = {
-        "model": model,
-        "provider": "acme",
-        "upstream_model_id": upstream,
-        "pricing": {"prompt": "0.000001", "completion": "0.000002"},
-        "context_length": 131072,
-        "max_completion_tokens": 1000,
-    }
-    return {"models": [described], "endpoints": [endpoint]}
-
-
-FALCON: Final = describe(MODEL, "sim-slow:0.1")
-# Its requests run until the test releases them.
-SNAIL: Final = describe(SLOW, "sim-held")
-CATALOGUE: Final = {name: [*FALCON[name], *SNAIL[name]] for name in FALCON}
 
 pytestmark = [
     pytest.mark.slow,
@@ -80,22 +29,6 @@ pytestmark = [
         shutil.which("haproxy") is None, reason="haproxy is missing: apt-get install haproxy"
     ),
 ]
-
-
-@dataclass
-class World:
-    """Two cells that serve, a proxy before them, and an organization of the home cell."""
-
-    home: CellUnderTest
-    north: CellUnderTest
-    upstream: Simulator
-    proxy: Any
-    organization: str
-    key: str
-
-    @property
-    def code(self) -> str:
-        return self.key.split("-")[2]
 
 
 @dataclass
@@ -118,88 +51,6 @@ class Load:
                 time.sleep(0.2)
             else:
                 self.odd.append(f"{answer.status_code} {answer.text}")
-
-
-def chat(world: World, model: str = MODEL, **headers: str) -> requests.Response:
-    return requests.post(
-        f"http://127.0.0.1:{world.proxy.port}/api/v1/chat/completions",
-        headers=headers or {"Authorization": f"Bearer {world.key}"},
-        json={"model": model, "messages": [{"role": "user", "content": "one two three"}]},
-        timeout=120,
-    )
-
-
-@contextmanager
-def serve_cell(cell: CellUnderTest, log: Path) -> Iterator[int]:
-    port = free_port()
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, str(MANAGE), "serve", "--port", str(port)],
-            env=cell.environment,
-            stdout=file,
-            stderr=file,
-        )
-    try:
-        wait_until(lambda: process.poll() is not None or _answers(port))
-        assert process.poll() is None, log.read_text()
-        yield port
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
-def _answers(port: int) -> bool:
-    try:
-        return requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200
-    except requests.RequestException:
-        return False
-
-
-@pytest.fixture(scope="module")
-def world(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    directory = tmp_path_factory.mktemp("cells")
-    provider = {
-        "slug": "acme",
-        "name": "Acme AI",
-        "dialect": "openai",
-        "base_url": simulator.base_url,
-        "data_policy": {"training": False, "retains_prompts": False},
-    }
-    file = directory / "catalogue.json"
-    file.write_text(json.dumps({"providers": [provider], **CATALOGUE}))
-    with run_two_cells() as (home, north):
-        home.manage("import_catalog", str(file))
-        subprocess.run(
-            [sys.executable, str(MANAGE), "set_provider_credential", "acme"],
-            env=home.environment,
-            input="operator-secret-0123456789",
-            text=True,
-            check=True,
-        )
-        north.wait_for(
-            "SELECT count(*) FROM catalog_provider WHERE sealed_credential IS NOT NULL", [(1,)]
-        )
-        made = home.manage("create_organization", "Acme")
-        home.manage("grant_credits", made["organization_id"], "100")
-        lines = home.run("cell_map").stdout
-        assert lines == "00 home\n01 north\n"
-        with (
-            serve_cell(home, directory / "home.log") as home_port,
-            serve_cell(north, directory / "north.log") as north_port,
-            run_proxy(home_port, north_port, lines) as proxy,
-        ):
-            yield World(home, north, simulator, proxy, made["organization_id"], made["api_key"])
-
-
-def everything(cell: CellUnderTest) -> dict[str, list[Any]]:
-    """Returns the rows that a refused command may not change."""
-    return {
-        table: cell.query(f"SELECT t::text FROM {table} AS t ORDER BY 1")
-        for table in (
-            "accounts_organization", "accounts_apikey", "billing_account", "billing_transfer",
-            "inference_generation", "accounts_directoryentry", "config_auditentry",
-        )
-    }  # fmt: skip
 
 
 def test_a_move_under_load_loses_and_doubles_nothing(world: World) -> None:
@@ -244,13 +95,6 @@ def test_a_move_under_load_loses_and_doubles_nothing(world: World) -> None:
     assert f"{world.code} north" in world.home.run("cell_map").stdout
 
 
-def make_organization(world: World, name: str) -> str:
-    made = world.home.manage("create_organization", name)
-    world.home.manage("grant_credits", made["organization_id"], "7")
-    organization: str = made["organization_id"]
-    return organization
-
-
 def test_a_repetition_changes_nothing_more(world: World) -> None:
     organization = make_organization(world, "Repeated")
     arguments = "move_organization", organization, "--to", "north"
@@ -261,91 +105,6 @@ def test_a_repetition_changes_nothing_more(world: World) -> None:
     refused = world.home.run(*arguments, "--give-up")
     assert (refused.returncode, "only one that is leaving can stay" in refused.stderr) == (1, True)
     assert everything(world.north) == before
-
-
-# A transaction that holds one of these lets the command come so far and no further.
-STEPS: Final = {
-    "while it copies": (
-        "north", "LOCK TABLE accounts_keydigest IN ACCESS EXCLUSIVE MODE", ("leaving", None),
-    ),
-    "before it leaves": (
-        "home", "SELECT FROM accounts_organization WHERE id = %s FOR KEY SHARE",
-        ("leaving", "arriving"),
-    ),
-    "before it arrives": (
-        "north", "LOCK TABLE accounts_directoryentry IN SHARE MODE", ("left", "arriving"),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_a_move_that_was_killed_goes_on(world: World, step: str) -> None:
-    organization = make_organization(world, f"Killed {step}")
-    cell, statement, expected = STEPS[step]
-    url = {"home": world.home, "north": world.north}[cell].url
-    with psycopg.connect(url) as blocker:
-        blocker.execute(statement, [organization] if "%s" in statement else None)
-        command = world.home.start("move_organization", organization, "--to", "north")
-        wait_until(lambda: residences(world, organization) == expected and is_blocked(url))
-        command.kill()
-        command.wait(30)
-    # PostgreSQL may still do the statement that waited, which here is the last step.
-    assert residences(world, organization) in (expected, ("left", "here"))
-    moved = world.home.manage("move_organization", organization, "--to", "north")
-    assert moved["residence"] == "left"
-    assert residences(world, organization) == ("left", "here")
-    assert world.north.query(BALANCE, organization) == [(7 * 10**9, 0)]
-    for each in (world.home, world.north):
-        assert each.manage("verify_ledger") == {"differences": []}
-
-
-def begin_slow_request(world: World, made: dict[str, Any]) -> tuple[threading.Thread, list[Any]]:
-    """Sends a request of a new organization, and returns when it is admitted."""
-    # Another module may have released more requests than it sent.
-    world.upstream.clear()
-    answers: list[requests.Response] = []
-    headers = {"Authorization": f"Bearer {made['api_key']}"}
-    caller = threading.Thread(
-        target=lambda: answers.append(chat(world, model=SLOW, **headers)), daemon=True
-    )
-    caller.start()
-    query = "SELECT count(*) FROM inference_generation WHERE organization_id = %s"
-    admitted = [(1,)]
-    wait_until(
-        lambda: bool(answers) or world.home.query(query, made["organization_id"]) == admitted
-    )
-    assert [answer.text for answer in answers] == []
-    return caller, answers
-
-
-def test_a_move_that_was_killed_while_a_request_ran_waits_for_it(world: World) -> None:
-    """The request was admitted before, so it is paid here, once, and moves with the others."""
-    made = world.home.manage("create_organization", "Runs")
-    organization = made["organization_id"]
-    world.home.manage("grant_credits", organization, "7")
-    caller, answers = begin_slow_request(world, made)
-    command = world.home.start("move_organization", organization, "--to", "north")
-    wait_until(lambda: residences(world, organization) == ("leaving", None))
-    command.kill()
-    command.wait(30)
-    refused = chat(world, Authorization=f"Bearer {made['api_key']}")
-    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-    world.home.wait_for(PAUSING, [(0,)])
-    with ThreadPoolExecutor(1) as pool:
-        moved = pool.submit(world.home.manage, "move_organization", organization, "--to", "north")
-        try:
-            world.home.wait_for(PAUSING, [(1,)])
-        finally:
-            world.upstream.release(1)
-        assert moved.result()["residence"] == "left"
-    caller.join(60)
-    [answer] = answers
-    assert answer.status_code == 200
-    [(cost,)] = world.north.query(
-        "SELECT cost_nano FROM inference_generation WHERE id = %s", answer.json()["id"]
-    )
-    assert world.north.query(BALANCE, organization) == [(7 * 10**9 - cost, 0)]
-    assert cost > 0
 
 
 def test_a_move_that_finds_no_quiet_leaves_it_served(world: World) -> None:
@@ -377,24 +136,6 @@ def test_a_ledger_that_differs_there_stops_the_move(world: World) -> None:
     assert residences(world, organization) == ("here", None)
 
 
-def residences(world: World, organization: str) -> tuple[str | None, str | None]:
-    """Returns where an organization is, at home and in the north."""
-    query = "SELECT residence FROM accounts_organization WHERE id = %s"
-    found = [cell.query(query, organization) for cell in (world.home, world.north)]
-    home, north = (rows[0][0] if rows else None for rows in found)
-    return home, north
-
-
-def is_blocked(url: str) -> bool:
-    """Returns whether a command waits for a lock in a cell."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        row = connection.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-            "AND datname = current_database()"
-        ).fetchone()
-    return row is not None and row[0] > 0
-
-
 def test_a_forged_code_opens_nothing(world: World) -> None:
     """The checksum is public, so anybody can make a key with any code that reaches any cell."""
     for code in ("01abcdef", "00abcdef", world.code):
@@ -403,61 +144,6 @@ def test_a_forged_code_opens_nothing(world: World) -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, 401)
     body = world.key.rpartition("-")[2]
     assert chat(world, Authorization=f"Bearer sk-cw-01abcdef-{body}").status_code == 401
-
-
-def test_a_move_is_given_up(world: World) -> None:
-    organization = make_organization(world, "Stays")
-    before = world.home.query(BALANCE, organization)
-    leave = "UPDATE accounts_organization SET residence = %s, other_cell = %s WHERE id = %s"
-    world.home.manage("move_organization", organization, "--to", "north")
-    world.north.query(leave, "arriving", "home", organization)
-    world.home.query(leave, "leaving", "north", organization)
-    given_up = world.home.manage("move_organization", organization, "--to", "north", "--give-up")
-    assert given_up["residence"] == "here"
-    assert world.home.query(BALANCE, organization) == before
-    gone = "SELECT count(*) FROM accounts_organization WHERE id = %s"
-    assert world.north.query(gone, organization) == [(0,)]
-    assert world.north.query(BALANCE, organization) == []
-
-
-def test_a_move_is_given_up_while_the_other_cell_is_away(world: World) -> None:
-    made = world.home.manage("create_organization", "Stranded")
-    organization = made["organization_id"]
-    world.home.manage("grant_credits", organization, "7")
-    with psycopg.connect(world.home.url) as blocker:
-        blocker.execute(
-            "SELECT FROM accounts_organization WHERE id = %s FOR KEY SHARE", [organization]
-        )
-        command = world.home.start("move_organization", organization, "--to", "north")
-        wait_until(
-            lambda: (
-                residences(world, organization) == ("leaving", "arriving")
-                and is_blocked(world.home.url)
-            )
-        )
-        command.kill()
-        command.wait(30)
-        # PostgreSQL must notice that before the lock is free, or it would do the last statement.
-        world.home.query(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        )
-    nowhere = f"postgres://causeway@127.0.0.1:{free_port()}/causeway"
-    alone = dataclasses.replace(world.home, others={"north": nowhere})
-    arguments = "move_organization", organization, "--to", "north", "--give-up"
-    assert alone.manage(*arguments)["residence"] == "here"
-    refused = alone.run(*arguments)
-    assert (refused.returncode, "is not leaving for north" in refused.stderr) == (1, True)
-    assert residences(world, organization) == ("here", "arriving")
-    assert chat(world, Authorization=f"Bearer {made['api_key']}").status_code == 200
-    # Wherever the proxy sends a request, the copy serves nobody.
-    world.proxy.add_line(made["api_key"].split("-")[2], "north")
-    elsewhere = chat(world, Authorization=f"Bearer {made['api_key']}")
-    assert (elsewhere.status_code, "organization_moving" in elsewhere.text) == (503, True)
-
-    assert world.home.manage(*arguments)["residence"] == "here"
-    assert residences(world, organization) == ("here", None)
-    for cell in (world.home, world.north):
-        assert cell.manage("verify_ledger") == {"differences": []}
 
 
 def test_it_is_purged_and_comes_back(world: World) -> None:

@@ -1,0 +1,152 @@
+"""Moves that were broken off, given up or undone by a restore: one cell serves, and never two."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import psycopg
+import pytest
+
+from tests.support.cells.clusters import wait_until
+from tests.support.cells.world import (
+    BALANCE,
+    PAUSING,
+    World,
+    begin_slow_request,
+    chat,
+    is_blocked,
+    make_organization,
+    residences,
+)
+from tests.support.processes import free_port
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("haproxy") is None, reason="haproxy is missing: apt-get install haproxy"
+    ),
+]
+
+
+# A transaction that holds one of these lets the command come so far and no further.
+STEPS: Final = {
+    "while it copies": (
+        "north", "LOCK TABLE accounts_keydigest IN ACCESS EXCLUSIVE MODE", ("leaving", None),
+    ),
+    "before it leaves": (
+        "home", "SELECT FROM accounts_organization WHERE id = %s FOR KEY SHARE",
+        ("leaving", "arriving"),
+    ),
+    "before it arrives": (
+        "north", "LOCK TABLE accounts_directoryentry IN SHARE MODE", ("left", "arriving"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_move_that_was_killed_goes_on(world: World, step: str) -> None:
+    organization = make_organization(world, f"Killed {step}")
+    cell, statement, expected = STEPS[step]
+    url = {"home": world.home, "north": world.north}[cell].url
+    with psycopg.connect(url) as blocker:
+        blocker.execute(statement, [organization] if "%s" in statement else None)
+        command = world.home.start("move_organization", organization, "--to", "north")
+        wait_until(lambda: residences(world, organization) == expected and is_blocked(url))
+        command.kill()
+        command.wait(30)
+    # PostgreSQL may still do the statement that waited, which here is the last step.
+    assert residences(world, organization) in (expected, ("left", "here"))
+    moved = world.home.manage("move_organization", organization, "--to", "north")
+    assert moved["residence"] == "left"
+    assert residences(world, organization) == ("left", "here")
+    assert world.north.query(BALANCE, organization) == [(7 * 10**9, 0)]
+    for each in (world.home, world.north):
+        assert each.manage("verify_ledger") == {"differences": []}
+
+
+def test_a_move_that_was_killed_while_a_request_ran_waits_for_it(world: World) -> None:
+    """The request was admitted before, so it is paid here, once, and moves with the others."""
+    made = world.home.manage("create_organization", "Runs")
+    organization = made["organization_id"]
+    world.home.manage("grant_credits", organization, "7")
+    caller, answers = begin_slow_request(world, made)
+    command = world.home.start("move_organization", organization, "--to", "north")
+    wait_until(lambda: residences(world, organization) == ("leaving", None))
+    command.kill()
+    command.wait(30)
+    refused = chat(world, Authorization=f"Bearer {made['api_key']}")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+    world.home.wait_for(PAUSING, [(0,)])
+    with ThreadPoolExecutor(1) as pool:
+        moved = pool.submit(world.home.manage, "move_organization", organization, "--to", "north")
+        try:
+            world.home.wait_for(PAUSING, [(1,)])
+        finally:
+            world.upstream.release(1)
+        assert moved.result()["residence"] == "left"
+    caller.join(60)
+    [answer] = answers
+    assert answer.status_code == 200
+    [(cost,)] = world.north.query(
+        "SELECT cost_nano FROM inference_generation WHERE id = %s", answer.json()["id"]
+    )
+    assert world.north.query(BALANCE, organization) == [(7 * 10**9 - cost, 0)]
+    assert cost > 0
+
+
+def test_a_move_is_given_up(world: World) -> None:
+    organization = make_organization(world, "Stays")
+    before = world.home.query(BALANCE, organization)
+    leave = "UPDATE accounts_organization SET residence = %s, other_cell = %s WHERE id = %s"
+    world.home.manage("move_organization", organization, "--to", "north")
+    world.north.query(leave, "arriving", "home", organization)
+    world.home.query(leave, "leaving", "north", organization)
+    given_up = world.home.manage("move_organization", organization, "--to", "north", "--give-up")
+    assert given_up["residence"] == "here"
+    assert world.home.query(BALANCE, organization) == before
+    gone = "SELECT count(*) FROM accounts_organization WHERE id = %s"
+    assert world.north.query(gone, organization) == [(0,)]
+    assert world.north.query(BALANCE, organization) == []
+
+
+def test_a_move_is_given_up_while_the_other_cell_is_away(world: World) -> None:
+    made = world.home.manage("create_organization", "Stranded")
+    organization = made["organization_id"]
+    world.home.manage("grant_credits", organization, "7")
+    with psycopg.connect(world.home.url) as blocker:
+        blocker.execute(
+            "SELECT FROM accounts_organization WHERE id = %s FOR KEY SHARE", [organization]
+        )
+        command = world.home.start("move_organization", organization, "--to", "north")
+        wait_until(
+            lambda: (
+                residences(world, organization) == ("leaving", "arriving")
+                and is_blocked(world.home.url)
+            )
+        )
+        command.kill()
+        command.wait(30)
+        # PostgreSQL must notice that before the lock is free, or it would do the last statement.
+        world.home.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        )
+    nowhere = f"postgres://causeway@127.0.0.1:{free_port()}/causeway"
+    alone = dataclasses.replace(world.home, others={"north": nowhere})
+    arguments = "move_organization", organization, "--to", "north", "--give-up"
+    assert alone.manage(*arguments)["residence"] == "here"
+    refused = alone.run(*arguments)
+    assert (refused.returncode, "is not leaving for north" in refused.stderr) == (1, True)
+    assert residences(world, organization) == ("here", "arriving")
+    assert chat(world, Authorization=f"Bearer {made['api_key']}").status_code == 200
+    # Wherever the proxy sends a request, the copy serves nobody.
+    world.proxy.add_line(made["api_key"].split("-")[2], "north")
+    elsewhere = chat(world, Authorization=f"Bearer {made['api_key']}")
+    assert (elsewhere.status_code, "organization_moving" in elsewhere.text) == (503, True)
+
+    assert world.home.manage(*arguments)["residence"] == "here"
+    assert residences(world, organization) == ("here", None)
+    for cell in (world.home, world.north):
+        assert cell.manage("verify_ledger") == {"differences": []}
