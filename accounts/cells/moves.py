@@ -141,11 +141,17 @@ def admit(cells: Cells, organization_id: UUID) -> None:
 
 
 def give_up(cells: Cells, organization_id: UUID) -> None:
-    """LEAVING → HERE. Deletes what was copied first."""
+    """LEAVING or LEFT → HERE. Deletes what was copied first; the other cell never serves it then.
+
+    Refused once the other cell has it as ``HERE``.
+    """
     with cells.there.transaction():
         switch_triggers_off(cells.there)
         delete_arrived(cells.there, organization_id)
-    stay(cells.here, organization_id)
+    before = Residence.LEFT
+    if read_residence(cells.here, organization_id) != (before, cells.name_there):
+        before = Residence.LEAVING
+    _set(cells.here, organization_id, before, Residence.HERE, "")
 
 
 def stay(here: psycopg.Connection[Any], organization_id: UUID) -> None:
@@ -154,6 +160,11 @@ def stay(here: psycopg.Connection[Any], organization_id: UUID) -> None:
     Nobody admits it there: for that the organization must have LEFT here, which it cannot any more.
     """
     _set(here, organization_id, Residence.LEAVING, Residence.HERE, "")
+
+
+def declare_left(cells: Cells, organization_id: UUID) -> None:
+    """HERE → LEFT. For an organization that the other cell has as ``HERE`` too, after a restore."""
+    _set(cells.here, organization_id, Residence.HERE, Residence.LEFT, cells.name_there)
 
 
 def purge(cells: Cells, organization_id: UUID) -> None:
@@ -177,6 +188,8 @@ def switch_triggers_off(cell: psycopg.Connection[Any]) -> None:
 
 def delete_arrived(cell: psycopg.Connection[Any], organization_id: UUID) -> None:
     """Deletes the rows of an earlier stay or try, unless the organization is served there."""
+    # A command that was killed may have left a statement that would change it now.
+    cell.execute("SELECT FROM accounts_organization WHERE id = %s FOR UPDATE", [organization_id])
     found = read_residence(cell, organization_id)
     if found is None:
         return

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from accounts.cells.proxy_map import read_map
+from accounts.cells.proxy_map import find_doubled, read_map
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
 from config.cells import HOME
@@ -29,6 +29,11 @@ class Command(JSONCommand):
             refuse("Only the home cell has the directory of all cells: run cell_map there.")
         prefix = options["prefix"]
         with transaction.atomic():
+            if doubled := find_doubled():
+                refuse(
+                    f"{' '.join(doubled)} Keep the present map, and try again in some seconds. "
+                    "If it stays so, a cell was restored from before a move: see docs/backup.md."
+                )
             lines = ((code, prefix + cell) for code, cell in read_map())
             if options["json"]:
                 found = dict(lines)

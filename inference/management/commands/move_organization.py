@@ -21,16 +21,22 @@ from accounts.cells.databases import (
 )
 from accounts.cells.moves import Cells
 from accounts.cells.rows import find_digest, owned_tables
-from accounts.models import ApiKey, Organization, Residence
+from accounts.models import ApiKey, DirectoryEntry, Organization, Residence
 from billing import verification as billing_verification
 from billing.arrivals import carry_openings
 from billing.models import Account, Meter, MeterOpening, Opening, TopUp, Transfer
 from config.audit import context as audit
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
+from config.cells import HOME
 from inference.models import Generation
 from inference.reports.hours import HOUR, KEPT_OF_KEYS
 from inference.settlement import verification
+
+_DOUBLED = (
+    "Both cells have the organization as theirs, so one of them was restored from before a move. "
+    "Run this with --lives-there in the cell that was restored; see docs/backup.md."
+)
 
 
 class Command(JSONCommand):
@@ -60,10 +66,15 @@ class Command(JSONCommand):
             "--dry-run", action="store_true", help="count the rows, and say what is in the way"
         )
         steps.add_argument(
-            "--give-up", action="store_true", help="let it stay here; possible until it has left"
+            "--give-up", action="store_true", help="let it stay here, unless it is served there"
         )
         steps.add_argument(
             "--purge", action="store_true", help="delete its rows here after it has moved"
+        )
+        steps.add_argument(
+            "--lives-there",
+            action="store_true",
+            help="after a restore, when both cells have it as theirs: let it live there alone",
         )
         super().add_arguments(parser)
 
@@ -91,9 +102,11 @@ class Command(JSONCommand):
             refuse(f"The organization is {state} for the cell {other}.")
         if state == Residence.ARRIVING:
             refuse(f"It is on its way from {other}: run the command there to end that move.")
+        is_doubled = (state, there) == (Residence.HERE, Residence.HERE)
         report: dict[str, Any] = {"organization_id": str(organization.pk), "cell": cells.name_there}
         if options["dry_run"]:
             obstacles = [
+                *([_DOUBLED] if is_doubled else []),
                 *find_obstacles(organization, revokes=options["revoke_old_keys"]),
                 *find_obstacles_there(cells, organization.pk),
                 *find_unfinished(organization.pk),
@@ -101,35 +114,46 @@ class Command(JSONCommand):
             rows = _count_rows(cells, organization)
             report |= {"residence": state, "rows": rows, "obstacles": obstacles, "dry_run": True}
             self.report(report, as_json=options["json"])
+        elif options["lives_there"]:
+            if not is_doubled:
+                refuse("Only an organization that both cells have as theirs can be given away so.")
+            moves.declare_left(cells, organization.pk)
+            self.report({**report, "residence": "left"}, as_json=options["json"])
+        elif is_doubled:
+            refuse(_DOUBLED)
         elif options["give_up"]:
-            # It was given up while the other cell was away.
-            is_copied = (state, there, origin) == (
-                Residence.HERE, Residence.ARRIVING, cells.name_here
-            )  # fmt: skip
-            if state != Residence.LEAVING and not is_copied:
+            origin_is_here = there == Residence.ARRIVING and origin == cells.name_here
+            if state != Residence.LEAVING and not (
+                origin_is_here or (state == Residence.LEFT and not there and _is_lost(organization))
+            ):
                 refuse(f"The organization is {state}; only one that is leaving can stay.")
             moves.give_up(cells, organization.pk)
             self.report({**report, "residence": "here"}, as_json=options["json"])
         elif options["purge"]:
             if (state, there) != (Residence.LEFT, Residence.HERE):
                 refuse("Only the rows of an organization that lives in the other cell can go.")
-            if _is_folded(organization):
-                refuse(
-                    "Old months of it are folded here. Their opening balances stay for the proof "
-                    "of the fold, so its accounts must stay too. Nothing was changed."
-                )
-            rows = _count_rows(cells, organization)
-            moves.purge(cells, organization.pk)
-            # Its own entries have gone with it; this one says why.
-            audit.record_import(
-                audit.command_actor(self.name),
-                f"command {self.name}: purged, it lives in {cells.name_there}",
-                organization_id=None,
-                counts={"organization_id": str(organization.pk), "rows": rows},
-            )
-            self.report({**report, "residence": "purged"}, as_json=options["json"])
+            self._purge(cells, organization, report, as_json=options["json"])
         else:
             self._move(cells, organization, state, there, options)
+
+    def _purge(
+        self, cells: Cells, organization: Organization, report: dict[str, Any], *, as_json: bool
+    ) -> None:
+        if _is_folded(organization):
+            refuse(
+                "Old months of it are folded here. Their opening balances stay for the proof of "
+                "the fold, so its accounts must stay too. Nothing was changed."
+            )
+        rows = _count_rows(cells, organization)
+        moves.purge(cells, organization.pk)
+        # Its own entries have gone with it; this one says why.
+        audit.record_import(
+            audit.command_actor(self.name),
+            f"command {self.name}: purged, it lives in {cells.name_there}",
+            organization_id=None,
+            counts={"organization_id": str(organization.pk), "rows": rows},
+        )
+        self.report({**report, "residence": "purged"}, as_json=as_json)
 
     def _stay(
         self, here: psycopg.Connection[Any], organization: Organization, options: dict[str, Any]
@@ -254,6 +278,15 @@ def find_obstacles_there(cells: Cells, organization_id: UUID) -> list[str]:
         "it can only move to a cell with the same RETENTION_DAYS or more."
     )
     return [found]
+
+
+def _is_lost(organization: Organization) -> bool:
+    """Returns whether no cell has an organization that has left this one, as after a restore.
+
+    Only the home cell has the directory of all cells, so elsewhere nobody can tell.
+    """
+    others = DirectoryEntry.objects.filter(organization_id=organization.pk).exclude(cell=HOME)
+    return settings.CELL == HOME and not others.exclude(residence=Residence.LEFT).exists()
 
 
 def _is_folded(organization: Organization) -> bool:

@@ -6,10 +6,12 @@ import dataclasses
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
+from uuid import UUID
 
 import psycopg
 import pytest
 
+from accounts.cells.rows import delete_rows
 from tests.support.cells.clusters import wait_until
 from tests.support.cells.world import (
     BALANCE,
@@ -148,5 +150,46 @@ def test_a_move_is_given_up_while_the_other_cell_is_away(world: World) -> None:
 
     assert world.home.manage(*arguments)["residence"] == "here"
     assert residences(world, organization) == ("here", None)
+    for cell in (world.home, world.north):
+        assert cell.manage("verify_ledger") == {"differences": []}
+
+
+def test_a_move_is_undone_after_a_restore(world: World) -> None:
+    """Each of two cells is put back to a moment before the move, by the rows that differ then."""
+    organization = make_organization(world, "Restored")
+    arguments = "move_organization", organization, "--to", "north"
+    refused = world.home.run(*arguments, "--lives-there")
+    assert (refused.returncode, "both cells have as theirs" in refused.stderr) == (1, True)
+    world.home.manage(*arguments)
+    balance = world.north.query(BALANCE, organization)
+    reside = "UPDATE accounts_organization SET residence = %s, other_cell = %s WHERE id = %s"
+
+    # The home cell is restored.
+    world.home.query(reside, "here", "", organization)
+    directory = "SELECT residence FROM accounts_directoryentry WHERE organization_id = %s"
+    world.home.wait_for(directory, [("here",), ("here",)], organization)
+    assert "Restored lives in home and north" in world.home.run("cell_map").stderr
+    for more in ((), ("--give-up",)):
+        refused = world.home.run(*arguments, *more)
+        assert (refused.returncode, "restored from before a move" in refused.stderr) == (1, True)
+    assert residences(world, organization) == ("here", "here")
+    assert world.home.manage(*arguments, "--lives-there")["residence"] == "left"
+    assert residences(world, organization) == ("left", "here")
+    assert world.home.run("cell_map").returncode == 0
+    refused = world.home.run(*arguments, "--give-up")
+    assert (refused.returncode, "only one that is leaving can stay" in refused.stderr) == (1, True)
+
+    # The other one is restored. Until the directory knows, nobody can tell that no cell has it.
+    with psycopg.connect(world.north.url) as connection:
+        connection.execute("SET LOCAL session_replication_role = replica")
+        delete_rows(connection, UUID(organization))
+    refused = world.home.run(*arguments, "--give-up")
+    assert (refused.returncode, residences(world, organization)) == (1, ("left", None))
+    world.north.query(
+        "DELETE FROM accounts_directoryentry WHERE organization_id = %s", organization
+    )
+    world.home.wait_for(directory, [("left",)], organization)
+    assert world.home.manage(*arguments, "--give-up")["residence"] == "here"
+    assert world.home.query(BALANCE, organization) == balance
     for cell in (world.home, world.north):
         assert cell.manage("verify_ledger") == {"differences": []}

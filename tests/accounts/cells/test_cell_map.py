@@ -74,6 +74,17 @@ def test_an_organization_that_came_back_has_no_line(db: None) -> None:
     assert json.loads(run_cell_map("--json"))["codes"] == {}
 
 
+def test_no_map_is_made_while_two_cells_have_an_organization(db: None) -> None:
+    """One of the two databases was restored: the present map leads to the right one, or did so."""
+    organization = Organization.objects.create_organization(name="Doubled")
+    Cell.objects.create_cell(name="north", base_url="https://north.example.com")
+    list_elsewhere(organization, "north")
+    with pytest.raises(
+        CommandError, match=r"Doubled lives in home and north\. Keep the present map"
+    ):
+        run_cell_map()
+
+
 def test_a_code_begins_with_the_shard_of_its_cell(db: None) -> None:
     assert re.fullmatch("00[0-9a-hjkmnp-tv-z]{6}", _code_of_new_organization())
     CellIdentity.objects.create(name="north", shard="1z")
