@@ -163,12 +163,12 @@ def main() -> None:
         systems += [stack.enter_context(peers[name]) for name in options.peers.split(",") if name]
         for system in systems:
             for load in LOADS:
-                system.sizes[load.name] = _require_whole_answer(system, load)
-                _measure(directory, system, load, seconds=2)
+                system.sizes[load.name] = require_whole_answer(system, load)
+                measure(directory, system, load, seconds=2)
         for load in LOADS:
             for _ in range(options.rounds):
                 for system in systems:
-                    figures = _measure(directory, system, load, seconds=options.seconds)
+                    figures = measure(directory, system, load, seconds=options.seconds)
                     system.figures.setdefault(load.name, []).append(figures)
         _print_figures(systems)
         if options.checkout is not None:
@@ -445,7 +445,7 @@ def _request(system: System, load: Load) -> tuple[dict[str, str], bytes]:
     return headers, json.dumps(body).encode()
 
 
-def _require_whole_answer(system: System, load: Load) -> int:
+def require_whole_answer(system: System, load: Load) -> int:
     """Asks once; returns the bytes of the answer's body, or exits if any part of it is missing."""
     headers, body = _request(system, load)
     try:
@@ -464,7 +464,7 @@ def _require_whole_answer(system: System, load: Load) -> int:
     return len(text)
 
 
-def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> dict[str, float]:
+def measure(directory: Path, system: System, load: Load, *, seconds: int) -> dict[str, float]:
     """Runs the load generator once and returns the figures of the system."""
     headers, body = _request(system, load)
     script = directory / "load.lua"
