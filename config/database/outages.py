@@ -60,8 +60,8 @@ _REMEDIES: Final = {
     "read_only": "It is a standby or a demoted primary: find the primary.",
     "disk_full": "Its disk is full: make room.",
     "out_of_memory": "It has no memory left.",
-    "connections": "All its connections are taken: look who has them in pg_stat_activity, or, "
-    "where the words name max_client_conn, raise that of the pooler.",
+    "connections": "All its connections are taken: look who has them in pg_stat_activity, or in "
+    "the pooler's SHOW CLIENTS.",
     "timeout": "Statements run into their time limit: look for slow ones in pg_stat_activity.",
     "lock": "Another transaction holds a lock: find it in pg_stat_activity.",
     "stopped": "It stops, starts or recovers: read its log.",

@@ -130,8 +130,8 @@ def test_a_reason_is_logged_when_it_begins_each_minute_and_when_it_is_over(
     [told] = caplog.messages
     assert told == (
         "the database takes no statements (connections, 1 failed): FATAL:  sorry, too many clients "
-        "already. All its connections are taken: look who has them in pg_stat_activity. Requests "
-        "get 503 until it does: see docs/runbooks.md"
+        "already. All its connections are taken: look who has them in pg_stat_activity, or in the "
+        "pooler's SHOW CLIENTS. Requests get 503 until it does: see docs/runbooks.md"
     )
     assert sample("causeway_database_failures_total", reason="connections") == counted + 1000
     # Another reason has a line of its own.
