@@ -22,7 +22,7 @@ from config import sql
 from config.api.errors import PaymentRequired
 from config.clocks.clock import clock
 from inference.admission.budgets import Budgets, LimitSpent
-from inference.admission.copies.catalog import read_catalog, run_reading_on_orm
+from inference.admission.copies.catalog import read_catalog_on_orm
 from inference.admission.copies.organizations import OrganizationCopy, load_organizations
 from inference.admission.decide import BatchScreening, JudgedRequest, judge_shadow
 from inference.admission.estimate import estimate_tokens, worst_case_nano
@@ -69,7 +69,7 @@ class Explainer:
 
     def __init__(self) -> None:
         # Only the event loop may use the worker's own copies.
-        self._catalog = run_reading_on_orm(read_catalog())
+        self._catalog = read_catalog_on_orm()
         self._health, self._now = _read_health(), clock.time()
         self._copies: dict[UUID, OrganizationCopy] = {}
         self._assignments: dict[UUID, Assignment] = {}

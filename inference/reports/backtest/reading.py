@@ -17,7 +17,7 @@ from django.db.models.functions import Coalesce
 from accounts.models import ApiKey, Guardrail, KeyAssignment, MemberAssignment
 from config.clocks.clock import clock
 from config.database.replica.reading import read
-from inference.admission.copies.catalog import read_catalog, run_reading_on_orm
+from inference.admission.copies.catalog import read_catalog_on_orm
 from inference.admission.copies.organizations import load_organization
 from inference.admission.governance import read_guardrail
 from inference.ids import first_id, last_id
@@ -77,7 +77,7 @@ def backtest(guardrail: Guardrail, now: datetime | None = None) -> Backtest:
     if not is_whole:
         result.since = rows[0].created_at
     proposal = read_guardrail(guardrail)
-    catalog = run_reading_on_orm(read_catalog())
+    catalog = read_catalog_on_orm()
     copy = load_organization(guardrail.organization_id)
     meters: dict[UUID, ReplayedMeter] = {}
     if proposal.limit_nano is not None and proposal.reset is not None:

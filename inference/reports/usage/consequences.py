@@ -154,7 +154,7 @@ def foresee_off(object_id: str) -> list[str]:
     key = parse_uuid(object_id) or _NOBODY
     for model, column in _CATALOGUE:
         if model._default_manager.filter(pk=key).exists():
-            return _foresee_off({column: key})
+            return _foresee_off(model, {column: key})
     return []
 
 
@@ -163,7 +163,7 @@ def foresee_all_off(ids: Sequence[Any]) -> list[str]:
     for model, column in _CATALOGUE:
         if model._default_manager.filter(pk__in=ids).exists():
             name = count_noun(len(ids), str(model._meta.verbose_name))
-            return [f"{name}.", *_foresee_off({f"{column}__in": ids}, them=True)]
+            return [f"{name}.", *_foresee_off(model, {f"{column}__in": ids}, them=True)]
     return []
 
 
@@ -179,17 +179,27 @@ def describe_traffic(rows: Sequence[Row] | None, *, them: bool = False) -> str:
     return f"{subject} had {more}{count_noun(len(rows), 'request')} in the last hour, for {spent}."
 
 
-def _foresee_off(where: dict[str, Any], *, them: bool = False) -> list[str]:
-    """Returns what happens without the listed public endpoints that ``where`` finds."""
+def _foresee_off(model: type[Model], where: dict[str, Any], *, them: bool = False) -> list[str]:
+    """Returns what happens without the listed endpoints that ``where`` finds.
+
+    Without a model, the private endpoints of its name get no requests either.
+    """
     listed = ModelEndpoint.objects.routable().filter(**where)
     endpoints = set(listed.values_list("pk", flat=True))
-    sent = _read({"model_endpoint__in": endpoints}) if endpoints else []
+    served, own = Q(model_endpoint__in=endpoints), set[UUID]()
+    told = [f"{count_noun(len(endpoints), 'endpoint')} in use, of all organizations."]
+    if model is LanguageModel:
+        own = set(PrivateEndpoint.objects.routable().filter(**where).values_list("pk", flat=True))
+    if own:
+        served |= Q(private_endpoint__in=own)
+        told.append(f"{count_noun(len(own), 'private endpoint')} will get no requests either.")
+    sent = _read({}, served) if endpoints or own else []
     organizations = {row["organization_id"] for row in sent or ()}
     of_whom = f" Of {count_noun(len(organizations), 'organization')}." if organizations else ""
     return [
-        f"{count_noun(len(endpoints), 'endpoint')} in use, of all organizations.",
+        *told,
         f"{describe_traffic(sent, them=them)}{of_whom}",
-        *foresee_routes(sent or (), endpoints),
+        *foresee_routes(sent or (), endpoints | own),
     ]
 
 
@@ -208,9 +218,9 @@ def _describe_owners(model: type[Model], ids: Collection[Any]) -> str:
     return f" of {', '.join(sorted(names))}" if owners else ""
 
 
-def _read(columns: dict[str, Any]) -> list[Row] | None:
+def _read(columns: dict[str, Any], *conditions: Q) -> list[Row] | None:
     """Returns the latest generations of the last hour; ``None`` if that takes too long."""
-    rows = Generation.objects.created(clock.now() - _SPAN).filter(**columns)
+    rows = Generation.objects.created(clock.now() - _SPAN).filter(*conditions, **columns)
     try:
         with limit_time(rows, _MOST_MILLISECONDS):
             return list(rows.order_by("-created_at").values(*_COLUMNS)[:_MOST_ROWS])

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from accounts.models import ApiKey, Guardrail, KeyAssignment
-from catalog.models import ModelEndpoint, Provider
+from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
 from config.secrets import digest_api_key
 from endpoints.models import PrivateEndpoint
@@ -125,6 +125,55 @@ def test_what_leaves_the_catalogue_names_where_its_requests_will_go(
     assert off(operator, site.model)[2:] == [nowhere]
 
 
+def test_a_model_that_leaves_names_the_private_endpoints_that_need_it(
+    operator: Client, site: Site
+) -> None:
+    endpoint = site.own()
+    site.publish()
+    for _ in range(2):
+        factories.make_generation(
+            site.tenant, private_endpoint=endpoint, model=site.model.slug, cost_nano=10**9
+        )
+    # Without its provider in the catalogue, a private endpoint goes on.
+    assert off(operator, site.provider) == [
+        "1 endpoint in use, of all organizations.",
+        "It had no requests in the last hour.",
+    ]
+    spent = "2 requests in the last hour, for $2.00. Of 1 organization."
+    nowhere = "2 requests of the key inference: nothing else may serve them; they will get 404."
+    assert off(operator, site.model) == [
+        "1 endpoint in use, of all organizations.",
+        "1 private endpoint will get no requests either.",
+        f"It had {spent}",
+        nowhere,
+    ]
+    assert selected(operator, LanguageModel, "delist_selected", site.model) == [
+        "1 model.",
+        "1 endpoint in use, of all organizations.",
+        "1 private endpoint will get no requests either.",
+        f"They had {spent}",
+        nowhere,
+    ]
+    site.provider.delist()
+    assert site.chat().status_code == 200
+    site.model.delist()
+    assert site.chat().status_code == 404
+
+
+def test_the_size_of_the_catalogue_costs_no_further_queries(
+    operator: Client, public: ModelEndpoint
+) -> None:
+    served_tenants(public, 1)
+    counts = []
+    for number in (1, 40):
+        for _ in range(number):
+            factories.make_endpoint(factories.make_model(), public.provider)
+        with CaptureQueriesContext(connection) as captured:
+            operator.get(console.page(public.model, "delist"))
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
+
+
 def test_further_keys_need_no_further_reading_of_the_catalogue(
     operator: Client, site: Site
 ) -> None:
@@ -181,7 +230,7 @@ def test_the_rules_of_many_organizations_are_read_together(
             assert f"{number} requests of {number} keys: nothing else may serve them" in text
             counts.append(len(captured))
     # Any number of organizations costs as much as one.
-    assert counts == [37, 33, 34] * 2
+    assert counts == [37, 33, 35] * 2
 
 
 def test_a_dialog_looks_at_the_busiest_ten_keys(operator: Client, public: ModelEndpoint) -> None:
