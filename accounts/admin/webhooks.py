@@ -19,6 +19,7 @@ from config.console.base import ConsoleAdmin, ReadOnlyAdmin
 from config.console.forms import ConsoleForm
 from config.console.unfold import Dialog, SelectWidget, display
 from config.credentials import Secret
+from config.events.kinds import EventKind
 
 _STATUSES = {
     "pending": "info", "delivered": "success", "failed": "danger", "held": "warning",
@@ -28,6 +29,9 @@ _STATUSES = {
 
 class SubscriptionForm(ConsoleForm):
     """Takes a receiver, and the kinds of events that are sent to it."""
+
+    class Meta:
+        help_texts = {"organization": "Empty: operators get the events of all organizations."}
 
     refusal_fields = {"invalid_webhook_url": "url"}
     kinds = forms.MultipleChoiceField(
@@ -44,7 +48,7 @@ class SubscriptionForm(ConsoleForm):
             return  # the page of an operator who may only look
         is_own = self.instance.pk is not None and self.instance.organization_id is not None
         kinds = choosable_kinds(by_operators=not is_own)
-        choices = [(kind.name, f"{kind.name}: {kind.description}") for kind in kinds]
+        choices = [(kind.name, _describe_kind(kind, is_own=is_own)) for kind in kinds]
         self.fields["kinds"].choices = choices  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
@@ -59,6 +63,12 @@ class SubscriptionForm(ConsoleForm):
         """Checks nothing of the row: its constraints need the sealed secret."""
 
 
+def _describe_kind(kind: EventKind, *, is_own: bool) -> str:
+    """Returns the text of a choice; a receiver that is added may still belong to operators."""
+    text = f"{kind.name}: {kind.description}"
+    return f"{text} Only for operators." if kind.for_operators and not is_own else text
+
+
 class RotateDialog(Dialog):
     """Asks how long the old secret stays valid."""
 
@@ -71,6 +81,16 @@ class RotateDialog(Dialog):
             ("0", "no time: only the new one signs"),
         ],
         widget=SelectWidget(),
+    )
+
+
+class AddressDialog(Dialog):
+    """Asks for another URL of a webhook or a chat."""
+
+    url = forms.CharField(
+        label="New URL",
+        max_length=2048,
+        help_text="Begins with https and has no query, at a public address.",
     )
 
 
@@ -107,7 +127,7 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
     search_fields = ("name", "url", "email", "organization__name")
     uuid_search_fields = ("id", "organization_id", "member_id")
     autocomplete_fields = ("organization", "member")
-    actions_detail = ("send_test", "rotate", "enable", "disable", "remove")
+    actions_detail = ("send_test", "move", "rotate", "enable", "disable", "remove")
     empty_hint = "Add a webhook, a chat or a mail address to send events to."
     add_fieldsets = (
         (None, {"fields": ("organization", "form", "name")}),
@@ -137,6 +157,16 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
         "receiver", "status", "failures", "failing_since", "retry_at", "mean_ms", "log",
         "previous_until", "id", "created_at", "updated_at",
     )  # fmt: skip
+
+    def offers_action(self, request: HttpRequest, obj: Subscription, name: str) -> bool:
+        offered = {
+            "send_test": not obj.disabled,
+            "move": obj.form != Subscription.Form.EMAIL,
+            "rotate": obj.form == Subscription.Form.WEBHOOK,
+            "enable": obj.disabled,
+            "disable": not obj.disabled,
+        }
+        return offered.get(name, True)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, "form", "organization") if obj else self.readonly_fields
@@ -236,6 +266,18 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
     def send_test(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
         row.send_test()
         return messages.SUCCESS, "The test is on its way. The log of deliveries shows the result."
+
+    @transition(
+        description="Change the URL",
+        question="Sends events to another URL, also those that wait. Its secret stays the same.",
+        submit="Change",
+        permission="edit",
+        icon="link",
+        form=AddressDialog,
+    )
+    def move(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
+        is_moved = row.edit(url=form.cleaned_data["url"])
+        return report(is_moved, "Events go to the new URL.", "Events went to this URL already.")
 
     @transition(
         description="Rotate the secret",

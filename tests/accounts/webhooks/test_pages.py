@@ -78,6 +78,52 @@ def test_an_operator_adds_a_webhook_tests_it_and_sends_the_test_again(
     assert not Subscription.objects.exists()
 
 
+def test_an_operator_changes_the_url_of_a_webhook(
+    operator: Client, tenant: Tenant, receiver: Receiver
+) -> None:
+    row, secret = Subscription.objects.create_subscription(
+        organization=tenant.organization, form="webhook", url="https://hooks.example.com/a"
+    )
+    assert secret is not None
+    Event.objects.all().delete()
+    shown = act(operator, row, "move", url="http://hooks.example.com")
+    assert any("must begin with https" in text for text in messages_of(shown))
+    assert Subscription.objects.get().url == "https://hooks.example.com/a"
+
+    act(operator, row, "move", url=receiver.url)
+    row.send_test()
+    deliver_events()
+    headers, body = receiver.messages[-1]
+    assert verify(secret.reveal(), headers, body)["type"] == "webhook.test"
+    shown = act(operator, row, "move", url=receiver.url)
+    assert messages_of(shown) == ["Events went to this URL already."]
+
+
+def test_a_page_offers_what_its_receiver_can_do(operator: Client, tenant: Tenant) -> None:
+    member = make_member(tenant.organization)
+    rows = [
+        Subscription.objects.create_subscription(organization=tenant.organization, **fields)[0]
+        for fields in (
+            {"form": "webhook", "url": "https://hooks.example.com/a"},
+            {"form": "slack", "url": "https://hooks.example.com/a"},
+            {"form": "email", "member": member},
+        )
+    ]
+    names = ("send_test", "move", "rotate", "enable", "disable", "remove")
+
+    def offered(row: Subscription) -> list[str]:
+        text = operator.get(page(row)).content.decode()
+        return [name for name in names if page(row, name) in text]
+
+    assert [offered(row) for row in rows] == [
+        ["send_test", "move", "rotate", "disable", "remove"],
+        ["send_test", "move", "disable", "remove"],
+        ["send_test", "disable", "remove"],
+    ]
+    rows[0].disable()
+    assert offered(rows[0]) == ["move", "rotate", "enable", "remove"]
+
+
 def test_kinds_are_chosen_and_changed(operator: Client, tenant: Tenant) -> None:
     member = make_member(tenant.organization)
     add(

@@ -128,6 +128,7 @@ WRITES = {
             "accounts_subscription_add",
             "accounts_subscription_change",
             "accounts_subscription_send_test",
+            "accounts_subscription_move",
             "accounts_subscription_rotate",
             "accounts_subscription_enable",
             "accounts_subscription_disable",
