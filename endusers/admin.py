@@ -33,6 +33,9 @@ from inference.reports.usage.panel import Subject, UsagePanel
 
 
 class EndUserForm(ConsoleForm):
+    class Meta:
+        labels = {"is_active": "Active"}
+
     refusal_fields = {"already_registered": "user"}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

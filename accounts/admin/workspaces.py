@@ -51,6 +51,9 @@ class BudgetDialog(Dialog):
 
 
 class WorkspaceForm(ConsoleForm):
+    class Meta:
+        labels = {"is_default": "Default"}
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if _RATE in self.fields:

@@ -74,6 +74,9 @@ class PepperFilter(admin.SimpleListFilter):
 
 
 class ApiKeyForm(ConsoleForm):
+    class Meta:
+        labels = {"is_management": "Management key"}
+
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         workspace, creator = cleaned.get("workspace"), cleaned.get("creator")
