@@ -32,13 +32,20 @@ from config.changes.proposals import digest
 from config.console.actions import Message, transition
 from config.console.base import ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
+from config.console.forms import ConsoleForm
 from config.console.unfold import TabularInline, display
 from inference.reports.usage.consequences import foresee_guardrail
+
+
+class KeyAssignmentForm(ConsoleForm):
+    class Meta:
+        labels = {"api_key": "API key"}
 
 
 class KeyAssignmentInline(ReadOnlyInline, TabularInline):
     model = KeyAssignment
     verbose_name_plural = "keys"
+    form = KeyAssignmentForm
     fields = ("api_key", "assigned_by", "created_at")
     readonly_fields = ("created_at", "assigned_by")
 
@@ -174,6 +181,9 @@ class GuardrailAdmin(ReadersPage, GuardrailFormViews):
         if self.has_change_permission(request, obj):
             return fields
         return (*fields, *READ_ONLY)
+
+    def offers_action(self, request: HttpRequest, obj: Guardrail, name: str) -> bool:
+        return name not in ("enforce", "withdraw") or shadow_of(obj) is not None
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()

@@ -11,6 +11,7 @@ from django.test import Client, RequestFactory
 
 from accounts.models import (
     Guardrail,
+    GuardrailShadow,
     KeyAssignment,
     MemberAssignment,
 )
@@ -230,3 +231,17 @@ def test_form_is_backtested_against_its_own_guardrail(tenant: Tenant) -> None:
         rendered = str(made[row.pk](instance=row)["backtest"])
         assert f"/{row.pk}/backtest/" in rendered
     assert '"/admin/accounts/guardrail/backtest/"' in str(new()["backtest"])
+
+
+def test_a_guardrail_without_a_shadow_offers_none_to_enforce(
+    operator: Client, tenant: Tenant
+) -> None:
+    guardrail = make_guardrail(tenant.workspace)
+
+    def offered() -> list[str]:
+        text = operator.get(page(guardrail)).content.decode()
+        return [name for name in ("enforce", "withdraw", "remove") if page(guardrail, name) in text]
+
+    assert offered() == ["remove"]
+    GuardrailShadow.objects.start(guardrail, by="operator", ignored_models=["acme/*"])
+    assert offered() == ["enforce", "withdraw", "remove"]
