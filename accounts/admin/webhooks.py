@@ -57,6 +57,11 @@ class SubscriptionForm(ConsoleForm):
         member, owner = cleaned.get("member"), cleaned.get("organization")
         if member is not None and owner is not None and member.organization_id != owner.pk:
             self.add_error("member", "The member belongs to another organization.")
+        kinds = event_kinds()
+        closed = [name for name in cleaned["kinds"] or () if kinds[name].for_operators]
+        if owner is not None and closed:
+            text = f"Organizations do not get {closed[0]}. Untick it, or name no organization."
+            self.add_error("kinds", text)
         return cleaned
 
     def _post_clean(self) -> None:

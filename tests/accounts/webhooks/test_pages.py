@@ -165,7 +165,7 @@ def test_operators_have_receivers_of_their_own(operator: Client) -> None:
         ({"url": "http://hooks.example.com"}, "must begin with https"),
         ({"url": "https://127.0.0.1.nip.example/?x=1"}, "query"),
         ({"form": "email", "email": "x@example.com"}, "one of its members"),
-        ({"url": "https://hooks.example.com", "kinds": ["grant.waiting"]}, "no kind of event"),
+        ({"url": "https://hooks.example.com", "kinds": ["grant.waiting"]}, "not get grant"),
     ],
 )
 def test_a_refusal_is_shown_and_changes_nothing(
