@@ -22,9 +22,10 @@ Systems:
 * ``tensorzero``, ``portkey`` and ``litellm``: without keys, database or ledger, installed from the
   package registries.
 
-Loads: plain and streamed answers at 64 connections; streams of 50 events, from a provider that
-writes the events one after another and from one that sends each in a packet of its own; and plain
-answers at 8 connections from a provider that takes 50 ms, which are subtracted from the latency.
+Loads: plain and streamed answers at 64 connections, or at ``--connections``; streams of 50 events,
+from a provider that writes the events one after another and from one that sends each in a packet of
+its own; and plain answers at 8 connections from a provider that takes 50 ms, which are subtracted
+from the latency.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -127,6 +128,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", default=_PEERS, metavar="NAMES")
     parser.add_argument(
+        "--connections",
+        type=int,
+        default=64,
+        help="of the loads whose provider answers at once (default 64)",
+    )
+    parser.add_argument(
         "--crowded",
         action="store_true",
         help="adds 100,000 organizations and 20,000 endpoints that get no requests",
@@ -166,9 +173,10 @@ def main() -> None:
                 system.sizes[load.name] = require_whole_answer(system, load)
                 measure(directory, system, load, seconds=2)
         for load in LOADS:
+            sent = load if load.delay_seconds else replace(load, connections=options.connections)
             for _ in range(options.rounds):
                 for system in systems:
-                    figures = measure(directory, system, load, seconds=options.seconds)
+                    figures = measure(directory, system, sent, seconds=options.seconds)
                     system.figures.setdefault(load.name, []).append(figures)
         _print_figures(systems)
         if options.checkout is not None:
