@@ -121,17 +121,21 @@ def subscribe(
     publisher: psycopg.Connection[Any],
     subscriber: psycopg.Connection[Any],
     subscription: Subscription,
+    *,
+    begins_again: bool,
 ) -> None:
     """Begins a replication, or lets it go on; begins again one whose slot was lost.
 
-    A repetition subscribes to new tables of the publication too.
+    A repetition subscribes to new tables of the publication too. A restored subscriber goes on
+    where its slot is, without the changes before: ``begins_again`` copies all rows once more.
     """
     name = sql.Identifier(subscription.name)
     url = sql.Literal(subscription.url)
-    if _is_running(publisher, subscriber, subscription.name):
+    if not begins_again and _is_running(publisher, subscriber, subscription.name):
         subscriber.execute(sql.SQL("ALTER SUBSCRIPTION {} CONNECTION {}").format(name, url))
         subscriber.execute(sql.SQL("ALTER SUBSCRIPTION {} REFRESH PUBLICATION").format(name))
         return
+    _drop(publisher, subscriber, subscription.name)
     with publisher.transaction():
         # Nobody writes the rows between the beginning of the slot and their copy.
         tables = sql.SQL(", ").join(sql.Identifier(table) for table, _ in subscription.tables)
@@ -153,26 +157,42 @@ def subscribe(
 def _is_running(
     publisher: psycopg.Connection[Any], subscriber: psycopg.Connection[Any], name: str
 ) -> bool:
-    """Returns whether a subscription has its slot; drops what is left of one that has lost it."""
+    """Returns whether there is a subscription that has its slot."""
     slot = publisher.execute(
         "SELECT coalesce(wal_status, '') FROM pg_replication_slots WHERE slot_name = %s", [name]
     ).fetchone()
-    exists = subscriber.execute(
+    return _exists(subscriber, name) and slot is not None and slot[0] != "lost"
+
+
+def _exists(subscriber: psycopg.Connection[Any], name: str) -> bool:
+    found = subscriber.execute(
         "SELECT FROM pg_subscription AS s JOIN pg_database AS d ON s.subdbid = d.oid "
         "WHERE s.subname = %s AND d.datname = current_database()",
         [name],
     ).fetchone()
-    if exists is not None and slot is not None and slot[0] != "lost":
-        return True
-    if exists is not None:
+    return found is not None
+
+
+def _drop(
+    publisher: psycopg.Connection[Any], subscriber: psycopg.Connection[Any], name: str
+) -> None:
+    """Drops what there is of a subscription, and its slot."""
+    if _exists(subscriber, name):
         for change in ("ALTER {} DISABLE", "ALTER {} SET (slot_name = NONE)", "DROP {}"):
             verb, _, rest = change.partition(" {}")
             subscriber.execute(
                 sql.SQL(verb + " SUBSCRIPTION {}" + rest).format(sql.Identifier(name))
             )
-    if slot is not None:
-        publisher.execute("SELECT pg_drop_replication_slot(%s)", [name])
-    return False
+    # The process that read the slot for it may need a moment to end.
+    publisher.execute(
+        "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots "
+        "WHERE slot_name = %s AND active_pid IS NOT NULL",
+        [name],
+    )
+    publisher.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+        [name],
+    )
 
 
 def _make_slot(publisher: psycopg.Connection[Any], name: str) -> None:

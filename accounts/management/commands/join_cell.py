@@ -49,6 +49,11 @@ class Command(JSONCommand):
             metavar="URL",
             help="how this PostgreSQL reaches the cell's (default: as in CELL_DATABASE_URLS)",
         )
+        parser.add_argument(
+            "--again",
+            action="store_true",
+            help="copy all shared rows once more, after one of the two databases was restored",
+        )
         super().add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -65,8 +70,13 @@ class Command(JSONCommand):
             replication.publish_directory(cell)
             home_url = options["home_url"] or dsn_of(home)
             cell_url = options["cell_url"] or settings.CELL_DATABASE_URLS[name]
-            replication.subscribe(home, cell, replication.catalogue_for(name, home_url))
-            replication.subscribe(cell, home, replication.directory_from(name, cell_url))
+            for publisher, subscriber, subscription in (
+                (home, cell, replication.catalogue_for(name, home_url)),
+                (cell, home, replication.directory_from(name, cell_url)),
+            ):
+                replication.subscribe(
+                    publisher, subscriber, subscription, begins_again=options["again"]
+                )
         self.report({"cell": name, "shard": row.shard}, as_json=options["json"])
         self.note(f"Start serve and work there with CELL={name}, then make the proxy's map again.")
 

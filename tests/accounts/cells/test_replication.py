@@ -151,7 +151,7 @@ def test_each_cell_numbers_its_own_rows(cells: tuple[CellUnderTest, CellUnderTes
     [(least,)] = north.query("SELECT min(id) FROM billing_account")
     assert least == 2**43 + 1
     home.wait_for(
-        "SELECT cell, name FROM accounts_directoryentry WHERE cell = 'north'",
+        "SELECT cell, name FROM accounts_directoryentry WHERE name = 'Northern'",
         [("north", "Northern")],
     )
 
@@ -243,6 +243,31 @@ def test_a_lost_replication_is_begun_again(cells: tuple[CellUnderTest, CellUnder
     assert north.query(VERSION) != [(version,)]
     home.query("UPDATE catalog_provider SET name = slug")
     north.wait_for(renamed, home.query(renamed))
+
+
+def test_a_restored_cell_gets_all_shared_rows_again(
+    cells: tuple[CellUnderTest, CellUnderTest],
+) -> None:
+    """Its subscription goes on where the slot is, and misses what came before."""
+    home, north = cells
+    names = "SELECT name FROM catalog_provider ORDER BY slug"
+    directory = "SELECT count(*) FROM accounts_directoryentry WHERE cell = 'north'"
+    north.manage("create_organization", "Listed")
+    home.wait_for(directory, north.query(directory))
+    for cell, statement in (
+        (north, "UPDATE catalog_provider SET name = 'of the backup'"),
+        (home, "DELETE FROM accounts_directoryentry WHERE cell = 'north'"),
+    ):
+        with psycopg.connect(cell.url) as connection:
+            connection.execute("SET LOCAL session_replication_role = replica")
+            connection.execute(statement)
+    home.manage("join_cell", "north")
+    assert north.query(names) != home.query(names)
+    home.manage("join_cell", "north", "--again")
+    assert north.query(names) == home.query(names)
+    assert home.query(directory) == north.query(directory)
+    home.query("UPDATE catalog_provider SET name = slug || ' (later)'")
+    north.wait_for(names, home.query(names))
 
 
 def test_the_catalogue_is_not_changed_elsewhere(
