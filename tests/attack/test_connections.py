@@ -6,7 +6,7 @@ import json
 import os
 import resource
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -117,6 +117,13 @@ def test_a_refusal_reaches_a_caller_that_writes_everything_first(
     guarded.assert_nothing_happened()
 
 
+def read_status(line: Line) -> int | None:
+    """Returns the status that a line got before it ended; ``None`` without an answer."""
+    with suppress(ConnectionError):
+        return line.receive_answer().status
+    return None
+
+
 def test_a_flood_from_one_address_closes_its_own_connections(
     guarded: Site, is_served: Callable[[], bool]
 ) -> None:
@@ -127,10 +134,11 @@ def test_a_flood_from_one_address_closes_its_own_connections(
         with counted(guarded.server, "makes_room", at_least=60 - 16):
             flood = open_lines(stack, guarded, 60, BEGUN, "127.0.0.2")
             assert is_served()
-            # What made room was told so at once; the rest waits for the end of its time.
+            # What made room was told so at once; the rest waits for the end of its time, which
+            # some may have reached on a busy machine.
             refused = [line for line in flood if not line.is_open()]
             assert len(refused) >= 60 - 16
-            assert refused[0].receive_answer().status == 503
+            assert 503 in map(read_status, refused)
         known.send(chat_request(guarded))
         assert known.receive_answer().status == 200
 
