@@ -57,7 +57,7 @@ def test_promtool_accepts_the_configuration(command: tuple[str, ...]) -> None:
 
 
 def test_every_alert_is_tested_and_every_metric_of_an_alert_is_on_the_dashboard() -> None:
-    """Whoever is woken by an alert looks at the dashboard first."""
+    """Checks the dashboard, which the person on call opens first."""
     tested = re.findall(
         r"alertname: (\w+)\n +exp_alerts:\n", (FOLDER / "alerts.test.yml").read_text()
     )

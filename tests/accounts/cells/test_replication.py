@@ -194,7 +194,7 @@ def test_join_refuses(
 
 @needs_pgbouncer
 def test_a_pooler_gets_no_session_of_ours(cells: tuple[CellUnderTest, CellUnderTest]) -> None:
-    """What a command sets in a session would name it as the actor of other processes' changes."""
+    """Checks that a setting of the session names no actor for changes of other processes."""
     home, north = cells
     made = home.manage("create_organization", "Pooled")["organization_id"]
     join, move = ("join_cell", "north"), ("move_organization", made, "--to", "north")

@@ -1,4 +1,4 @@
-"""What large batches cost: each row is searched once, and locked for a short time."""
+"""Settlements and heartbeats of many generations search rows once and lock them shortly."""
 
 from __future__ import annotations
 
