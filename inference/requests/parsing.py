@@ -208,7 +208,7 @@ def parse(
     wishes = take_wishes(operation, fields, models)
     _complete(row, fields)
     prompt = bound_prompt(row, request, fields)
-    has_file = OPERATIONS[operation].has_messages and names_file(body)
+    has_file = OPERATIONS[operation].has_messages and has_stored_file(body)
     server_tools = read_server_tools(fields, row.tools(request), wishes.search, has_file=has_file)
     is_measured = is_large(body)
     return InferenceRequest(
@@ -280,7 +280,7 @@ def has_long_cache(body: bytes) -> bool:
     return (b'"ttl"' in body or ESCAPE in body) and _LONG_CACHE.search(body) is not None
 
 
-def names_file(body: bytes) -> bool:
+def has_stored_file(body: bytes) -> bool:
     """Returns whether a body names a file that the provider stores."""
     return (b'"file_id"' in body or ESCAPE in body) and _FILE.search(body) is not None
 

@@ -21,8 +21,8 @@ def find_repeats(data: bytes, head: bytes, tail: bytes) -> Repeats | None:
     """Returns the events which are ``head``, a text and ``tail``; ``None`` if there are none.
 
     The quotes of the text belong to ``head`` and ``tail``. ``data`` begins with an event. Texts
-    with escapes or beyond ASCII are left to a JSON parser. The time for an event is a thirtieth of
-    that for parsing it, because the bytes are only split and compared.
+    with escapes or beyond ASCII are left to a JSON parser. The time for an event is less than a
+    tenth of that for parsing it, because the bytes are only split and compared.
     """
     start, stop = b"data: " + head, tail + b"\n\n"
     end = data.rfind(stop) + len(stop)

@@ -319,7 +319,7 @@ def _read_extras(
         value = msgspec.json.decode(fields[name]) if name in fields else None
         if value is not None and not (isinstance(value, str) and value in usual):
             others.add(name)
-    if parsing.names_file(body):
+    if parsing.has_stored_file(body):
         # Files belong to an account of the provider, which all tenants of the operator share.
         others.add("file_id")
     if not searches and not others:

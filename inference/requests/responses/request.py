@@ -387,7 +387,7 @@ def parse_response(
         preset is not None
         or request.preferences.options
         or request.server_tools.searches
-        or parsing.names_file(body)
+        or parsing.has_stored_file(body)
         or any(not is_unset(members.get(name, _Any())) for name in _CHAT_ONLY)
     ):
         return request, translated
