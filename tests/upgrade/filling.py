@@ -32,8 +32,6 @@ LISTS: Final = (
     "private-endpoints", "organization/members", "credits", "key",
 )  # fmt: skip
 _SECONDS: Final = 60.0
-# `work` looks for payments at most every five seconds.
-_CHAIN_SECONDS: Final = 6.0
 
 
 @dataclass
@@ -88,18 +86,12 @@ def fill(old: Release, logs: Path, upstream: str, token: Contract, scale: str) -
     world = World(password, quiet, busy, private)
     # It must have read the chain before anybody can pay.
     old.manage("work", "--once")
-    watched_at = time.monotonic()
     with serve(old, logs) as running:
         for tenant in (quiet, private):
             _govern(running.address, tenant, upstream)
         token.pay(open_top_up(running.address, quiet, token))
         _use(running.address, quiet)
-    # Before that, the chain is not due again.
-    time.sleep(max(0.0, watched_at + _CHAIN_SECONDS - time.monotonic()))
-    old.manage("work", "--once")
-    with serve(old, logs) as running:
-        paid = call(running.address, quiet.api_key, "GET", f"credits/crypto/{quiet.top_up}")
-        assert paid["data"]["status"] == "confirmed", paid
+        _await_payment(old, running.address, quiet)
         world.before = read(running.address, quiet)
         _abandon_stream(running, busy)
     return world
@@ -130,6 +122,18 @@ def create_tenant(release: Release, name: str) -> Tenant:
     made = release.manage_json("create_organization", name)
     release.manage_json("grant_credits", made["organization_id"], CREDITS)
     return Tenant(**made)
+
+
+def _await_payment(old: Release, address: str, tenant: Tenant) -> None:
+    """Runs `work` until it has seen the payment: each release has its own pause between looks."""
+    until = time.monotonic() + _SECONDS
+    while time.monotonic() < until:
+        old.manage("work", "--once")
+        paid = call(address, tenant.api_key, "GET", f"credits/crypto/{tenant.top_up}")
+        if paid["data"]["status"] == "confirmed":
+            return
+        time.sleep(1)
+    raise AssertionError(paid)
 
 
 def _govern(address: str, tenant: Tenant, upstream: str) -> None:
