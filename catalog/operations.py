@@ -29,9 +29,9 @@ class OperationRow:
     AI, if they have one. ``outputs`` are the output modalities of the catalogue that it can
     produce. ``streams`` says whether a caller may ask for a stream. ``counts`` are the members of a
     usage that it may have, and ``proof`` those of which an honest usage has at least one: a
-    deployment that reports none cannot be billed. ``is_probed`` says whether a validation can prove
-    a deployment by it. ``is_bytes`` says that its answers are bytes, not JSON, which are streamed
-    to every caller.
+    deployment that reports none cannot be billed. ``proven_by`` is another operation, if that one's
+    validation proves this one, too. ``is_bytes`` says that its answers are bytes, not JSON, which
+    are streamed to every caller.
 
     ``is_written`` says that its answers are texts, for which a model may search the web, and whose
     requests may name a preset. ``has_messages`` says that its prompt is a conversation, which may
@@ -44,13 +44,13 @@ class OperationRow:
     proof: tuple[str, ...] = ("prompt",)
     span_name: str = ""
     streams: bool = False
-    is_probed: bool = True
+    proven_by: Operation | None = None
     is_bytes: bool = False
     is_written: bool = False
     has_messages: bool = False
 
 
-# A validation probes the first of these that a deployment serves.
+# A validation probes those that a deployment may serve, in this order.
 OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
     Operation.CHAT: OperationRow(
         api_type="completions",
@@ -67,8 +67,7 @@ OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
         counts=(*_PROMPT, *_COMPLETION),
         span_name="text_completion",
         streams=True,
-        # Every server of text completions serves chat, too.
-        is_probed=False,
+        proven_by=Operation.CHAT,
         is_written=True,
     ),
     Operation.EMBEDDINGS: OperationRow(
@@ -139,8 +138,17 @@ def served_outputs(outputs: Collection[str], served: Collection[Operation]) -> f
     return frozenset(outputs) & produced
 
 
-def probed_operation(served: Collection[Operation]) -> Operation | None:
-    """Returns the operation by which a deployment is validated; ``None`` if no route serves it."""
-    return next(
-        (name for name, row in OPERATIONS.items() if row.is_probed and name in served), None
+def probed_operations(served: Collection[Operation]) -> tuple[Operation, ...]:
+    """Returns the operations by which a deployment is validated; none if no route serves it."""
+    return tuple(
+        name for name, row in OPERATIONS.items() if row.proven_by is None and name in served
     )
+
+
+def proven_operations(
+    served: frozenset[Operation], proven: Collection[str] | None
+) -> frozenset[Operation]:
+    """Returns the served operations that a validation has proven; all if it tells none."""
+    if proven is None:
+        return served
+    return frozenset(each for each in served if (OPERATIONS[each].proven_by or each) in proven)

@@ -71,6 +71,16 @@ def _validations(endpoint: PrivateEndpoint) -> Iterator[Event]:
         )
 
 
+def render_operations(validation: Validation) -> str:
+    """Renders which operations a validation has proven, and what the deployment said of others."""
+    found = validation.operations
+    if found is None:
+        return "An earlier release stored no operations: those that the catalogue lists are served."
+    refusals = validation.evidence.get("refusals", {})
+    rows = ((name, Proof(proof).label, refusals.get(name, "")) for name, proof in found.items())
+    return format_html_join("", "<div>/{}: {} {}</div>", rows)
+
+
 def render_proofs(validation: Validation) -> str:
     """Renders what a validation has shown about each parameter that one can try."""
     found = validation.parameters or {}

@@ -298,6 +298,12 @@ class CheckSerializer(serializers.Serializer[dict[str, Any]]):
 class ValidationSerializer(serializers.Serializer[Any]):
     passed = serializers.BooleanField()
     checks = CheckSerializer(many=True)
+    operations = serializers.DictField(
+        child=serializers.ChoiceField(choices=[str(Proof.PROVEN), str(Proof.REFUSED)]),
+        required=False,
+        help_text="Which operations of a model that has several the deployment serves; absent of a "
+        "model that has one. Nothing is routed to one that it has refused.",
+    )
     parameters = serializers.DictField(
         child=serializers.ChoiceField(choices=Proof.choices),
         required=False,
@@ -306,6 +312,8 @@ class ValidationSerializer(serializers.Serializer[Any]):
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         shape = super().to_representation(instance)
+        if len(shape.get("operations") or ()) < 2:
+            shape["operations"] = None
         return {name: value for name, value in shape.items() if value is not None}
 
 

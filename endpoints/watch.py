@@ -13,7 +13,13 @@ from catalog.pricing import NANO
 from config.api.errors import InvalidTransition, NotFound
 from config.clocks.clock import clock
 from endpoints import validation
-from endpoints.models import PrivateEndpoint, Validation, ValidationsBusy, ValidationSlot
+from endpoints.models import (
+    PrivateEndpoint,
+    Validation,
+    ValidationsBusy,
+    ValidationSlot,
+    proven_names,
+)
 
 ACTOR: Final = "drift watch"
 # The batch is small, so that a stopping worker finishes soon.
@@ -80,12 +86,20 @@ def watch(endpoint: PrivateEndpoint) -> Validation | None:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the evidence that differs between two validations, as ``{name, was, is}``."""
-    return [
+    """Returns the evidence that differs between two validations, as ``{name, was, is}``.
+
+    Of the operations, only a loss is a difference.
+    """
+    changes = [
         {"name": name, "was": before[name], "is": now[name]}
         for name in _COMPARED
         if before.get(name) is not None and now.get(name) is not None and before[name] != now[name]
     ]
+    had, has = (proven_names(found.get("operations")) for found in (before, now))
+    if had is not None and has is not None and not had <= has:
+        was, present = (", ".join(sorted(names)) for names in (had, has))
+        changes.append({"name": "operations", "was": was, "is": present})
+    return changes
 
 
 def spent_today() -> int:

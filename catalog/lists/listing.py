@@ -26,11 +26,11 @@ from catalog.aliases.spellings import NO_NAMES, ModelNames, NameIndex, patch_nam
 from catalog.capabilities import Capabilities
 from catalog.lists import traffic
 from catalog.models import CatalogVersion, LanguageModel, ModelAlias, ModelEndpoint
-from catalog.operations import served_operations, served_outputs
+from catalog.operations import proven_operations, served_operations, served_outputs
 from catalog.pricing import RATES, Price, UnknownRule
 from catalog.pricing.contract import render_lines, render_pricing
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds
-from endpoints.models import PrivateEndpoint, offered_parameters
+from endpoints.models import PrivateEndpoint, offered_parameters, proven_names
 
 SORTS: Final = (
     "most-popular", "newest", "top-weekly", "pricing-low-to-high", "pricing-high-to-low",
@@ -270,13 +270,17 @@ def _build_model(
 
 
 def find_outputs(
-    outputs: Iterable[str], capabilities: Capabilities, dialect: str
+    outputs: Iterable[str],
+    capabilities: Capabilities,
+    dialect: str,
+    proven: frozenset[str] | None = None,
 ) -> frozenset[str] | None:
     """Returns the outputs of a model that an endpoint produces; ``None`` if it serves nothing.
 
-    ``outputs`` are those of the model; ``dialect`` is that of the endpoint's provider.
+    ``outputs`` are those of the model; ``dialect`` is that of the endpoint's provider. ``proven``
+    are the operations that a validation has proven, if it tells them.
     """
-    return _find_outputs(tuple(outputs), capabilities, dialect)
+    return _find_outputs(tuple(outputs), capabilities, dialect, proven)
 
 
 def is_served(endpoint: ModelEndpoint) -> bool:
@@ -288,9 +292,13 @@ def is_served(endpoint: ModelEndpoint) -> bool:
 
 @lru_cache(maxsize=1024)
 def _find_outputs(
-    outputs: tuple[str, ...], capabilities: Capabilities, dialect: str
+    outputs: tuple[str, ...],
+    capabilities: Capabilities,
+    dialect: str,
+    proven: frozenset[str] | None,
 ) -> frozenset[str] | None:
     served = served_operations(outputs, dialects.get(dialect, capabilities))
+    served = proven_operations(served, proven)
     return served_outputs(outputs, served) if served else None
 
 
@@ -528,14 +536,17 @@ class VisibleCatalogue:
             .routable()
             .values_list(
                 "model_id", "pk", "provider__slug", "provider_name", "provider__dialect",
-                "declared_zdr", "declared_region", "validation__parameters", *_PRICE,
+                "declared_zdr", "declared_region", "validation__parameters",
+                "validation__evidence__operations", *_PRICE,
             )
         )  # fmt: skip
-        for model_id, pk, provider, display, dialect, zdr, region, proofs, *rates in rows:
+        for model_id, pk, provider, display, dialect, zdr, region, proofs, tried, *rates in rows:
             model = self._models.get(model_id)
             if model is None:
                 continue
-            outputs = find_outputs(model.output_modalities, model.capabilities, dialect)
+            outputs = find_outputs(
+                model.output_modalities, model.capabilities, dialect, proven_names(tried)
+            )
             if outputs is None or (price := _read_price(*rates)) is None:
                 continue
             facts = EndpointFacts(

@@ -14,7 +14,7 @@ from config.console.formatting import dollars, label_renderer, per_million
 from config.console.unfold import display
 from endpoints.admin.forms import RATES
 from endpoints.admin.validations import OUTCOMES
-from endpoints.history import SHOWN, events, render_proofs
+from endpoints.history import SHOWN, events, render_operations, render_proofs
 from endpoints.models import PrivateEndpoint, Validation
 
 _STATES: Final = {"draft": "info", "active": "success", "disabled": "warning"}
@@ -94,6 +94,10 @@ class PrivateEndpointColumns:
     def price_text(self, endpoint: PrivateEndpoint) -> str:
         prompt, completion = endpoint.price.prompt, endpoint.price.completion
         return f"{per_million(prompt)} / {per_million(completion)}"
+
+    @display(description="Operations")
+    def operations(self, endpoint: PrivateEndpoint) -> str:
+        return "" if endpoint.validation is None else render_operations(endpoint.validation)
 
     @display(description="What a validation has shown")
     def proofs(self, endpoint: PrivateEndpoint) -> str:

@@ -98,7 +98,7 @@ class PrivateEndpointAdmin(
         ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
         ("Price", {"fields": (("rates", "reviews"),)}),
         ("Limits of time", {"classes": ["collapse"], "fields": TIME_COLUMNS}),
-        ("Parameters", {"fields": ("proofs",)}),
+        ("Operations and parameters", {"fields": ("operations", "proofs")}),
         ("History", {"fields": ("history",)}),
         (
             "Record",
@@ -117,8 +117,8 @@ class PrivateEndpointAdmin(
         ),
     )
     readonly_fields = (
-        "state", "validated", "drift", "credentials", "rates", "reviews", "proofs",
-        "history", "activated_at", "activated_by",
+        "state", "validated", "drift", "credentials", "rates", "reviews", "operations",
+        "proofs", "history", "activated_at", "activated_by",
         "disabled_at", "disabled_by", "disabled_reason", "watched_at", "drifted_at", "created_at",
         "updated_at", "id", "idempotency_key",
     )  # fmt: skip

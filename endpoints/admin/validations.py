@@ -9,7 +9,7 @@ from django.contrib import admin
 from config.console.base import ReadOnlyAdmin
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.unfold import display
-from endpoints.history import render_checks, render_proofs
+from endpoints.history import render_checks, render_operations, render_proofs
 from endpoints.models import Validation
 
 OUTCOMES: Final = {
@@ -39,7 +39,7 @@ class ValidationAdmin(ReadOnlyAdmin):
         (None, {"fields": ("endpoint", ("result", "purpose"), ("cost", "duration"))}),
         ("Credential", {"fields": ("workspace", ("credential", "credential_version"), "host")}),
         ("Checks", {"fields": ("checks_table",)}),
-        ("Parameters", {"fields": ("proofs",)}),
+        ("Operations and parameters", {"fields": ("operations", "proofs")}),
         ("Evidence", {"fields": ("evidence", "changes")}),
         (
             "Record",
@@ -50,7 +50,8 @@ class ValidationAdmin(ReadOnlyAdmin):
         ),
     )
     readonly_fields = (
-        "result", "cost", "duration", "checks_table", "proofs", "id", "created_at", "updated_at",
+        "result", "cost", "duration", "checks_table", "operations", "proofs", "id", "created_at",
+        "updated_at",
     )  # fmt: skip
     readonly_preprocess_fields = {"result": label_renderer(OUTCOMES)}
 
@@ -77,6 +78,10 @@ class ValidationAdmin(ReadOnlyAdmin):
     @display(description="Checks")
     def checks_table(self, validation: Validation) -> str:
         return render_checks(validation)
+
+    @display(description="Operations")
+    def operations(self, validation: Validation) -> str:
+        return render_operations(validation)
 
     @display(description="What the answers have shown")
     def proofs(self, validation: Validation) -> str:

@@ -24,6 +24,7 @@ from endpoints.models.validation import (
     Validation,
     base_url_refused,
     offered_parameters,
+    proven_names,
 )
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "base_url_refused",
     "canonical_base_url",
     "offered_parameters",
+    "proven_names",
     "refusal_of_operation",
     "require_base_url",
 ]

@@ -49,6 +49,13 @@ def offered_parameters(listed: Iterable[str], proofs: Mapping[str, str] | None) 
     return kept + sorted(set(proven).difference(kept, (IMAGE_INPUT,)))
 
 
+def proven_names(proofs: Mapping[str, str] | None) -> frozenset[str] | None:
+    """Returns the names of what was proven; ``None`` if nothing is known of any trial."""
+    if proofs is None:
+        return None
+    return frozenset(name for name, proof in proofs.items() if proof == Proof.PROVEN)
+
+
 class Validation(BaseModel):
     """One live validation: the credential it used, its checks, and its outcome.
 
@@ -75,7 +82,7 @@ class Validation(BaseModel):
         WATCH = "watch", "watch"
 
     # A change of one of these means that another deployment answered.
-    IDENTITY = ("model", "prompt_tokens")
+    IDENTITY = ("model", "prompt_tokens", "operations")
 
     endpoint = models.ForeignKey(
         "endpoints.PrivateEndpoint",
@@ -138,6 +145,12 @@ class Validation(BaseModel):
     @property
     def passed(self) -> bool:
         return self.outcome == self.Outcome.PASSED
+
+    @property
+    def operations(self) -> Mapping[str, str] | None:
+        """Returns the proof of each operation that was tried; ``None`` of an earlier release."""
+        found: Mapping[str, str] | None = self.evidence.get("operations")
+        return found
 
     def lock_credential(self) -> None:
         """Locks the credential of a passed validation, before the endpoint, as a rotation does."""

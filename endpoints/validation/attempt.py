@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from django.conf import settings
+from msgspec.structs import replace
 
 from accounts.models import ByokCredential, Workspace
 from catalog import dialects
 from catalog.capabilities import NativeFormat
-from catalog.dialects.base import Call, Dialect, NativeBody
+from catalog.dialects.base import Call, Dialect, NativeBody, Operation
 from catalog.dialects.shared.credentials import InvalidCredential
-from catalog.operations import probed_operation, served_operations
+from catalog.operations import probed_operations, served_operations
 from config import egress
 from config.api.errors import Forbidden
 from config.credentials import Secret
@@ -36,10 +38,12 @@ class HostIsNew(Forbidden):
 
 
 class Attempt(NamedTuple):
-    """The call of a validation, its dialect, and the host to which it sends the secret."""
+    """The calls of a validation with their dialects, and the host to which they send the secret.
 
-    call: Call
-    dialect: Dialect
+    There is a call for each operation that the deployment may serve.
+    """
+
+    calls: Sequence[tuple[Call, Dialect]]
     host: str
 
 
@@ -51,7 +55,7 @@ def find_attempt(
     validation: Validation,
     result: Result,
 ) -> Attempt:
-    """Returns the call to make; raises :class:`CheckFailed` before anything is resolved."""
+    """Returns the calls to make; raises :class:`CheckFailed` before anything is resolved."""
     workspace = (
         Workspace.objects.for_organization(endpoint.organization_id).filter(pk=workspace_id).first()
     )
@@ -66,9 +70,7 @@ def find_attempt(
     credential, secret = _find_credential(endpoint, workspace, trial, validation)
     result.add_pass("byok_key")
     name, capabilities = endpoint.provider.dialect, endpoint.model.capabilities
-    lacks_chat = dialects.lacks_chat(name, capabilities)
-    find = dialects.get_native if lacks_chat else dialects.get
-    dialect = find(name, capabilities)
+    dialect = dialects.get(name, capabilities)
     base_url = endpoint.base_url
     try:
         require_base_url(base_url, endpoint.provider)
@@ -83,21 +85,34 @@ def find_attempt(
     except (InvalidBaseURL, InvalidCredential, egress.InvalidURL):
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
     _require_host(host, endpoint, credential, may_bind)
-    operation = probed_operation(served_operations(endpoint.model.output_modalities, dialect))
-    if operation is None:
+    outputs = endpoint.model.output_modalities
+    operations = probed_operations(served_operations(outputs, dialect))
+    if not operations:
         refusal = refusal_of_operation(endpoint.model, endpoint.provider)
         raise CheckFailed("model", Reason.MODEL_NOT_FOUND, upstream_message=str(refusal))
+    if not outputs:
+        # Of a model whose outputs are unknown, nobody expects more than the first operation.
+        operations = operations[:1]
     call = Call(
-        operation=operation,
+        operation=operations[0],
         base_url=base_url,
         model=endpoint.upstream_model_id,
         secret=secret,
         fields={},
         is_byok=True,
         capabilities=capabilities,
-        native=NativeBody(NativeFormat.RESPONSES, {}) if lacks_chat else None,
     )
-    return Attempt(call, dialect, host)
+    calls = [_address(replace(call, operation=each), dialect, name) for each in operations]
+    return Attempt(calls, host)
+
+
+def _address(call: Call, dialect: Dialect, name: str) -> tuple[Call, Dialect]:
+    """Returns a call in the format in which the deployment serves its operation."""
+    if call.operation is Operation.CHAT and dialects.lacks_chat(name, call.capabilities):
+        native = dialects.get_native(name, call.capabilities)
+        assert native is not None, "a model without chat has Responses"
+        return replace(call, native=NativeBody(NativeFormat.RESPONSES, {})), native
+    return call, dialect
 
 
 def _require_host(

@@ -34,6 +34,7 @@ class Caller:
 
     ``check`` is the name of the check that the next call decides. An answer may have
     ``most_bytes``. ``voices`` are those that the model has, if the catalogue knows them.
+    ``has_answered`` says whether a call had an answer of status 200.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Caller:
         self.voices = voices
         self._most_bytes = most_bytes
         self._egress_client = egress_client
-        self._has_reached = False
+        self.has_answered = False
 
     async def ask(self, fields: Mapping[str, Any], files: Sequence[Part] = ()) -> Reply:
         """Returns the whole reply to a call with these fields; raises :class:`CheckFailed`."""
@@ -85,7 +86,8 @@ class Caller:
         """
         response = await self._dial(replace(self.call, fields=fields, stream=stream, files=files))
         if response.status == 200:
-            self.add_reached()
+            self.has_answered = True
+            self.result.add_reached()
             return response
         try:
             body = await response.read(limit=MOST_REPLY_BYTES)
@@ -95,15 +97,9 @@ class Caller:
             body = b""
         finally:
             response.close()
-        self.add_reached()
+        self.result.add_reached()
         failure = parse_error(body).clean(self.call.secret)
         raise Refused(self.check, response.status, failure.message)
-
-    def add_reached(self) -> None:
-        """Adds the passed check of the base URL: the egress policy allowed the connection."""
-        if not self._has_reached:
-            self._has_reached = True
-            self.result.add_pass("base_url")
 
     def fail(self, reason: Reason, exc: Exception) -> CheckFailed:
         """Returns the failure of the running check, with a message that is safe to show."""
@@ -122,21 +118,25 @@ class Caller:
         except egress.AddressRefused:
             raise CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
         except egress.RedirectRefused as exc:
-            self.add_reached()
+            self.result.add_reached()
             raise self.fail(Reason.UPSTREAM_ERROR, exc) from None
         except egress.BadResponse as exc:
-            self.add_reached()
+            self.result.add_reached()
             raise self.fail(Reason.INVALID_RESPONSE, exc) from None
         except egress.EgressError as exc:
             if isinstance(exc, egress.TimedOut) and exc.phase != "connect":
                 raise
-            self.add_reached()
+            self.result.add_reached()
             raise CheckFailed(
                 self.check,
                 Reason.UPSTREAM_ERROR,
                 outcome=Outcome.UNREACHABLE,
                 upstream_message=exc.public,
             ) from None
+
+
+# The statuses with which a server refuses the request itself; others say nothing about it.
+REFUSALS: Final = (400, 404, 405, 415, 422, 501)
 
 
 class Refused(CheckFailed):

@@ -57,7 +57,14 @@ class Result:
     outcome: Outcome = Outcome.PASSED
     usages: list[Usage] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)
+    operations: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
+
+    def add_reached(self) -> None:
+        """Adds the passed check of the base URL, once: the egress policy allowed the connection."""
+        if all(check["name"] != "base_url" for check in self.checks):
+            self.add_pass("base_url")
 
     def add_pass(self, name: str, **details: Any) -> None:
         self.checks.append({"name": name, "passed": True, **details})

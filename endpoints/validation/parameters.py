@@ -34,7 +34,7 @@ from config import egress
 from config.egress.client import EgressClient
 from endpoints.models import IMAGE_INPUT, Proof
 from endpoints.validation.answers import Answer, read_chat, read_response, write_response
-from endpoints.validation.calls import Caller, Refused
+from endpoints.validation.calls import REFUSALS, Caller, Refused
 from endpoints.validation.checks import CheckFailed, Result
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,6 @@ _SHORT: Final = 16
 _LONG: Final = 64
 # The models that are served by Responses alone think before they write.
 _THINKING: Final = 512
-# The statuses with which a server refuses the request itself; others say nothing about it.
-_REFUSALS: Final = (400, 404, 405, 415, 422, 501)
 _WORD: Final = "K7Q"
 _TOOL: Final = "report_city"
 _BOUNDS: Final = ("max_tokens", "max_completion_tokens")
@@ -287,7 +285,7 @@ class _Learner:
             except Untranslatable:
                 return Proof.REFUSED
             except Refused as refusal:
-                if refusal.check.get("upstream_status") in _REFUSALS:
+                if refusal.status in REFUSALS:
                     return Proof.REFUSED
                 raise
             answers.append(answer)

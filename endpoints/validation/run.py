@@ -14,7 +14,7 @@ from accounts.models import ByokCredential
 from catalog.pricing import cost_nano
 from config.clocks.clock import clock
 from config.credentials import Secret
-from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
+from endpoints.models import PrivateEndpoint, Proof, Validation, ValidationSlot
 from endpoints.validation.attempt import find_attempt
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 from endpoints.validation.parameters import learn_parameters
@@ -33,11 +33,11 @@ def run(
 ) -> Validation:
     """Validates a draft with the workspace's credential, stores the result and returns it.
 
-    Makes at most one plain and one streamed call within ``VALIDATION_TIMEOUT`` seconds, outside any
-    transaction. With ``probe_parameters``, by default ``VALIDATION_PROBES_PARAMETERS``, a passed
-    validation also makes the calls of :func:`learn_parameters`. Failed checks and a failure to
-    store the result are part of the result. Takes a ``slot`` of the organization, unless the caller
-    has one, and gives it back.
+    Makes at most two calls for each operation that the deployment may serve, within
+    ``VALIDATION_TIMEOUT`` seconds in all, outside any transaction. With ``probe_parameters``, by
+    default ``VALIDATION_PROBES_PARAMETERS``, a passed validation also makes the calls of
+    :func:`learn_parameters`. Failed checks and a failure to store the result are part of the
+    result. Takes a ``slot`` of the organization, unless the caller has one, and gives it back.
 
     Raises :class:`EndpointNotFound` when the draft was deleted meanwhile, :class:`ValidationsBusy`
     without a free slot, and, unless the caller ``may_bind`` credentials, :class:`HostIsNew`.
@@ -90,21 +90,27 @@ def examine(
         # The calls take seconds; other threads may use the database connection meanwhile.
         if not connection.in_atomic_block:
             connection.close()
-        call, dialect, policy = attempt.call, attempt.dialect, settings.EGRESS_POLICY
+        policy = settings.EGRESS_POLICY
         voices = endpoint.model.supported_voices or ()
-        asyncio.run(probe(call, dialect, policy, result, voices=voices))
+        asyncio.run(probe(attempt.calls, policy, result, voices=voices))
         if probing_slot is not None and result.outcome == Outcome.PASSED:
             inputs = endpoint.model.input_modalities
             probing_slot.extend()
             if not connection.in_atomic_block:
                 connection.close()
-            asyncio.run(learn_parameters(call, dialect, policy, inputs, result))
+            for call, dialect in attempt.calls:
+                if result.operations.get(call.operation) == Proof.PROVEN:
+                    asyncio.run(learn_parameters(call, dialect, policy, inputs, result))
     except CheckFailed as failure:
         result.checks.append(failure.check)
         result.outcome = failure.outcome
     validation.outcome = result.outcome
     validation.checks = result.checks
     validation.evidence = result.evidence
+    if result.operations:
+        validation.evidence["operations"] = result.operations
+    if result.refusals:
+        validation.evidence["refusals"] = result.refusals
     validation.parameters = result.parameters or None
     at = int(clock.time())
     validation.cost_nano = sum(

@@ -1,4 +1,8 @@
-"""The probes: what a validation asks a deployment, by the operation that it serves.
+"""The probes: what a validation asks a deployment, by the operations that it serves.
+
+A model may be served by several operations, such as chat and images, and a deployment need not have
+all of them: one that it refuses is not proven, and nothing is routed there. One that it answers
+wrongly fails the validation, because then the deployment is not what it says it is.
 
 A probe makes two calls, because one good answer may be luck: a chat is asked plain and streamed, an
 embedding alone and with another one, a rerank for two documents in both orders, speech for two
@@ -17,10 +21,11 @@ from django.conf import settings
 from catalog.dialects.base import Call, Dialect, Operation
 from config import egress
 from config.egress.client import EgressClient
-from endpoints.validation.calls import Caller
+from endpoints.models import Proof
+from endpoints.validation.calls import REFUSALS, Caller, Refused
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 from endpoints.validation.probes.audio import SpeechProbe, TranscriptionProbe
-from endpoints.validation.probes.base import Probe, is_same_model
+from endpoints.validation.probes.base import Probe, compare_replies, is_same_model
 from endpoints.validation.probes.chat import ChatProbe
 from endpoints.validation.probes.embeddings import EmbeddingsProbe
 from endpoints.validation.probes.images import ImagesProbe
@@ -38,6 +43,8 @@ PROBES: Final[Mapping[Operation, type[Probe]]] = {
     Operation.RERANK: RerankProbe,
     Operation.IMAGES: ImagesProbe,
 }
+# The statuses that say that a server, or a credential there, has no such operation.
+_LACKING: Final = (403, *REFUSALS)
 
 
 def is_native(call: Call) -> bool:
@@ -46,39 +53,73 @@ def is_native(call: Call) -> bool:
 
 
 async def probe(
-    call: Call,
-    dialect: Dialect,
+    calls: Sequence[tuple[Call, Dialect]],
     policy: egress.EgressPolicy,
     result: Result,
     *,
     voices: Sequence[str] = (),
 ) -> None:
-    """Makes the calls that validate the operation of ``call``, and adds their checks.
+    """Validates each operation that a deployment may serve, and adds its checks and its proof.
 
-    ``voices`` are those that the model has, if the catalogue knows them. Raises
-    :class:`CheckFailed` at a failed check after which later ones are meaningless.
+    ``calls`` has one call for each of them, with its dialect. ``voices`` are those that the model
+    has, if the catalogue knows them. All calls together take at most ``VALIDATION_TIMEOUT``
+    seconds. Raises :class:`CheckFailed` at a failed check after which later ones are meaningless,
+    and if the deployment refuses all operations.
     """
     async with EgressClient(policy) as egress_client:
-        kind = ResponsesProbe if is_native(call) else PROBES[call.operation]
-        caller = Caller(
-            call,
-            dialect,
-            result,
-            egress_client,
-            kind.check,
-            most_bytes=kind.most_reply_bytes,
-            voices=voices,
-        )
-        probe = kind(caller)
+        probes = [_make_probe(*each, egress_client, result, voices) for each in calls]
+        proven = []
+        refusals = []
+        running = probes[0]
         try:
             async with asyncio.timeout(settings.VALIDATION_TIMEOUT):
-                await probe.make_calls()
+                for running in probes:
+                    if (refusal := await _prove(running)) is None:
+                        proven.append(running)
+                    else:
+                        refusals.append(refusal)
         except (egress.TimedOut, TimeoutError):
-            caller.add_reached()
+            result.add_reached()
             raise CheckFailed(
-                caller.check,
+                running.caller.check,
                 Reason.UPSTREAM_ERROR,
                 outcome=Outcome.TIMED_OUT,
                 upstream_message="The deployment did not answer in time.",
             ) from None
-    probe.compare_replies()
+    if not proven:
+        raise refusals[0]
+    compare_replies(proven)
+
+
+def _make_probe(
+    call: Call,
+    dialect: Dialect,
+    egress_client: EgressClient,
+    result: Result,
+    voices: Sequence[str],
+) -> Probe:
+    kind = ResponsesProbe if is_native(call) else PROBES[call.operation]
+    most_bytes = kind.most_reply_bytes
+    return kind(
+        Caller(
+            call, dialect, result, egress_client, kind.check, most_bytes=most_bytes, voices=voices
+        )
+    )
+
+
+async def _prove(probe: Probe) -> Refused | None:
+    """Makes the calls of one operation; returns the refusal if the deployment does not serve it.
+
+    Raises :class:`CheckFailed` for every other failure.
+    """
+    operation, result = probe.caller.call.operation, probe.result
+    try:
+        await probe.make_calls()
+    except Refused as refusal:
+        if probe.caller.has_answered or refusal.status not in _LACKING:
+            raise
+        result.operations[operation] = Proof.REFUSED
+        result.refusals[operation] = f"{refusal.status} {refusal.message}"[:255].strip()
+        return refusal
+    result.operations[operation] = Proof.PROVEN
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from catalog.dialects.base import InvalidReply, Reply
@@ -30,8 +31,8 @@ class Probe(ABC):
         self.caller = caller
         self.result = caller.result
         self._proof = OPERATIONS[caller.call.operation].proof
-        self._models: list[str] = []
-        self._has_usage = True
+        self.models: list[str] = []
+        self.has_usage = True
 
     @abstractmethod
     async def make_calls(self) -> None:
@@ -40,7 +41,7 @@ class Probe(ABC):
     def note(self, model: str | None, usage: Usage | None) -> None:
         """Records the model and the usage that a reply reported."""
         if model is not None:
-            self._models.append(model)
+            self.models.append(model)
         if usage is None and not self._proof:
             return
         if (
@@ -52,35 +53,21 @@ class Probe(ABC):
             or usage.completion > self.most_completion_tokens
             or usage.searches > 1
         ):
-            self._has_usage = False
+            self.has_usage = False
         else:
             self.result.usages.append(usage)
 
     def note_reply(self, reply: Reply) -> None:
-        """Records what the first whole reply tells about the deployment."""
-        self.result.evidence |= {
+        """Records what the first whole reply tells about the deployment.
+
+        That of the first operation stays, so that later validations compare like with like.
+        """
+        self.result.evidence = {
             "model": None if reply.model is None else self.caller.clean(reply.model)[:255],
             "system_fingerprint": self._fingerprint(reply),
             "prompt_tokens": None if reply.usage is None else reply.usage.prompt,
-        }
+        } | self.result.evidence
         self.note(reply.model, reply.usage)
-
-    def compare_replies(self) -> None:
-        """Adds the checks of the usages and the models that the replies reported."""
-        if self._has_usage:
-            self.result.add_pass("usage")
-        else:
-            self.result.add_failure("usage", Reason.MISSING_USAGE)
-        requested = self.caller.call.model
-        other = next((model for model in self._models if model != requested), None)
-        details = {} if other is None else {"actual_model": self.caller.clean(other)[:255]}
-        is_compared = not self.caller.dialect.names_deployments
-        if details and is_compared:
-            details["expected_model"] = requested
-        if not is_compared or all(is_same_model(requested, model) for model in self._models):
-            self.result.add_pass("model", **details)
-        else:
-            self.result.add_failure("model", Reason.MODEL_MISMATCH, **details)
 
     def _fingerprint(self, reply: Reply) -> str | None:
         raw = reply.fields.get("system_fingerprint")
@@ -90,6 +77,26 @@ class Probe(ABC):
     def refuse(self, text: str) -> CheckFailed:
         """Returns the failure of an answer that is not what the operation answers."""
         return self.caller.fail(Reason.INVALID_RESPONSE, InvalidReply(text))
+
+
+def compare_replies(probes: Sequence[Probe]) -> None:
+    """Adds the checks of the usages and the models that all replies of a deployment reported."""
+    caller, result = probes[0].caller, probes[0].result
+    if all(probe.has_usage for probe in probes):
+        result.add_pass("usage")
+    else:
+        result.add_failure("usage", Reason.MISSING_USAGE)
+    requested = caller.call.model
+    models = [model for probe in probes for model in probe.models]
+    other = next((model for model in models if model != requested), None)
+    details = {} if other is None else {"actual_model": caller.clean(other)[:255]}
+    is_compared = not caller.dialect.names_deployments
+    if details and is_compared:
+        details["expected_model"] = requested
+    if not is_compared or all(is_same_model(requested, model) for model in models):
+        result.add_pass("model", **details)
+    else:
+        result.add_failure("model", Reason.MODEL_MISMATCH, **details)
 
 
 def is_same_model(requested: str, reported: str) -> bool:

@@ -24,7 +24,7 @@ from catalog.aliases.spellings import ModelNames, patch_names
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import DialectName, associated_data
-from catalog.operations import served_operations
+from catalog.operations import proven_operations, served_operations
 from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
 from config import secrets, sql
@@ -284,10 +284,15 @@ def usable_dialect(provider: CatalogProvider, base_url: str | None) -> str | Non
     return provider.dialect if is_placed else None
 
 
-def operations_of(model: CatalogModel, provider: CatalogProvider) -> frozenset[Operation]:
-    """Returns the operations that both the endpoint's dialect and its model support."""
+def operations_of(
+    model: CatalogModel, provider: CatalogProvider, proven: frozenset[str] | None = None
+) -> frozenset[Operation]:
+    """Returns the operations that both the endpoint's dialect and its model support.
+
+    ``proven`` are those that a validation has proven, if it tells them.
+    """
     dialect = dialects.get(provider.dialect, model.capabilities)
-    return served_operations(model.output_modalities, dialect)
+    return proven_operations(served_operations(model.output_modalities, dialect), proven)
 
 
 def share(names: Sequence[str]) -> frozenset[str]:

@@ -19,7 +19,7 @@ from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from config.egress.limits import NO_OWN_LIMITS, TimeLimits
 from config.secrets import DecryptionFailed
-from endpoints.models import PrivateEndpoint, Proof, offered_parameters
+from endpoints.models import PrivateEndpoint, Proof, offered_parameters, proven_names
 from inference.admission.copies.catalog import (
     CLOUDS,
     host_of_credential,
@@ -57,6 +57,7 @@ class OwnEndpoint(NamedTuple):
     price: Price
     attestation_id: int | None
     proofs: Mapping[str, str]
+    proven: frozenset[str] | None
     time_limits: TimeLimits = NO_OWN_LIMITS
 
 
@@ -165,6 +166,7 @@ def _make_endpoint(endpoint: PrivateEndpoint) -> OwnEndpoint | None:
             "the endpoint %s is not used: its price %d: %s", endpoint.pk, endpoint.price_id, exc
         )
         return None
+    validation = endpoint.validation
     return OwnEndpoint(
         endpoint.pk,
         endpoint.model_id,
@@ -177,7 +179,8 @@ def _make_endpoint(endpoint: PrivateEndpoint) -> OwnEndpoint | None:
         endpoint.price_id,
         price,
         endpoint.attestation_id,
-        {} if endpoint.validation is None else endpoint.validation.parameters or {},
+        {} if validation is None else validation.parameters or {},
+        None if validation is None else proven_names(validation.operations),
         endpoint.time_limits,
     )
 
@@ -217,7 +220,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
             endpoint.declared_region,
         ),
         dialect=usable_dialect(provider, endpoint.base_url),
-        operations=operations_of(model, provider),
+        operations=operations_of(model, provider, endpoint.proven),
         inputs=share(model.input_modalities),
         outputs=share(model.output_modalities),
         base_url=endpoint.base_url,

@@ -55,6 +55,7 @@ def test_activate_stores_the_evidence(endpoint: PrivateEndpoint) -> None:
         "system_fingerprint",
         "prompt_tokens",
         "first_event_ms",
+        "operations",
     }
     assert evidence["address"] == "127.0.0.1"
     assert evidence["model"] == "sim-echo"
