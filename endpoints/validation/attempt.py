@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from accounts.models import ByokCredential, Workspace
 from catalog import dialects
 from catalog.capabilities import NativeFormat
-from catalog.dialects.base import Call, Dialect, NativeBody, Operation
+from catalog.dialects.base import Call, Dialect, NativeBody
 from catalog.dialects.shared.credentials import InvalidCredential
-from catalog.operations import probed_operations, served_operations
+from catalog.operations import OPERATIONS, probed_operations, served_operations
 from config import egress
 from config.api.errors import Forbidden
 from config.credentials import Secret
@@ -108,7 +108,8 @@ def find_attempt(
 
 def _address(call: Call, dialect: Dialect, name: str) -> tuple[Call, Dialect]:
     """Returns a call in the format in which the deployment serves its operation."""
-    if call.operation is Operation.CHAT and dialects.lacks_chat(name, call.capabilities):
+    is_written = OPERATIONS[call.operation].is_written
+    if is_written and dialects.lacks_chat(name, call.capabilities):
         native = dialects.get_native(name, call.capabilities)
         assert native is not None, "a model without chat has Responses"
         return replace(call, native=NativeBody(NativeFormat.RESPONSES, {})), native

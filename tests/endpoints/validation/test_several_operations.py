@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 
 from accounts.models import workspace_for
 from catalog.models import LanguageModel
@@ -278,6 +280,18 @@ def test_the_answer_to_validate_names_the_operations(
     path = f"/api/v1/private-endpoints/{draft.pk}/validate"
     answer = factories.client(site.tenant.management_key).post(path, body, format="json")
     assert answer.json()["data"]["operations"] == CHAT_ALONE
+
+
+def test_the_console_shows_what_the_deployment_said(
+    draft: PrivateEndpoint, deployment: Deployment, operator: Client
+) -> None:
+    deployment.images = NOT_FOUND
+    found = validate(draft)
+    for name, key in (("privateendpoint", draft.pk), ("validation", found.pk)):
+        page = operator.get(reverse(f"admin:endpoints_{name}_change", args=[key]))
+        text = page.content.decode()
+        assert f"/{CHAT}: proven" in text
+        assert f"/{IMAGES}: refused 404 There is no such route." in text
 
 
 def test_an_operation_that_is_lost_is_drift_and_one_that_is_gained_is_none(
