@@ -72,7 +72,12 @@ class Command(BaseCommand):
             # A process of its own, because a process with threads must not be forked.
             runs.append(metrics.run)
         try:
-            code = Supervisor(runs, listener, grace=_GRACE_SECONDS).supervise()
+            code = Supervisor(
+                runs,
+                listener,
+                grace=_GRACE_SECONDS,
+                start_timeout=settings.WORKER_START_TIMEOUT,
+            ).supervise()
         finally:
             shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
         sys.exit(code)

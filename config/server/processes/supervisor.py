@@ -34,6 +34,8 @@ class _Worker:
     pid: int
     pipe: int
     run: Run
+    # When it is killed unless it is ready; infinite once it is ready or killed.
+    ready_by: float
     is_ready: bool = False
     is_retiring: bool = False
     # The worker that retires once this one is ready.
@@ -45,19 +47,29 @@ class Supervisor:
 
     The application is loaded once, before the first fork, and its objects are frozen, so that the
     workers share their memory. SIGHUP replaces the workers one by one: a worker retires when its
-    successor is ready. If the supervisor dies, its workers stop.
+    successor is ready, and stays when its successor dies or hangs. If the supervisor dies, its
+    workers stop.
     """
 
-    def __init__(self, runs: Sequence[Run], listener: socket.socket, *, grace: float) -> None:
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        listener: socket.socket,
+        *,
+        grace: float,
+        start_timeout: float,
+    ) -> None:
         """Stores the functions and the socket on which their workers accept connections.
 
         The service has started when a worker of the first function was ready. A function calls its
         argument when its worker is ready, and returns when a signal has stopped it. A worker that
-        needs more than ``grace`` seconds to stop is killed.
+        needs more than ``start_timeout`` seconds to be ready is killed, and so is one that needs
+        more than ``grace`` seconds to stop.
         """
         self._runs = runs
         self._listener = listener
         self._grace = grace
+        self._start_timeout = start_timeout
         self._workers: dict[int, _Worker] = {}
         # The workers that SIGHUP replaces, and the successor that is starting for one of them.
         self._outdated: list[_Worker] = []
@@ -91,14 +103,16 @@ class Supervisor:
             now = time.monotonic()
             while self._delayed and self._delayed[0][0] <= now and not self._stop_signal:
                 self._start(self._delayed.pop(0)[1])
+            self._kill_hung(now)
             if now >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
                 self._kill_at = float("inf")
         return 0 if self._has_been_ready else 1
 
     def _wait(self) -> None:
-        """Waits for a signal, for news of a worker, or until the next worker is due."""
-        due = min([self._kill_at, *(at for at, _ in self._delayed)])
+        """Waits for a signal, for news of a worker, or until the next start or kill is due."""
+        starts = (worker.ready_by for worker in self._workers.values())
+        due = min([self._kill_at, *starts, *(at for at, _ in self._delayed)])
         timeout = None if due == float("inf") else max(due - time.monotonic(), 0)
         for key, _ in self._selector.select(timeout):
             if key.fd == self._wakeup:
@@ -134,7 +148,8 @@ class Supervisor:
         if pid == 0:
             self._become_worker(run, write)
         os.close(write)
-        worker = self._workers[read] = _Worker(pid, read, run, predecessor=predecessor)
+        ready_by = time.monotonic() + self._start_timeout
+        worker = self._workers[read] = _Worker(pid, read, run, ready_by, predecessor=predecessor)
         self._selector.register(read, selectors.EVENT_READ)
         return worker
 
@@ -167,7 +182,7 @@ class Supervisor:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _note_ready(self, worker: _Worker) -> None:
-        worker.is_ready = True
+        worker.is_ready, worker.ready_by = True, float("inf")
         if worker.run is self._runs[0]:
             self._has_been_ready = True
         if worker is self._successor:
@@ -183,19 +198,21 @@ class Supervisor:
         if self._stop_signal or worker.is_retiring:
             return
         successor = self._successor
+        if worker is successor:
+            # One that dies at once would die again, so the other old workers stay too. A SIGHUP
+            # that came after its start has listed it, and is obeyed: the cause may be mended.
+            self._successor = None
+            if worker not in self._outdated:
+                self._outdated.clear()
         if successor is not None and successor.predecessor is worker:
             successor.predecessor = None
             remedy = "its successor starts already"
         elif worker is successor and worker.predecessor is not None:
-            # One that dies at once would die again, so the other old workers stay too.
-            self._successor = None
-            self._outdated.clear()
             remedy = "the worker that it should have replaced stays"
         elif worker.is_ready:
             self._start(worker.run)
             remedy = "another one starts"
         elif self._has_been_ready:
-            self._successor = None if worker is successor else successor
             self._delayed.append((time.monotonic() + _PAUSE_SECONDS, worker.run))
             remedy = "another one starts in a second"
         else:
@@ -204,6 +221,20 @@ class Supervisor:
             remedy = "no worker was ever ready, so the service stops"
         code = os.waitstatus_to_exitcode(status)
         logger.error("worker %d ended with %d; %s", worker.pid, code, remedy)
+        if worker is successor:
+            self._replace_next()
+
+    def _kill_hung(self, now: float) -> None:
+        """Kills the workers that hang at their start; their deaths are handled like any other."""
+        for worker in self._workers.values():
+            if now >= worker.ready_by:
+                worker.ready_by = float("inf")
+                logger.error(
+                    "worker %d was not ready within %g s and is killed",
+                    worker.pid,
+                    self._start_timeout,
+                )
+                os.kill(worker.pid, signal.SIGKILL)
 
     def _replace_next(self) -> None:
         while self._outdated:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from django.conf import settings
 
 from inference.models import Generation
 from tests.support.inference.site import Site, content_of, events_of
@@ -154,7 +155,7 @@ def supervise(folder: Path) -> Iterator[Served]:
         "    (folder / f'ready-{os.getpid()}').touch()\n"
         "    notify()\n"
         "    while not (retired and (folder / 'end').exists()): time.sleep(0.01)\n"
-        "sys.exit(Supervisor([run, run], socket.socket(), grace=5).supervise())"
+        "sys.exit(Supervisor([run, run], socket.socket(), grace=5, start_timeout=60).supervise())"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(folder)], stderr=subprocess.DEVNULL, text=True
@@ -166,6 +167,73 @@ def supervise(folder: Path) -> Iterator[Served]:
     finally:
         process.terminate()
         process.wait(60)
+
+
+@pytest.mark.parametrize("asked_meanwhile", [False, True])
+def test_a_successor_that_hangs_is_killed_and_the_next_sighup_replaces_the_workers(
+    site: Site, tmp_path: Path, *, asked_meanwhile: bool
+) -> None:
+    """A worker reads its certificates at its start; a pipe without a text lets it hang."""
+    site.publish()
+    bundle = tmp_path / "ca.pem"
+    good = Path(settings.EGRESS_POLICY.ca_bundle).read_text()
+    bundle.write_text(good)
+    changes = {"UPSTREAM_CA_BUNDLE": str(bundle), "WORKER_START_TIMEOUT": "3"}
+    with serve("--workers", "2", **changes) as served:
+        site.server = served.address
+        before = workers_of(served)
+        bundle.unlink()
+        os.mkfifo(bundle)
+        served.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: len(workers_of(served)) == 3)
+        [hung] = workers_of(served) - before
+        with open_when_it_is_read(bundle):
+            bundle.unlink()
+            bundle.write_text(good)
+            if asked_meanwhile:
+                served.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: not is_alive(hung))
+        assert f"worker {hung} was not ready within 3 s and is killed" in served.log
+        if not asked_meanwhile:
+            wait_for(lambda: workers_of(served) == before)
+            assert site.chat().status_code == 200
+            served.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: len(workers_of(served)) == 2 and not before & workers_of(served))
+        assert site.chat().status_code == 200
+        code, errors = served.stop()
+    assert (code, "Traceback" in errors) == (0, False), errors
+    text = f"worker {hung} ended with -9; the worker that it should have replaced stays"
+    assert errors.count("was not ready") == errors.count(text) == 1
+
+
+@contextmanager
+def open_when_it_is_read(pipe: Path) -> Iterator[None]:
+    """Waits until a process reads a named pipe, and keeps it open without a text."""
+    found: list[int] = []
+
+    def is_read() -> bool:
+        with suppress(OSError):
+            found.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(found)
+
+    wait_for(is_read)
+    try:
+        yield
+    finally:
+        os.close(found[0])
+
+
+def test_a_service_whose_first_workers_hang_ends(tmp_path: Path) -> None:
+    program = (
+        "import socket, sys, time; from config.server.processes.supervisor import Supervisor\n"
+        "def run(notify): time.sleep(600)\n"
+        "sys.exit(Supervisor([run, run], socket.socket(), grace=5, start_timeout=1).supervise())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 1
+    assert "no worker was ever ready, so the service stops" in result.stderr
 
 
 def count_ready(folder: Path) -> int:
@@ -223,7 +291,7 @@ def test_workers_that_fail_at_once_end_the_service() -> None:
     program = (
         "import socket, sys; from config.server.processes.supervisor import Supervisor\n"
         "def run(notify): raise SystemExit(3)\n"
-        "sys.exit(Supervisor([run, run], socket.socket(), grace=5).supervise())"
+        "sys.exit(Supervisor([run, run], socket.socket(), grace=5, start_timeout=60).supervise())"
     )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
