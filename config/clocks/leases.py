@@ -71,8 +71,11 @@ WITH held AS (
 )
 UPDATE config_lease AS l SET
     holder = '',
+    until = CASE WHEN %(interrupted)s THEN now() ELSE l.until END,
     succeeded_at = CASE WHEN %(succeeded)s THEN now() ELSE l.succeeded_at END,
-    failures = CASE WHEN %(succeeded)s THEN 0 ELSE l.failures + 1 END
+    failures = CASE
+        WHEN %(succeeded)s THEN 0 WHEN %(interrupted)s THEN l.failures ELSE l.failures + 1
+    END
 FROM held
 WHERE l.name = held.name
 """
@@ -85,6 +88,10 @@ def process_name() -> str:
     Containers may share a host's name and have the same pid.
     """
     return f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+class Interrupted(Exception):
+    """A duty was ended from outside before it was done: it did not fail, and is due again."""
 
 
 class LeaseManager(models.Manager["Lease"]):
@@ -101,21 +108,28 @@ class LeaseManager(models.Manager["Lease"]):
         The value is whether it does; only one of several concurrent calls gets True. The duty is
         due again ``every_seconds`` after it was taken; one that ``waits_first`` is due the first
         time so long after this installation first asked. A process that dies keeps the lease for 30
-        seconds; one that lives calls :meth:`renew`. The lease records whether the block raised.
+        seconds; one that lives calls :meth:`renew`. The lease records whether the block raised;
+        after :class:`Interrupted` the duty is due at once.
         """
         if not self._take(name, every_seconds, waits_first=waits_first):
             yield False
             return
         self._held[name] += 1
-        succeeded = False
+        succeeded = interrupted = False
         try:
             yield True
             succeeded = True
+        except Interrupted:
+            interrupted = True
+            raise
         finally:
             self._held[name] -= 1
             values: dict[str, Any] = {
-                "name": name, "holder": process_name(), "succeeded": succeeded
-            }  # fmt: skip
+                "name": name,
+                "holder": process_name(),
+                "succeeded": succeeded,
+                "interrupted": interrupted,
+            }
             with connection.cursor() as cursor:
                 cursor.execute(_RELEASE, values)
 

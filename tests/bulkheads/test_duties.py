@@ -1,16 +1,22 @@
-"""A row that one duty of ``work`` waits for does not hold up the sweeper."""
+"""A row that a duty of ``work`` waits for holds up neither the sweeper nor the end of ``work``."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.contrib.postgres.functions import TransactionNow
 
-from inference.models import Generation, Journal, KeptAnswer
+from config.clocks.leases import Lease
+from config.management.commands import work as command
+from inference.models import Generation, Journal, KeptAnswer, StoredText
 from tests.support import factories
 from tests.support.database.locks import locked, waiting
 from tests.support.ledger import assert_in_order
@@ -53,3 +59,64 @@ def test_generations_are_swept_while_another_duty_waits_for_a_lock(
     work.terminate()
     assert work.wait(60) == 0
     assert_in_order()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_work_ends_while_its_duties_wait_for_locks_and_leaves_them_to_others(
+    transactional_db: None,
+    eventually: Callable[[Callable[[], bool]], None],
+    tmp_path: Path,
+    number: int,
+) -> None:
+    """One duty shares its thread with others, the other one has its own."""
+    tenant = factories.make_tenant()
+    row = factories.make_generation(tenant)
+    expired = TransactionNow() - timedelta(days=400)
+    KeptAnswer.objects.create(
+        organization_id=tenant.organization.pk,
+        generation_id=row.pk,
+        sealed=b"sealed",
+        size=6,
+        created_at=expired,
+        expires_at=expired,
+    )
+    StoredText.objects.create(
+        generation_id=row.pk,
+        organization_id=tenant.organization.pk,
+        workspace_id=tenant.workspace.pk,
+        api_key_id=uuid.uuid4(),
+        text_key_id=1,
+        sealed=b"sealed",
+        input_bytes=1,
+        output_bytes=1,
+        is_truncated=False,
+        created_at=expired,
+    )
+    duties = ("clear_answers", "clear_texts")
+    log = tmp_path / "log"
+    with locked(KeptAnswer.objects.all(), StoredText.objects.all()):
+        with log.open("w") as stderr:
+            work = subprocess.Popen(
+                [sys.executable, str(MANAGE), "work"], env=environment(), stderr=stderr
+            )
+        try:
+            eventually(lambda: waiting() == 2)
+            assert Lease.objects.filter(name__in=duties).exclude(holder="").count() == 2
+            work.send_signal(number)
+            began = time.monotonic()
+            assert work.wait(60) == 0
+        finally:
+            work.kill()
+        bound = command.END_SECONDS + command.CANCEL_SECONDS
+        # The interpreter takes a moment to end, longer on a busy machine.
+        assert time.monotonic() - began < bound + 5
+        # Nothing of the process waits in PostgreSQL, and the rows are still locked.
+        assert waiting() == 0
+        for name in duties:
+            assert Lease.objects.get(name=name).failures == 0
+            with Lease.objects.hold(name, every_seconds=300) as is_held:
+                assert is_held
+    assert (KeptAnswer.objects.count(), StoredText.objects.count()) == (1, 1)
+    text = log.read_text()
+    assert [f"{name}: interrupted" in text for name in duties] == [True, True]
+    assert "Traceback" not in text

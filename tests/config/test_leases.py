@@ -11,7 +11,7 @@ import pytest
 from django.contrib.postgres.functions import TransactionNow
 from django.db import connection, transaction
 
-from config.clocks.leases import LEASE_SECONDS, Lease, process_name
+from config.clocks.leases import LEASE_SECONDS, Interrupted, Lease, process_name
 
 OTHER = "elsewhere:1:x"
 
@@ -121,3 +121,10 @@ def test_an_error_of_the_duty_frees_its_lease(db: None) -> None:
     with pytest.raises(ZeroDivisionError), Lease.objects.hold("duty", every_seconds=60):
         raise ZeroDivisionError
     assert Lease.objects.get().holder == ""
+
+
+def test_an_interrupted_duty_has_not_failed_and_is_due_at_once(db: None) -> None:
+    with pytest.raises(Interrupted), Lease.objects.hold("duty", every_seconds=60):
+        raise Interrupted
+    assert Lease.objects.get().failures == 0
+    assert hold() is True

@@ -5,13 +5,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import psycopg
 from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
 
 from accounts.cells.beats import beat_cells
@@ -20,7 +23,7 @@ from billing.open_transactions import open_transactions
 from billing.topups import watcher
 from catalog.sync.run import sync_due
 from config.changes.models import expire_due
-from config.clocks.leases import Lease
+from config.clocks.leases import Interrupted, Lease
 from config.clocks.report import clock_report
 from config.console.sign_in.throttle import clear_limits
 from config.database.outages import is_away, outages
@@ -51,7 +54,10 @@ logger = logging.getLogger("causeway.work")
 _PAUSE_SECONDS: Final = 5.0
 # How long the duties wait while the database is unavailable.
 _RECOVERY_SECONDS: Final = 15.0
-_END_SECONDS: Final = 5.0
+# At the end, duties that run have so long to end by themselves, and so long to free their leases
+# after their statements were cancelled.
+END_SECONDS: Final = 5.0
+CANCEL_SECONDS: Final = 3.0
 _BEAT_SECONDS: Final = 1.0
 
 
@@ -125,7 +131,7 @@ class Command(BaseCommand):
         if options["once"]:
             beat()
             _wait_until_silence_counts()
-            if not _run_due(DUTIES):
+            if not _run_due(DUTIES, threading.Event()):
                 raise CommandError("A duty failed.")
             return
         if metrics := bind_metrics(settings.METRICS_HOST or "127.0.0.1"):
@@ -135,17 +141,56 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stop.set())
         threading.Thread(target=_keep_beating, args=(stop,), name="heartbeat", daemon=True).start()
         logger.info("working on %s", ", ".join(duty.name for duty in DUTIES))
-        threads = [
-            # These duties may be killed at any step, so the command waits for them only briefly.
-            threading.Thread(target=_repeat, args=([duty], stop), name=duty.name, daemon=True)
-            for duty in DUTIES
-            if duty.own_thread
-        ]
-        for thread in threads:
+        own = [_DutyThread([duty], stop) for duty in DUTIES if duty.own_thread]
+        shared = _DutyThread([duty for duty in DUTIES if not duty.own_thread], stop)
+        for thread in (*own, shared):
             thread.start()
-        _repeat([duty for duty in DUTIES if not duty.own_thread], stop)
-        for thread in threads:
-            thread.join(_END_SECONDS)
+        connection.close()
+        stop.wait()
+        _end([*own, shared])
+
+
+class _DutyThread(threading.Thread):
+    """Repeats duties until ``stop`` is set.
+
+    The duties may be killed at any step, so it is a daemon: the command waits for it only briefly.
+    """
+
+    def __init__(self, duties: Sequence[Duty], stop: threading.Event) -> None:
+        super().__init__(name=duties[0].name if len(duties) == 1 else "duties", daemon=True)
+        self._duties = duties
+        self._stop_event = stop
+        self._database: BaseDatabaseWrapper | None = None
+
+    def run(self) -> None:
+        self._database = connections[DEFAULT_DB_ALIAS]
+        _repeat(self._duties, self._stop_event)
+
+    def cancel(self, seconds: float) -> None:
+        """Cancels the statement that runs, which PostgreSQL would end only after its locks came."""
+        session = None if self._database is None else self._database.connection
+        if session is not None:
+            with suppress(psycopg.Error):
+                session.cancel_safe(timeout=seconds)
+
+
+def _end(threads: Sequence[_DutyThread]) -> None:
+    """Waits for the duties that run, and cancels the statements of those that last.
+
+    A row that somebody else keeps locked would hold up the end for ever.
+    """
+    _join(threads, time.monotonic() + END_SECONDS)
+    left = [thread for thread in threads if thread.is_alive()]
+    deadline = time.monotonic() + CANCEL_SECONDS
+    for thread in left:
+        if (seconds := deadline - time.monotonic()) > 0:
+            thread.cancel(seconds)
+    _join(left, deadline)
+
+
+def _join(threads: Sequence[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0))
 
 
 def _wait_until_silence_counts() -> None:
@@ -181,7 +226,7 @@ def _repeat(duties: Sequence[Duty], stop: threading.Event) -> None:
         while not stop.is_set():
             pause = _PAUSE_SECONDS
             try:
-                _run_due(duties)
+                _run_due(duties, stop)
             except Exception as exc:
                 if not is_away(exc):
                     raise
@@ -194,19 +239,23 @@ def _repeat(duties: Sequence[Duty], stop: threading.Event) -> None:
         connection.close()
 
 
-def _run_due(duties: Sequence[Duty]) -> bool:
-    """Runs the duties that are due; returns whether all succeeded.
+def _run_due(duties: Sequence[Duty], stop: threading.Event) -> bool:
+    """Runs the duties that are due until ``stop`` is set; returns whether all succeeded.
 
     Raises the ORM's error when the database is unreachable or read-only.
     """
     all_succeeded = True
     for duty in duties:
+        if stop.is_set():
+            break
         try:
             with Lease.objects.hold(
                 duty.name, every_seconds=duty.every_seconds, waits_first=duty.waits_first
             ) as is_held:
-                if is_held and (done := duty.run()):
+                if is_held and (done := _run(duty, stop)):
                     logger.info("%s: %d", duty.name, done)
+        except Interrupted:
+            logger.info("%s: interrupted; another process may do it at once", duty.name)
         except Exception as exc:
             if is_away(exc):
                 raise
@@ -214,3 +263,13 @@ def _run_due(duties: Sequence[Duty]) -> bool:
             logger.exception("%s failed", duty.name)
             all_succeeded = False
     return all_succeeded
+
+
+def _run(duty: Duty, stop: threading.Event) -> int:
+    """Runs a duty; raises :class:`Interrupted` if its statement was cancelled at the end."""
+    try:
+        return duty.run()
+    except OperationalError as exc:
+        if stop.is_set() and isinstance(exc.__cause__, psycopg.errors.QueryCanceled):
+            raise Interrupted from exc
+        raise
