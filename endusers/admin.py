@@ -12,7 +12,7 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
-from accounts.admin.rate_limits import RateLimitedAdmin
+from accounts.admin.rate_limits import RateLimitedPartAdmin
 from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
 from accounts.models import Organization
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
@@ -63,7 +63,7 @@ class EndUserExportForm(OrganizationExportForm):
 
 
 @admin.register(EndUser)
-class EndUserAdmin(UsagePanel, RateLimitedAdmin, UploadsAdmin):
+class EndUserAdmin(UsagePanel, RateLimitedPartAdmin, UploadsAdmin):
     """Lists the end users; an inactive end user's requests are still served."""
 
     form = EndUserForm

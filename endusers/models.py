@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from django.db import models, transaction
 
-from accounts.models import LimitOwner, Organization, RateLimit, StayStill
+from accounts.models import Ceilings, LimitOwner, Organization, RateLimit, StayStill
 from config.api.errors import Conflict, NotFound
 from config.audit.triggers import Audit
 from config.models import BaseModel
@@ -88,7 +88,10 @@ class EndUser(BaseModel):
         return LimitOwner(self.organization_id, end_user=self.user)
 
     def edit(
-        self, *, is_active: bool | None = None, rate_limits: Mapping[str, Any] | bool | None = False
+        self,
+        *,
+        is_active: bool | None = None,
+        rate_limits: Ceilings | Mapping[str, Any] | bool | None = False,
     ) -> bool:
         """Marks the end user and changes its rate limits; returns whether anything changed.
 

@@ -77,7 +77,7 @@ class EndUserViewSet(ListModelMixin, OrganizationViewSet):
         operation_id="createEndUser",
         request=CreateSerializer,
         responses={201: EndUserResponseSerializer},
-        extensions=errors(404, 409),
+        extensions=errors(404, 409, 422),
     )
     def create(self, request: Request) -> Response:
         """Registers a tracking string under the organization."""
@@ -100,7 +100,7 @@ class EndUserViewSet(ListModelMixin, OrganizationViewSet):
         parameters=[_USER],
         request=UpdateSerializer,
         responses=EndUserResponseSerializer,
-        extensions=errors(404),
+        extensions=errors(404, 422),
     )
     def partial_update(self, request: Request, user: str) -> Response:
         """Marks a registration active or inactive, and changes its rate limits.

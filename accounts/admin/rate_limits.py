@@ -10,7 +10,14 @@ from django.core.exceptions import ValidationError
 from django.db.models import Q
 from django.http import HttpRequest
 
-from accounts.models import LIMIT_NAMES, MOST_RATE, LimitOwner, Organization, RateLimit
+from accounts.models import (
+    LIMIT_NAMES,
+    MOST_RATE,
+    Ceilings,
+    LimitOwner,
+    Organization,
+    RateLimit,
+)
 from billing.budgets import MeterReading
 from billing.models import Meter
 from billing.rate_limits import Rate, describe_use
@@ -51,11 +58,21 @@ class RateLimitDialog(Dialog):
         return slug or None
 
 
+class CeilingDialog(RateLimitDialog):
+    """Asks for the highest limits of a key, workspace or end user."""
+
+    replaces_lower = forms.BooleanField(
+        required=False,
+        label="Replace lower limits",
+        help_text="Management keys may have set limits that are lower than these. They stay, "
+        "unless you tick this.",
+    )
+
+
 class RateLimitedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Adds the field ``current_limits``, with the use of each limit, and the action that sets them.
 
-    The limits of an organization are the operator's alone; those of its parts can also be set with
-    its management keys.
+    The limits of an organization are the operator's alone.
     """
 
     def has_limit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -73,6 +90,7 @@ class RateLimitedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
                 row.model or "all together",
                 "; ".join(
                     describe_use(rate, limit, meters[row.subject_id], now)
+                    + _describe_ceiling(row, rate)
                     for rate in Rate
                     if (limit := getattr(row, rate)) is not None and row.subject_id in meters
                 ),
@@ -95,17 +113,59 @@ class RateLimitedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         limits = {name: form.cleaned_data[name] for name in LIMIT_NAMES}
         model = form.cleaned_data["model"]
         changes = limits if model is None else {"models": {model: limits}}
-        if _change_limits(obj, changes):
-            return messages.SUCCESS, f"The rate limits of {obj} are changed."
-        return messages.INFO, f"The rate limits of {obj} were like this already."
+        is_changed = RateLimit.objects.change(_owner_of(obj), changes)
+        return _tell(obj, is_changed=is_changed)
 
 
-def _change_limits(obj: Any, changes: dict[str, Any]) -> bool:
-    """Changes the limits of a row; raises the error of a key or workspace that was deleted."""
-    if isinstance(obj, Organization):
-        return RateLimit.objects.change(_owner_of(obj), changes)
-    is_changed: bool = obj.edit(rate_limits=changes)
-    return is_changed
+class RateLimitedPartAdmin(RateLimitedAdmin):
+    """Sets the highest limits of a part of an organization, below which management keys set others.
+
+    The row has ``edit``, which raises the error of a key or workspace that was deleted.
+    """
+
+    @transition(
+        description="Rate limits",
+        question="Sets the highest limits of all models together, or of the model that you name. "
+        "Management keys can set lower ones, and none that is higher. An empty field allows any. "
+        "The limits hold from the next request on, and the lowest of organization, workspace, key "
+        "and end user rules.",
+        submit="Set the limits",
+        permission="limit",
+        icon="speed",
+        form=CeilingDialog,
+    )
+    def limit_rates(self, request: HttpRequest, obj: Any, form: Any) -> Message:
+        data = form.cleaned_data
+        ceilings = Ceilings(
+            {name: data[name] for name in LIMIT_NAMES},
+            model=data["model"],
+            replaces_lower=data["replaces_lower"],
+        )
+        is_changed = obj.edit(rate_limits=ceilings)
+        row = RateLimit.objects.of(_owner_of(obj)).filter(model=data["model"]).first()
+        lower = {} if row is None else {name: row.lower_limit(name) for name in LIMIT_NAMES}
+        stays = [
+            f"{RateLimitDialog.base_fields[name].label}: {limit:,}"
+            for name, limit in lower.items()
+            if limit is not None
+        ]
+        return _tell(obj, is_changed=is_changed, stays=", ".join(stays))
+
+
+def _tell(obj: Any, *, is_changed: bool, stays: str = "") -> Message:
+    """Returns the message after a change; ``stays`` names the lower limits of management keys."""
+    if is_changed:
+        level, text = messages.SUCCESS, f"The rate limits of {obj} are changed."
+    else:
+        level, text = messages.INFO, f"The rate limits of {obj} were like this already."
+    if stays:
+        text += f" Lower limits stay ({stays})."
+    return level, text
+
+
+def _describe_ceiling(row: RateLimit, rate: Rate) -> str:
+    ceiling = getattr(row, f"{rate}_ceiling")
+    return "" if ceiling is None else f", at most {ceiling:,}"
 
 
 def _owner_of(obj: Any) -> LimitOwner:

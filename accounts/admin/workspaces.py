@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
 from accounts.admin.forms import DollarsField, nano_of
-from accounts.admin.rate_limits import RateLimitedAdmin
+from accounts.admin.rate_limits import RateLimitedPartAdmin
 from accounts.models import (
     WORKSPACE_SLUG,
     ApiKey,
@@ -72,7 +72,7 @@ class WorkspaceForm(ConsoleForm):
 
 
 @admin.register(Workspace)
-class WorkspaceAdmin(UsagePanel, DeleteTexts, RateLimitedAdmin, ConsoleAdmin):
+class WorkspaceAdmin(UsagePanel, DeleteTexts, RateLimitedPartAdmin, ConsoleAdmin):
     """Lists the workspaces of organizations."""
 
     form = WorkspaceForm

@@ -41,7 +41,8 @@ class ModelRateLimitsSerializer(StrictSerializer):
 class RateLimitsSerializer(ModelRateLimitsSerializer):
     """The limits of all requests, and of those to single models by slug.
 
-    In a request, an absent member stays unchanged and `null` removes a limit.
+    In a request, an absent member stays unchanged and `null` removes a limit. The operator may have
+    set a highest value for a limit: a higher one is refused with 422, and `null` returns to it.
     """
 
     models = serializers.DictField(

@@ -103,7 +103,7 @@ class KeyViewSet(ListModelMixin, OrganizationViewSet):
         parameters=[_HASH],
         request=UpdateKeySerializer,
         responses=KeyResponseSerializer,
-        extensions=errors(404),
+        extensions=errors(404, 422),
     )
     def partial_update(self, request: Request, hash: str) -> Response:  # noqa: A002
         """Changes the fields that are sent, from the next request on."""

@@ -102,7 +102,7 @@ class WorkspaceViewSet(ListModelMixin, OrganizationViewSet):
         parameters=[_WORKSPACE],
         request=UpdateWorkspaceSerializer,
         responses=WorkspaceResponseSerializer,
-        extensions=errors(404),
+        extensions=errors(404, 422),
     )
     def partial_update(self, request: Request, workspace_ref: str) -> Response:
         """Changes the fields that are sent; `null` clears a field."""

@@ -17,7 +17,7 @@ from accounts.admin.keys.actions import KeyActions, describe_limit
 from accounts.admin.keys.columns import MeterColumns
 from accounts.admin.keys.preview import preview
 from accounts.admin.keys.snippets import write_snippets
-from accounts.admin.rate_limits import RateLimitedAdmin
+from accounts.admin.rate_limits import RateLimitedPartAdmin
 from accounts.models import ApiKey
 from config.clocks.clock import clock
 from config.console.base import ConsoleAdmin
@@ -87,7 +87,7 @@ class ApiKeyForm(ConsoleForm):
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(
-    UsagePanel, KeyActions, DeleteTexts, MeterColumns, CancelledColumn, RateLimitedAdmin,
+    UsagePanel, KeyActions, DeleteTexts, MeterColumns, CancelledColumn, RateLimitedPartAdmin,
     ConsoleAdmin,
 ):  # fmt: skip
     """Lists the API keys; a key is shown once, in the response to its creation."""

@@ -101,3 +101,31 @@ def test_a_revoked_key_gets_no_limits(operator: Client, tenant: Tenant) -> None:
     page = ("admin:accounts_apikey", key.pk)
     operator.post(url(page, "limit_rates"), {**SUBMIT, "requests_per_day": "5"})
     assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("ticked", [False, True])
+def test_an_operator_sees_that_lower_limits_stay_and_may_replace_them(
+    operator: Client, tenant: Tenant, *, ticked: bool
+) -> None:
+    key = ApiKey.objects.get(name="inference")
+    key.edit(rate_limits={"requests_per_minute": 7, "requests_per_day": 1_000})
+    page = ("admin:accounts_apikey", key.pk)
+    form = {**SUBMIT, "requests_per_minute": "10", "requests_per_day": "500"}
+    if ticked:
+        form["replaces_lower"] = "on"
+    answer = operator.post(url(page, "limit_rates"), form, follow=True)
+    lower = "Lower limits stay (Requests a minute: 7)."
+    assert (lower in answer.content.decode()) is not ticked
+    row = RateLimit.objects.get()
+    assert row.requests_per_minute == (10 if ticked else 7)
+    assert (row.requests_per_minute_ceiling, row.requests_per_day) == (10, 500)
+    shown = operator.get(url(page, "change")).content.decode()
+    assert f"of {row.requests_per_minute} requests this minute, at most 10" in shown
+
+
+def test_the_limits_of_an_organization_have_no_ceiling(operator: Client, tenant: Tenant) -> None:
+    page = ("admin:accounts_organization", tenant.organization.pk)
+    for limit in (10, 20):
+        operator.post(url(page, "limit_rates"), {**SUBMIT, "requests_per_minute": str(limit)})
+        row = RateLimit.objects.get()
+        assert (row.requests_per_minute, row.requests_per_minute_ceiling) == (limit, None)
