@@ -197,7 +197,10 @@ class RateTable:
             rule
             for rule in self._rules
             if rule.conditions is not None
-            and (rule.conditions.min_prompt_tokens or 0) < prompt_tokens
+            and (
+                rule.conditions.min_prompt_tokens is None
+                or rule.conditions.min_prompt_tokens < prompt_tokens
+            )
         ]
         highest = [self._resolve(self._base)]
         # A rate without a rule of its own follows another kind, so any rule may raise it.

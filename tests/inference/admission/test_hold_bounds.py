@@ -121,3 +121,11 @@ def test_a_window_counts_always_because_time_passes_before_admission() -> None:
     request = structs.replace(BASE, prompt_bound=10, max_tokens=0)
     assert worst_case_nano(request, chosen) == 50 * 10**9
     assert cost_nano(chosen.route.price, Usage(10, 0), 0) == 10 * 10**9
+
+
+def test_a_window_counts_for_a_prompt_of_no_tokens_too() -> None:
+    chosen = candidate(
+        read_pricing({"overrides": [{"utc_start": 100, "utc_end": 200, "completion": "7"}]})
+    )
+    request = structs.replace(BASE, prompt_bound=0, max_tokens=1)
+    assert worst_case_nano(request, chosen) == 7 * 10**9
