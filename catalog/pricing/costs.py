@@ -11,7 +11,7 @@ from catalog.pricing.rates import (
     EXACT,
     IMAGE,
     PROMPT_PLACES,
-    SEARCH,
+    SEARCH_PLACES,
     SECOND,
     find_quantities,
 )
@@ -65,8 +65,8 @@ def split_cost(price: Price, usage: Usage, at: int | None = None) -> Costs:
             prompt += cost
         elif place in COMPLETION_PLACES:
             completion += cost
-        elif place == SEARCH:
-            searches = cost
+        elif place in SEARCH_PLACES:
+            searches += cost
     scale = table.scale
     return Costs(*(round_scaled(amount, scale) for amount in (total, prompt, completion, searches)))
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.pricing.rates import COMPLETION_PLACES, EXACT, RateTable
-from catalog.pricing.rules import COLUMNS, KIND_OF, KINDS, Billable, Rule
+from catalog.pricing.rules import COLUMNS, KIND_OF, KINDS, SEARCHED, Billable, Rule
 
 ZERO: Final = Decimal(0)
 ONE: Final = Decimal(1)
@@ -93,6 +93,11 @@ class Price:
         if (kind := KIND_OF.get((billable, variant))) is not None and kind.column:
             return getattr(self, kind.column) is not None
         return any(rule.name == (billable, variant) for rule in self.rules)
+
+    @property
+    def has_search_rate(self) -> bool:
+        """Returns whether the price names a rate for a search, or for a request that searched."""
+        return self.has_rate(Billable.SEARCH) or self.has_rate(*SEARCHED)
 
     @property
     def bills_images(self) -> bool:

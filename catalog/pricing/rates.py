@@ -17,13 +17,14 @@ EXACT: Final = Context(prec=160)
 _PLACE: Final = {kind.name: place for place, kind in enumerate(KINDS)}
 (
     _PROMPT, _COMPLETION, _READ, _WRITE, _WRITE_1H, _AUDIO, _AUDIO_CACHED, _IMAGE_PROMPT,
-    _REASONING, _AUDIO_OUTPUT, _IMAGE_TOKENS, _IMAGE_INPUT, IMAGE, SEARCH, SECOND, _CHARACTER,
-    REQUEST,
+    _REASONING, _AUDIO_OUTPUT, _IMAGE_TOKENS, _IMAGE_INPUT, IMAGE, SEARCH, _SEARCHED,
+    SECOND, _CHARACTER, REQUEST,
 ) = range(len(KINDS))  # fmt: skip
 PROMPT_PLACES: Final = frozenset(
     (_PROMPT, _READ, _WRITE, _WRITE_1H, _AUDIO, _AUDIO_CACHED, _IMAGE_PROMPT)
 )
 COMPLETION_PLACES: Final = frozenset((_COMPLETION, _REASONING, _AUDIO_OUTPUT, _IMAGE_TOKENS))
+SEARCH_PLACES: Final = frozenset((SEARCH, _SEARCHED))
 # A rate per second is applied to milliseconds.
 _MILLI: Final = 3
 
@@ -85,6 +86,7 @@ class Ceilings(NamedTuple):
             image = max(image, *variants.values())
         return (
             rates[_IMAGE_INPUT] * images + rates[SEARCH] * allowed.searches
+            + rates[_SEARCHED] * bool(allowed.searches)
             + rates[SECOND] * allowed.milliseconds + rates[_CHARACTER] * allowed.characters
             + image * allowed.output_images
         )  # fmt: skip
@@ -129,7 +131,8 @@ def find_quantities(usage: Usage) -> list[tuple[int, int]]:
         or usage.output_images
     ):  # fmt: skip
         found += (
-            (_IMAGE_INPUT, usage.images), (SEARCH, usage.searches), (SECOND, usage.milliseconds),
+            (_IMAGE_INPUT, usage.images), (SEARCH, usage.searches),
+            (_SEARCHED, int(bool(usage.searches))), (SECOND, usage.milliseconds),
             (_CHARACTER, usage.characters), (IMAGE, usage.output_images),
         )  # fmt: skip
     return found

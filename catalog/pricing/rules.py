@@ -62,6 +62,8 @@ _READ: Final = (Billable.CACHED, "")
 _WRITE: Final = (Billable.CACHED, "write")
 _AUDIO: Final = (Billable.PROMPT, "audio")
 _AUDIO_READ: Final = (Billable.CACHED, "audio")
+# A request in which the provider searched, however often.
+SEARCHED: Final = (Billable.SEARCH, "request")
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind(*_PROMPT, "token", "prompt", "prompt", (), True),
@@ -78,6 +80,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind(Billable.IMAGE, "input", "image", "image", "image"),
     Kind(Billable.IMAGE, "", "image", "image_output"),
     Kind(Billable.SEARCH, "", "search", "web_search"),
+    Kind(*SEARCHED, "request"),
     Kind(Billable.SECOND, "", "second"),
     Kind(Billable.CHARACTER, "", "character"),
     Kind(Billable.REQUEST, "", "request", "request", "request"),

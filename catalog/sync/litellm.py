@@ -29,6 +29,8 @@ class _Provider(NamedTuple):
     """A provider of the map: our slug, the prefixes of its keys, the author of its models.
 
     ``adds`` is put before a name; ``searches_always`` says that each request pays one search.
+    ``grounds_requests`` says that a request pays once for all its searches, unless its row names
+    another unit.
     """
 
     slug: str
@@ -36,19 +38,21 @@ class _Provider(NamedTuple):
     author: str = ""
     adds: str = ""
     searches_always: bool = False
+    grounds_requests: bool = False
 
 
+_GOOGLE: Final = _Provider("google-vertex", ("vertex_ai/",), adds="google/", grounds_requests=True)
 _PROVIDERS: Final[Mapping[str, _Provider]] = {
     "openai": _Provider("openai", (), "openai"),
     "text-completion-openai": _Provider("openai", (), "openai"),
     "anthropic": _Provider("anthropic", (), "anthropic"),
-    "gemini": _Provider("google-ai-studio", ("gemini/",), "google"),
+    "gemini": _Provider("google-ai-studio", ("gemini/",), "google", grounds_requests=True),
     "azure": _Provider("azure", ("azure/",)),
     "azure_ai": _Provider("azure", ("azure_ai/",)),
     "bedrock": _Provider("amazon-bedrock"),
     "bedrock_converse": _Provider("amazon-bedrock"),
-    "vertex_ai": _Provider("google-vertex", ("vertex_ai/",), adds="google/"),
-    "vertex_ai-language-models": _Provider("google-vertex", ("vertex_ai/",), adds="google/"),
+    "vertex_ai": _GOOGLE,
+    "vertex_ai-language-models": _GOOGLE,
     "vertex_ai-anthropic_models": _Provider("google-vertex", ("vertex_ai/",)),
     "vertex_ai-mistral_models": _Provider("google-vertex", ("vertex_ai/",)),
     "vertex_ai-llama_models": _Provider("google-vertex", ("vertex_ai/",)),
@@ -159,7 +163,7 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> Offer | None:
         upstream = upstream.removeprefix(prefix)
     if provider.adds and "/" not in upstream:
         upstream = provider.adds + upstream
-    pricing, lines = _read_pricing(row, searches_always=provider.searches_always)
+    pricing, lines = _read_pricing(row, provider)
     context = read_count(row, "max_input_tokens") or read_count(row, "max_tokens")
     return Offer(
         name=name,
@@ -209,19 +213,23 @@ def _describe(
 
 
 def _read_pricing(
-    row: Mapping[str, Any], *, searches_always: bool
+    row: Mapping[str, Any], provider: _Provider
 ) -> tuple[dict[str, Any], tuple[dict[str, str], ...]]:
     """Returns the pricing of a row and the lines that its keys cannot say."""
     tiers = row.get("tiered_pricing")
     if isinstance(tiers, list) and tiers:
         return _read_ranges(tiers), ()
     pricing: dict[str, Any] = _read_rates(row)
-    search = row.get("search_context_cost_per_query")
-    if isinstance(search, dict):
-        rate = read_rate(search, f"search_context_size_{'low' if searches_always else 'medium'}")
-        if rate not in (None, "0"):
-            pricing["request" if searches_always else "web_search"] = rate
-    lines = []
+    lines: list[dict[str, str]] = []
+    if (rate := _read_search(row, provider)) is not None:
+        if provider.searches_always:
+            pricing["request"] = rate
+        elif provider.grounds_requests and row.get("web_search_billing_unit") != "per_query":
+            lines.append(
+                {"billable": "search", "variant": "request", "unit": "request", "price": rate}
+            )
+        else:
+            pricing["web_search"] = rate
     if (rate := read_rate(row, "input_cost_per_image_token")) not in (None, "0"):
         lines.append({"billable": "prompt", "variant": "image", "unit": "token", "price": rate})
     if not any(pricing.get(name, "0") != "0" for name in _TOKEN_RATES):
@@ -240,6 +248,16 @@ def _read_pricing(
     if overrides:
         pricing["overrides"] = overrides
     return pricing, tuple(lines)
+
+
+def _read_search(row: Mapping[str, Any], provider: _Provider) -> str | None:
+    """Returns the rate of a search of the usual size; ``None`` if there is none."""
+    search = row.get("search_context_cost_per_query")
+    if not isinstance(search, dict):
+        return None
+    size = "low" if provider.searches_always else "medium"
+    rate = read_rate(search, f"search_context_size_{size}")
+    return None if rate == "0" else rate
 
 
 def _settle_repeats(pricing: dict[str, Any], mode: Any) -> None:

@@ -32,6 +32,7 @@ _KINDS: Final = {
     (Billable.COMPLETION, "audio"): "Audio in the answer",
     (Billable.COMPLETION, "image"): "Generated images, tokens",
     (Billable.IMAGE, "input"): "Images in the prompt",
+    (Billable.SEARCH, "request"): "Requests that searched",
     (Billable.SECOND, ""): "Seconds of audio",
     (Billable.CHARACTER, ""): "Characters of speech",
 }

@@ -103,6 +103,11 @@ def test_a_column_is_named_with_both_values(
             ["Prompt, from 00:30 to 08:00 UTC: – → $0.5 per million (-50 %)"],
         ),
         ({"web_search": "0.01"}, [], ["Search: – → $0.01 per search"]),
+        (
+            {},
+            [{"billable": "search", "unit": "request", "variant": "request", "price": "0.035"}],
+            ["Search, request: – → $0.035 per request"],
+        ),
         ({"input_cache_read": "0.0000001"}, [], ["Cache read: – → $0.1 per million (-90 %)"]),
         ({"discount": 0.25}, [], ["Discount: – → 25 %"]),
         (

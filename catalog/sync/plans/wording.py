@@ -6,7 +6,7 @@ import re
 from decimal import Context, Decimal
 from typing import Final
 
-from catalog.pricing.rules import KIND_OF_KEY, KINDS
+from catalog.pricing.rules import KIND_OF_KEY, KINDS, Kind
 from config.console.formatting import dollars, plain_digits
 
 RATES: Final = "pricing."
@@ -86,21 +86,26 @@ def describe_value(column: str, value: str | None) -> str:
 
 
 def _describe_rate(column: str, value: str) -> str:
-    base, _, _ = column.removeprefix(RATES).partition(" ")
+    base, _, rest = column.removeprefix(RATES).partition(" ")
     try:
         amount = Decimal(value)
     except ArithmeticError:
         return value
     if base == "discount":
         return f"{plain_digits(amount * 100)} %"
-    unit = find_unit(base)
+    unit = find_unit(base, rest.partition(" ")[0])
     if unit == "token":
         return f"{dollars(_EXACT.scaleb(amount, _PER_MILLION))} per million"
     return f"{dollars(amount)} per {unit}"
 
 
-def find_unit(name: str) -> str:
-    """Returns the unit of a key of the pricing object, or of a billable."""
+def find_unit(name: str, variant: str = "") -> str:
+    """Returns the unit of a key of the pricing object, or of a billable and its variant."""
     if (kind := KIND_OF_KEY.get(name)) is not None:
         return kind.unit
-    return next((kind.unit for kind in KINDS if kind.billable == name), "unit")
+    kinds = [kind for kind in KINDS if kind.billable == name]
+    return next((kind.unit for kind in (*_named(kinds, variant), *kinds)), "unit")
+
+
+def _named(kinds: list[Kind], variant: str) -> list[Kind]:
+    return [kind for kind in kinds if kind.variant == variant]

@@ -107,6 +107,12 @@ CLAUDE_OPUS_4_5: Final = {
 }  # fmt: skip
 # deepgram.com/pricing, cohere.com/pricing, docs.perplexity.ai (fee per request, low context).
 NOVA_3: Final = ({"billable": "second", "unit": "second", "price": "0.00007167"},)
+GEMINI_3_FLASH: Final = {
+    "prompt": "0.0000005", "completion": "0.000003", "web_search": "0.014",
+}  # fmt: skip
+PER_GROUNDED_REQUEST: Final = [
+    {"billable": "search", "variant": "request", "unit": "request", "price": "0.035"}
+]
 RERANK_3_5: Final = FREE | {"web_search": "0.002"}
 SONAR_PRO: Final = {"prompt": "0.000003", "completion": "0.000015", "request": "0.006"}
 SONAR: Final = {"prompt": "0.000001", "completion": "0.000001", "request": "0.005"}
@@ -215,6 +221,10 @@ ROWS: Final[list[tuple[dict[str, Any], tuple[dict[str, Any], ...], Usage, int]]]
     (GEMINI_2_5_FLASH_IMAGE, NO_LINES, Usage(258, 0), 77_400),
     (GEMINI_2_5_FLASH_IMAGE, NO_LINES, Usage(10, 1_300, image_output=1_290), 38_728_000),
     (GEMINI_2_5_FLASH_IMAGE_PIECES, NO_LINES, Usage(0, 0, output_images=2), 78_000_000),
+    (GEMINI_3_FLASH, NO_LINES, Usage(1_000, 100, searches=3), 42_800_000),
+    (GEMINI_2_5_PRO, PER_GROUNDED_REQUEST, Usage(1_000, 0), 1_250_000),
+    (GEMINI_2_5_PRO, PER_GROUNDED_REQUEST, Usage(1_000, 0, searches=1), 36_250_000),
+    (GEMINI_2_5_PRO, PER_GROUNDED_REQUEST, Usage(1_000, 0, searches=7), 36_250_000),
     (PER_IMAGE, NO_LINES, Usage(100, 0, images=2), 7_476_000),
     (FREE, WHISPER, Usage(0, 0, milliseconds=1), 100),
     (FREE, WHISPER, Usage(0, 0, milliseconds=1_000), 100_000),

@@ -63,6 +63,7 @@ ALL_LINES: list[dict[str, Any]] = [
     {"billable": "image", "unit": "image", "variant": "1024x1024/low", "price": "0.011"},
     {"billable": "second", "unit": "second", "price": "0.0001"},
     {"billable": "character", "unit": "character", "price": "0.000015"},
+    {"billable": "search", "unit": "request", "variant": "request", "price": "0.035"},
     {
         "billable": "search",
         "unit": "search",

@@ -222,6 +222,26 @@ def test_litellm_searches_at_every_request_of_perplexity() -> None:
     assert "web_search" not in offer.pricing
 
 
+@pytest.mark.parametrize(
+    ("row", "pricing", "lines"),
+    [
+        ({"litellm_provider": "gemini"}, None, [("search", "request", "0.035")]),
+        ({"litellm_provider": "vertex_ai-language-models"}, None, [("search", "request", "0.035")]),
+        ({"litellm_provider": "gemini", "web_search_billing_unit": "per_query"}, "0.035", []),
+        ({"litellm_provider": "anthropic"}, "0.035", []),
+    ],
+)
+def test_litellm_bills_grounding_by_the_request_unless_it_says_otherwise(
+    row: dict[str, Any], pricing: str | None, lines: list[Any]
+) -> None:
+    search = {"search_context_size_medium": 0.035}
+    row |= {"mode": "chat", "input_cost_per_token": 1, "search_context_cost_per_query": search}
+    [offer] = read(litellm, {"m": row}).values()
+    assert offer.pricing.get("web_search") == pricing
+    found = [(line["billable"], line["variant"], line["price"]) for line in offer.lines]
+    assert found == lines
+
+
 def test_litellm_prefers_the_key_with_the_name_of_the_provider() -> None:
     rate = {"mode": "chat", "output_cost_per_token": 1}
     document = {

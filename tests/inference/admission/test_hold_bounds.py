@@ -29,6 +29,7 @@ LINES: list[dict[str, Any]] = [
     {"billable": "image", "unit": "image", "variant": "1024x1024/low", "price": "0.01"},
     {"billable": "image", "unit": "image", "variant": "1024x1024/high", "price": "0.2"},
     {"billable": "prompt", "unit": "token", "variant": "image", "price": "7"},
+    {"billable": "search", "unit": "request", "variant": "request", "price": "0.3"},
     {
         "billable": "search",
         "unit": "search",
