@@ -195,6 +195,13 @@ class Reply(msgspec.Struct):
     native_finish_reason: str | None = None
 
 
+class Ranked(msgspec.Struct):
+    """The relevance of one document to a rerank, by its place in the request."""
+
+    index: int
+    relevance_score: float
+
+
 class Chunk(msgspec.Struct):
     """One event of a stream, or its end mark (``is_done``, no fields).
 

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.base import Call, InvalidReply, Reply, read_usage
+from catalog.dialects.base import Call, InvalidReply, Ranked, Reply, read_usage
 from catalog.dialects.openai.members import read_text
-from catalog.dialects.shared.ranking import Ranked
 from catalog.pricing import Usage
 
 # The end of a URL at which Cohere speaks OpenAI's interface, and the path of its own, which alone

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from catalog.dialects.base import Reply
-from catalog.dialects.shared.ranking import Ranked
+from catalog.dialects.base import Ranked, Reply
 from endpoints.validation.probes.base import Probe
 
 _QUERY: Final = "What is the capital of France?"

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from catalog.dialects.base import InvalidReply, Reply
-from catalog.dialects.shared.ranking import Ranked
+from catalog.dialects.base import InvalidReply, Ranked, Reply
 from catalog.pricing import Usage
 from inference.requests.limits import MAX_ALL_CHOICES
 from inference.requests.problems import field_error

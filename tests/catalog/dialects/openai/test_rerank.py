@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from catalog.dialects import openai
-from catalog.dialects.base import Call, InvalidReply, Operation, ProviderFailure
-from catalog.dialects.shared.ranking import Ranked
+from catalog.dialects.base import Call, InvalidReply, Operation, ProviderFailure, Ranked
 from catalog.pricing import Usage
 from config.credentials import Secret
 
