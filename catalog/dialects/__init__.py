@@ -8,6 +8,7 @@ OpenAI's completion objects, which is the format of this gateway's callers.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.base import Dialect, NativeBody
+from catalog.dialects.shared import searches
 from catalog.dialects.shared.credentials import InvalidCredential
+from catalog.dialects.shared.searches import SearchForm
 from config.credentials import Secret
 
 if TYPE_CHECKING:
@@ -48,7 +51,8 @@ _CLAUDE_CLOUDS: Final = frozenset(("azure", "bedrock", "vertex"))
 _RESPONSES_DIALECTS: Final = frozenset(("openai", "azure"))
 # The clouds that know a part of Anthropic's format alone.
 _PARTIAL: Final = frozenset(("bedrock", "vertex"))
-# The dialects whose chat knows no tools but the functions of the caller.
+# The dialects whose chat knows no tools but functions of the caller and, apart from Bedrock's, a
+# search of the web.
 _WITHOUT_TOOLS: Final = frozenset(("anthropic", "bedrock", "gemini"))
 _CLAUDE_DIALECTS: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
 # The package that a dialect needs, which the extra of the dialect's name installs.
@@ -62,8 +66,7 @@ def get(name: str, capabilities: Capabilities = UNDESCRIBED) -> Dialect | None:
     """
     if name not in _NAMES or missing_extra(name) is not None:
         return None
-    is_claude = name in _CLAUDE_DIALECTS and capabilities.is_anthropic
-    return _load(_CLAUDE_DIALECTS[name] if is_claude else name)
+    return _load(_CLAUDE_DIALECTS[name] if _is_claude(name, capabilities) else name)
 
 
 @cache
@@ -105,9 +108,31 @@ def lacks_chat(name: str | None, capabilities: Capabilities) -> bool:
 
 
 def has_server_tools(name: str | None, capabilities: Capabilities) -> bool:
-    """Returns whether a request of chat can ask a dialect for tools that the provider runs."""
-    is_claude = name in _CLAUDE_DIALECTS and capabilities.is_anthropic
-    return name not in _WITHOUT_TOOLS and not is_claude
+    """Returns whether a request of chat can ask a dialect for any tool that the provider runs."""
+    return name not in _WITHOUT_TOOLS and not _is_claude(name, capabilities)
+
+
+def search_form(
+    name: str | None, capabilities: Capabilities, listed: Set[str] | None
+) -> SearchForm:
+    """Returns how a request of chat asks a dialect for searches of the web.
+
+    ``listed`` are the parameters that the endpoint lists, or ``None`` without a list.
+    """
+    if name == "bedrock":
+        return searches.UNKNOWN
+    if name == "anthropic" or _is_claude(name, capabilities):
+        return searches.BY_TOOL
+    if name == "gemini":
+        return searches.BY_GROUNDING
+    if listed is None:
+        return searches.PASSED
+    return searches.BY_FIELD if searches.WEB_SEARCH_OPTIONS in listed else searches.BY_NO_TOOL
+
+
+def _is_claude(name: str | None, capabilities: Capabilities) -> bool:
+    """Returns whether a cloud serves the model in Anthropic's format, by a dialect of its own."""
+    return name in _CLAUDE_DIALECTS and capabilities.is_anthropic
 
 
 def speaks(name: str | None, capabilities: Capabilities, native: NativeBody) -> bool:

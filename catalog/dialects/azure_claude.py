@@ -36,7 +36,7 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 def build(call: Call) -> OutboundRequest:
     key = credentials.parse_azure(call.secret).api_key
-    body = anthropic.build_body(call, messages.parse_chat(call))
+    body = anthropic.build_body(call, messages.parse_chat(call, has_search=True))
     return _post(call, anthropic.build_headers(call, key), body)
 
 

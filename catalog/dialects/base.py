@@ -154,6 +154,7 @@ class Call(msgspec.Struct, frozen=True):
     tokens of the answer, for a format that reports them only when it is asked.
     ``native`` is the request in the format of the upstream, if the caller wrote it in that.
     ``keeps_lifetimes`` says that cached prefixes may stay as long as the caller wants.
+    ``most_searches`` bounds the searches of the web that one answer may make; 0 if it may not.
     """
 
     operation: Operation
@@ -170,6 +171,7 @@ class Call(msgspec.Struct, frozen=True):
     is_billed_by_token: bool = False
     native: NativeBody | None = None
     keeps_lifetimes: bool = True
+    most_searches: int = 0
 
     def __repr__(self) -> str:
         """Names the call without its content, which no traceback shall show."""

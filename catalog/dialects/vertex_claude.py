@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> OutboundRequest:
-    chat = messages.parse_chat(call)
+    chat = messages.parse_chat(call, has_search=True)
     for part in chat.media:
         if part.url is not None:
             raise messages.unsupported_part(part, "Vertex")

@@ -7,11 +7,12 @@ are estimated by the size of their text.
 from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from catalog.pricing import Price, round_scaled
+from catalog.pricing import Usage, round_scaled
 from inference.requests.operations import ROWS
 from inference.requests.parsing import NO_PIECES, InferenceRequest
 from inference.requests.rows import BYTES_PER_TOKEN
@@ -21,6 +22,13 @@ from inference.routing.routes import Candidate, Route
 _OUTPUT_TOKENS: Final = 131_072
 _NANO_DIGITS: Final = 9
 _HUNDRED: Final = Decimal(100)
+
+
+class Bounds(NamedTuple):
+    """The most that a request may use at a candidate: tokens of its prompt, and pieces."""
+
+    prompt: int
+    pieces: Usage
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -61,6 +69,21 @@ def output_bound(request: InferenceRequest, route: Route) -> int:
     return ceiling or route.context_length or _OUTPUT_TOKENS
 
 
+def find_bounds(request: InferenceRequest, candidate: Candidate) -> Bounds:
+    """Returns the most that a request may use at a candidate, apart from its completion.
+
+    A search that the provider is not asked for costs nothing; the results of one that it is asked
+    for may join the prompt.
+    """
+    prompt, pieces = request.prompt_bound, request.allowed
+    if request.server_tools.searches:
+        if candidate.may_search(request):
+            prompt += candidate.count_result_tokens(request)
+        else:
+            pieces = replace(pieces, searches=0)
+    return Bounds(prompt, pieces)
+
+
 def worst_case_nano(
     request: InferenceRequest, candidate: Candidate, *, max_tokens: int | None = None
 ) -> int:
@@ -70,7 +93,7 @@ def worst_case_nano(
     """
     price = candidate.route.price
     bound = output_bound(request, candidate.route) if max_tokens is None else max_tokens
-    fixed, output_rate = _find_ceilings(request, price)
+    fixed, output_rate = _find_ceilings(request, candidate)
     total = fixed + output_rate * bound * request.choices
     return round_scaled(total, price.table.scale, round_up=True)
 
@@ -83,7 +106,7 @@ def affordable_tokens(request: InferenceRequest, candidate: Candidate, available
     """
     price = candidate.route.price
     bound = output_bound(request, candidate.route)
-    fixed, output_rate = _find_ceilings(request, price)
+    fixed, output_rate = _find_ceilings(request, candidate)
     rate = output_rate * request.choices
     # Both sides are integers: one is in nano-USD, the other in the price's own scale.
     scale = price.table.scale
@@ -99,7 +122,7 @@ def affordable_tokens(request: InferenceRequest, candidate: Candidate, available
     return left // (rate * raised)
 
 
-def _find_ceilings(request: InferenceRequest, price: Price) -> tuple[int, int]:
+def _find_ceilings(request: InferenceRequest, candidate: Candidate) -> tuple[int, int]:
     """Returns the highest cost of a request without its output, and that of an output token.
 
     Every token counts at the highest rate of its class that any rule can give it: neither the
@@ -107,10 +130,11 @@ def _find_ceilings(request: InferenceRequest, price: Price) -> tuple[int, int]:
     bound of the prompt reaches it, a window of time always. Both amounts are in USD, times ten to
     the power of the price's scale.
     """
-    ceilings = price.table.find_ceilings(request.prompt_bound)
-    fixed = ceilings.prompt * request.prompt_bound + ceilings.request
-    if request.images or request.allowed is not NO_PIECES:
-        fixed += ceilings.of_pieces(request.allowed, images=request.images)
+    bounds = find_bounds(request, candidate)
+    ceilings = candidate.route.price.table.find_ceilings(bounds.prompt)
+    fixed = ceilings.prompt * bounds.prompt + ceilings.request
+    if request.images or bounds.pieces is not NO_PIECES:
+        fixed += ceilings.of_pieces(bounds.pieces, images=request.images)
     return fixed, ceilings.completion
 
 

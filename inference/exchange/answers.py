@@ -13,12 +13,15 @@ from inference.requests.messages import relay
 from inference.requests.responses import envelope
 
 
-def _count_completion(usage: Usage) -> dict[str, int]:
-    return {
+def _count_completion(usage: Usage) -> dict[str, Any]:
+    counts: dict[str, Any] = {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
         "total_tokens": usage.prompt + usage.completion,
     }
+    if usage.searches:
+        counts["server_tool_use_details"] = {"web_search_requests": usage.searches}
+    return counts
 
 
 def _count_prompt(usage: Usage) -> dict[str, int]:

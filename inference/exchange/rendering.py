@@ -24,6 +24,7 @@ from inference.routing.routes import Candidate
 DONE: Final = b"data: [DONE]\n\n"
 # A reported cost above a million USD is a mistake.
 _MOST_USD: Final = 1_000_000
+_TOOL_USE: Final = "server_tool_use_details"
 _encode = msgspec.json.Encoder().encode
 _decode_integer = msgspec.json.Decoder(int).decode
 
@@ -170,7 +171,11 @@ class Renderer:
 
     def _count(self, usage: Usage, body: dict[str, Any], *, is_exact: bool) -> dict[str, Any]:
         """Returns the counts that replace those of the upstream's usage object."""
-        return self._answer.counts(usage)
+        counts = self._answer.counts(usage)
+        if _TOOL_USE in body:
+            # The upstream says more of its tools.
+            counts.pop(_TOOL_USE, None)
+        return counts
 
     def _usage_body(self) -> dict[str, Any]:
         """Returns the usage with its cost: the upstream's usage, or an estimate without one."""

@@ -139,6 +139,13 @@ class CompletionDetails(msgspec.Struct):
     reasoning_tokens: Any = None
 
 
+class _ToolUse(msgspec.Struct):
+    web_search_requests: Any = 0
+
+
+_decode_tool_use = msgspec.json.Decoder(_ToolUse).decode
+
+
 class ChatUsage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -148,6 +155,14 @@ class ChatUsage(msgspec.Struct):
     is_byok: msgspec.Raw = msgspec.Raw()
     cost_details: msgspec.Raw = msgspec.Raw()
     server_tool_use_details: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def searches(self) -> int:
+        """The searches of the web that the provider ran."""
+        try:
+            return read_count(_decode_tool_use(self.server_tool_use_details).web_search_requests)
+        except msgspec.DecodeError:
+            return 0
 
 
 class ChatError(msgspec.Struct):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.multipart import Part
 from catalog.dialects.shared.raw import ESCAPE, spell
+from catalog.dialects.shared.searches import SEARCH_FIELDS
 from catalog.operations import OPERATIONS
 from catalog.pricing import Usage
 from config.api.errors import InvalidRequest
@@ -24,7 +25,6 @@ from inference.requests.operations.server_tools import (
     LIFETIME_FIELDS,
     NO_TOOLS,
     OPERATOR_FIELDS,
-    SEARCH_FIELDS,
     ServerTools,
     read_server_tools,
 )

@@ -18,13 +18,14 @@ import msgspec
 from accounts.policy import Policy
 from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
+from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS
 from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
 from config.api.errors import LONGEST_RETRY_AFTER, Forbidden, InvalidRequest, TooManyRequests
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS
-from inference.requests.operations.server_tools import NO_TOOLS, WEB_SEARCH_OPTIONS
+from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import field_error, missing_field
 from inference.requests.schemas import MaxPrice, ProviderPreferences

@@ -15,16 +15,12 @@ from catalog.aliases.resolution import NO_ALIASES, Alias, AliasTable
 from catalog.aliases.spellings import NO_NAMES, NameIndex
 from catalog.capabilities import UNDESCRIBED, Capabilities, read_capabilities
 from catalog.dialects.base import NativeBody, Operation
+from catalog.dialects.shared.searches import SEARCH_FIELDS, SEARCH_SETTINGS, SearchForm
 from catalog.pricing import Billable, Price
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from config.egress.limits import NO_OWN_LIMITS, TimeLimits
-from inference.requests.operations.server_tools import (
-    NO_TOOLS,
-    SEARCH_FIELDS,
-    SEARCH_SETTINGS,
-    ServerTools,
-)
+from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 from inference.routing.health import Health
 from inference.routing.pacing import Pace
@@ -167,7 +163,7 @@ class Route:
         Models that always search are sold with a fee for each request.
         """
         lists_search = not SEARCH_FIELDS.isdisjoint(self.listed_parameters or ())
-        return self.price.has_rate(Billable.SEARCH) or (lists_search and bool(self.price.request))
+        return self.price.has_search_rate or (lists_search and bool(self.price.request))
 
     @property
     def has_long_cache_rate(self) -> bool:
@@ -181,8 +177,13 @@ class Route:
 
     @property
     def has_server_tools(self) -> bool:
-        """Whether a request of chat can ask the provider to run tools."""
+        """Whether a request of chat can ask the provider to run any tool."""
         return dialects.has_server_tools(self.dialect, self.capabilities)
+
+    @property
+    def search_form(self) -> SearchForm:
+        """How a request of chat asks the provider to search the web."""
+        return dialects.search_form(self.dialect, self.capabilities, self.listed_parameters)
 
     def speaks(self, native: NativeBody) -> bool:
         """Returns whether the endpoint serves a request in its caller's own format."""
@@ -213,30 +214,54 @@ class Candidate:
     def find_unpriced(self, request: InferenceRequest) -> frozenset[str]:
         """Returns the tools that the provider is not asked to run.
 
-        Its format has none, or it would run them without a rate at the operator's cost. An own
-        credential pays the provider itself, so of a format with such tools only the fields are left
-        out that the endpoint does not list.
+        Its format cannot express them, or it would run them without a rate at the operator's cost.
+        An own credential pays the provider itself. A format that sends the fields as they are
+        sends those alone that the endpoint lists.
         """
         tools = request.server_tools
         if tools is NO_TOOLS:
             return frozenset()
         listed = self.route.supported_parameters
-        unlisted = tools.unlisted(listed)
-        if not self.route.has_server_tools and self.native_of(request) is None:
-            unlisted |= tools.searches | tools.others
+        form = self.route.search_form
+        unsaid = tools.unlisted(listed) if form.passes_fields else frozenset()
+        if self.native_of(request) is None:
+            unsaid |= tools.unsaid(form)
+            if not self.route.has_server_tools:
+                unsaid |= tools.others
         if self.is_byok:
-            return unlisted
+            return unsaid
         rated = self.route.has_search_rate
-        return unlisted | tools.unpriced(has_search_rate=rated, listed=listed)
+        return unsaid | tools.unpriced(has_search_rate=rated, listed=listed)
 
-    def find_dearer(self, tools: ServerTools) -> frozenset[str]:
-        """Returns the settings that would change the provider's price at the operator's cost."""
-        if not tools.dearer or self.is_byok:
+    def find_dearer(self, request: InferenceRequest) -> frozenset[str]:
+        """Returns the settings that the provider is not told of.
+
+        They would change its price at the operator's cost, or its format has no word for them.
+        """
+        tools = request.server_tools
+        if not tools.dearer:
             return frozenset()
-        unlisted = tools.dearer.difference(self.route.supported_parameters or ())
-        has_search = self.route.has_search_rate and self.route.has_server_tools
+        found = frozenset[str]()
+        if not self.is_byok:
+            found = tools.dearer.difference(self.route.supported_parameters or ())
+        if not self.route.search_form.passes_fields:
+            found |= tools.dearer & SEARCH_SETTINGS
         # Without a search there are no settings of one that could be left out.
-        return unlisted if has_search else unlisted - SEARCH_SETTINGS
+        return found if self.may_search(request) else found - SEARCH_SETTINGS
+
+    def may_search(self, request: InferenceRequest) -> bool:
+        """Returns whether the provider is asked for any of the searches that a request wants."""
+        return not request.server_tools.searches <= self.find_unpriced(request)
+
+    def count_result_tokens(self, request: InferenceRequest) -> int:
+        """Returns the most tokens that the results of searches add to a prompt of chat.
+
+        The bound of a request in its caller's own format has them already.
+        """
+        most = self.route.search_form.result_tokens
+        if not most or self.native_of(request) is not None:
+            return 0
+        return most * request.allowed.searches
 
     def shortens_caches(self, request: InferenceRequest) -> bool:
         """Returns whether cached prefixes stay for minutes, because an hour has no rate."""
@@ -251,8 +276,7 @@ class Candidate:
 
     def name_left_out(self, request: InferenceRequest) -> list[str]:
         """Returns what the request offers or prefers, and the provider is not told of."""
-        tools = request.server_tools
-        names = self.find_unpriced(request) | self.find_dearer(tools)
+        names = self.find_unpriced(request) | self.find_dearer(request)
         if request.has_long_cache and self.shortens_caches(request):
             names |= {LIFETIME}
         native = self.native_of(request)

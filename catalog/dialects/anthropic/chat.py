@@ -31,6 +31,7 @@ from catalog.dialects.base import (
 from catalog.dialects.shared import messages, replies
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
+from catalog.dialects.shared.searches import NAME
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
 from config.credentials import Secret
@@ -44,6 +45,10 @@ VERSION: Final = "2023-06-01"
 # reply of common length fits.
 _MAX_TOKENS: Final = 4096
 
+# The results of a search come in one event, with the encrypted text of each page.
+EVENT_BYTES: Final = 16_777_216
+# The search of the web that every cloud with one has, and that runs no code beside it.
+_WEB_SEARCH: Final = "web_search_20250305"
 _MIN_BUDGET: Final = 1024
 # The lowest top_p that is allowed together with thinking.
 _MIN_TOP_P: Final = 0.95
@@ -80,7 +85,7 @@ def build(call: Call) -> OutboundRequest:
         method="POST",
         url=f"{call.base_url}/messages",
         headers=build_headers(call, call.secret),
-        body=_encode(build_body(call, messages.parse_chat(call))),
+        body=_encode(build_body(call, messages.parse_chat(call, has_search=True))),
     )
 
 
@@ -149,7 +154,7 @@ def _build_citations(given: Any, start: int, end: int) -> Iterator[dict[str, Any
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     reader = _Reader()
-    return replies.EventParser(EventDecoder(), reader.read, reader.end)
+    return replies.EventParser(EventDecoder(limit=EVENT_BYTES), reader.read, reader.end)
 
 
 def output_limit(call: Call, chat: Chat) -> int:
@@ -237,17 +242,7 @@ def build_body(call: Call, chat: Chat) -> dict[str, Any]:
             for turn in chat.turns
             if (content := [block for part in turn.parts if (block := _build_block(part))])
         ],
-        tools=[
-            messages.omit_none(
-                name=tool.name,
-                description=tool.description,
-                input_schema=tool.schema,
-                strict=tool.strict,
-                cache_control=tool.cache,
-            )
-            for tool in chat.tools
-        ]
-        or None,
+        tools=_build_tools(call, chat) or None,
         tool_choice=_build_tool_choice(chat),
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -261,8 +256,36 @@ def build_body(call: Call, chat: Chat) -> dict[str, Any]:
     )
 
 
+def _build_tools(call: Call, chat: Chat) -> list[dict[str, Any]]:
+    """Returns the functions of the caller, then the search of the web that Anthropic runs."""
+    tools = [
+        messages.omit_none(
+            name=tool.name,
+            description=tool.description,
+            input_schema=tool.schema,
+            strict=tool.strict,
+            cache_control=tool.cache,
+        )
+        for tool in chat.tools
+    ]
+    if (search := chat.search) is not None:
+        place = {"type": "approximate", **dict(search.location)} if search.location else None
+        tools.append(
+            messages.omit_none(
+                type=_WEB_SEARCH,
+                name=NAME,
+                # The hold covers this number of searches.
+                max_uses=call.most_searches or None,
+                allowed_domains=search.allowed_domains or None,
+                blocked_domains=search.excluded_domains or None,
+                user_location=place,
+            )
+        )
+    return tools
+
+
 def _build_tool_choice(chat: Chat) -> dict[str, Any] | None:
-    if not chat.tools:
+    if not chat.tools and chat.search is None:
         return None
     choice = chat.tool_choice
     if choice is not None and choice.mode == "none":

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.anthropic.chat import build_headers, name_finish, operations
+from catalog.dialects.anthropic.chat import EVENT_BYTES, build_headers, name_finish, operations
 from catalog.dialects.anthropic.wire import (
     ATTRIBUTION,
     Block,
@@ -41,8 +41,6 @@ from catalog.dialects.shared.sse import EventDecoder
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
-# The result of a server tool comes in one event: a fetched document has many megabytes.
-EVENT_BYTES: Final = 16_777_216
 # The headers that choose the format. Others choose an account of the owner of the credential.
 _FORMAT_HEADERS: Final = frozenset(("anthropic-version", "anthropic-beta"))
 _CACHED_FIELDS: Final = ("system", "messages", "tools", "cache_control")

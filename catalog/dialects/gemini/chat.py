@@ -15,13 +15,15 @@ from catalog.dialects.base import (
     InvalidStream,
     Reply,
     StreamParser,
+    Untranslatable,
     decode_object,
     parse_error,
 )
-from catalog.dialects.gemini.grounding import read_grounding
+from catalog.dialects.gemini.grounding import find_queries, read_grounding
 from catalog.dialects.shared import messages, replies
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.replies import GEMINI_FORMAT, Finish, Output
+from catalog.dialects.shared.searches import NAME, Search
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
 
@@ -119,7 +121,11 @@ class Counts(CamelStruct):
 
     @property
     def total(self) -> Usage | None:
-        """Returns the usage; thinking tokens are part of the completion."""
+        """Returns the usage of an answer without searches."""
+        return self.count(0)
+
+    def count(self, searches: int) -> Usage | None:
+        """Returns the usage of an answer; thinking tokens are part of the completion."""
         if self.prompt_token_count is None:
             return None
         return replies.count_usage(
@@ -131,6 +137,7 @@ class Counts(CamelStruct):
             audio=_count_modality(self.prompt_tokens_details, "AUDIO"),
             audio_cached=_count_modality(self.cache_tokens_details, "AUDIO"),
             audio_output=_count_modality(self.candidates_tokens_details, "AUDIO"),
+            searches=searches,
         )
 
 
@@ -154,7 +161,7 @@ _decode = msgspec.json.Decoder(_Response).decode
 
 def build_chat(call: Call) -> bytes:
     """Returns the body of a chat request; raises :class:`base.Untranslatable`."""
-    return _encode(_build_body(call, messages.parse_chat(call)))
+    return _encode(_build_body(call, messages.parse_chat(call, has_search=True)))
 
 
 def parse_chat(body: Body) -> Reply:
@@ -166,17 +173,19 @@ def parse_chat(body: Body) -> Reply:
     if reply.error is not None:
         raise parse_error(body)
     choices = []
+    searches = 0
     for candidate in reply.candidates:
         calls = _CandidateReader(reply.response_id, candidate.index)
         output = calls.read_output(candidate, is_stream=False)
         choices.append((output, calls.finish(candidate.finish_reason or "STOP")))
+        searches += calls.searches
     if reply.block_reason is not None:
         choices.append((Output(), Finish("content_filter", reply.block_reason)))
     if not choices:
         raise InvalidReply("The answer holds no candidates.")
     return replies.build_reply(
         choices,
-        usage=None if reply.usage_metadata is None else reply.usage_metadata.total,
+        usage=None if reply.usage_metadata is None else reply.usage_metadata.count(searches),
         model=reply.model_version,
         upstream_id=reply.response_id,
         counts_reasoning=reply.usage_metadata is not None and reply.usage_metadata.counts_reasoning,
@@ -205,23 +214,36 @@ def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
         systemInstruction={"parts": [{"text": part.text} for part in chat.system]}
         if chat.system
         else None,
-        tools=[
-            {
-                "functionDeclarations": [
-                    messages.omit_none(
-                        name=tool.name,
-                        description=tool.description,
-                        parametersJsonSchema=tool.schema,
-                    )
-                    for tool in chat.tools
-                ]
-            }
-        ]
-        if chat.tools
-        else None,
+        tools=_build_tools(chat) or None,
         toolConfig=None if calling is None else {"functionCallingConfig": calling},
         generationConfig=_build_generation_config(call, chat) or None,
     )
+
+
+def _build_tools(chat: Chat) -> list[dict[str, Any]]:
+    """Returns the functions of the caller and Google's search, which has no options.
+
+    Raises :class:`base.Untranslatable` for what Google's search does not know.
+    """
+    tools: list[dict[str, Any]] = []
+    if chat.tools:
+        functions = [
+            messages.omit_none(
+                name=tool.name,
+                description=tool.description,
+                parametersJsonSchema=tool.schema,
+            )
+            for tool in chat.tools
+        ]
+        tools.append({"functionDeclarations": functions})
+    if chat.search is not None:
+        if chat.search != Search():
+            raise Untranslatable("Google's search of the web has no options.")
+        choice = chat.tool_choice
+        if chat.is_tool_forced and (not chat.tools or (choice and choice.name == NAME)):
+            raise Untranslatable("tool_choice: Gemini cannot be forced to search the web.")
+        tools.append({"googleSearch": {}})
+    return tools
 
 
 def _build_generation_config(call: Call, chat: Chat) -> dict[str, Any]:
@@ -317,7 +339,7 @@ class _CandidateReader:
     Identifiers of tool calls are optional in the format; the arguments always arrive whole.
     """
 
-    __slots__ = ("_count", "_grounding", "_prefix", "_texts")
+    __slots__ = ("_count", "_grounding", "_prefix", "_queries", "_texts")
 
     def __init__(self, response_id: str | None, index: int) -> None:
         self._prefix = f"call_{response_id or ''}_{index}"
@@ -325,6 +347,12 @@ class _CandidateReader:
         # The text so far, in which the places of the sources are counted in bytes.
         self._texts: list[str] = []
         self._grounding: Any = None
+        self._queries: frozenset[str] = frozenset()
+
+    @property
+    def searches(self) -> int:
+        """The searches of the web so far; one whose query is not known counts if no other does."""
+        return len(self._queries - {""}) or len(self._queries)
 
     def read_output(self, candidate: _Candidate, *, is_stream: bool) -> Output:
         parts = [] if candidate.content is None else candidate.content.parts
@@ -345,7 +373,9 @@ class _CandidateReader:
                 0, replies.build_reasoning_detail(GEMINI_FORMAT, 0, text=output.reasoning)
             )
         self._texts.append(output.text)
-        self._grounding = candidate.grounding_metadata or self._grounding
+        if candidate.grounding_metadata:
+            self._grounding = candidate.grounding_metadata
+            self._queries |= find_queries(candidate.grounding_metadata)
         if candidate.finish_reason is not None and self._grounding is not None:
             # Once, at the end: every event may repeat them.
             output.annotations += read_grounding(self._grounding, self._texts)
@@ -406,7 +436,7 @@ class _Reader:
         usage = reply.usage_metadata
         # Before the end, a usage without candidate tokens does not count the output yet.
         if usage is not None and (is_whole or usage.candidates_token_count is not None):
-            self._usage = usage.total or self._usage
+            self._usage = usage.count(self._searches) or self._usage
             self._counts_reasoning = usage.counts_reasoning
             # The first usage after a finish reason counts as the final one.
             if self._usage is not None and not self._finished:
@@ -418,6 +448,10 @@ class _Reader:
         return replies.build_chunk(usage=usage, counts_reasoning=self._counts_reasoning)
 
     @property
+    def _searches(self) -> int:
+        return sum(calls.searches for calls in self._calls.values())
+
+    @property
     def _is_whole(self) -> bool:
         """Returns whether every candidate that came has a finish reason."""
         return bool(self._finished) and self._finished == self._calls.keys()
@@ -426,7 +460,10 @@ class _Reader:
         """Returns the usage and the end mark, or nothing when a candidate is cut off."""
         if not self._is_whole:
             return []
-        usage = [] if self._usage is None else [self._usage_chunk(self._usage)]
+        usage = []
+        if self._usage is not None:
+            counted = msgspec.structs.replace(self._usage, searches=self._searches)
+            usage.append(self._usage_chunk(counted))
         return [*usage, replies.build_end_mark()]
 
     def _read_candidate(self, reply: _Response, candidate: _Candidate) -> Iterator[Chunk]:

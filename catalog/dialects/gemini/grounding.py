@@ -1,7 +1,8 @@
 """Reads the sources of Gemini's answers.
 
 https://ai.google.dev/gemini-api/docs/google-search describes them: ``groundingChunks`` are pages,
-and ``groundingSupports`` say which part of the text which pages support.
+and ``groundingSupports`` say which part of the text which pages support. ``webSearchQueries`` are
+the searches by which Google bills.
 """
 
 from __future__ import annotations
@@ -44,6 +45,20 @@ def read_grounding(metadata: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
         for start, end, number in places[:_MOST_SUPPORTS]
         if (page := pages[number]) is not None
     ]
+
+
+def find_queries(metadata: Any) -> frozenset[str]:
+    """Returns the different searches that Google counts for an answer; empty ones are free.
+
+    Pages without the query that found them stand for one search.
+    """
+    named = _list(metadata, "webSearchQueries")
+    queries = frozenset(query for query in named if isinstance(query, str) and query)
+    has_page = any(
+        isinstance(chunk, dict) and isinstance(chunk.get("web"), dict)
+        for chunk in _list(metadata, "groundingChunks")
+    )
+    return queries or frozenset(("",) if has_page else ())
 
 
 def _list(owner: Any, name: str) -> list[Any]:

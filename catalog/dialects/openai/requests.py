@@ -13,6 +13,7 @@ from catalog.dialects.openai.speech import write_speech
 from catalog.dialects.openai.transcriptions import write_transcription
 from catalog.dialects.shared.multipart import Content
 from catalog.dialects.shared.raw import LONG_BYTES, encode_pieces
+from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS, write_options
 from config.egress import OutboundRequest
 
 _encode = msgspec.json.Encoder().encode
@@ -58,8 +59,10 @@ def build_request(
             "POST", url, {**login, **content.headers}, content.body, content.rest
         )
     fields = dict(call.fields)
-    fields["model"] = call.model
     listed = call.supported_parameters
+    if call.most_searches and listed is not None and WEB_SEARCH_OPTIONS in listed:
+        fields = write_options(fields)
+    fields["model"] = call.model
     if listed is not None:
         _set_effort(fields, accepts_effort="reasoning_effort" in listed)
     if call.stream:

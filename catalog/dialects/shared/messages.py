@@ -17,6 +17,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from catalog.dialects.base import Call, Untranslatable, decode_object
+from catalog.dialects.shared import searches
+from catalog.dialects.shared.searches import Search
 
 Raw = msgspec.Raw
 Kind = Literal["image", "file", "audio", "video"]
@@ -30,8 +32,8 @@ _JSON_ONLY: Final = (
     "Answer with one JSON object and nothing else: no text around it, no code fence."
 )
 _CHOICES: Final = frozenset(("auto", "none", "required"))
-# Fields that change the answer and that no other format has. Empty options ask for a search too.
-_LOST: Final = frozenset(("functions", "image_config", "web_search_options"))
+# Fields that change the answer and that no other format has.
+_LOST: Final = frozenset(("functions", "image_config"))
 
 
 class _URL(msgspec.Struct):
@@ -256,11 +258,15 @@ class ReasoningOptions:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat request: the conversation, the tools, and the options of the reply."""
+    """A chat request: the conversation, the tools, and the options of the reply.
+
+    ``search`` is the search of the web that the provider runs for the model.
+    """
 
     system: list[Text]
     turns: list[Turn]
     tools: list[Tool]
+    search: Search | None
     tool_choice: ToolChoice | None
     parallel_tool_calls: bool | None
     reasoning: ReasoningOptions
@@ -300,11 +306,15 @@ class Chat:
     def is_tool_forced(self) -> bool:
         """Returns whether the model must call a tool, either a named one or any."""
         choice = self.tool_choice
-        return bool(self.tools) and choice is not None and choice.mode == "required"
+        has_tools = bool(self.tools) or self.search is not None
+        return has_tools and choice is not None and choice.mode == "required"
 
 
-def parse_chat(call: Call) -> Chat:
-    """Returns the chat request of a call; raises :class:`base.Untranslatable`."""
+def parse_chat(call: Call, *, has_search: bool = False) -> Chat:
+    """Returns the chat request of a call; raises :class:`base.Untranslatable`.
+
+    ``has_search`` says that the format can ask its provider to search the web.
+    """
     try:
         request = _decode(_encode(dict(call.fields)))
     except RecursionError:
@@ -313,11 +323,13 @@ def parse_chat(call: Call) -> Chat:
         # The message of msgspec names a type and a path, and repeats no value.
         raise Untranslatable(f"The request has an unexpected shape: {exc}") from None
     for name in _LOST & call.fields.keys():
-        value = msgspec.json.decode(_encode(call.fields[name]))
-        if value or (value == {} and name == "web_search_options"):
+        if msgspec.json.decode(_encode(call.fields[name])):
             raise Untranslatable(f"{name}: This provider's format has no such field.")
     if not call.keeps_lifetimes:
         _drop_lifetimes(request)
+    search, functions = _split_tools(call, request.tools or [])
+    if search is not None and not has_search:
+        raise Untranslatable("This provider's format has no search of the web.")
     response_format = request.response_format
     schema = None if response_format is None else response_format.json_schema
     stop = request.stop
@@ -330,7 +342,8 @@ def parse_chat(call: Call) -> Chat:
             if isinstance(part, Text)
         ],
         turns=_parse_turns(request.messages),
-        tools=[_parse_tool(tool) for tool in request.tools or ()],
+        tools=[_parse_tool(tool) for tool in functions],
+        search=search,
         tool_choice=_parse_tool_choice(request.tool_choice),
         parallel_tool_calls=request.parallel_tool_calls,
         reasoning=_parse_reasoning(request),
@@ -483,6 +496,14 @@ def _parse_media(
     return Media(kind, match[1], data, name=name, cache=cache)
 
 
+def _split_tools(call: Call, tools: list[_Tool]) -> tuple[Search | None, list[_Tool]]:
+    """Returns the search of the web that a call asks for, and the other tools."""
+    functions = [tool for tool in tools if not searches.is_search(tool.type)]
+    if len(functions) == len(tools) and searches.WEB_SEARCH_OPTIONS not in call.fields:
+        return None, tools
+    return searches.read_search(call.fields), functions
+
+
 def _parse_tool(tool: _Tool) -> Tool:
     function = tool.function
     if tool.type != "function" or function is None:
@@ -508,6 +529,8 @@ def _parse_tool_choice(choice: str | _ToolChoice | None) -> ToolChoice | None:
             return ToolChoice(choice)
     elif choice.type == "function" and choice.function is not None:
         return ToolChoice("required", choice.function.name)
+    elif searches.is_search(choice.type):
+        return ToolChoice("required", searches.NAME)
     raise Untranslatable("This provider does not know the tool_choice.")
 
 

@@ -244,6 +244,8 @@ def _usage_members(usage: Usage, *, counts_reasoning: bool) -> msgspec.Raw:
     }
     if counts_reasoning or usage.reasoning:
         members["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning}
+    if usage.searches:
+        members["server_tool_use_details"] = {"web_search_requests": usage.searches}
     return msgspec.Raw(_encode(members))
 
 

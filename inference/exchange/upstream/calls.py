@@ -90,7 +90,8 @@ def build_call(
     if (known := route.supported_parameters) is not None:
         # Some providers refuse unknown parameters, even those without effect. The output bound is
         # never left out, because the hold is computed from it.
-        for name in request.parameters - known - BOUNDS:
+        kept = BOUNDS | request.server_tools.searches
+        for name in request.parameters - known - kept:
             fields.pop(name, None)
         if request.max_tokens and BOUNDS & fields.keys() and not BOUNDS & fields.keys() <= known:
             # The endpoint must apply the bound, so it is sent under a name that the endpoint lists.
@@ -101,7 +102,7 @@ def build_call(
     if not candidate.is_byok:
         for name in OPERATOR_FIELDS - (known or frozenset()):
             fields.pop(name, None)
-    dearer = candidate.find_dearer(request.server_tools)
+    dearer = candidate.find_dearer(request)
     if left_out := candidate.find_unpriced(request) | dearer:
         leave_out(fields, left_out)
     if user is not None:
@@ -125,6 +126,7 @@ def build_call(
         capabilities=route.capabilities,
         files=request.files,
         is_billed_by_token=route.price.bills_completions,
+        most_searches=request.server_tools.most_searches,
     )
 
 

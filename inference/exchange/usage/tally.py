@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
-from inference.admission.estimate import Claim, estimate_tokens, fee_nano, output_bound
+from inference.admission.estimate import (
+    Bounds,
+    Claim,
+    estimate_tokens,
+    fee_nano,
+    find_bounds,
+    output_bound,
+)
 from inference.exchange.usage.belief import NO_COST, Allowance, Cost, believe, find_claim
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
@@ -38,11 +45,10 @@ class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_believed", "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished", "_is_final",
-        "_is_last",
-        "_most_output", "_parts", "_prompt_tokens", "_request", "at", "finish_reason",
-        "native_finish_reason", "output_bytes", "reported_cost_nano", "upstream_id",
-        "upstream_model", "usage", "usage_body",
+        "_believed", "_bounds", "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished",
+        "_is_final", "_is_last", "_most_output", "_parts", "_prompt_tokens", "_request", "at",
+        "finish_reason", "native_finish_reason", "output_bytes", "reported_cost_nano",
+        "upstream_id", "upstream_model", "usage", "usage_body",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, fee_percent: Decimal, at: int = 0) -> None:
@@ -71,8 +77,10 @@ class Tally:
         # The finish reason has come, perhaps only after the caller had left.
         self._has_finished = False
         self._prompt_tokens: int | None = None
-        # The candidate that answers, and the most tokens that it may produce.
+        # The candidate that answers, the most that it may use, and the most tokens that it may
+        # produce.
         self._candidate: Candidate | None = None
+        self._bounds = Bounds(request.prompt_bound, request.allowed)
         self._most_output = 0
         # The last usage that was judged, and what is believed of it.
         self._believed: tuple[Usage, Usage] | None = None
@@ -132,7 +140,7 @@ class Tally:
         is_less = known and usage.prompt + usage.completion < known.prompt + known.completion
         if is_less and self._is_final:
             return
-        self.usage = _adapt(usage, self._request)
+        self.usage = _adapt(usage, self._request, self._bounds)
         self.usage_body = part.fields.get("usage")
         self._is_final = has_finished
         self._is_last = self._is_final and isinstance(part, Chunk) and not part.has_choices
@@ -140,6 +148,7 @@ class Tally:
     def allow(self, candidate: Candidate, max_tokens: int | None = None) -> None:
         """Sets the candidate that answers, and the bound that the gateway set on its answer."""
         self._candidate, self._believed = candidate, None
+        self._bounds = find_bounds(self._request, candidate)
         bound = output_bound(self._request, candidate.route) if max_tokens is None else max_tokens
         self._most_output = bound * self._request.choices
 
@@ -184,7 +193,7 @@ class Tally:
         if usage.output_images and not price.bills_images:
             tokens = {"completion": estimate.completion, "image_output": estimate.completion}
             return Count(replace(usage, prompt=estimate.prompt, **tokens), True)
-        has_fee = price.has_rate(Billable.SEARCH) or bool(price.request)
+        has_fee = price.has_search_rate or bool(price.request)
         if usage.searches and price.prompt and not has_fee:
             return Count(replace(usage, prompt=estimate.prompt), True)
         return None
@@ -220,8 +229,8 @@ class Tally:
         return find_claim(self.usage, self._allowance(), partial(self._calculate, self._candidate))
 
     def _allowance(self) -> Allowance:
-        request = self._request
-        return Allowance(request.prompt_bound, self._most_output, request.allowed)
+        bounds = self._bounds
+        return Allowance(bounds.prompt, self._most_output, bounds.pieces)
 
     def is_blank(self, usage: Usage) -> bool:
         """Returns whether the answer is empty, and its finish reason is missing or "error"."""
@@ -284,9 +293,9 @@ def _add_fee(candidate: Candidate, upstream_nano: int, fee_percent: Decimal) -> 
     return Cost(credits_nano, upstream_nano)
 
 
-def _adapt(usage: Usage, request: InferenceRequest) -> Usage:
+def _adapt(usage: Usage, request: InferenceRequest, bounds: Bounds) -> Usage:
     """Returns the usage of an upstream with what the request decides: pieces and their variant."""
-    if usage.searches and not request.allowed.searches:
+    if usage.searches and not bounds.pieces.searches:
         # Nobody asked for searches: they are the provider's own way to answer.
         usage = replace(usage, searches=0)
     if characters := request.allowed.characters:

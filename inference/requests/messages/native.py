@@ -18,6 +18,7 @@ from catalog.capabilities import NativeFormat
 from catalog.dialects.anthropic.wire import ATTRIBUTION
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.raw import first_byte, is_null
+from catalog.dialects.shared.searches import BY_TOOL
 from config.api.errors import InvalidRequest
 from inference.requests import parsing
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, check_body
@@ -35,8 +36,7 @@ from inference.requests.operations.server_tools import (
 from inference.requests.parsing import WEB_SEARCH, InferenceRequest
 from inference.requests.problems import field_error
 
-# The tokens that a search and a fetched document may add to the prompt without a bound.
-_SEARCH_TOKENS: Final = 16_384
+# The tokens that a fetched document may add to the prompt without a bound.
 _DOCUMENT_TOKENS: Final = 131_072
 _MOST_TOKENS: Final = 10_000_000
 # Tools that the caller runs, by the start of their type; the rest of it is a date.
@@ -354,7 +354,7 @@ def _bound_results(tool: _Tool) -> int:
     """Returns the most tokens that the results of a server's tool add to the prompt."""
     kind = _type_of(tool)
     if kind.startswith("web_search_"):
-        return _count_uses(tool) * _SEARCH_TOKENS
+        return _count_uses(tool) * BY_TOOL.result_tokens
     if kind.startswith("web_fetch_"):
         most = read_bound(tool.max_content_tokens, _MOST_TOKENS, default=_DOCUMENT_TOKENS)
         return _count_uses(tool) * most

@@ -147,6 +147,8 @@ def render_usage(usage: ChatUsage) -> dict[str, Any]:
     }
     if details.reasoning_tokens is not None:
         body["output_tokens_details"] = {"thinking_tokens": read_count(details.reasoning_tokens)}
+    if searches := usage.searches:
+        body["server_tool_use"] = {"web_search_requests": searches, "web_fetch_requests": 0}
     return {
         **body,
         **drop_empty(cost=usage.cost, is_byok=usage.is_byok, cost_details=usage.cost_details),

@@ -5,20 +5,25 @@ A caller may offer them to the model or demand them. Only searches of the web ca
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any, Final
 
 import msgspec
 
 from catalog.dialects.shared.raw import is_empty, is_null
+from catalog.dialects.shared.searches import (
+    SEARCH_FIELDS,
+    SEARCH_SETTINGS,
+    WEB_SEARCH_OPTIONS,
+    SearchForm,
+    find_options,
+    is_search,
+)
 from inference.requests.operations.plugins import WebSearch
 from inference.requests.problems import field_error
 
 # Tools that the caller runs. Every other type is run by a provider.
 _CALLERS: Final = frozenset(("function", "custom"))
-# Fields that make a provider search the web.
-WEB_SEARCH_OPTIONS: Final = "web_search_options"
-SEARCH_FIELDS: Final = frozenset((WEB_SEARCH_OPTIONS, "search_parameters", "enable_search"))
 # Fields that cause costs that no price covers, or that reach into the operator's account: they
 # store answers there, or read the data sources of an Azure resource. They are sent with own
 # credentials, and to endpoints that list them.
@@ -27,8 +32,6 @@ OPERATOR_FIELDS: Final = frozenset(("service_tier", "store", "data_sources", "da
 FILE_ID: Final = "file_id"
 # Fields that may set how long a provider keeps a cached prefix. Prices are for its usual lifetime.
 LIFETIME_FIELDS: Final = frozenset(("prompt_cache_options", "prompt_cache_retention"))
-# The members by which a search costs more or less; its price is that of the provider's usual one.
-SEARCH_SETTINGS: Final = frozenset(("search_context_size", "search_type"))
 # The fields that make a provider run, charge or store something.
 _FIELDS: Final = SEARCH_FIELDS | OPERATOR_FIELDS | LIFETIME_FIELDS
 _USUAL_LIFETIMES: Final = frozenset((None, "", "30m", "in_memory", "in-memory"))
@@ -47,7 +50,9 @@ class ServerTools(msgspec.Struct, frozen=True):
     at the operator's expense only if it lists them. ``demanded`` are those that must be run.
     ``dearer`` are settings that change what a provider charges: at the operator's expense an
     endpoint gets only those that it lists. ``most_searches`` bounds the searches of one answer.
-    ``asked_by`` is the field that asks for a search, if it is not one of a provider.
+    ``asked_by`` is the field that asks for a search, if it is not one of a provider. ``options``
+    are the names of the options of each search; ``is_forced`` says that the model must search, and
+    ``has_functions`` that it may also call functions of the caller.
     """
 
     searches: frozenset[str] = frozenset()
@@ -57,6 +62,22 @@ class ServerTools(msgspec.Struct, frozen=True):
     dearer: frozenset[str] = frozenset()
     most_searches: int = 0
     asked_by: str | None = None
+    options: Mapping[str, frozenset[str]] = {}
+    is_forced: bool = False
+    has_functions: bool = False
+
+    def unsaid(self, form: SearchForm) -> frozenset[str]:
+        """Returns the names of the searches that a format cannot express."""
+        return frozenset(
+            name
+            for name in self.searches
+            if not form.may_say(
+                name,
+                self.options.get(name, _NO_OPTIONS),
+                is_forced=self.is_forced,
+                has_functions=self.has_functions,
+            )
+        )
 
     def unpriced(self, *, has_search_rate: bool, listed: Set[str] | None) -> frozenset[str]:
         """Returns the names that an endpoint has no rate for; ``listed`` are its parameters."""
@@ -71,6 +92,7 @@ class ServerTools(msgspec.Struct, frozen=True):
 
 
 NO_TOOLS: Final = ServerTools()
+_NO_OPTIONS: Final[frozenset[str]] = frozenset()
 
 
 class _Tool(msgspec.Struct):
@@ -78,6 +100,13 @@ class _Tool(msgspec.Struct):
     max_uses: Any = None
     search_context_size: Any = None
     search_type: Any = None
+    parameters: Any = None
+
+    @property
+    def bound(self) -> Any:
+        """The bound of its uses, which the tool of OpenRouter has among its parameters."""
+        nested = self.parameters.get("max_uses") if isinstance(self.parameters, dict) else None
+        return nested if self.max_uses is None else self.max_uses
 
 
 class _Choice(msgspec.Struct):
@@ -121,50 +150,81 @@ def read_server_tools(
         fields[WEB_SEARCH_OPTIONS] = search.options
     if not names and not has_file and _FIELDS.isdisjoint(fields):
         return NO_TOOLS
-    searches: set[str] = set()
-    others: set[str] = {FILE_ID} if has_file else set()
-    demanded: set[str] = {*others}
-    dearer = {name for name in LIFETIME_FIELDS.intersection(fields) if _lengthens(fields[name])}
-    most = 0
-    tools = (_decode(_decode_tools, fields.get("tools")) or []) if names else []
-    types = {tool.type for tool in tools if isinstance(tool.type, str)}
-    for tool in tools:
-        if not isinstance(tool.type, str) or tool.type in _CALLERS:
-            continue
-        if not is_search(tool.type):
-            others.add(tool.type)
-            continue
-        searches.add(tool.type)
-        dearer |= _name_settings(tool)
-        most += read_bound(tool.max_uses, MOST_SEARCHES, default=DEFAULT_SEARCHES)
-    choice = _decode(_decode_choice, fields.get("tool_choice"))
-    named = choice.type if isinstance(choice, _Choice) else None
-    if isinstance(named, str) and named in searches | others:
-        demanded.add(named)
-    elif choice in ("required", "any") and types and types.isdisjoint(_CALLERS):
-        demanded |= searches | others
+    read = _Reader(has_file=has_file)
+    if names:
+        read.add_tools(fields)
+    read.add_choice(_decode(_decode_choice, fields.get("tool_choice")))
     for name in SEARCH_FIELDS.intersection(fields):
-        wish = _decode(_decode_parameters, fields[name])
+        read.add_field(name, fields[name])
+    listed = {name for name in OPERATOR_FIELDS.intersection(fields) if _costs(name, fields)}
+    dearer = {name for name in LIFETIME_FIELDS.intersection(fields) if _lengthens(fields[name])}
+    return ServerTools(
+        frozenset(read.searches),
+        frozenset(read.others),
+        frozenset(listed),
+        frozenset(read.demanded | listed),
+        frozenset(read.dearer | dearer),
+        read.most,
+        None if search is None else search.field,
+        read.options,
+        read.is_forced,
+        "function" in read.types,
+    )
+
+
+class _Reader:
+    """Collects what the tools, the choice and the fields of one request ask a provider for."""
+
+    def __init__(self, *, has_file: bool) -> None:
+        self.searches: set[str] = set()
+        self.others: set[str] = {FILE_ID} if has_file else set()
+        self.demanded: set[str] = {*self.others}
+        self.dearer: set[str] = set()
+        self.options: dict[str, frozenset[str]] = {}
+        self.types: set[str] = set()
+        self.most = 0
+        self.is_forced = False
+
+    def add_tools(self, fields: dict[str, msgspec.Raw]) -> None:
+        tools = _decode(_decode_tools, fields.get("tools")) or []
+        raws = _decode_raw_tools(fields["tools"]) if tools else []
+        self.types = {tool.type for tool in tools if isinstance(tool.type, str)}
+        for tool, raw in zip(tools, raws, strict=True):
+            if not isinstance(tool.type, str) or tool.type in _CALLERS:
+                continue
+            if not is_search(tool.type):
+                self.others.add(tool.type)
+                continue
+            self._add_search(tool.type, raw)
+            self.dearer |= _name_settings(tool)
+            self.most += read_bound(tool.bound, MOST_SEARCHES, default=DEFAULT_SEARCHES)
+
+    def add_choice(self, choice: Any) -> None:
+        """Notes the tools that the choice demands: a named one, or all where none is a caller's."""
+        named = choice.type if isinstance(choice, _Choice) else None
+        if isinstance(named, str) and named in self.searches | self.others:
+            self.demanded.add(named)
+            self.is_forced = named in self.searches
+        elif choice in ("required", "any") and self.types and self.types.isdisjoint(_CALLERS):
+            self.demanded |= self.searches | self.others
+            self.is_forced = bool(self.searches)
+
+    def add_field(self, name: str, raw: msgspec.Raw) -> None:
+        wish = _decode(_decode_parameters, raw)
         mode = wish.mode if isinstance(wish, _Parameters) else None
         # What a provider makes of another shape, such as 1 or "true", is not known.
-        if wish is False or mode == "off" or (wish is None and is_empty(fields[name])):
-            continue
-        searches.add(name)
+        if wish is False or mode == "off" or (wish is None and is_empty(raw)):
+            return
+        self._add_search(name, raw)
         if name == WEB_SEARCH_OPTIONS and isinstance(wish, _Parameters):
-            dearer |= _name_settings(wish)
-        most += DEFAULT_SEARCHES
+            self.dearer |= _name_settings(wish)
+        self.most += DEFAULT_SEARCHES
         if mode != "auto":
-            demanded.add(name)
-    listed = {name for name in OPERATOR_FIELDS.intersection(fields) if _costs(name, fields)}
-    return ServerTools(
-        frozenset(searches),
-        frozenset(others),
-        frozenset(listed),
-        frozenset(demanded | listed),
-        frozenset(dearer),
-        most,
-        None if search is None else search.field,
-    )
+            self.demanded.add(name)
+
+    def _add_search(self, name: str, raw: msgspec.Raw) -> None:
+        self.searches.add(name)
+        self.options[name] = self.options.get(name, _NO_OPTIONS) | find_options(raw)
 
 
 def _costs(name: str, fields: dict[str, msgspec.Raw]) -> bool:
@@ -202,11 +262,6 @@ def read_bound(value: Any, most: int, *, default: int) -> int:
         return default
     is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
     return min(value, most) if is_count else most
-
-
-def is_search(name: str) -> bool:
-    """Returns whether a type of tool searches the web."""
-    return name.removeprefix("openrouter:").startswith("web_search")
 
 
 def leave_out(fields: dict[str, Any], names: frozenset[str]) -> None:

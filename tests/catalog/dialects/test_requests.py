@@ -40,8 +40,9 @@ def content(part: dict[str, Any]) -> list[dict[str, Any]]:
                 }
             ]
         },
-        {"tools": [{"type": "web_search"}]},
-        {"web_search_options": {}},
+        {"tools": [{"type": "code_interpreter"}]},
+        {"tools": [{"type": "web_search", "allowed_domains": 5}]},
+        {"web_search_options": 5},
         {"image_config": {"aspect_ratio": "1:1"}},
         {"functions": [{"name": "f"}]},
         {"tools": [TOOL], "tool_choice": "some"},

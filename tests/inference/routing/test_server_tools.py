@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ import pytest
 from accounts.policy import Policy
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects import openai
-from catalog.dialects.base import Operation
-from catalog.pricing import Price
+from catalog.dialects.base import Operation, Reply
+from catalog.pricing import Price, Usage
 from config.api.errors import InvalidRequest
 from inference.admission.estimate import worst_case_nano
 from inference.exchange.upstream.calls import build_call
+from inference.exchange.usage.tally import Tally
 from inference.requests import parsing
 from inference.requests.messages import native
 from inference.routing.candidates import RoutingContext, Selection, require_candidates
@@ -143,19 +145,13 @@ def test_an_offer_without_a_rate_is_not_refused(fields: dict[str, Any]) -> None:
 CLAUDE = Capabilities(native_format=NativeFormat.ANTHROPIC)
 
 
-@pytest.mark.parametrize(
-    ("dialect", "capabilities"),
-    [
-        ("anthropic", CLAUDE), ("bedrock", UNDESCRIBED), ("gemini", UNDESCRIBED),
-        ("azure", CLAUDE), ("vertex", CLAUDE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("capabilities", [CLAUDE, UNDESCRIBED])
 @pytest.mark.parametrize("is_own", [True, False])
 def test_a_format_without_tools_of_the_provider_gets_none(
-    dialect: str, capabilities: Capabilities, is_own: bool
+    capabilities: Capabilities, is_own: bool
 ) -> None:
     found = served("own" if is_own else "a", PRICED, private=is_own)
-    found = replace(found, dialect=dialect, capabilities=capabilities)
+    found = replace(found, dialect="bedrock", capabilities=capabilities)
     request = parse(tools=[FUNCTION, {**SEARCH, "search_context_size": "low"}, CODE])
     selection = select(request, found)
     assert sent(request, selection) == {"tools": [FUNCTION]}
@@ -170,6 +166,153 @@ def test_a_format_without_tools_of_the_provider_gets_none(
     assert [each.route for each in select(demand, found, other).candidates] == [other]
     with pytest.raises(InvalidRequest, match="web_search_options"):
         select(demand, found)
+
+
+BY_TOOL = [("anthropic", CLAUDE), ("azure", CLAUDE), ("vertex", CLAUDE)]
+
+
+@pytest.mark.parametrize(("dialect", "capabilities"), BY_TOOL)
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_format_with_a_search_gets_it_without_its_settings(
+    dialect: str, capabilities: Capabilities, is_own: bool
+) -> None:
+    # The list of an endpoint says nothing of a field that is translated.
+    lists = frozenset(("tools", "tool_choice"))
+    found = served(
+        "own" if is_own else "a",
+        PLAIN if is_own else PRICED,
+        private=is_own,
+        supported_parameters=lists,
+        listed_parameters=lists,
+    )
+    found = replace(found, dialect=dialect, capabilities=capabilities)
+    search = {**SEARCH, "max_uses": 2}
+    request = parse(tools=[FUNCTION, {**search, "search_context_size": "low"}, CODE])
+    selection = select(request, found)
+    assert sent(request, selection) == {"tools": [FUNCTION, search]}
+    left_out = selection.candidates[0].name_left_out(request)
+    assert left_out == ["code_interpreter", "search_context_size"]
+    call = build_call(selection.candidates[0], request, None, None)
+    assert call.most_searches == 2
+    demand = parse(web_search_options={"search_context_size": "high"})
+    assert sent(demand, select(demand, found)) == {"web_search_options": {}}
+    for field in ({"search_parameters": {"mode": "on"}}, {"enable_search": True}):
+        with pytest.raises(InvalidRequest, match=next(iter(field))):
+            select(parse(**field), found)
+
+
+def test_a_format_with_a_search_needs_a_rate_for_it() -> None:
+    found = replace(served("a", PLAIN), dialect="anthropic", capabilities=CLAUDE)
+    request = parse(tools=[SEARCH])
+    selection = select(request, found)
+    assert sent(request, selection) == {}
+    assert selection.candidates[0].name_left_out(request) == ["web_search"]
+    # Nothing is held for a search that nobody makes.
+    assert worst_case_nano(request, selection.candidates[0], max_tokens=0) == (
+        request.prompt_bound * 10**9
+    )
+    with pytest.raises(InvalidRequest, match="web_search: no endpoint"):
+        select(parse(tools=[SEARCH], tool_choice={"type": "web_search"}), found)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "search", "is_sent"),
+    [
+        ("anthropic", {"allowed_domains": ["a.example"]}, True),
+        ("anthropic", {"excluded_domains": ["a.example"], "user_location": {"city": "Oslo"}}, True),
+        ("anthropic", {"parameters": {"max_uses": 3}, "engine": "native"}, True),
+        ("anthropic", {"name": "web_search", "max_results": None}, True),
+        ("anthropic", {"max_results": 3}, False),
+        ("anthropic", {"parameters": {"max_results": 3}}, False),
+        ("anthropic", {"parameters": {"search_context_size": "high"}}, False),
+        ("anthropic", {"parameters": 5}, False),
+        ("anthropic", {"engine": "exa"}, False),
+        ("anthropic", {"name": "look"}, False),
+        ("anthropic", {"of_next_year": True}, False),
+        ("gemini", {}, True),
+        ("gemini", {"engine": "auto", "parameters": {"engine": "native"}}, True),
+        ("gemini", {"max_uses": 3}, False),
+        ("gemini", {"user_location": {"city": "Oslo"}}, False),
+    ],
+)
+def test_a_search_with_an_option_that_a_format_lacks_is_left_out_and_named(
+    dialect: str, search: dict[str, Any], is_sent: bool
+) -> None:
+    capabilities = CLAUDE if dialect == "anthropic" else UNDESCRIBED
+    found = replace(served("a", PRICED), dialect=dialect, capabilities=capabilities)
+    request = parse(tools=[SEARCH | search])
+    [candidate] = select(request, found).candidates
+    assert candidate.name_left_out(request) == ([] if is_sent else ["web_search"])
+    demand = parse(tools=[{"type": "openrouter:web_search", **search}], tool_choice="required")
+    if is_sent and dialect == "anthropic":
+        assert len(select(demand, found).candidates) == 1
+    else:
+        with pytest.raises(InvalidRequest, match="openrouter:web_search: no endpoint"):
+            select(demand, found)
+
+
+def test_gemini_searches_alone_and_only_if_it_likes() -> None:
+    found = replace(served("a", PRICED), dialect="gemini", capabilities=UNDESCRIBED)
+    request = parse(tools=[FUNCTION, SEARCH])
+    [candidate] = select(request, found).candidates
+    assert candidate.name_left_out(request) == ["web_search"]
+    assert sent(request, select(request, found)) == {"tools": [FUNCTION]}
+    with pytest.raises(InvalidRequest, match="web_search: no endpoint"):
+        select(parse(tools=[SEARCH], tool_choice={"type": "web_search"}), found)
+    online = parse(model="a/b:online")
+    assert sent(online, select(online, found)) == {"web_search_options": {}}
+
+
+def test_openais_chat_searches_by_its_field_alone() -> None:
+    """Its list says whether a model of OpenAI's format has the field; no model has the tool."""
+    lists = frozenset(("tools", "web_search_options", "search_context_size"))
+    knows = served("a", PRICED, supported_parameters=lists, listed_parameters=lists)
+    lists = frozenset(("tools",))
+    lacks = served("a", PRICED, supported_parameters=lists, listed_parameters=lists)
+    size = {**SEARCH, "search_context_size": "low", "user_location": {"city": "Oslo"}}
+    request = parse(tools=[FUNCTION, size], tool_choice={"type": "web_search"})
+    [candidate] = select(request, knows).candidates
+    body = json.loads(openai.build(build_call(candidate, request, None, None)).body or b"")
+    assert body["web_search_options"] == {
+        "search_context_size": "low",
+        "user_location": {"type": "approximate", "approximate": {"city": "Oslo"}},
+    }
+    assert body["tools"] == [FUNCTION]
+    assert "tool_choice" not in body
+    alone = parse(tools=[SEARCH], tool_choice="auto", parallel_tool_calls=True)
+    [candidate] = select(alone, knows).candidates
+    body = json.loads(openai.build(build_call(candidate, alone, None, None)).body or b"")
+    assert {*body} == {"model", "messages", "web_search_options"}
+    bounded = parse(tools=[{**SEARCH, "max_uses": 1}])
+    for request, found in ((bounded, knows), (parse(tools=[FUNCTION, SEARCH]), lacks)):
+        [candidate] = select(request, found).candidates
+        assert candidate.name_left_out(request) == ["web_search"]
+        assert "web_search_options" not in sent(request, select(request, found))
+    with pytest.raises(InvalidRequest, match="web_search: no endpoint"):
+        select(parse(tools=[SEARCH], tool_choice="required"), lacks)
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "gemini"])
+def test_the_hold_covers_the_results_of_searches_in_the_prompt(dialect: str) -> None:
+    capabilities = CLAUDE if dialect == "anthropic" else UNDESCRIBED
+    price = read_pricing({"prompt": "1", "completion": "0", "web_search": "100"})
+    found = replace(served("a", price), dialect=dialect, capabilities=capabilities)
+    request = parse(tools=[SEARCH])
+    [candidate] = select(request, found).candidates
+    tokens = request.prompt_bound + 10 * 16_384
+    assert worst_case_nano(request, candidate) == (tokens + 10 * 100) * 10**9
+    tally = Tally(request, Decimal(0))
+    tally.allow(candidate)
+    usage = Usage(tokens, 1, searches=10)
+    tally.add(Reply({}, None, usage, "stop", output_bytes=1))
+    assert (tally.count().usage, tally.find_claim()) == (usage, None)
+    tally = Tally(request, Decimal(0))
+    tally.allow(candidate)
+    tally.add(Reply({}, None, Usage(tokens + 1, 1, searches=11), "stop", output_bytes=1))
+    assert tally.count().usage == usage
+    claim = tally.find_claim()
+    assert claim is not None
+    assert (claim.excess_nano, claim.reason) == (101 * 10**9, "prompt")
 
 
 @pytest.mark.parametrize(

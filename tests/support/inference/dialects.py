@@ -59,6 +59,7 @@ def body(
     is_byok: bool = False,
     capabilities: Capabilities | None = None,
     keeps_lifetimes: bool = True,
+    most_searches: int = 10,
     **fields: Any,
 ) -> Any:
     """Returns the provider's request body; ``most`` is the endpoint's token limit.
@@ -77,6 +78,7 @@ def body(
         max_completion_tokens=most,
         is_byok=is_byok,
         keeps_lifetimes=keeps_lifetimes,
+        most_searches=most_searches,
         capabilities=capabilities_of(model) if capabilities is None else capabilities,
     )
     return json.loads(dialect.build(call).body)

@@ -1,0 +1,197 @@
+"""Searches of the web in chat: asked of the provider, counted by it, billed and told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from billing.models import Excess
+from config.credentials import Secret
+from config.local.simulator.certificates import ensure_certificates
+from tests.support import factories
+from tests.support.inference.prices import read_pricing
+from tests.support.inference.site import OPERATOR_SECRET, Site, content_of, events_of
+from tests.support.upstreams.recorded import EVENTS, MESSAGE
+from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.tls import serving
+
+SEARCH: Final = {"type": "web_search", "max_uses": 3}
+GROUNDED: Final[dict[str, Any]] = {
+    "candidates": [
+        {
+            "content": {"role": "model", "parts": [{"text": "It rains."}]},
+            "finishReason": "STOP",
+            "index": 0,
+            "groundingMetadata": {
+                "webSearchQueries": ["weather", "", "rain"],
+                "groundingChunks": [{"web": {"uri": "https://a.example", "title": "A"}}],
+                "groundingSupports": [
+                    {"segment": {"endIndex": 9}, "groundingChunkIndices": [0]},
+                ],
+            },
+        }
+    ],
+    "usageMetadata": {"promptTokenCount": 150, "candidatesTokenCount": 40},
+    "modelVersion": "gemini-3.8-flash",
+    "responseId": "r-1",
+}
+MODELS: Final = {"anthropic": "claude-opus-5", "gemini": "gemini-3.8-flash"}
+RATES: Final = {"prompt": "0.000001", "completion": "0.000002", "web_search": "0.01"}
+PER_REQUEST: Final = {
+    "billable": "search", "unit": "request", "variant": "request", "price": "0.035"
+}  # fmt: skip
+ASKED: Final[dict[str, list[Any]]] = {
+    "anthropic": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}],
+    "gemini": [{"googleSearch": {}}],
+}
+SOURCES: Final = {"anthropic": "https://weather.example/zurich", "gemini": "https://a.example"}
+# 150 tokens of the prompt, 40 of the completion and 2 searches.
+COST: Final = 0.02023
+
+
+def listening(kind: str) -> Iterator[Upstream]:
+    made = Upstream(kind, answer=MESSAGE, events=EVENTS)
+    if kind == "gemini":
+        made = Upstream(kind, answer=GROUNDED, events=[GROUNDED])
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with serving(made, certificates.server_context()) as made.server:
+        yield made
+
+
+@pytest.fixture(params=["anthropic", "gemini"])
+def upstream(request: pytest.FixtureRequest) -> Iterator[Upstream]:
+    yield from listening(request.param)
+
+
+@pytest.fixture
+def claude() -> Iterator[Upstream]:
+    yield from listening("anthropic")
+
+
+@pytest.fixture
+def gemini() -> Iterator[Upstream]:
+    yield from listening("gemini")
+
+
+def publish(site: Site, upstream: Upstream, *lines: Any, **rates: str) -> None:
+    provider = factories.make_provider(
+        "maker", name="Maker", dialect=upstream.kind, base_url=upstream.base_url
+    )
+    provider.set_credential(Secret(OPERATOR_SECRET))
+    price = read_pricing(rates or RATES, *lines)
+    site.publish(MODELS[upstream.kind], provider=provider, price=price)
+
+
+def offer(upstream: Upstream) -> list[dict[str, Any]]:
+    """Returns the tools of a request; Gemini's search has no bound."""
+    return [SEARCH if upstream.kind == "anthropic" else {"type": "web_search"}]
+
+
+def assert_billed(site: Site, usage: dict[str, Any]) -> None:
+    assert usage["server_tool_use_details"] == {"web_search_requests": 2}
+    assert usage["cost"] == COST
+    assert usage["cost_details"]["server_tool_cost"] == 0.02
+    [line] = [each for each in usage["cost_details"]["rules"] if each["billable"] == "search"]
+    assert line == {
+        "billable": "search", "unit": "search", "quantity": 2, "price": "0.01", "cost": 0.02,
+    }  # fmt: skip
+    settled = site.settled()
+    assert (settled.cost_nano, settled.units["searches"]) == (20_230_000, 2)
+    assert not Excess.objects.exists()
+
+
+def test_a_search_is_asked_for_billed_and_told(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream)
+    answer = site.chat(tools=offer(upstream), max_tokens=50)
+    assert answer.status_code == 200, answer.text
+    assert "X-Left-Out" not in answer.headers
+    assert upstream.seen()[0][2]["tools"] == ASKED[upstream.kind]
+    body = answer.json()
+    [choice] = body["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"]["content"] == "It rains."
+    assert "tool_calls" not in choice["message"]
+    [source] = choice["message"]["annotations"]
+    assert (source["type"], source["url_citation"]["url"]) == (
+        "url_citation", SOURCES[upstream.kind],
+    )  # fmt: skip
+    assert_billed(site, body["usage"])
+
+
+def test_a_streamed_search_is_asked_for_billed_and_told(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream)
+    answer = site.chat(tools=offer(upstream), max_tokens=50, stream=True)
+    assert answer.status_code == 200, answer.text
+    events = [event for event in events_of(answer.text) if isinstance(event, dict)]
+    assert content_of(events) == "It rains."
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    assert not any("tool_calls" in delta for delta in deltas)
+    [source] = [each for delta in deltas for each in delta.get("annotations", ())]
+    assert source["url_citation"]["url"] == SOURCES[upstream.kind]
+    assert_billed(site, events[-1]["usage"])
+
+
+def test_a_count_beyond_the_bound_is_an_excess_under_review(site: Site, claude: Upstream) -> None:
+    publish(site, claude)
+    answer = site.chat(tools=[{**SEARCH, "max_uses": 1}], max_tokens=50)
+    usage = answer.json()["usage"]
+    assert usage["server_tool_use_details"] == {"web_search_requests": 1}
+    assert usage["cost"] == 0.01023
+    assert site.settled().cost_nano == 10_230_000
+    assert Excess.objects.get().amount_nano == 10_000_000
+
+
+def test_a_request_that_searched_pays_once(site: Site, gemini: Upstream) -> None:
+    publish(site, gemini, PER_REQUEST, prompt="0", completion="0")
+    usage = site.chat(tools=[{"type": "web_search"}], max_tokens=50).json()["usage"]
+    assert usage["server_tool_use_details"] == {"web_search_requests": 2}
+    assert usage["cost_details"]["server_tool_cost"] == usage["cost"] == 0.035
+    assert usage["cost_details"]["rules"][-1] == {
+        "billable": "search", "variant": "request", "unit": "request", "quantity": 1,
+        "price": "0.035", "cost": 0.035,
+    }  # fmt: skip
+
+
+def test_a_search_without_a_rate_is_left_out_and_named(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream, prompt="0.000001", completion="0.000002")
+    answer = site.chat(tools=offer(upstream), max_tokens=50)
+    assert (answer.status_code, answer.headers["X-Left-Out"]) == (200, "web_search")
+    assert "tools" not in upstream.seen()[0][2]
+    assert site.settled().cost_nano == 230_000
+
+
+def test_an_option_that_gemini_lacks_is_left_out_and_named(site: Site, gemini: Upstream) -> None:
+    publish(site, gemini)
+    answer = site.chat(tools=[SEARCH], max_tokens=50)
+    assert (answer.status_code, answer.headers["X-Left-Out"]) == (200, "web_search")
+    assert "tools" not in gemini.seen()[0][2]
+
+
+def test_a_search_that_gemini_cannot_be_forced_to_is_refused(site: Site, gemini: Upstream) -> None:
+    publish(site, gemini)
+    answer = site.chat(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("web_search: no endpoint")
+    assert gemini.seen() == []
+
+
+@pytest.mark.parametrize("name", ["chat/completions", "messages", "responses"])
+def test_online_searches_on_every_face(site: Site, claude: Upstream, name: str) -> None:
+    """The caller's own format has no such suffix, so the request is translated."""
+    publish(site, claude)
+    asked = [{"role": "user", "content": "x"}]
+    body: dict[str, Any] = {"model": f"{site.model.slug}:online"}
+    body |= {"input": "x"} if name == "responses" else {"messages": asked, "max_tokens": 50}
+    answer = site.post(body, path=f"/api/v1/{name}")
+    assert answer.status_code == 200, answer.text
+    [(_, _, sent)] = claude.seen()
+    assert sent["tools"] == [{**ASKED["anthropic"][0], "max_uses": 10}]
+    usage = answer.json()["usage"]
+    told = usage["server_tool_use"] if name == "messages" else usage["server_tool_use_details"]
+    assert told["web_search_requests"] == 2
+    assert usage["cost"] == COST
+    assert SOURCES["anthropic"] in answer.text
