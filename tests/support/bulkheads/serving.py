@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 import uvicorn
+from django.core.handlers.asgi import ASGIHandler
+from django.core.signals import request_finished
+from django.db import close_old_connections
+from django.dispatch import receiver
 
 from config.database import direct, pooled
 from config.server.connections.protocol import HttpProtocol
@@ -19,6 +23,17 @@ from inference import store
 
 # Longer than a busy machine needs for anything, and shorter than the callers of the tests wait.
 PATIENT_SECONDS = 50
+
+
+@receiver(request_finished, sender=ASGIHandler)
+def close_connections(**_: Any) -> None:
+    """Closes the connections of a request that a service in this process has answered.
+
+    Django does so by itself. But whenever a test client of Django answers a request in this
+    process, it takes Django's receiver away for a moment, from all threads. A request that a
+    service ends at that moment would leave its connection open, in a thread that ends.
+    """
+    close_old_connections()
 
 
 @contextmanager
