@@ -19,6 +19,7 @@ django.setup(set_prefix=False)
 # Models can be imported only once the applications are set up.
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
+from django.core.signals import request_finished
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
@@ -68,6 +69,22 @@ _EXPOSED_HEADERS: Final = (
 _NO_LIFESPAN: Final = "the server must support the lifespan protocol"
 
 
+class DjangoHandler(ASGIHandler):
+    """Django's handler, which closes the connections to the database of a failed request too.
+
+    Django closes them together with the response. It does not close a response that could not be
+    sent to its end, such as an export that PostgreSQL stops, and the thread of the request ends:
+    the pool of connections would miss one for ever.
+    """
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().handle(scope, receive, send)
+        except BaseException:
+            await request_finished.asend(sender=type(self))
+            raise
+
+
 class ControlPlane:
     """Django with its middleware, routes and pages, loaded by the first request that it gets.
 
@@ -80,7 +97,7 @@ class ControlPlane:
         self._loading = asyncio.Lock()
 
     def load(self) -> None:
-        handler = ASGIHandler()
+        handler = DjangoHandler()
         _ = get_resolver().url_patterns
         self._handler = handler
 

@@ -25,15 +25,16 @@ from inference import store
 PATIENT_SECONDS = 50
 
 
-@receiver(request_finished, sender=ASGIHandler)
-def close_connections(**_: Any) -> None:
+@receiver(request_finished)
+def close_connections(sender: type | None, **_: Any) -> None:
     """Closes the connections of a request that a service in this process has answered.
 
     Django does so by itself. But whenever a test client of Django answers a request in this
     process, it takes Django's receiver away for a moment, from all threads. A request that a
     service ends at that moment would leave its connection open, in a thread that ends.
     """
-    close_old_connections()
+    if sender is not None and issubclass(sender, ASGIHandler):
+        close_old_connections()
 
 
 @contextmanager
