@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 
@@ -144,6 +145,11 @@ class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmi
     )  # fmt: skip
 
     actions_detail = ("edit_price", "delist", "relist")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ModelEndpoint]:
+        # An endpoint is named by its model and its provider wherever it is shown.
+        rows: QuerySet[ModelEndpoint] = super().get_queryset(request)
+        return rows.select_related(*self.list_select_related)
 
     def has_reprice_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_change_permission(request)

@@ -53,16 +53,7 @@ class ModelAliasQuerySet(models.QuerySet["ModelAlias"]):
         return self.filter(organization_id=organization_id)
 
     def read(self) -> list[Alias]:
-        return [
-            Alias(name, tuple(targets)) for name, targets in self.values_list("name", "targets")
-        ]
-
-    def read_by_owner(self) -> dict[uuid.UUID | None, list[Alias]]:
-        """Reads aliases by the ids of their organizations; those of the operator have ``None``."""
-        found: dict[uuid.UUID | None, list[Alias]] = {}
-        for owner, name, targets in self.values_list("organization", "name", "targets"):
-            found.setdefault(owner, []).append(Alias(name, tuple(targets)))
-        return found
+        return [row.alias for row in self]
 
 
 class ModelAlias(BaseModel):
@@ -118,3 +109,7 @@ class ModelAlias(BaseModel):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def alias(self) -> Alias:
+        return Alias(self.name, tuple(self.targets))

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -54,7 +54,7 @@ def transition(
     icon: str,
     danger: bool = False,
     form: type[Any] | None = None,
-    foresee: Callable[[str], Sequence[str]] | None = None,
+    foresee: Callable[[Any], Sequence[str]] | None = None,
     four_eyes: FourEyes | None = None,
     prepare: Callable[[Any, Any], Any] | None = None,
 ) -> Callable[[Callable[[Any, HttpRequest, Any, Any], Answer]], Any]:
@@ -62,7 +62,7 @@ def transition(
 
     The method gets the request, the object and the dialog's form. It returns a message, or a page
     with a ``#dialog-form`` in place of the dialog. An error of the model is shown as a message. The
-    dialog names the object; ``foresee`` returns the consequences for its id, as sentences.
+    dialog names the object; ``foresee`` returns the consequences for it, as sentences.
     ``four_eyes`` says when the action is proposed to a second person instead. ``prepare`` gets the
     object and the form, and may call other hosts: no transaction is open then. The method finds its
     result as ``form.prepared``.
@@ -129,7 +129,7 @@ def _with_page(action: Callable[..., Any]) -> Callable[..., Any]:
 
 def _build_dialog(
     form: type[Any] | None,
-    foresee: Callable[[str], Sequence[str]] | None,
+    foresee: Callable[[Any], Sequence[str]] | None,
     four_eyes: FourEyes | None,
     *,
     danger: bool,
@@ -140,17 +140,16 @@ def _build_dialog(
     return naming if four_eyes is None else guard_dialog(naming, four_eyes)
 
 
-def _name_in(form: type[Any], foresee: Callable[[str], Sequence[str]] | None) -> type[Any]:
+def _name_in(form: type[Any], foresee: Callable[[Any], Sequence[str]] | None) -> type[Any]:
     """Returns the form of a dialog that shows its object and the consequences above its fields."""
 
     class Naming(form):  # type: ignore[misc]
         def render_before_template(self) -> str:
-            key = unquote(str(self.object_id))
             page: Any = self.request.dialog_page
-            obj = page.get_object(self.request, key)
+            obj = page.get_object(self.request, unquote(str(self.object_id)))
             context = {
                 "facts": [] if obj is None else page.facts_of(obj),
-                "sentences": [] if foresee is None else foresee(key),
+                "sentences": [] if obj is None or foresee is None else foresee(obj),
             }
             above = super().render_before_template()
             return format_html("{}{}", above, render_to_string("admin/consequences.html", context))
@@ -223,14 +222,14 @@ def bulk_action(
     description: str,
     question: str,
     permission: str,
-    foresee: Callable[[Sequence[Any]], Sequence[str]] | None = None,
+    foresee: Callable[[type[Model], Sequence[Any]], Sequence[str]] | None = None,
     four_eyes: FourEyes | None = None,
 ) -> Callable[[Callable[[Any, HttpRequest, Any], None]], Any]:
     """Makes a method an action over selected rows, confirmed on a page and reported row by row.
 
     The method runs once a row, in a transaction of its own: a refused row does not stop the others.
-    ``foresee`` returns the consequences for the rows with these keys. ``four_eyes`` says when the
-    action is proposed to a second person instead, with a change set for each row.
+    ``foresee`` gets the model and the keys of the rows, and returns the consequences. ``four_eyes``
+    says when the action is proposed to a second person instead, with a change set for each row.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any], None]) -> Any:
@@ -258,7 +257,7 @@ class _BulkAction:
     method: Callable[[Any, HttpRequest, Any], None]
     description: str
     question: str
-    foresee: Callable[[Sequence[Any]], Sequence[str]] | None
+    foresee: Callable[[type[Model], Sequence[Any]], Sequence[str]] | None
     four_eyes: FourEyes | None
 
     def run(self, page: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
@@ -323,7 +322,7 @@ class _BulkAction:
             "title": self.description,
             "question": self.question,
             "rows": rows,
-            "sentences": [] if self.foresee is None else self.foresee(keys),
+            "sentences": [] if self.foresee is None else self.foresee(page.model, keys),
             "demand": None if self.four_eyes is None else self.four_eyes.find_demand(None),
             "hidden": len(keys) - len(rows),
             "is_across": is_across,

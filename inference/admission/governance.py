@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models import QuerySet
 
 from accounts.models import (
     ApiKey,
@@ -21,6 +22,7 @@ from accounts.models import (
     Organization,
     RateLimit,
     Workspace,
+    WorkspaceBudget,
     guardrails_of,
 )
 from accounts.policy import Policy
@@ -251,7 +253,7 @@ def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
     guardrails = guardrails_of(key)
     organization = OrganizationRules(
         policy=key.organization.policy,
-        workspaces={key.workspace_id: _read_workspace(key.workspace)},
+        workspaces={key.workspace_id: _read_workspace(key.workspace, key.workspace.budgets.all())},
         guardrails={item.pk: read_guardrail(item) for item in guardrails if item is not None},
     )
     member, own = (None if one is None else one.pk for one in (guardrails.member, guardrails.key))
@@ -259,36 +261,53 @@ def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
     return collect_budgets(rules.budgets, key.pk, key.workspace_id, key.creator_id, limit_of(key))
 
 
-def read_assignments(keys: Iterable[ApiKey]) -> dict[UUID, Assignment]:
-    """Reads the guardrails assigned to keys and to their creators, by the ids of the keys."""
-    found = ApiKey.objects.filter(pk__in=[key.pk for key in keys]).values_list(
-        "pk", "creator__guardrail_assignment__guardrail", "guardrail_assignment__guardrail"
+def select_rules(organizations: Collection[UUID]) -> tuple[QuerySet[Any], ...]:
+    """Returns the rows of which :func:`make_rules` makes the rules of organizations."""
+    return (
+        Workspace.objects.filter(organization__in=organizations),
+        WorkspaceBudget.objects.filter(workspace__organization__in=organizations),
+        Guardrail.objects.filter(organization__in=organizations),
+        GuardrailShadow.objects.filter(guardrail__organization__in=organizations),
+        RateLimit.objects.filter(organization__in=organizations),
     )
-    return {key_id: (of_creator, of_key) for key_id, of_creator, of_key in found}
 
 
-def load_rules(organizations: Collection[Organization]) -> dict[UUID, OrganizationRules]:
-    """Reads the rules of organizations, by their ids, with four queries for all of them."""
-    owners = [organization.pk for organization in organizations]
-    workspaces: dict[UUID, dict[UUID, WorkspaceRules]] = {owner: {} for owner in owners}
-    rows = Workspace.objects.filter(organization__in=owners)
-    for workspace in rows.prefetch_related("budgets"):
-        workspaces[workspace.organization_id][workspace.pk] = _read_workspace(workspace)
-    guardrails: dict[UUID, dict[UUID, GuardrailRules]] = {owner: {} for owner in owners}
-    for guardrail in Guardrail.objects.filter(organization__in=owners).select_related("shadow"):
-        guardrails[guardrail.organization_id][guardrail.pk] = _read_with_shadow(guardrail)
-    rates: dict[UUID, list[RateLimit]] = {owner: [] for owner in owners}
-    for limit in RateLimit.objects.filter(organization__in=owners):
-        rates[limit.organization_id].append(limit)
+def make_rules(
+    organizations: Iterable[Organization],
+    workspaces: Iterable[Workspace],
+    budgets: Iterable[WorkspaceBudget],
+    guardrails: Iterable[Guardrail],
+    shadows: Iterable[GuardrailShadow],
+    limits: Iterable[RateLimit],
+) -> dict[UUID, OrganizationRules]:
+    """Returns the rules of organizations, by their ids, of the rows that belong to them."""
+    budgets_of = _group(budgets, "workspace_id")
+    workspaces_of = _group(workspaces, "organization_id")
+    guardrails_of_owner = _group(guardrails, "organization_id")
+    limits_of = _group(limits, "organization_id")
+    shadow_of = {shadow.guardrail_id: shadow for shadow in shadows}
     return {
         each.pk: OrganizationRules(
             policy=each.policy,
-            workspaces=workspaces[each.pk],
-            guardrails=guardrails[each.pk],
-            rates=read_rates(rates[each.pk]),
+            workspaces={
+                row.pk: _read_workspace(row, budgets_of.get(row.pk, ()))
+                for row in workspaces_of.get(each.pk, ())
+            },
+            guardrails={
+                row.pk: _read_with_shadow(row, shadow_of.get(row.pk))
+                for row in guardrails_of_owner.get(each.pk, ())
+            },
+            rates=read_rates(limits_of.get(each.pk, ())),
         )
         for each in organizations
     }
+
+
+def _group(rows: Iterable[Any], column: str) -> dict[UUID, list[Any]]:
+    found: dict[UUID, list[Any]] = {}
+    for row in rows:
+        found.setdefault(getattr(row, column), []).append(row)
+    return found
 
 
 def read_rates(rows: Iterable[RateLimit]) -> RateRules:
@@ -331,7 +350,7 @@ def _scope_of(owner: LimitOwner) -> LimitScope:
     return LimitScope.ORGANIZATION if owner.workspace_id is None else LimitScope.WORKSPACE
 
 
-def _read_workspace(workspace: Workspace) -> WorkspaceRules:
+def _read_workspace(workspace: Workspace, budgets: Iterable[WorkspaceBudget]) -> WorkspaceRules:
     return WorkspaceRules(
         default_guardrail_id=workspace.default_guardrail_id,
         budgets=tuple(
@@ -342,7 +361,7 @@ def _read_workspace(workspace: Workspace) -> WorkspaceRules:
                 workspace.include_byok_in_budgets,
                 budget_id=budget.pk,
             )
-            for budget in sorted(workspace.budgets.all(), key=lambda one: _PERIODS[one.interval])
+            for budget in sorted(budgets, key=lambda one: _PERIODS[one.interval])
         ),
         defaults=RoutingDefaults(
             workspace.default_text_model,
@@ -384,10 +403,8 @@ def _changed_filters(enforced: GuardrailRules, proposed: GuardrailRules) -> Filt
     return () if proposed.filters == enforced.filters else proposed.filters
 
 
-def _read_with_shadow(guardrail: Guardrail) -> GuardrailRules:
-    """Returns the rules of a guardrail that was read together with its shadow."""
+def _read_with_shadow(guardrail: Guardrail, shadow: GuardrailShadow | None) -> GuardrailRules:
     rules = read_guardrail(guardrail)
-    shadow: GuardrailShadow | None = getattr(guardrail, "shadow", None)
     if shadow is None:
         return rules
     proposed = read_guardrail(guardrail.propose(**shadow.limits))

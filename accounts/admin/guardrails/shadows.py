@@ -47,9 +47,9 @@ def render_shadow(shadow: GuardrailShadow) -> str:
     return render_to_string("admin/accounts/guardrail/shadow.html", context)
 
 
-def foresee_enforcement(guardrail_id: str) -> Sequence[str]:
+def foresee_enforcement(guardrail: Guardrail) -> Sequence[str]:
     """Says what a shadow has counted, before it is enforced."""
-    shadow = GuardrailShadow.objects.filter(guardrail__pk=guardrail_id).first()
+    shadow: GuardrailShadow | None = getattr(guardrail, "shadow", None)
     if shadow is None:
         return ["The guardrail has no shadow."]
     result = read_result(shadow.pk)

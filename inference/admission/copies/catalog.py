@@ -6,7 +6,6 @@ The whole catalogue is read as one patch of an empty copy: a patched copy and a 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
@@ -15,8 +14,6 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
-
-from django.db import connection
 
 from catalog import dialects
 from catalog.aliases.resolution import Alias, make_table
@@ -48,7 +45,6 @@ NO_CATALOG: Final = CatalogSnapshot(version=-1, routes={}, slugs={})
 # The models whose endpoints are read at a time. A route takes the event loop some 30 µs, and
 # requests go on between the parts of a large change.
 _PART: Final = 16
-_ALL: Final = sys.maxsize
 CLOUDS: Final = frozenset(
     str(dialect.value) for dialect in DialectName if dialect.has_url_in_credential
 )
@@ -56,7 +52,7 @@ CLOUDS: Final = frozenset(
 Query = tuple[sql.Statement, Sequence[Any]]
 Result = TypeVar("Result")
 # Yields statements with their parameters, and is sent their rows: the same reading runs on a
-# connection of the data plane and on one of the ORM.
+# connection of the data plane and over rows that were read at once.
 Reading = Generator[Query, list[Sequence[Any]], Result]
 
 
@@ -74,27 +70,6 @@ async def run_reading(reading: Reading[Result], connection: DataPlaneConnection)
         query = next(reading)
         while True:
             query = reading.send(await connection.execute(*query))
-    except StopIteration as finished:
-        result: Result = finished.value
-        return result
-
-
-def read_catalog_on_orm() -> CatalogSnapshot:
-    """Reads the present catalogue on this thread's connection of the ORM, with six queries.
-
-    A thread keeps no requests waiting, so it reads the endpoints of all models at a time.
-    """
-    return run_reading_on_orm(read_catalog(part=_ALL))
-
-
-def run_reading_on_orm(reading: Reading[Result]) -> Result:
-    """Executes the statements of a reading on this thread's connection of the ORM."""
-    try:
-        query = next(reading)
-        with connection.cursor() as cursor:
-            while True:
-                sql.execute(cursor, *query)
-                query = reading.send(cursor.fetchall())
     except StopIteration as finished:
         result: Result = finished.value
         return result

@@ -17,8 +17,8 @@ from django.db.models.functions import Coalesce
 from accounts.models import ApiKey, Guardrail, KeyAssignment, MemberAssignment
 from config.clocks.clock import clock
 from config.database.replica.reading import read
-from inference.admission.copies.catalog import read_catalog_on_orm
 from inference.admission.copies.organizations import load_organization
+from inference.admission.copies.whole import read_catalog_on_orm
 from inference.admission.governance import read_guardrail
 from inference.ids import first_id, last_id
 from inference.models import DailyUsage, Generation, UsageDay

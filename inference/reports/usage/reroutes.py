@@ -13,7 +13,6 @@ from uuid import UUID
 from accounts.models import ApiKey
 from catalog.pricing import Price
 from config.api.errors import GatewayError
-from config.console.lists.pages import TookTooLong, limit_time
 from inference.admission.explain import Explainer
 from inference.faces.explaining import BODIES, read_request
 
@@ -23,12 +22,12 @@ _Route = tuple[UUID, str, str]
 """The key, the model and the operation of requests."""
 _MOST_ROUTES: Final = 10
 _MOST_SECONDS: Final = 1.0
-_MOST_MILLISECONDS: Final = 1_000
 _RATES: Final = ("prompt", "completion", "request")
 _NOWHERE: Final = "nothing else may serve them; they will get 404."
 _UNKNOWN: Final = "they may go elsewhere or get 404."
 _TOO_MUCH: Final = (
-    "Where they would go instead is not known: the rules of their keys cannot be read in a second."
+    "Where they would go instead is not known: the rules of their keys cannot be read in two "
+    "seconds."
 )
 
 
@@ -49,51 +48,60 @@ class _Fate:
         return f"{count_noun(self.requests, 'request')} of {whose}: {text}{end}"
 
 
-def foresee_routes(
-    rows: Sequence[Row], endpoints: Collection[UUID], *, price: Price | None = None
-) -> list[str]:
-    """Returns a sentence for each fate of the busiest requests once the endpoints are gone.
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The keys of the busiest requests, and an explainer that has read all rules of theirs."""
 
-    ``price`` is what the requests cost now, by default what the first of these endpoints costs.
-    """
+    routes: Mapping[_Route, Sequence[Row]]
+    keys: Mapping[UUID, ApiKey]
+    explainer: Explainer
+
+
+def read_rules(rows: Sequence[Row]) -> Rules | None:
+    """Reads the rules of the busiest requests, those of all organizations together."""
     if not rows:
-        return []
+        return None
     routes: dict[_Route, list[Row]] = {}
     for row in rows:
         route = (row["api_key_id"], row["model"], row["operation"])
         routes.setdefault(route, []).append(row)
     busiest = sorted(routes, key=lambda route: -len(routes[route]))[:_MOST_ROUTES]
-    try:
-        keys, explainer = _read_keys({key_id for key_id, _, _ in busiest})
-    except TookTooLong:
+    explainer = Explainer()
+    keys = explainer.load({key_id for key_id, _, _ in busiest})
+    return Rules({route: routes[route] for route in busiest}, keys, explainer)
+
+
+def foresee_routes(
+    rows: Sequence[Row],
+    rules: Rules | None,
+    endpoints: Collection[UUID],
+    *,
+    price: Price | None = None,
+) -> list[str]:
+    """Returns a sentence for each fate of the busiest requests once the endpoints are gone.
+
+    ``rules`` are those of the rows; ``None`` took too long to read. ``price`` is what the requests
+    cost now, by default what the first of these endpoints costs.
+    """
+    if not rows:
+        return []
+    if rules is None:
         return [_TOO_MUCH]
     ends_at = time.monotonic() + _MOST_SECONDS
     gone, told = {str(each) for each in endpoints}, 0
     fates: dict[str, _Fate] = {}
-    for route in busiest:
+    for route, sent in rules.routes.items():
         if time.monotonic() > ends_at:
             break
-        key, sent = keys.get(route[0]), routes[route]
+        key = rules.keys.get(route[0])
         told += len(sent)
         if key is not None and key.is_usable:
-            _add_fate(fates, explainer, key, route, sent, gone, price)
+            _add_fate(fates, rules.explainer, key, route, sent, gone, price)
     found = [fate.describe(text) for text, fate in fates.items()]
     if (rest := len(rows) - told) > 0:
         text = count_noun(rest, "more request")
         found.append(f"{text} of other keys and models were not looked at.")
     return found
-
-
-def _read_keys(ids: Collection[UUID]) -> tuple[dict[UUID, ApiKey], Explainer]:
-    """Returns keys, and an explainer that has read the rules of all their organizations together.
-
-    Raises :class:`TookTooLong` when one of the statements takes more than a second.
-    """
-    rows = ApiKey.objects.select_related("organization", "creator")
-    with limit_time(rows, _MOST_MILLISECONDS):
-        keys, explainer = rows.in_bulk(ids), Explainer()
-        explainer.load(keys.values())
-    return keys, explainer
 
 
 def _add_fate(

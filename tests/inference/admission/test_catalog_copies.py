@@ -18,14 +18,16 @@ from catalog.models import (
     PriceVersion,
     Provider,
 )
+from config import sql
 from config.credentials import Secret
 from inference.admission.copies.catalog import (
     READ_SUBJECTS,
     Reading,
+    Result,
     read_catalog,
-    run_reading_on_orm,
 )
 from inference.admission.copies.organizations import load_organization
+from inference.admission.copies.whole import read_catalog_on_orm
 from inference.routing.routes import CatalogSnapshot
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -46,8 +48,24 @@ def catalogue(transactional_db: None) -> list[ModelEndpoint]:
     ]
 
 
+def run_reading_on_orm(reading: Reading[Result]) -> Result:
+    """Executes the statements of a reading on this thread's connection of the ORM."""
+    try:
+        query = next(reading)
+        with connection.cursor() as cursor:
+            while True:
+                sql.execute(cursor, *query)
+                query = reading.send(cursor.fetchall())
+    except StopIteration as finished:
+        result: Result = finished.value
+        return result
+
+
 def read_anew() -> CatalogSnapshot:
-    return run_reading_on_orm(read_catalog())
+    """Reads the catalogue in parts; the same at once must be equal."""
+    found = run_reading_on_orm(read_catalog())
+    assert read_catalog_on_orm() == found
+    return found
 
 
 def patch(copy: CatalogSnapshot) -> CatalogSnapshot:
