@@ -359,16 +359,16 @@ class DeliveryAdmin(ChangesSubscriptions, ReadOnlyAdmin):
                 )
             },
         ),
-        ("Record", {"fields": ("id", "event_id", ("created_at", "delivered_at"))}),
+        ("Record", {"fields": ("id", "webhook_id", ("created_at", "delivered_at"))}),
     )
-    readonly_fields = ("kind", "receiver", "shown_status", "sentence", "event_id")
+    readonly_fields = ("kind", "receiver", "shown_status", "sentence", "webhook_id")
 
     @display(description="Event")
     def kind(self, delivery: Delivery) -> str:
         return delivery.event.kind
 
     @display(description="Event ID (webhook-id)")
-    def event_id(self, delivery: Delivery) -> str:
+    def webhook_id(self, delivery: Delivery) -> str:
         return str(delivery.event_id)
 
     @display(description="Receiver")

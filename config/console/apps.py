@@ -13,6 +13,7 @@ from django.utils.module_loading import autodiscover_modules
 from django_otp.plugins.otp_totp.apps import DefaultConfig as OtpConfig
 
 from config.apps import declaring_apps
+from config.console.columns import name_columns
 from config.console.sign_in.roles import RoleKeeper
 
 
@@ -45,6 +46,8 @@ class SecondFactorConfig(OtpConfig):  # type: ignore[misc]
 
 def discover_pages() -> None:
     """Registers the pages of every app with the console's site; a second call does nothing."""
+    # Forms take the names of their fields when their modules are loaded.
+    name_columns()
     admin.autodiscover()
     # Django looks for the pages of the app "config" only in the module config.admin.
     autodiscover_modules(

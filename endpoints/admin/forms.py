@@ -9,6 +9,7 @@ from typing import Any, Final
 from django import forms
 from django.conf import settings
 from django.http import HttpRequest
+from django.utils.text import capfirst
 
 from accounts.models import Region, Workspace
 from catalog.pricing import Price
@@ -133,7 +134,7 @@ class TimesDialog(Dialog):
             most = math.floor(getattr(settings, setting))
             described: Any = PrivateEndpoint._meta.get_field(column)
             self.fields[column] = forms.IntegerField(
-                label=described.verbose_name.capitalize(),
+                label=capfirst(described.verbose_name),
                 min_value=1,
                 max_value=most,
                 required=False,

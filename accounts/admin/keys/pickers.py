@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, JsonResponse
 from django.urls import path, reverse
+from django.utils.text import capfirst
 
 from accounts.admin.guardrails.pickers import (
     Labels,
@@ -84,7 +85,7 @@ def point_pickers(form: Any, **nouns: str) -> None:
             continue
         column = meta.get_field(name)
         labels = getattr(form.Meta, "labels", None) or {}
-        field.label = labels.get(name, str(column.verbose_name).capitalize())
+        field.label = labels.get(name, capfirst(column.verbose_name))
         field.help_text = column.help_text
         url = reverse(f"admin:{meta.app_label}_{meta.model_name}_{noun}", args=[form.instance.pk])
         find_labels = find_key_labels if noun == "keys" else find_member_labels

@@ -1,0 +1,52 @@
+"""The names of columns in lists, filters and forms."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from accounts.models import Workspace
+from config.console.columns import name_column
+from tests.support.console import listing, page, urls
+from tests.support.factories import Tenant
+
+_TEXTS = re.compile(r">\s*([^<>]*?)\s*<")
+_NAMES_OF_ATTRIBUTES = re.compile(r"(By )?(Id|Is [a-z ]+|is [a-z]+|[A-Z][a-z ]* (id|url|zdr|byok))")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "name"),
+    [
+        ("id", "ID"), ("is_default", "default"), ("is_byok", "BYOK"), ("base_url", "base URL"),
+        ("created_at", "created at"), ("issued_by", "issued by"), ("identity", "identity"),
+        ("allowed_user_ids", "allowed user IDs"),
+    ],
+)  # fmt: skip
+def test_an_attribute_has_a_name_for_people(attribute: str, name: str) -> None:
+    assert name_column(attribute) == name
+
+
+def test_no_list_and_no_form_shows_the_name_of_an_attribute(
+    operator: Client, world: dict[str, Any]
+) -> None:
+    found = set()
+    for name, path in urls(world):
+        if not name.endswith(("_changelist", "_change", "_add")):
+            continue
+        text = operator.get(path).content.decode()
+        for each in _TEXTS.findall(text):
+            if _NAMES_OF_ATTRIBUTES.fullmatch(html.unescape(each)):
+                found.add((path, each))
+    assert found == set()
+
+
+def test_heads_filters_and_fields_have_one_name(operator: Client, tenant: Tenant) -> None:
+    text = operator.get(listing(Workspace)).content.decode()
+    assert re.search(r"<th[^>]*column-is_default.*?>\s*Default\s*<", text, re.DOTALL)
+    assert re.search(r"By default\s*<", text)
+    shown = operator.get(page(tenant.workspace)).content.decode()
+    assert re.search(r">\s*ID\s*<", shown)
