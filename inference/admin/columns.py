@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+from django.urls import reverse
 from django.utils.html import format_html
 
+from accounts.models import ByokCredential
 from billing.models import Excess, Transfer
 from catalog.pricing import NANO, Billable, Charge, list_charges
 from config.console.formatting import dollars, label_renderer, nano_dollars, render_table
@@ -67,11 +69,12 @@ class GenerationColumns:
 
     @display(description="Attempts")
     def attempts_table(self, generation: Generation) -> str:
+        credentials = _find_credentials(generation)
         rows = [
             (
                 number,
                 attempt["provider"],
-                "BYOK" if attempt["is_byok"] else "credits",
+                _name_payer(attempt, credentials),
                 attempt["status"],
                 _name_result(attempt),
                 f"{attempt['latency_ms']} ms",
@@ -80,6 +83,12 @@ class GenerationColumns:
         ]
         headers = ("Attempt", "Provider", "Paid by", "Status", "Result", "Duration")
         return render_table(headers, rows, empty="No attempt has ended.")
+
+    @display(description="Requested model")
+    def requested_model(self, generation: Generation) -> str:
+        """Returns the name that the request gave the model, where it was an alias of it."""
+        first = generation.attempts[0] if generation.attempts else {}
+        return str(first.get("requested", ""))
 
     @display(description="By kind")
     def breakdown(self, generation: Generation) -> str:
@@ -139,6 +148,26 @@ class GenerationColumns:
             own,
             render_table(headers, rows, empty="No credits moved."),
         )
+
+
+def _find_credentials(generation: Generation) -> dict[str, ByokCredential]:
+    """Reads the own credentials of a generation's attempts, by their ids as text."""
+    ids = {
+        attempt["credential_id"] for attempt in generation.attempts if "credential_id" in attempt
+    }
+    found = ByokCredential.objects.in_bulk(ids) if ids else {}
+    return {str(key): credential for key, credential in found.items()}
+
+
+def _name_payer(attempt: Mapping[str, Any], credentials: Mapping[str, ByokCredential]) -> str:
+    """Returns who paid for an attempt, with a link to the credential if it is known."""
+    if not attempt["is_byok"]:
+        return "credits"
+    credential = credentials.get(attempt.get("credential_id", ""))
+    if credential is None:
+        return "BYOK"
+    address = reverse("admin:accounts_byokcredential_change", args=[credential.pk])
+    return format_html('BYOK: <a class="text-link" href="{}">{}</a>', address, credential.label)
 
 
 def _name_result(attempt: Mapping[str, Any]) -> str:

@@ -94,8 +94,8 @@ class GenerationAdmin(
                 "fields": (
                     ("id", "state"),
                     ("operation", "streamed"),
-                    ("model", "request_id"),
-                    ("cached_from", "retry_of"),
+                    ("model", "requested_model"),
+                    ("request_id", "cached_from", "retry_of"),
                 )
             },
         ),
@@ -136,7 +136,9 @@ class GenerationAdmin(
             },
         ),
     )
-    readonly_fields = ("state", "cost", "upstream_cost", "attempts_table", "breakdown", "money")
+    readonly_fields = (
+        "state", "requested_model", "cost", "upstream_cost", "attempts_table", "breakdown", "money",
+    )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)

@@ -380,7 +380,11 @@ class Attempts:
         return _describe_routing(self._admission, self.records, left_out, self.elapsed_ms)
 
     def _record(self, started_ms: int, ended_ms: int, error: GatewayError | None) -> None:
-        self.records.append(_describe_attempt(self.candidate, ended_ms - started_ms, error))
+        record = _describe_attempt(self.candidate, ended_ms - started_ms, error)
+        selection = self._admission.selection
+        if selection.resolution is not None and not self.records:
+            record["requested"] = selection.requested
+        self.records.append(record)
         record_attempt(self.candidate, self._request.operation, ended_ms - started_ms, error)
 
 
@@ -406,7 +410,7 @@ def may_accept(route: Route, error: UpstreamRefused, refusing: Route) -> bool:
 def _describe_attempt(
     candidate: Candidate, latency_ms: int, error: GatewayError | None
 ) -> dict[str, Any]:
-    """Returns an attempt as the generation stores it."""
+    """Returns an attempt as the generation stores it; one with an own credential names it."""
     record: dict[str, Any] = {
         "provider": candidate.route.facts.provider_name,
         "endpoint_id": str(candidate.route.endpoint_id),
@@ -414,6 +418,8 @@ def _describe_attempt(
         "latency_ms": latency_ms,
         "status": 200,
     }
+    if candidate.credential_id is not None:
+        record["credential_id"] = str(candidate.credential_id)
     if error is not None:
         record["status"] = getattr(error, "upstream_status", None) or error.status
         record["error_type"] = error.error_type

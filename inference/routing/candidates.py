@@ -467,7 +467,12 @@ class _Search:
                 group = fallback if credential.is_fallback else preferred
                 subject = subject_of(route.endpoint_id, credential.credential_id)
                 first_use = credential.first_use_at(route)
-                group.append(Candidate(route, credential.secret, True, subject, options, first_use))
+                group.append(
+                    Candidate(
+                        route, credential.secret, True, subject, options, first_use,
+                        credential.credential_id,
+                    )
+                )  # fmt: skip
         for group in (preferred, fallback):
             if len(group) > 1:
                 group.sort(key=self._is_down)

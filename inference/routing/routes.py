@@ -201,7 +201,8 @@ class Candidate:
 
     ``subject`` is the id under which the health of the two together is kept. ``options`` are the
     fields of ``provider.options`` for this provider: they join the request's own fields.
-    ``first_use`` is recorded once the upstream has accepted the secret.
+    ``first_use`` is recorded once the upstream has accepted the secret. ``credential_id`` is that
+    of an organization's own credential; ``None`` means the operator's.
     """
 
     route: Route
@@ -210,6 +211,7 @@ class Candidate:
     subject: uuid.UUID
     options: Mapping[str, msgspec.Raw] | None = None
     first_use: FirstUse | None = None
+    credential_id: uuid.UUID | None = None
 
     def find_unpriced(self, request: InferenceRequest) -> frozenset[str]:
         """Returns the tools that the provider is not asked to run.

@@ -13,6 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import Model, Q, QuerySet, Value
+from django.db.models.fields.json import KT
 
 from accounts.models import ApiKey, ByokCredential, Guardrail, Organization, Preset
 from catalog.models import LanguageModel, ModelEndpoint, Provider
@@ -31,6 +32,8 @@ _COLUMNS: Final = (
     "api_key_id", "organization_id", "model", "operation", "cost_nano", "prompt_tokens",
     "completion_tokens",
 )  # fmt: skip
+# The own credential of the last attempt.
+_PAYER: Final = "attempts__-1__credential_id"
 # What an operator takes out of the catalogue, and the column by which endpoints name it.
 _COLUMN_OF: Final[Mapping[type[Model], str]] = {
     Provider: "provider", LanguageModel: "model", ModelEndpoint: "pk",
@@ -88,21 +91,29 @@ def foresee_endpoints(model: type[Model], ids: Sequence[Any]) -> list[str]:
 def foresee_credential(credential: ByokCredential) -> list[str]:
     """Returns what a credential is used for, before it is deleted or replaced.
 
-    Generations do not store which credential paid, so the traffic is that of its provider.
+    A generation names the credential of its last attempt once it has ended. Those that do not are
+    counted apart: they run, their worker died, or an earlier release served them.
     """
     provider = Provider.objects.filter(slug=credential.provider_slug).first()
     name = credential.provider_slug if provider is None else provider.name
-    columns: dict[str, Any] = {
-        "organization": credential.organization_id, "is_byok": True, "provider_name": name,
-    }  # fmt: skip
+    unnamed = Q(payer__isnull=True, is_byok=True, provider_name=name)
     owner = "organization"
     if credential.workspace_id is not None:
-        columns["workspace"] = credential.workspace_id
+        unnamed &= Q(workspace=credential.workspace_id)
         owner = "workspace"
-    return [
-        f"The {owner} may have other credentials for {name}; their traffic is counted together.",
-        describe_traffic(_read(columns), them=True),
-    ]
+    rows = _read(
+        {"organization": credential.organization_id}, Q(payer=str(credential.pk)) | unnamed
+    )
+    if rows is None:
+        return [describe_traffic(None)]
+    own = [row for row in rows if row["payer"] is not None]
+    told = [describe_traffic(own)]
+    if others := len(rows) - len(own):
+        told.append(
+            f"{count_noun(others, 'more request')} for {name} do not name their credential: they "
+            f"run, or an earlier release served them. The {owner} may have others."
+        )
+    return told
 
 
 def foresee_guardrail(guardrail: Guardrail) -> list[str]:
@@ -198,9 +209,9 @@ def _describe_owners(model: type[Model], ids: Collection[Any]) -> str:
     return f" of {', '.join(sorted(names))}" if owners else ""
 
 
-def _read(columns: dict[str, Any]) -> list[Row] | None:
+def _read(columns: dict[str, Any], *conditions: Q) -> list[Row] | None:
     """Returns the latest generations of the last hour; ``None`` if that takes too long."""
-    rows = _select(columns)
+    rows = _select(columns, *conditions)
     try:
         with limit_time(rows, _MOST_MILLISECONDS):
             return list(rows)
@@ -224,5 +235,5 @@ def _read_with_rules(
 
 def _select(columns: dict[str, Any], *conditions: Q) -> QuerySet[Any]:
     created: QuerySet[Any] = Generation.objects.created(clock.now() - _SPAN)
-    rows = created.filter(*conditions, **columns)
-    return rows.order_by("-created_at").values(*_COLUMNS)[:_MOST_ROWS]
+    rows = created.annotate(payer=KT(_PAYER)).filter(*conditions, **columns)
+    return rows.order_by("-created_at").values(*_COLUMNS, "payer")[:_MOST_ROWS]

@@ -13,7 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from accounts.models import ApiKey, Guardrail, KeyAssignment
+from accounts.models import ApiKey, ByokCredential, Guardrail, KeyAssignment
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from config.credentials import Secret
 from config.secrets import digest_api_key
@@ -389,17 +389,14 @@ def test_what_is_deleted_names_the_requests_that_used_it(operator: Client, tenan
     guardrail, preset = make_guardrail(tenant.workspace), make_preset(tenant.workspace)
     idle = make_guardrail(tenant.workspace, name="Idle")
     KeyAssignment.objects.create(guardrail=guardrail, api_key=key)
-    factories.make_generation(
-        tenant, api_key=key, is_byok=True, provider_name="Acme AI", cost_nano=10**9
-    )
+    byok = {"api_key": key, "is_byok": True, "provider_name": "Acme AI"}
+    factories.make_generation(tenant, **byok, cost_nano=10**9, attempts=paid_by(credential))
     factories.make_generation(tenant, api_key=key, preset_id=preset.pk, cost_nano=10**9)
 
-    of_credential = [
-        "The workspace may have other credentials for Acme AI; their traffic is counted together.",
-        "They had 1 request in the last hour, for $1.00.",
-    ]
     for verb in ("remove", "rotate"):
-        assert sentences(operator, console.page(credential, verb)) == of_credential
+        assert sentences(operator, console.page(credential, verb)) == [
+            "It had 1 request in the last hour, for $1.00."
+        ]
     assert sentences(operator, console.page(guardrail, "remove")) == [
         "It limits 1 key, by assignment or by their creators.",
         "They had 2 requests in the last hour, for $2.00.",
@@ -410,3 +407,37 @@ def test_what_is_deleted_names_the_requests_that_used_it(operator: Client, tenan
     assert sentences(operator, console.page(preset, "remove")) == [
         "It had 1 request in the last hour, for $1.00."
     ]
+
+
+def paid_by(*credentials: ByokCredential | None) -> list[dict[str, Any]]:
+    """Returns attempts with these credentials; ``None`` is one that does not name its own."""
+    attempt = {
+        "provider": "Acme AI", "endpoint_id": "e", "is_byok": True, "latency_ms": 5, "status": 200,
+    }  # fmt: skip
+    return [
+        attempt if each is None else {**attempt, "credential_id": str(each.pk)}
+        for each in credentials
+    ]
+
+
+def test_a_credential_counts_what_it_paid_and_names_what_is_not_known(
+    operator: Client, tenant: Tenant
+) -> None:
+    provider = factories.make_provider("acme-ai", name="Acme AI")
+    credential = factories.make_credential(tenant, provider)
+    second = factories.make_credential(tenant, provider, "another-credential-0123456789")
+    byok = {"is_byok": True, "provider_name": "Acme AI", "cost_nano": 10**9}
+    for attempts in (
+        paid_by(credential), paid_by(second, credential), paid_by(credential, second),
+        paid_by(None), paid_by(credential, None),
+    ):  # fmt: skip
+        factories.make_generation(tenant, **byok, attempts=attempts)
+    factories.make_generation(tenant, **{**byok, "is_byok": False}, attempts=[])
+
+    unknown = (
+        "2 more requests for Acme AI do not name their credential: they run, or an earlier release "
+        "served them. The workspace may have others."
+    )
+    for each, paid in ((credential, "2 requests"), (second, "1 request")):
+        spent = f"It had {paid} in the last hour, for ${paid[0]}.00."
+        assert sentences(operator, console.page(each, "remove")) == [spent, unknown]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from catalog.models import PriceVersion
+from accounts.models import ByokCredential
+from catalog.models import ModelAlias, PriceVersion
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
@@ -121,6 +122,7 @@ def test_chat_stores_every_field_of_its_generation(site: Site, stream: bool) -> 
         "provider": "Acme AI",
         "endpoint_id": str(endpoint.pk),
         "is_byok": True,
+        "credential_id": str(ByokCredential.objects.get().pk),
         "status": 200,
     }
     stored = {
@@ -476,6 +478,29 @@ def test_a_big_request_is_sent_whole(site: Site) -> None:
     assert site.chat(content).status_code == 200
     [request] = site.dialled()
     assert request.body["messages"][0]["content"] == content
+
+
+def test_an_attempt_names_the_own_credential_and_the_alias_that_was_asked_for(site: Site) -> None:
+    site.publish()
+    ModelAlias.objects.create(
+        organization=site.tenant.organization, name="house-*", targets=[site.model.slug]
+    )
+    credential = factories.make_credential(site.tenant, site.provider)
+    own = {"credential_id": str(credential.pk)}
+    assert store_attempt(site, "house-best") == own | {"requested": "house-best"}
+    assert store_attempt(site, site.model.slug) == own
+    credential.remove()
+    assert store_attempt(site, site.model.slug) == {}
+
+
+def store_attempt(site: Site, model: str) -> dict[str, Any]:
+    """Sends a request, and returns the members of its attempt that not every attempt has."""
+    answer = site.post(site.chat_body(model=model))
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    [attempt] = Generation.objects.get(pk=answer.headers["X-Generation-Id"]).attempts
+    always = {"provider", "endpoint_id", "is_byok", "latency_ms", "status"}
+    assert always <= attempt.keys()
+    return {name: value for name, value in attempt.items() if name not in always}
 
 
 def test_concurrent_streams_do_not_mix(site: Site) -> None:

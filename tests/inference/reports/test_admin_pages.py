@@ -134,6 +134,36 @@ def cells(row: tuple[str, ...]) -> str:
     return " ".join(f"<td>{text}</td>" for text in row)
 
 
+def test_the_page_names_the_credential_that_paid_and_the_requested_model(
+    operator: Client, tenant: Tenant
+) -> None:
+    provider = factories.make_provider("acme-ai", name="Acme AI")
+    kept, gone = (factories.make_credential(tenant, provider, f"0123456789-{n}abc") for n in "12")
+    attempt = {
+        "provider": "Acme AI", "endpoint_id": "e", "is_byok": True, "latency_ms": 5, "status": 503,
+    }  # fmt: skip
+    attempts = [
+        {**attempt, "credential_id": str(gone.pk), "requested": "house-<best>"},
+        {**attempt, "credential_id": str(kept.pk)},
+        {**attempt, "credential_id": str(tenant.organization.pk)},
+        attempt,
+    ]
+    generation = factories.make_generation(tenant, is_byok=True, attempts=attempts)
+    gone.remove()
+
+    with CaptureQueriesContext(connection) as captured:
+        text = " ".join(operator.get(url(generation)).content.decode().split())
+
+    assert "house-&lt;best&gt;" in text
+    for number, credential in enumerate((gone, kept), 1):
+        address = reverse("admin:accounts_byokcredential_change", args=[credential.pk])
+        link = f'BYOK: <a class="text-link" href="{address}">{credential.label}</a>'
+        assert cells((str(number), "Acme AI", link)) in text
+    for number in (3, 4):
+        assert cells((str(number), "Acme AI", "BYOK")) in text
+    assert len(captured) <= 15
+
+
 def test_the_uncharged_cost_of_a_failure_is_shown_as_waived(
     operator: Client, tenant: Tenant
 ) -> None:
