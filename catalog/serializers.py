@@ -53,6 +53,9 @@ class LineSerializer(serializers.Serializer[Any]):
     unit = serializers.CharField()
     variant = serializers.CharField(required=False)
     price = serializers.CharField()
+    most = serializers.IntegerField(
+        required=False, help_text="The most units of one answer, where no request bounds them."
+    )
     conditions = serializers.DictField(required=False)
 
 

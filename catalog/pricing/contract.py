@@ -100,13 +100,17 @@ class Pricing(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
 
 
 class Line(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A rule that the pricing object cannot say."""
+    """A rule that the pricing object cannot say.
+
+    ``most`` bounds the units of one answer that no request bounds, for instance unasked searches.
+    """
 
     billable: Annotated[str, msgspec.Meta(max_length=64)]
     unit: Annotated[str, msgspec.Meta(max_length=64)]
     price: Rate
     variant: Annotated[str, msgspec.Meta(max_length=64)] | None = None
     conditions: _Window | None = None
+    most: int | None = None
 
 
 Lines = Annotated[list[Line], msgspec.Meta(max_length=MAX_LINES)]
@@ -200,7 +204,7 @@ class _Reader:
         if (billable, variant, line.unit) == (Billable.IMAGE, "", "token"):
             # The tokens of a generated image.
             billable, variant = Billable.COMPLETION, "image"
-        rule = Rule(billable, line.unit, amount or ZERO, variant, conditions)
+        rule = Rule(billable, line.unit, amount or ZERO, variant, conditions, line.most or 0)
         if (wrong := find_rule_problem(rule)) is not None:
             self.add(f"{path}.{wrong[0]}", wrong[1])
         elif amount is not None:
@@ -248,6 +252,7 @@ def render_lines(price: Price) -> list[dict[str, Any]]:
             "unit": rule.unit,
             **({"variant": rule.variant} if rule.variant else {}),
             "price": decimal_text(rule.price),
+            **({"most": rule.most} if rule.most else {}),
             **(
                 {}
                 if rule.conditions is None

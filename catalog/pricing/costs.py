@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 from catalog.pricing.price import Price
 from catalog.pricing.rates import (
+    BESIDE_COMPLETION,
+    BESIDE_PROMPT,
     COMPLETION_PLACES,
     EXACT,
     IMAGE,
@@ -20,6 +22,8 @@ from catalog.pricing.usage import Usage
 
 NANO: Final = 1_000_000_000
 _NANO_DIGITS: Final = 9
+_PROMPT: Final = PROMPT_PLACES | BESIDE_PROMPT
+_COMPLETION: Final = COMPLETION_PLACES | BESIDE_COMPLETION
 
 
 class Charge(NamedTuple):
@@ -61,9 +65,9 @@ def split_cost(price: Price, usage: Usage, at: int | None = None) -> Costs:
             continue
         cost = quantity * rates.of(place, variant)
         total += cost
-        if place in PROMPT_PLACES:
+        if place in _PROMPT:
             prompt += cost
-        elif place in COMPLETION_PLACES:
+        elif place in _COMPLETION:
             completion += cost
         elif place in SEARCH_PLACES:
             searches += cost

@@ -10,10 +10,22 @@ from typing import Any, Final
 import msgspec
 
 from catalog.pricing.rates import COMPLETION_PLACES, EXACT, RateTable
-from catalog.pricing.rules import COLUMNS, KIND_OF, KINDS, SEARCHED, Billable, Rule
+from catalog.pricing.rules import (
+    CITATION,
+    COLUMNS,
+    KIND_OF,
+    KINDS,
+    RESEARCH,
+    SEARCHED,
+    UNASKED,
+    Billable,
+    Rule,
+)
+from catalog.pricing.usage import Usage
 
 ZERO: Final = Decimal(0)
 ONE: Final = Decimal(1)
+NOTHING: Final = Usage(0, 0)
 # The columns of a price, in order; a price has a field for each.
 RATES: Final = (
     "prompt", "completion", "image", "request", "cache_read", "cache_write", "image_output",
@@ -47,6 +59,7 @@ class Price:
     discount: Decimal = ZERO
     rules: tuple[Rule, ...] = ()
     _table: RateTable | None = field(default=None, init=False, repr=False, compare=False)
+    _unasked: Usage | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def of_row(cls, *values: Any) -> Price:
@@ -97,7 +110,24 @@ class Price:
     @property
     def has_search_rate(self) -> bool:
         """Returns whether the price names a rate for a search, or for a request that searched."""
-        return self.has_rate(Billable.SEARCH) or self.has_rate(*SEARCHED)
+        return any(self.has_rate(*name) for name in ((Billable.SEARCH, ""), SEARCHED, UNASKED))
+
+    @property
+    def unasked(self) -> Usage:
+        """The most of what the model does by itself, whatever it is asked; mostly nothing."""
+        if not self.rules:
+            return NOTHING
+        unasked = self._unasked
+        if unasked is None:
+            most = dict.fromkeys((UNASKED, CITATION, RESEARCH), 0)
+            for rule in self.rules:
+                if rule.most:
+                    most[rule.name] = max(most[rule.name], rule.most)
+            searches, citations, research = most.values()
+            unasked = Usage(0, 0, searches=searches, citations=citations, research=research)
+            unasked = unasked if any(most.values()) else NOTHING
+            object.__setattr__(self, "_unasked", unasked)
+        return unasked
 
     @property
     def bills_images(self) -> bool:

@@ -17,14 +17,17 @@ EXACT: Final = Context(prec=160)
 _PLACE: Final = {kind.name: place for place, kind in enumerate(KINDS)}
 (
     _PROMPT, _COMPLETION, _READ, _WRITE, _WRITE_1H, _AUDIO, _AUDIO_CACHED, _IMAGE_PROMPT,
-    _REASONING, _AUDIO_OUTPUT, _IMAGE_TOKENS, _IMAGE_INPUT, IMAGE, SEARCH, _SEARCHED,
-    SECOND, _CHARACTER, REQUEST,
+    _CITATION, _REASONING, _RESEARCH, _AUDIO_OUTPUT, _IMAGE_TOKENS, _IMAGE_INPUT, IMAGE, SEARCH,
+    _SEARCHED, _UNASKED, SECOND, _CHARACTER, REQUEST,
 ) = range(len(KINDS))  # fmt: skip
 PROMPT_PLACES: Final = frozenset(
     (_PROMPT, _READ, _WRITE, _WRITE_1H, _AUDIO, _AUDIO_CACHED, _IMAGE_PROMPT)
 )
 COMPLETION_PLACES: Final = frozenset((_COMPLETION, _REASONING, _AUDIO_OUTPUT, _IMAGE_TOKENS))
-SEARCH_PLACES: Final = frozenset((SEARCH, _SEARCHED))
+SEARCH_PLACES: Final = frozenset((SEARCH, _SEARCHED, _UNASKED))
+# The tokens that stand beside prompt and completion, and whose cost is a part of theirs.
+BESIDE_PROMPT: Final = frozenset((_CITATION,))
+BESIDE_COMPLETION: Final = frozenset((_RESEARCH,))
 # A rate per second is applied to milliseconds.
 _MILLI: Final = 3
 
@@ -86,7 +89,8 @@ class Ceilings(NamedTuple):
             image = max(image, *variants.values())
         return (
             rates[_IMAGE_INPUT] * images + rates[SEARCH] * allowed.searches
-            + rates[_SEARCHED] * bool(allowed.searches)
+            + rates[_SEARCHED] * bool(allowed.searches) + rates[_UNASKED] * allowed.searches
+            + rates[_CITATION] * allowed.citations + rates[_RESEARCH] * allowed.research
             + rates[SECOND] * allowed.milliseconds + rates[_CHARACTER] * allowed.characters
             + image * allowed.output_images
         )  # fmt: skip
@@ -128,11 +132,13 @@ def find_quantities(usage: Usage) -> list[tuple[int, int]]:
     found += ((_PROMPT, prompt), (_COMPLETION, completion))
     if (
         usage.images or usage.searches or usage.milliseconds or usage.characters
-        or usage.output_images
+        or usage.output_images or usage.citations or usage.research
     ):  # fmt: skip
         found += (
             (_IMAGE_INPUT, usage.images), (SEARCH, usage.searches),
-            (_SEARCHED, int(bool(usage.searches))), (SECOND, usage.milliseconds),
+            (_SEARCHED, int(bool(usage.searches))), (_UNASKED, usage.searches),
+            (_CITATION, usage.citations), (_RESEARCH, usage.research),
+            (SECOND, usage.milliseconds),
             (_CHARACTER, usage.characters), (IMAGE, usage.output_images),
         )  # fmt: skip
     return found

@@ -62,6 +62,13 @@ _READ: Final = (Billable.CACHED, "")
 _WRITE: Final = (Billable.CACHED, "write")
 _AUDIO: Final = (Billable.PROMPT, "audio")
 _AUDIO_READ: Final = (Billable.CACHED, "audio")
+# What a model does by itself, whatever it is asked: searches, reading, and reasoning about pages.
+# No request bounds it, so that a rule for it does.
+UNASKED: Final = (Billable.SEARCH, "unasked")
+CITATION: Final = (Billable.PROMPT, "citation")
+RESEARCH: Final = (Billable.REASONING, "research")
+BOUNDED: Final = frozenset((UNASKED, CITATION, RESEARCH))
+_MOST: Final = 10**9
 # A request in which the provider searched, however often.
 SEARCHED: Final = (Billable.SEARCH, "request")
 
@@ -74,13 +81,16 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind(*_AUDIO, "token", "audio", "", (_PROMPT,), True),
     Kind(*_AUDIO_READ, "token", "input_audio_cache", "", (_AUDIO, _READ, _PROMPT), True),
     Kind(Billable.PROMPT, "image", "token", "", "", (_PROMPT,)),
+    Kind(*CITATION, "token"),
     Kind(Billable.REASONING, "", "token", "internal_reasoning", "", (_COMPLETION,)),
+    Kind(*RESEARCH, "token"),
     Kind(Billable.COMPLETION, "audio", "token", "audio_output", "", (_COMPLETION,)),
     Kind(Billable.COMPLETION, "image", "token", "image_token", "image_output", (_COMPLETION,)),
     Kind(Billable.IMAGE, "input", "image", "image", "image"),
     Kind(Billable.IMAGE, "", "image", "image_output"),
     Kind(Billable.SEARCH, "", "search", "web_search"),
     Kind(*SEARCHED, "request"),
+    Kind(*UNASKED, "search"),
     Kind(Billable.SECOND, "", "second"),
     Kind(Billable.CHARACTER, "", "character"),
     Kind(Billable.REQUEST, "", "request", "request", "request"),
@@ -142,13 +152,17 @@ class Conditions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The price of one unit of a billable, in USD, perhaps under conditions."""
+    """The price of one unit of a billable, in USD, perhaps under conditions.
+
+    ``most`` bounds the units of one answer that no request bounds; 0 for all other kinds.
+    """
 
     billable: Billable
     unit: str
     price: Decimal
     variant: str = ""
     conditions: Conditions | None = None
+    most: int = 0
 
     @property
     def name(self) -> tuple[Billable, str]:
@@ -203,6 +217,10 @@ def find_rule_problem(rule: Rule) -> tuple[str, str] | None:
         return "variant", f"must be one of {variants}" if variants else "must be left out"
     if rule.unit != unit:
         return "unit", f"must be {unit!r}"
+    if rule.name not in BOUNDED:
+        return ("most", "must be left out: the request bounds these units") if rule.most else None
+    if not 1 <= rule.most <= _MOST:
+        return "most", f"must be the most units of one answer, an integer from 1 to {_MOST}"
     return None
 
 

@@ -19,6 +19,8 @@ class Usage(msgspec.Struct, frozen=True):
     ``images`` is the number of images in the prompt, and ``output_images`` that of the answer;
     ``image_variant`` is their size and quality in the words of the price list, for instance
     ``1024x1024/high``. ``searches`` counts searches of the web, or the search units of a rerank.
+    ``citations`` are tokens of pages that a model has read by itself, and ``research`` those with
+    which it reasoned about them: they stand beside prompt and completion.
     ``milliseconds`` is the length of the audio, in or out, and ``characters`` that of the text to
     speak.
     """
@@ -40,6 +42,8 @@ class Usage(msgspec.Struct, frozen=True):
     output_images: int = 0
     image_variant: str = ""
     image_prompt: int = 0
+    citations: int = 0
+    research: int = 0
 
     @property
     def units(self) -> dict[str, Any] | None:
@@ -54,6 +58,7 @@ class Usage(msgspec.Struct, frozen=True):
 UNITS: Final = (
     "images", "image_output", "cache_write_1h", "audio", "audio_cached", "audio_output",
     "searches", "milliseconds", "characters", "output_images", "image_variant", "image_prompt",
+    "citations", "research",
 )  # fmt: skip
 _get_units: Final = attrgetter(*UNITS)
 # The parts of the prompt's tokens, and those of the completion's tokens.
@@ -61,5 +66,7 @@ PROMPT_PARTS: Final = (
     "cached", "cache_write", "cache_write_1h", "audio", "audio_cached", "image_prompt",
 )  # fmt: skip
 COMPLETION_PARTS: Final = ("reasoning", "image_output", "audio_output")
-# What is counted besides tokens.
-PIECES: Final = ("images", "searches", "milliseconds", "characters", "output_images")
+# What is counted beside the tokens of prompt and completion.
+PIECES: Final = (
+    "images", "searches", "milliseconds", "characters", "output_images", "citations", "research",
+)  # fmt: skip

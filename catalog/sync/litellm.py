@@ -118,6 +118,20 @@ _TIERED: Final = (
     "cache_creation_input_token_cost", "cache_creation_input_token_cost_above_1hr",
 )  # fmt: skip
 _TIER: Final = re.compile(r"_above_([1-9][0-9]{0,4})k_tokens")
+# What a model of Perplexity's that researches bills beside its answer: the rate of each in the map,
+# and a bound for an answer, two to five times the counts in Perplexity's example. No field of a
+# request bounds it.
+_RESEARCH: Final = (
+    ({"billable": "search", "variant": "unasked", "unit": "search", "most": 60}, ""),
+    (
+        {"billable": "prompt", "variant": "citation", "unit": "token", "most": 100_000},
+        "citation_cost_per_token",
+    ),
+    (
+        {"billable": "reasoning", "variant": "research", "unit": "token", "most": 400_000},
+        "output_cost_per_reasoning_token",
+    ),
+)
 _CHEAPEST_IMAGE: Final = Decimal("0.0005")
 _TOKEN_RATES: Final = ("prompt", "completion", "audio", "audio_output", "image_token")
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -214,15 +228,18 @@ def _describe(
 
 def _read_pricing(
     row: Mapping[str, Any], provider: _Provider
-) -> tuple[dict[str, Any], tuple[dict[str, str], ...]]:
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     """Returns the pricing of a row and the lines that its keys cannot say."""
     tiers = row.get("tiered_pricing")
     if isinstance(tiers, list) and tiers:
         return _read_ranges(tiers), ()
     pricing: dict[str, Any] = _read_rates(row)
-    lines: list[dict[str, str]] = []
+    lines: list[dict[str, Any]] = []
     if (rate := _read_search(row, provider)) is not None:
-        if provider.searches_always:
+        if provider.searches_always and read_rate(row, "citation_cost_per_token") is not None:
+            pricing.pop("internal_reasoning", None)
+            lines += _read_research(row, rate)
+        elif provider.searches_always:
             pricing["request"] = rate
         elif provider.grounds_requests and row.get("web_search_billing_unit") != "per_query":
             lines.append(
@@ -258,6 +275,14 @@ def _read_search(row: Mapping[str, Any], provider: _Provider) -> str | None:
     size = "low" if provider.searches_always else "medium"
     rate = read_rate(search, f"search_context_size_{size}")
     return None if rate == "0" else rate
+
+
+def _read_research(row: Mapping[str, Any], search: str) -> Iterable[dict[str, Any]]:
+    """Yields the lines of a model that searches by itself, as often as it likes."""
+    for line, key in _RESEARCH:
+        rate = read_rate(row, key) if key else search
+        if rate not in (None, "0"):
+            yield {**line, "price": rate}
 
 
 def _settle_repeats(pricing: dict[str, Any], mode: Any) -> None:

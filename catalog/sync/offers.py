@@ -29,7 +29,7 @@ class Offer(msgspec.Struct, frozen=True):
     provider: str
     upstream_model_id: str
     pricing: Mapping[str, Any]
-    lines: tuple[Mapping[str, str], ...] = ()
+    lines: tuple[Mapping[str, Any], ...] = ()
     context_length: int | None = None
     max_completion_tokens: int | None = None
     model: Mapping[str, Any] | None = None

@@ -291,11 +291,20 @@ def _replace_offered(row: EndpointRow, offer: Offer) -> EndpointRow:
     for name in ("lines", "source", "as_of"):
         members.pop(name, None)
     if offer.lines:
-        members["lines"] = list(offer.lines)
+        members["lines"] = [_keep_bound(line, row) for line in offer.lines]
     replaced: EndpointRow = _convert(members, EndpointRow)
     if problems := find_endpoint_problems(replaced):
         raise _Refused("; ".join(problems))
     return replaced
+
+
+def _keep_bound(line: Mapping[str, Any], row: EndpointRow) -> dict[str, Any]:
+    """Returns a line with the bound of the stored one, which an operator may have set."""
+    names = ("billable", "variant")
+    for stored in row.lines or ():
+        if stored.most and all(getattr(stored, name) == line.get(name) for name in names):
+            return {**line, "most": stored.most}
+    return {**line}
 
 
 def _convert(members: Mapping[str, Any], shape: type[Any]) -> Any:

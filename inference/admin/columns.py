@@ -35,6 +35,9 @@ _KINDS: Final = {
     (Billable.COMPLETION, "image"): "Generated images, tokens",
     (Billable.IMAGE, "input"): "Images in the prompt",
     (Billable.SEARCH, "request"): "Requests that searched",
+    (Billable.SEARCH, "unasked"): "Searches of the model's own",
+    (Billable.PROMPT, "citation"): "Pages read, tokens",
+    (Billable.REASONING, "research"): "Reasoning about pages",
     (Billable.SECOND, ""): "Seconds of audio",
     (Billable.CHARACTER, ""): "Characters of speech",
 }

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from catalog.pricing import Usage, round_scaled
+from catalog.pricing.price import NOTHING
 from inference.requests.operations import ROWS
 from inference.requests.parsing import NO_PIECES, InferenceRequest
 from inference.requests.rows import BYTES_PER_TOKEN
@@ -73,7 +74,7 @@ def find_bounds(request: InferenceRequest, candidate: Candidate) -> Bounds:
     """Returns the most that a request may use at a candidate, apart from its completion.
 
     A search that the provider is not asked for costs nothing; the results of one that it is asked
-    for may join the prompt.
+    for may join the prompt. What a model does by itself is bounded by its price.
     """
     prompt, pieces = request.prompt_bound, request.allowed
     if request.server_tools.searches:
@@ -81,6 +82,13 @@ def find_bounds(request: InferenceRequest, candidate: Candidate) -> Bounds:
             prompt += candidate.count_result_tokens(request)
         else:
             pieces = replace(pieces, searches=0)
+    if (unasked := candidate.route.price.unasked) is not NOTHING:
+        pieces = replace(
+            pieces,
+            searches=max(pieces.searches, unasked.searches),
+            citations=unasked.citations,
+            research=unasked.research,
+        )
     return Bounds(prompt, pieces)
 
 

@@ -108,6 +108,19 @@ def test_a_column_is_named_with_both_values(
             [{"billable": "search", "unit": "request", "variant": "request", "price": "0.035"}],
             ["Search, request: – → $0.035 per request"],
         ),
+        (
+            {},
+            [
+                {
+                    "billable": "search",
+                    "unit": "search",
+                    "variant": "unasked",
+                    "price": "0.005",
+                    "most": 60,
+                }
+            ],
+            ["Search, unasked: – → $0.005 per search", "Most units of search unasked: – → 60"],
+        ),
         ({"input_cache_read": "0.0000001"}, [], ["Cache read: – → $0.1 per million (-90 %)"]),
         ({"discount": 0.25}, [], ["Discount: – → 25 %"]),
         (

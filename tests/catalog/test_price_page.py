@@ -137,6 +137,13 @@ def test_a_price_is_previewed_and_saved_as_a_new_version(
                 {
                     "billable": "search",
                     "unit": "search",
+                    "variant": "unasked",
+                    "price": "0.005",
+                    "most": 60,
+                },
+                {
+                    "billable": "search",
+                    "unit": "search",
                     "price": "0.5",
                     "conditions": {"min_prompt_tokens": 1000},
                 },
@@ -176,7 +183,12 @@ def test_the_page_shows_a_price_and_saves_it_unchanged(
         ([IMAGE | {"billable": "video"}], {}, "0.billable", "video is not one of"),
         ([IMAGE | {"unit": "token"}], {}, "0.unit", "Must be 'image'."),
         ([TIER | {"unit": "image"}], {}, "0.unit", "Must be 'token'."),
-        ([TIER | {"variant": "x"}], {}, "0.variant", "Must be one of 'audio', 'image'."),
+        (
+            [TIER | {"variant": "x"}],
+            {},
+            "0.variant",
+            "Must be one of 'audio', 'image', 'citation'.",
+        ),
         ([IMAGE | {"price": ""}], {}, "0.price", "This field is required."),
         ([IMAGE | {"price": "x"}], {}, "0.price", "Enter a number."),
         ([IMAGE | {"price": "1000000"}], {}, "0.price", "no more than 6 digits"),

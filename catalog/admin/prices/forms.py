@@ -118,6 +118,12 @@ class RuleForm(forms.Form):
         choices=[(unit, "million tokens" if unit == "token" else unit) for unit in _UNITS],
         widget=SelectWidget(),
     )
+    most = forms.IntegerField(
+        label="At most",
+        required=False,
+        min_value=1,
+        widget=TextWidget(attrs={"inputmode": "numeric", "placeholder": "of one answer"}),
+    )
     min_prompt_tokens = forms.IntegerField(
         label="Above prompt tokens",
         required=False,
@@ -151,6 +157,7 @@ class RuleForm(forms.Form):
             "variant": rule.variant,
             "price": to_shown(rule.price, rule.unit),
             "unit": rule.unit,
+            "most": rule.most or None,
             "min_prompt_tokens": conditions.min_prompt_tokens,
             "utc_start": _write_time(conditions.utc_start),
             "utc_end": _write_time(conditions.utc_end),
@@ -172,6 +179,7 @@ class RuleForm(forms.Form):
             "unit": given["unit"],
             "price": to_text(given["price"], given["unit"]),
             **({"variant": given["variant"]} if given["variant"] else {}),
+            **({"most": given["most"]} if given["most"] else {}),
             **({"conditions": conditions} if conditions else {}),
         }
 

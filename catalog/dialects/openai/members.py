@@ -34,6 +34,9 @@ class _Usage(msgspec.Struct):
     server_tool_use_details: Any = None
     num_search_queries: Any = None
     num_sources_used: Any = None
+    # What Perplexity's research counts beside prompt and completion.
+    citation_tokens: Any = None
+    reasoning_tokens: Any = None
 
     @property
     def searches(self) -> Any:
@@ -78,6 +81,9 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
             parts |= {names[name]: details[name] for name in names.keys() & details.keys()}
     if (searches := usage.searches) is not None:
         parts["searches"] = searches
+    if usage.citation_tokens is not None:
+        parts["citations"] = usage.citation_tokens
+        parts["research"] = usage.reasoning_tokens
     counted = read_usage(
         usage.prompt_tokens,
         usage.completion_tokens if completion is None else completion,

@@ -188,7 +188,10 @@ def _flatten(row: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
         elif name == "lines":
             for line in value or ():
                 words = [line["billable"], line.get("variant") or "", *_conditions(line)]
-                yield f"{RATES}{' '.join(filter(None, words))}", line["price"]
+                name = " ".join(filter(None, words))
+                yield f"{RATES}{name}", line["price"]
+                if line.get("most") is not None:
+                    yield f"most_units_of {name}", str(line["most"])
         else:
             yield name, None if value is None else str(value)
 

@@ -94,7 +94,7 @@ def _has_rare_units(usage: Usage) -> bool:
     return bool(
         usage.searches or usage.audio or usage.audio_output or usage.cache_write_1h
         or usage.milliseconds or usage.characters or usage.output_images or usage.audio_cached
-        or usage.image_prompt
+        or usage.image_prompt or usage.citations or usage.research
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,6 +24,9 @@ from inference.exchange.usage.belief import NO_COST, Allowance, Cost, believe, f
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
+
+# What a provider may do by itself before it answers.
+_OWN_WAYS: Final = ("searches", "citations", "research")
 
 
 class Ending(StrEnum):
@@ -295,9 +298,10 @@ def _add_fee(candidate: Candidate, upstream_nano: int, fee_percent: Decimal) -> 
 
 def _adapt(usage: Usage, request: InferenceRequest, bounds: Bounds) -> Usage:
     """Returns the usage of an upstream with what the request decides: pieces and their variant."""
-    if usage.searches and not bounds.pieces.searches:
-        # Nobody asked for searches: they are the provider's own way to answer.
-        usage = replace(usage, searches=0)
+    if usage.searches or usage.citations or usage.research:
+        # What nobody asked for and no price bills is the provider's own way to answer.
+        unbilled = [name for name in _OWN_WAYS if not getattr(bounds.pieces, name)]
+        usage = replace(usage, **dict.fromkeys(unbilled, 0)) if unbilled else usage
     if characters := request.allowed.characters:
         # No provider counts what was known before.
         usage = replace(usage, characters=characters)

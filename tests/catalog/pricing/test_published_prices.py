@@ -115,6 +115,18 @@ PER_GROUNDED_REQUEST: Final = [
 ]
 RERANK_3_5: Final = FREE | {"web_search": "0.002"}
 SONAR_PRO: Final = {"prompt": "0.000003", "completion": "0.000015", "request": "0.006"}
+SONAR_DEEP_RESEARCH: Final = {"prompt": "0.000002", "completion": "0.000008"}
+RESEARCHES: Final[list[dict[str, Any]]] = [
+    {"billable": "search", "variant": "unasked", "unit": "search", "price": "0.005", "most": 60},
+    {
+        "billable": "prompt", "variant": "citation", "unit": "token", "price": "0.000002",
+        "most": 100_000,
+    },
+    {
+        "billable": "reasoning", "variant": "research", "unit": "token", "price": "0.000003",
+        "most": 400_000,
+    },
+]  # fmt: skip
 SONAR: Final = {"prompt": "0.000001", "completion": "0.000001", "request": "0.005"}
 # docs.x.ai: from 200,000 tokens on, all tokens cost twice as much; this bound is inclusive.
 GROK_4_FAST: Final = {
@@ -238,6 +250,11 @@ ROWS: Final[list[tuple[dict[str, Any], tuple[dict[str, Any], ...], Usage, int]]]
     (RERANK_3_5, NO_LINES, Usage(0, 0, searches=1), 2_000_000),
     (RERANK_3_5, NO_LINES, Usage(0, 0, searches=3), 6_000_000),
     (SONAR_PRO, NO_LINES, Usage(1_000, 1_000), 24_000_000),
+    # The example of Perplexity's price list, whose parts it rounds: 0.816 USD.
+    (
+        SONAR_DEEP_RESEARCH, RESEARCHES,
+        Usage(33, 11_395, searches=21, citations=19_028, research=193_947), 816_123_000,
+    ),
     (SONAR, NO_LINES, Usage(200, 300), 5_500_000),
     (GROK_4_FAST, NO_LINES, Usage(199_999, 0), 39_999_800),
     (GROK_4_FAST, NO_LINES, Usage(200_000, 0), 80_000_000),

@@ -64,6 +64,9 @@ ALL_LINES: list[dict[str, Any]] = [
     {"billable": "second", "unit": "second", "price": "0.0001"},
     {"billable": "character", "unit": "character", "price": "0.000015"},
     {"billable": "search", "unit": "request", "variant": "request", "price": "0.035"},
+    {"billable": "search", "unit": "search", "variant": "unasked", "price": "0.005", "most": 9},
+    {"billable": "prompt", "unit": "token", "variant": "citation", "price": "0.1", "most": 8},
+    {"billable": "reasoning", "unit": "token", "variant": "research", "price": "0.2", "most": 7},
     {
         "billable": "search",
         "unit": "search",
@@ -110,6 +113,16 @@ def test_a_line_may_say_what_the_object_says() -> None:
         ({"prompt": "-1"}, [], ["pricing.prompt: must be a decimal"]),
         ({"audio": "1e-6"}, [], ["pricing.audio: must be a decimal"]),
         ({"web_search": "1000000"}, [], ["pricing.web_search: must be a decimal"]),
+        (
+            {},
+            [{"billable": "search", "unit": "search", "variant": "unasked", "price": "1"}],
+            ["lines[0].most: must be the most units of one answer"],
+        ),
+        (
+            {},
+            [{"billable": "search", "unit": "search", "price": "1", "most": 5}],
+            ["lines[0].most: must be left out"],
+        ),
         ({"image_output": "0.00003"}, [], ["pricing.image_output: is the price of one image"]),
         ({"image_output": "0.000499999"}, [], ["pricing.image_output: is the price of one image"]),
         ({"discount": 1.01}, [], ["pricing.discount: must be a number from 0 to 1"]),

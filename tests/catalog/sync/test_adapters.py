@@ -242,6 +242,27 @@ def test_litellm_bills_grounding_by_the_request_unless_it_says_otherwise(
     assert found == lines
 
 
+def test_litellm_bills_what_a_model_that_researches_does_by_itself() -> None:
+    row = {
+        "litellm_provider": "perplexity",
+        "mode": "chat",
+        "search_context_cost_per_query": {"search_context_size_low": 0.005},
+        **raw(
+            input_cost_per_token="2e-06",
+            output_cost_per_token="8e-06",
+            output_cost_per_reasoning_token="3e-06",
+            citation_cost_per_token="2e-06",
+        ),
+    }
+    [offer] = read(litellm, {"perplexity/sonar-deep-research": row}).values()
+    assert offer.pricing == {"prompt": "0.000002", "completion": "0.000008"}
+    assert [(line["variant"], line["price"], line["most"]) for line in offer.lines] == [
+        ("unasked", "0.005", 60),
+        ("citation", "0.000002", 100_000),
+        ("research", "0.000003", 400_000),
+    ]
+
+
 def test_litellm_prefers_the_key_with_the_name_of_the_provider() -> None:
     rate = {"mode": "chat", "output_cost_per_token": 1}
     document = {

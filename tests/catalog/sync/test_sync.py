@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 
 from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, PriceVersion
 from catalog.pricing import decimal_text
+from catalog.pricing.contract import render_lines
 from catalog.sync import proposals
 from catalog.sync.run import sync_due
 from config.audit.entries import AuditEntry
@@ -24,6 +25,7 @@ from config.egress.addresses import EgressPolicy
 from config.management.commands.work import DUTIES
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.inference.prices import read_pricing
 from tests.support.upstreams.tls import Authority, answering, serving
 
 NONE = {"providers": 0, "models": 0, "endpoints": 0}
@@ -103,6 +105,24 @@ def test_an_ordinary_change_is_applied_with_its_origin(
     again = sync(str(tmp_path), gpt_x=row("1.2e-06", max_input_tokens=4096))
     assert (again["updated"], again["unchanged"]) == (NONE, ONE)
     assert PriceVersion.objects.filter(subject_id=endpoint.pk).count() == 2
+
+
+def test_a_new_rate_keeps_the_bound_of_an_operator(tmp_path: Path, db: None) -> None:
+    line = {"billable": "search", "variant": "unasked", "unit": "search", "price": "0.005"}
+    sonar = factories.make_endpoint(
+        factories.make_model("perplexity/sonar-x"),
+        factories.make_provider("perplexity"),
+        upstream_model_id="sonar-x",
+        price=read_pricing({"prompt": "0.000001", "completion": "0.000002"}, line | {"most": 7}),
+        source="litellm",
+    )
+    size = {"search_context_size_low": 0.006}
+    found = row(litellm_provider="perplexity", search_context_cost_per_query=size)
+    found["citation_cost_per_token"] = 0
+    report = sync(str(tmp_path), sonar_x=found)
+    assert report["updated"] == ONE
+    sonar.refresh_from_db()
+    assert render_lines(sonar.price.price) == [line | {"price": "0.006", "most": 7}]
 
 
 @pytest.mark.parametrize(

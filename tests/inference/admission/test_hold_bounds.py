@@ -46,6 +46,7 @@ CLAIMED = st.builds(
     Usage, SMALL, SMALL, cached=SMALL, cache_write=SMALL, reasoning=SMALL, image_output=SMALL,
     cache_write_1h=SMALL, audio=SMALL, audio_cached=SMALL, audio_output=SMALL, searches=SMALL,
     milliseconds=SMALL, characters=SMALL, output_images=SMALL, image_prompt=SMALL,
+    citations=SMALL, research=SMALL,
     image_variant=st.sampled_from(("", "1024x1024/low", "1024x1024/high", "9x9")),
 )  # fmt: skip
 
@@ -54,7 +55,26 @@ def candidate(price: Price) -> Candidate:
     return Candidate(replace(route("x"), price=price), Secret("s"), False, uuid.UUID(int=1))
 
 
-@given(pricings, ALLOWED, CLAIMED, SMALL, SMALL, st.integers(0, 3), st.integers(0, 10**10))
+# What a model does by itself, with the most that it may do.
+OWN_WAYS = st.lists(
+    st.tuples(
+        st.sampled_from((("search", "unasked", "search"), ("prompt", "citation", "token"),
+                         ("reasoning", "research", "token"))),
+        st.integers(1, 2500),
+    ),
+    max_size=3,
+    unique_by=lambda pair: pair[0],
+).map(
+    lambda pairs: [
+        {"billable": billable, "variant": variant, "unit": unit, "price": "0.7", "most": most}
+        for (billable, variant, unit), most in pairs
+    ]
+)  # fmt: skip
+
+
+@given(
+    pricings, ALLOWED, CLAIMED, SMALL, SMALL, st.integers(0, 3), st.integers(0, 10**10), OWN_WAYS
+)
 def test_the_hold_covers_whatever_is_believed_of_a_claim(
     pricing: dict[str, Any],
     allowed: Usage,
@@ -63,10 +83,11 @@ def test_the_hold_covers_whatever_is_believed_of_a_claim(
     max_tokens: int,
     images: int,
     at: int,
+    own_ways: list[dict[str, Any]],
 ) -> None:
     """The usage is arbitrary: what the request does not allow is not believed."""
     try:
-        price = read_pricing(pricing, *LINES)
+        price = read_pricing(pricing, *LINES, *own_ways)
     except InvalidPricing:
         assume(False)
     request = structs.replace(
@@ -83,7 +104,10 @@ def test_the_hold_covers_whatever_is_believed_of_a_claim(
         # What was dropped is a part of a total, or the name of a size, not a count of its own.
         counted = ["prompt", "completion", "output_images"]
         # Searches that nobody asked for are no claim: they are the provider's own way to answer.
-        counted += ["searches"] if allowed.searches else []
+        billed = {line["variant"] for line in own_ways}
+        counted += ["searches"] if allowed.searches or "unasked" in billed else []
+        counted += ["citations"] if "citation" in billed else []
+        counted += ["research"] if "research" in billed else []
         # The characters of a text to speak are known, and a length that is missing is estimated.
         counted += [] if allowed.characters else ["characters"]
         counted += ["milliseconds"] if claimed.milliseconds else []

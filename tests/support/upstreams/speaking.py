@@ -1,4 +1,4 @@
-"""An upstream that speaks Anthropic's or Gemini's dialect, or OpenAI's Responses."""
+"""An upstream that speaks Anthropic's, Gemini's or OpenAI's chat, or OpenAI's Responses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any, Final
 from tests.support.inference.transcripts import feed_of
 from tests.support.upstreams.tls import Server
 
-BASES: Final = {"anthropic": "/v1", "responses": "/v1", "gemini": "/v1beta"}
+BASES: Final = {
+    "anthropic": "/v1", "responses": "/v1", "openai": "/v1", "gemini": "/v1beta",
+}  # fmt: skip
 
 PATHS: Final = {
     "anthropic": ("/v1/messages", "/v1/messages"),
     "responses": ("/v1/responses", "/v1/responses"),
+    "openai": ("/v1/chat/completions", "/v1/chat/completions"),
     "gemini": (
         "/v1beta/models/gemini-3.8-flash:generateContent",
         "/v1beta/models/gemini-3.8-flash:streamGenerateContent?alt=sse",
@@ -117,6 +120,7 @@ class Upstream:
         content_type, body = "application/json", json.dumps(answer).encode()
         if is_stream and status == "200 OK":
             content_type, body = "text/event-stream", feed_of(self.kind, self.events)
+            body += b"data: [DONE]\n\n" if self.kind == "openai" else b""
         line.sendall(
             f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n".encode()
