@@ -347,12 +347,13 @@ class _CandidateReader:
         # The text so far, in which the places of the sources are counted in bytes.
         self._texts: list[str] = []
         self._grounding: Any = None
-        self._queries: frozenset[str] = frozenset()
+        # It grows in place: a stream may name a query in each of its events.
+        self._queries: set[str] = set()
 
     @property
     def searches(self) -> int:
         """The searches of the web so far; one whose query is not known counts if no other does."""
-        return len(self._queries - {""}) or len(self._queries)
+        return len(self._queries) - ("" in self._queries and len(self._queries) > 1)
 
     def read_output(self, candidate: _Candidate, *, is_stream: bool) -> Output:
         parts = [] if candidate.content is None else candidate.content.parts
@@ -409,12 +410,14 @@ class _Reader:
     reason, or at the end of the body when fewer candidates came and all of them have one.
     """
 
-    __slots__ = ("_calls", "_choices", "_counts_reasoning", "_finished", "_usage")
+    __slots__ = ("_calls", "_choices", "_counts_reasoning", "_finished", "_searches", "_usage")
 
     def __init__(self, choices: int) -> None:
         self._choices = choices
         self._calls: dict[int, _CandidateReader] = {}
         self._finished: set[int] = set()
+        # The searches of all candidates: adding them up for each event would take too long.
+        self._searches = 0
         self._usage: Usage | None = None
         self._counts_reasoning = False
 
@@ -448,10 +451,6 @@ class _Reader:
         return replies.build_chunk(usage=usage, counts_reasoning=self._counts_reasoning)
 
     @property
-    def _searches(self) -> int:
-        return sum(calls.searches for calls in self._calls.values())
-
-    @property
     def _is_whole(self) -> bool:
         """Returns whether every candidate that came has a finish reason."""
         return bool(self._finished) and self._finished == self._calls.keys()
@@ -472,7 +471,9 @@ class _Reader:
         if is_first:
             self._calls[index] = _CandidateReader(reply.response_id, index)
         calls = self._calls[index]
+        searches = calls.searches
         output = calls.read_output(candidate, is_stream=True)
+        self._searches += calls.searches - searches
         finish = None
         if candidate.finish_reason is not None:
             self._finished.add(index)

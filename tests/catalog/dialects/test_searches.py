@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, Final
 
 import pytest
@@ -210,6 +211,24 @@ def test_gemini_adds_up_the_queries_of_a_stream() -> None:
     ]
     chunks = dialect.stream_parser(Operation.CHAT).feed(feed_of("gemini", events))
     assert [chunk.usage.searches for chunk in chunks if chunk.usage is not None] == [1, 2]
+
+
+@pytest.mark.parametrize("has_many_candidates", [False, True])
+def test_a_stream_that_names_a_query_in_each_event_costs_a_time_in_proportion(
+    has_many_candidates: bool,
+) -> None:
+    """A worker serves nobody else meanwhile; 20,000 events took 20 s once, and take one."""
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT)
+    began = time.process_time()
+    for number in range(20_000):
+        candidate = {**grounded(f"q{number}"), "finishReason": None}
+        candidate["index"] = number if has_many_candidates else 0
+        event = {"candidates": [candidate], "usageMetadata": COUNTS}
+        chunks = parser.feed(feed_of("gemini", [event]))
+        assert [each.usage.searches for each in chunks if each.usage is not None] == [number + 1]
+    assert time.process_time() - began < 8
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "gemini", "bedrock"])
