@@ -275,7 +275,7 @@ def _build_tools(call: Call, chat: Chat) -> list[dict[str, Any]]:
                 type=_WEB_SEARCH,
                 name=NAME,
                 # The hold covers this number of searches.
-                max_uses=call.most_searches or None,
+                max_uses=call.most_searches,
                 allowed_domains=search.allowed_domains or None,
                 blocked_domains=search.excluded_domains or None,
                 user_location=place,

@@ -497,11 +497,17 @@ def _parse_media(
 
 
 def _split_tools(call: Call, tools: list[_Tool]) -> tuple[Search | None, list[_Tool]]:
-    """Returns the search of the web that a call asks for, and the other tools."""
+    """Returns the search of the web that a call asks for, and the other tools.
+
+    Raises :class:`base.Untranslatable` for a search that no hold covers.
+    """
     functions = [tool for tool in tools if not searches.is_search(tool.type)]
     if len(functions) == len(tools) and searches.WEB_SEARCH_OPTIONS not in call.fields:
         return None, tools
-    return searches.read_search(call.fields), functions
+    search = searches.read_search(call.fields)
+    if search is not None and not call.most_searches:
+        raise Untranslatable("This request may not search the web.")
+    return search, functions
 
 
 def _parse_tool(tool: _Tool) -> Tool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,9 +17,12 @@ from catalog.dialects.shared.raw import is_empty, is_null
 
 WEB_SEARCH_OPTIONS: Final = "web_search_options"
 # Fields that make a provider search the web.
-SEARCH_FIELDS: Final = frozenset((WEB_SEARCH_OPTIONS, "search_parameters", "enable_search"))
+SEARCH_PARAMETERS: Final = "search_parameters"
+SEARCH_FIELDS: Final = frozenset((WEB_SEARCH_OPTIONS, SEARCH_PARAMETERS, "enable_search"))
 # The members by which a search costs more or less; its price is that of the provider's usual one.
 SEARCH_SETTINGS: Final = frozenset(("search_context_size", "search_type"))
+# No provider searches as often for one answer, whatever bound the caller sets.
+MOST_SEARCHES: Final = 1_000
 # The name of the search among the tools of a model.
 NAME: Final = "web_search"
 # The engines that mean the provider's own search.
@@ -96,6 +99,7 @@ _Members = dict[str, msgspec.Raw]
 _encode = msgspec.json.Encoder().encode
 _decode_members = msgspec.json.Decoder(_Members).decode
 _decode_tools = msgspec.json.Decoder(list[_Members]).decode
+_decode_bound = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=1, le=MOST_SEARCHES)]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_domains = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -175,7 +179,10 @@ def _is_search_tool(tool: _Members) -> bool:
 
 
 def _read_options(members: _Members) -> Search:
-    given = {**members, **_read_nested(members)}
+    nested = _read_nested(members)
+    given = {**members, **nested}
+    for each in (members, nested):
+        _require_bound(each.get("max_uses", msgspec.Raw()))
     allowed, excluded = (
         _read_domains(name, given.get(name, msgspec.Raw()))
         for name in ("allowed_domains", "excluded_domains")
@@ -184,6 +191,16 @@ def _read_options(members: _Members) -> Search:
         raise Untranslatable("allowed_domains: Send it or excluded_domains, not both.")
     place = given.get("user_location", msgspec.Raw())
     return Search(allowed, excluded, () if is_empty(place) else tuple(_read_place(place)))
+
+
+def _require_bound(raw: msgspec.Raw) -> None:
+    """Raises :class:`Untranslatable` for a bound that no provider can be told as it is."""
+    if is_null(raw):
+        return
+    try:
+        _decode_bound(raw)
+    except msgspec.DecodeError:
+        raise Untranslatable(f"max_uses: Expected a number from 1 to {MOST_SEARCHES:,}.") from None
 
 
 def _read_domains(name: str, raw: msgspec.Raw) -> tuple[str, ...]:

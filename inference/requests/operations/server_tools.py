@@ -12,7 +12,9 @@ import msgspec
 
 from catalog.dialects.shared.raw import is_empty, is_null
 from catalog.dialects.shared.searches import (
+    MOST_SEARCHES,
     SEARCH_FIELDS,
+    SEARCH_PARAMETERS,
     SEARCH_SETTINGS,
     WEB_SEARCH_OPTIONS,
     SearchForm,
@@ -38,8 +40,6 @@ _USUAL_LIFETIMES: Final = frozenset((None, "", "30m", "in_memory", "in-memory"))
 _STANDARD_TIERS: Final = frozenset(("auto", "default", ""))
 # The searches of one answer if the caller sets no bound; providers stop at fewer.
 DEFAULT_SEARCHES: Final = 10
-# No provider searches as often for one answer, whatever bound the caller sets.
-MOST_SEARCHES: Final = 1_000
 
 
 class ServerTools(msgspec.Struct, frozen=True):
@@ -211,7 +211,9 @@ class _Reader:
 
     def add_field(self, name: str, raw: msgspec.Raw) -> None:
         wish = _decode(_decode_parameters, raw)
-        mode = wish.mode if isinstance(wish, _Parameters) else None
+        # Only xAI's field has a mode. To others it is an option like any, which ends no search.
+        has_mode = name == SEARCH_PARAMETERS and isinstance(wish, _Parameters)
+        mode = wish.mode if has_mode else None
         # What a provider makes of another shape, such as 1 or "true", is not known.
         if wish is False or mode == "off" or (wish is None and is_empty(raw)):
             return

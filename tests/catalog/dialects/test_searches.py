@@ -109,6 +109,11 @@ def test_gemini_is_asked_by_its_tool() -> None:
         ),
         ("anthropic", {"tools": [SEARCH | {"allowed_domains": ["a"]}, SEARCH]}, "these differ"),
         ("anthropic", {"tools": [SEARCH | {"allowed_domains": "a"}]}, "^allowed_domains: "),
+        ("anthropic", {"tools": [SEARCH | {"max_uses": -1}]}, "^max_uses: .* from 1 to 1,000"),
+        ("anthropic", {"tools": [SEARCH | {"max_uses": 0}]}, "^max_uses: "),
+        ("anthropic", {"tools": [SEARCH | {"max_uses": "3"}]}, "^max_uses: "),
+        ("anthropic", {"tools": [SEARCH | {"parameters": {"max_uses": 1_001}}]}, "^max_uses: "),
+        ("gemini", {"tools": [SEARCH | {"max_uses": 0}]}, "^max_uses: "),
         ("anthropic", {"web_search_options": [5]}, "^web_search_options: "),
         ("anthropic", {"web_search_options": {"user_location": 5}}, "^user_location: "),
         (
@@ -133,6 +138,12 @@ def test_a_search_that_a_format_cannot_express_is_refused(
 ) -> None:
     with pytest.raises(Untranslatable, match=text):
         body(kind, **fields)
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "gemini"])
+def test_a_search_that_no_hold_covers_is_never_asked_for(kind: str) -> None:
+    with pytest.raises(Untranslatable, match="may not search"):
+        body(kind, web_search_options={"mode": "off"}, most_searches=0)
 
 
 def test_the_results_of_a_search_are_no_calls_of_tools() -> None:

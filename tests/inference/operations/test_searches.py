@@ -195,3 +195,26 @@ def test_online_searches_on_every_face(site: Site, claude: Upstream, name: str) 
     assert told["web_search_requests"] == 2
     assert usage["cost"] == COST
     assert SOURCES["anthropic"] in answer.text
+
+
+def test_options_of_any_name_ask_for_a_search_that_is_held_and_billed(
+    site: Site, upstream: Upstream
+) -> None:
+    """Only xAI's own field has a mode; a search that is not counted would cost the operator."""
+    publish(site, upstream)
+    answer = site.chat(web_search_options={"mode": "off"}, max_tokens=50)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("web_search_options: no endpoint")
+    assert upstream.seen() == []
+    site.assert_nothing_happened()
+
+
+@pytest.mark.parametrize("bound", [-1, 0, "3", 1_001])
+def test_a_bound_that_anthropic_cannot_be_told_is_refused(
+    site: Site, claude: Upstream, bound: Any
+) -> None:
+    publish(site, claude)
+    answer = site.chat(tools=[SEARCH | {"max_uses": bound}], max_tokens=50)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "max_uses: Expected a number from 1 to 1,000."
+    assert claude.seen() == []

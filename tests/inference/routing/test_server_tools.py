@@ -98,6 +98,7 @@ def test_without_any_rate_the_tool_is_left_out() -> None:
         ({"tools": [SEARCH], "tool_choice": "required"}, "web_search"),
         ({"tools": [CODE, FUNCTION], "tool_choice": {"type": "code_interpreter"}}, "code_interp"),
         ({"web_search_options": {}}, "web_search_options"),
+        ({"web_search_options": {"mode": "off"}}, "web_search_options"),
         ({"search_parameters": {"mode": "on"}}, "search_parameters"),
         ({"enable_search": True}, "enable_search"),
         ({"plugins": [{"id": "moderation", "enabled": False}, {"id": "web"}]}, "plugins[1].id: "),
