@@ -188,7 +188,8 @@ def _make_endpoints(
     for row in rows:
         row.price = price_of[row.price_id]
         # The validation may have left with its partition, which no constraint prevents.
-        row.validation = validation_of.get(row.validation_id)
+        key = row.validation_id
+        row.validation = None if key is None else validation_of.get(key)
         if (made := _make_endpoint(row)) is not None:
             yield row.organization_id, made
 

@@ -235,5 +235,5 @@ def _read_with_rules(
 
 def _select(columns: dict[str, Any], *conditions: Q) -> QuerySet[Any]:
     created: QuerySet[Any] = Generation.objects.created(clock.now() - _SPAN)
-    rows = created.annotate(payer=KT(_PAYER)).filter(*conditions, **columns)
+    rows: QuerySet[Any] = created.annotate(payer=KT(_PAYER)).filter(*conditions, **columns)
     return rows.order_by("-created_at").values(*_COLUMNS, "payer")[:_MOST_ROWS]

@@ -18,7 +18,7 @@ from catalog.capabilities import NativeFormat
 from catalog.dialects.anthropic.wire import ATTRIBUTION
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.raw import first_byte, is_null
-from catalog.dialects.shared.searches import BY_TOOL
+from catalog.dialects.shared.searches import BY_TOOL, MOST_SEARCHES
 from config.api.errors import InvalidRequest
 from inference.requests import parsing
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, check_body
@@ -28,7 +28,6 @@ from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
 from inference.requests.operations.presets import Preset
 from inference.requests.operations.server_tools import (
     DEFAULT_SEARCHES,
-    MOST_SEARCHES,
     NO_TOOLS,
     ServerTools,
     read_bound,

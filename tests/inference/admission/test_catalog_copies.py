@@ -268,6 +268,17 @@ def test_an_organization_keeps_its_routes_while_prices_change(
     assert organization.resolve(catalog) is resolved
 
 
+def test_an_endpoint_whose_validation_left_with_its_partition_is_served(
+    catalogue: list[ModelEndpoint], tenant: Tenant
+) -> None:
+    model, provider = catalogue[0].model, catalogue[0].provider
+    activate(tenant, model, provider)
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM endpoints_validation")
+    routes = load_organization(tenant.organization.pk).resolve(read_anew()).routes
+    assert [*routes] == [model.slug]
+
+
 def test_an_organization_follows_a_renamed_model_and_a_moved_provider(
     catalogue: list[ModelEndpoint], tenant: Tenant
 ) -> None:
