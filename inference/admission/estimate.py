@@ -7,7 +7,7 @@ are estimated by the size of their text.
 from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from catalog.pricing import Usage, round_scaled
 from catalog.pricing.price import NOTHING
 from inference.requests.operations import ROWS
+from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import NO_PIECES, InferenceRequest
 from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.routes import Candidate, Route
@@ -23,13 +24,6 @@ from inference.routing.routes import Candidate, Route
 _OUTPUT_TOKENS: Final = 131_072
 _NANO_DIGITS: Final = 9
 _HUNDRED: Final = Decimal(100)
-
-
-class Bounds(NamedTuple):
-    """The most that a request may use at a candidate: tokens of its prompt, and pieces."""
-
-    prompt: int
-    pieces: Usage
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -70,26 +64,29 @@ def output_bound(request: InferenceRequest, route: Route) -> int:
     return ceiling or route.context_length or _OUTPUT_TOKENS
 
 
-def find_bounds(request: InferenceRequest, candidate: Candidate) -> Bounds:
-    """Returns the most that a request may use at a candidate, apart from its completion.
+def find_bounds(request: InferenceRequest, candidate: Candidate) -> tuple[int, Usage]:
+    """Returns the most that a request may use at a candidate: tokens of its prompt, and pieces.
 
     A search that the provider is not asked for costs nothing; the results of one that it is asked
     for may join the prompt. What a model does by itself is bounded by its price.
     """
     prompt, pieces = request.prompt_bound, request.allowed
+    price = candidate.route.price
+    if request.server_tools is NO_TOOLS and not price.rules:
+        return prompt, pieces
     if request.server_tools.searches:
         if candidate.may_search(request):
             prompt += candidate.count_result_tokens(request)
         else:
             pieces = replace(pieces, searches=0)
-    if (unasked := candidate.route.price.unasked) is not NOTHING:
+    if (unasked := price.unasked) is not NOTHING:
         pieces = replace(
             pieces,
             searches=max(pieces.searches, unasked.searches),
             citations=unasked.citations,
             research=unasked.research,
         )
-    return Bounds(prompt, pieces)
+    return prompt, pieces
 
 
 def worst_case_nano(
@@ -138,11 +135,11 @@ def _find_ceilings(request: InferenceRequest, candidate: Candidate) -> tuple[int
     bound of the prompt reaches it, a window of time always. Both amounts are in USD, times ten to
     the power of the price's scale.
     """
-    bounds = find_bounds(request, candidate)
-    ceilings = candidate.route.price.table.find_ceilings(bounds.prompt)
-    fixed = ceilings.prompt * bounds.prompt + ceilings.request
-    if request.images or bounds.pieces is not NO_PIECES:
-        fixed += ceilings.of_pieces(bounds.pieces, images=request.images)
+    prompt, pieces = find_bounds(request, candidate)
+    ceilings = candidate.route.price.table.find_ceilings(prompt)
+    fixed = ceilings.prompt * prompt + ceilings.request
+    if request.images or pieces is not NO_PIECES:
+        fixed += ceilings.of_pieces(pieces, images=request.images)
     return fixed, ceilings.completion
 
 

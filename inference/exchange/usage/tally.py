@@ -13,7 +13,6 @@ from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from inference.admission.estimate import (
-    Bounds,
     Claim,
     estimate_tokens,
     fee_nano,
@@ -83,7 +82,7 @@ class Tally:
         # The candidate that answers, the most that it may use, and the most tokens that it may
         # produce.
         self._candidate: Candidate | None = None
-        self._bounds = Bounds(request.prompt_bound, request.allowed)
+        self._bounds = request.prompt_bound, request.allowed
         self._most_output = 0
         # The last usage that was judged, and what is believed of it.
         self._believed: tuple[Usage, Usage] | None = None
@@ -143,7 +142,7 @@ class Tally:
         is_less = known and usage.prompt + usage.completion < known.prompt + known.completion
         if is_less and self._is_final:
             return
-        self.usage = _adapt(usage, self._request, self._bounds)
+        self.usage = _adapt(usage, self._request, self._bounds[1])
         self.usage_body = part.fields.get("usage")
         self._is_final = has_finished
         self._is_last = self._is_final and isinstance(part, Chunk) and not part.has_choices
@@ -232,8 +231,8 @@ class Tally:
         return find_claim(self.usage, self._allowance(), partial(self._calculate, self._candidate))
 
     def _allowance(self) -> Allowance:
-        bounds = self._bounds
-        return Allowance(bounds.prompt, self._most_output, bounds.pieces)
+        prompt, pieces = self._bounds
+        return Allowance(prompt, self._most_output, pieces)
 
     def is_blank(self, usage: Usage) -> bool:
         """Returns whether the answer is empty, and its finish reason is missing or "error"."""
@@ -296,11 +295,11 @@ def _add_fee(candidate: Candidate, upstream_nano: int, fee_percent: Decimal) -> 
     return Cost(credits_nano, upstream_nano)
 
 
-def _adapt(usage: Usage, request: InferenceRequest, bounds: Bounds) -> Usage:
+def _adapt(usage: Usage, request: InferenceRequest, allowed: Usage) -> Usage:
     """Returns the usage of an upstream with what the request decides: pieces and their variant."""
     if usage.searches or usage.citations or usage.research:
         # What nobody asked for and no price bills is the provider's own way to answer.
-        unbilled = [name for name in _OWN_WAYS if not getattr(bounds.pieces, name)]
+        unbilled = [name for name in _OWN_WAYS if not getattr(allowed, name)]
         usage = replace(usage, **dict.fromkeys(unbilled, 0)) if unbilled else usage
     if characters := request.allowed.characters:
         # No provider counts what was known before.
