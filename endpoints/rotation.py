@@ -9,7 +9,7 @@ from accounts.models import ByokCredential
 from config.api.errors import Unprocessable
 from config.credentials import Secret
 from endpoints import validation
-from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
+from endpoints.models import PrivateEndpoint, Validation, ValidationSlot, lost_operations
 
 
 class RotationRefused(Unprocessable):
@@ -84,12 +84,19 @@ def _try_dependants(
         if current is None or current.workspace_id is None:
             continue
         slot.extend()
+        known = current.operations
         found = validation.examine(
-            endpoint, workspace_id=current.workspace_id, trial=(credential, secret)
+            endpoint,
+            workspace_id=current.workspace_id,
+            trial=(credential, secret),
+            baseline=None if known is None else current,
         )
         _require_passed(endpoint, found)
+        _require_operations(endpoint, current, found)
         # The deployment is the same, so what was proven about it stays.
         found.parameters = current.parameters
+        if known is not None:
+            found.evidence["operations"] = {**known, **(found.operations or {})}
         tried.append((endpoint, found))
     return tried
 
@@ -103,3 +110,16 @@ def _require_passed(endpoint: PrivateEndpoint, found: Validation) -> None:
         f"{failed['name']} ({failed['reason']}). Nothing was changed.",
         metadata={"endpoint_id": str(endpoint.pk), "reason": failed["reason"]},
     )
+
+
+def _require_operations(endpoint: PrivateEndpoint, current: Validation, found: Validation) -> None:
+    """Refuses a secret with which an endpoint would no longer serve what it serves now."""
+    if lost := lost_operations(current.operations, found.operations):
+        names = ", ".join(f"/{name}" for name in sorted(lost))
+        raise RotationRefused(
+            f"{endpoint} would no longer serve {names} with the new secret. Nothing was changed.",
+            metadata={
+                "endpoint_id": str(endpoint.pk),
+                "reason": str(validation.Reason.UPSTREAM_ERROR),
+            },
+        )

@@ -18,6 +18,7 @@ from endpoints.models import (
     Validation,
     ValidationsBusy,
     ValidationSlot,
+    lost_operations,
     proven_names,
 )
 
@@ -67,13 +68,14 @@ def watch_due() -> int:
 def watch(endpoint: PrivateEndpoint) -> Validation | None:
     """Validates an endpoint in the workspace that activated it, and records any drift.
 
-    The caller has a slot of the organization. ``WATCH_DISABLES`` disables an endpoint that has
-    drifted. Returns ``None`` when the endpoint was deleted or changed its state meanwhile.
+    Asks only for what its activation has proven, because nothing else is routed there. The caller
+    has a slot of the organization. ``WATCH_DISABLES`` disables an endpoint that has drifted.
+    Returns ``None`` when the endpoint was deleted or changed its state meanwhile.
     """
     baseline = endpoint.validation
     if baseline is None or baseline.workspace_id is None:
         return None
-    found = validation.examine(endpoint, workspace_id=baseline.workspace_id)
+    found = validation.examine(endpoint, workspace_id=baseline.workspace_id, baseline=baseline)
     found.purpose = Validation.Purpose.WATCH
     found.changes = differences(baseline.evidence, found.evidence)
     try:
@@ -95,9 +97,10 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[dict[str, A
         for name in _COMPARED
         if before.get(name) is not None and now.get(name) is not None and before[name] != now[name]
     ]
-    had, has = (proven_names(found.get("operations")) for found in (before, now))
-    if had is not None and has is not None and not had <= has:
-        was, present = (", ".join(sorted(names)) for names in (had, has))
+    had = proven_names(before.get("operations"))
+    lost = lost_operations(before.get("operations"), now.get("operations"))
+    if had is not None and lost:
+        was, present = (", ".join(sorted(names)) for names in (had, had - lost))
         changes.append({"name": "operations", "was": was, "is": present})
     return changes
 

@@ -23,6 +23,7 @@ from endpoints.models.validation import (
     Proof,
     Validation,
     base_url_refused,
+    lost_operations,
     offered_parameters,
     proven_names,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "ValidationsBusy",
     "base_url_refused",
     "canonical_base_url",
+    "lost_operations",
     "offered_parameters",
     "proven_names",
     "refusal_of_operation",

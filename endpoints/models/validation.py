@@ -12,6 +12,7 @@ from django.db import models
 
 from accounts.models import ByokCredential, CredentialNotFound, Workspace
 from catalog.models import Provider
+from catalog.operations import OPERATIONS
 from config.clocks.clock import clock
 from config.clocks.writing import write_time
 from config.models import BaseModel
@@ -54,6 +55,17 @@ def proven_names(proofs: Mapping[str, str] | None) -> frozenset[str] | None:
     if proofs is None:
         return None
     return frozenset(name for name, proof in proofs.items() if proof == Proof.PROVEN)
+
+
+def lost_operations(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> set[str]:
+    """Returns the operations that a validation has proven, and a later one has found refused.
+
+    An earlier release asked for the first operation alone, and stored no names.
+    """
+    tried = [str(name) for name in OPERATIONS if name in (now or {})]
+    had = frozenset(tried[:1]) if before is None else proven_names(before)
+    refused = {name for name in tried if now and now[name] == Proof.REFUSED}
+    return refused.intersection(had or ())
 
 
 class Validation(BaseModel):

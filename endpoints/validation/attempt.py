@@ -37,13 +37,16 @@ class HostIsNew(Forbidden):
     """The operator may not send a tenant's secret to a host that has not received it before."""
 
 
+Calls = Sequence[tuple[Call, Dialect]]
+
+
 class Attempt(NamedTuple):
     """The calls of a validation with their dialects, and the host to which they send the secret.
 
     There is a call for each operation that the deployment may serve.
     """
 
-    calls: Sequence[tuple[Call, Dialect]]
+    calls: Calls
     host: str
 
 

@@ -14,8 +14,8 @@ from accounts.models import ByokCredential
 from catalog.pricing import cost_nano
 from config.clocks.clock import clock
 from config.credentials import Secret
-from endpoints.models import PrivateEndpoint, Proof, Validation, ValidationSlot
-from endpoints.validation.attempt import find_attempt
+from endpoints.models import PrivateEndpoint, Proof, Validation, ValidationSlot, proven_names
+from endpoints.validation.attempt import Calls, find_attempt
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 from endpoints.validation.parameters import learn_parameters
 from endpoints.validation.probes import probe
@@ -71,13 +71,15 @@ def examine(
     trial: tuple[ByokCredential, Secret] | None = None,
     may_bind: bool = True,
     probing_slot: ValidationSlot | None = None,
+    baseline: Validation | None = None,
 ) -> Validation:
     """Makes the calls of a validation and returns the unsaved result; the caller has a slot.
 
     ``trial`` is a credential with a new secret to try before it is stored; the validation uses this
     credential even if the workspace would use another one first. Raises :class:`HostIsNew` for a
     host that is new to the credential, unless the caller ``may_bind``. With ``probing_slot``, the
-    slot that the caller has, parameters are tried after the checks have passed.
+    slot that the caller has, parameters are tried after the checks have passed. With a
+    ``baseline``, only the operations that it has proven are asked for.
     """
     started = time.monotonic()
     validation = Validation(
@@ -92,13 +94,14 @@ def examine(
             connection.close()
         policy = settings.EGRESS_POLICY
         voices = endpoint.model.supported_voices or ()
-        asyncio.run(probe(attempt.calls, policy, result, voices=voices))
+        calls = attempt.calls if baseline is None else _select_proven(attempt.calls, baseline)
+        asyncio.run(probe(calls, policy, result, voices=voices))
         if probing_slot is not None and result.outcome == Outcome.PASSED:
             inputs = endpoint.model.input_modalities
             probing_slot.extend()
             if not connection.in_atomic_block:
                 connection.close()
-            for call, dialect in attempt.calls:
+            for call, dialect in calls:
                 if result.operations.get(call.operation) == Proof.PROVEN:
                     asyncio.run(learn_parameters(call, dialect, policy, inputs, result))
     except CheckFailed as failure:
@@ -118,3 +121,15 @@ def examine(
     )
     validation.duration_ms = round((time.monotonic() - started) * 1000)
     return validation
+
+
+def _select_proven(calls: Calls, baseline: Validation) -> Calls:
+    """Returns the calls of the operations that an earlier validation has proven.
+
+    A release that stored no operations asked for the first alone. All are asked for if none is
+    left, because the catalogue lists others now.
+    """
+    proven = proven_names(baseline.operations)
+    if proven is None:
+        return calls[:1]
+    return [each for each in calls if each[0].operation in proven] or calls

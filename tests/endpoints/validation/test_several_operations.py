@@ -15,7 +15,8 @@ from django.urls import reverse
 
 from accounts.models import workspace_for
 from catalog.models import LanguageModel
-from endpoints import validation, watch
+from config.credentials import Secret
+from endpoints import rotation, validation, watch
 from endpoints.models import PrivateEndpoint, Validation
 from inference.models import Generation
 from tests.support import factories
@@ -312,7 +313,88 @@ def test_an_operation_that_is_lost_is_drift_and_one_that_is_gained_is_none(
     deployment.images = IMAGE
     found = watch.watch(draft)
     assert found is not None
-    assert (found.operations, found.changes) == (PROVEN_BOTH, [])
+    assert (found.operations, found.changes) == ({CHAT: "proven"}, [])
+
+
+@pytest.mark.parametrize("before", [CHAT_ALONE, None])
+def test_the_watch_asks_for_nothing_that_is_not_proven(
+    draft: PrivateEndpoint, deployment: Deployment, before: Any
+) -> None:
+    """Nothing is routed there, or an earlier release asked for the first operation alone."""
+    deployment.images = NOT_FOUND
+    assert validate(draft).passed
+    draft.activate()
+    assert draft.validation is not None
+    draft.validation.evidence["operations"] = before
+    draft.validation.save_fields("evidence")
+    deployment.images = refuse("500 Internal Server Error")
+    deployment.asked.clear()
+    found = watch.watch(draft)
+    assert found is not None
+    assert (deployment.asked, found.changes, found.shows_drift) == ([CHAT, CHAT], [], False)
+
+
+def test_a_chat_that_is_gained_beside_images_is_no_drift(
+    draft: PrivateEndpoint, deployment: Deployment
+) -> None:
+    """The evidence of an image is not compared with that of a chat."""
+    deployment.chat = NOT_FOUND
+    deployment.images = respond(
+        {"created": 1, "data": [{"b64_json": ENCODED}],
+         "usage": {"input_tokens": 9, "output_tokens": 1, "total_tokens": 10}}
+    )  # fmt: skip
+    assert validate(draft).passed
+    draft.activate()
+    deployment.chat = None
+    found = watch.watch(draft)
+    assert found is not None
+    assert (found.operations, found.changes) == ({IMAGES: "proven"}, [])
+
+
+def test_an_operation_that_the_catalogue_no_longer_lists_is_no_drift(
+    draft: PrivateEndpoint, deployment: Deployment, artist: LanguageModel
+) -> None:
+    assert validate(draft).passed
+    draft.activate()
+    artist.output_modalities = ["text"]
+    artist.save_fields("output_modalities")
+    found = watch.watch(PrivateEndpoint.objects.get(pk=draft.pk))
+    assert found is not None
+    assert (found.operations, found.changes) == ({CHAT: "proven"}, [])
+
+
+@pytest.mark.parametrize("before", [PROVEN_BOTH, None])
+def test_a_rotation_that_would_lose_an_operation_is_refused(
+    draft: PrivateEndpoint, deployment: Deployment, site: Site, before: Any
+) -> None:
+    assert validate(draft).passed
+    draft.activate()
+    assert draft.validation is not None
+    draft.validation.evidence["operations"] = before
+    draft.validation.save_fields("evidence")
+    credential = draft.validation.credential
+    assert credential is not None
+    deployment.chat = refuse("403 Forbidden")
+    with pytest.raises(rotation.RotationRefused, match=f"/{CHAT}.*Nothing was changed"):
+        rotation.rotate(credential, Secret("another-secret"), revalidate=True)
+    draft.refresh_from_db()
+    assert draft.validation is not None
+    assert draft.validation.operations == before
+    credential.refresh_from_db()
+    assert credential.version == draft.validation.credential_version
+
+
+def test_a_rotation_asks_for_nothing_that_is_not_proven(
+    draft: PrivateEndpoint, deployment: Deployment
+) -> None:
+    """An operation to which nothing is routed does not keep a secret from being replaced."""
+    deployment.images = NOT_FOUND
+    found = validate(draft)
+    draft.activate()
+    deployment.images = refuse("500 Internal Server Error")
+    assert found.credential is not None
+    [after] = rotation.rotate(found.credential, Secret("another-secret"), revalidate=True)
+    assert after.operations == CHAT_ALONE
 
 
 def test_an_endpoint_of_an_earlier_release_serves_what_its_model_lists(
