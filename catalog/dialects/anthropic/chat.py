@@ -365,7 +365,7 @@ class _Reader:
 
     __slots__ = (
         "_calls", "_citations", "_counts_reasoning", "_id", "_is_started", "_is_whole", "_length",
-        "_model", "_start", "_usage",
+        "_model", "_searches", "_start", "_usage",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -375,6 +375,8 @@ class _Reader:
         self._id: str | None = None
         self._model: str | None = None
         self._usage = MessageUsage()
+        # The searches so far. Anthropic counts them at the end, which may never come.
+        self._searches = 0
         self._calls = replies.ToolCallBlocks()
         # The characters of text so far, those before the present block, and its sources.
         self._length = self._start = 0
@@ -395,6 +397,8 @@ class _Reader:
                 yield self._chunk(Output(), usage=self._usage.prompt_usage)
             case "content_block_start" if event.content_block is not None:
                 yield from self._chunks(self._begin_block(event.index, event.content_block))
+                if event.content_block.is_search_result:
+                    yield from self._count_search()
             case "content_block_delta" if event.delta is not None:
                 yield from self._chunks(self._continue_block(event.index, event.delta))
             case "content_block_stop":
@@ -420,6 +424,14 @@ class _Reader:
         output = Output(annotations=list(found))
         self._citations, self._start = [], self._length
         return output
+
+    def _count_search(self) -> Iterator[Chunk]:
+        """Yields the usage of the prompt with the searches so far."""
+        self._searches += 1
+        usage = self._usage.prompt_usage
+        if usage is not None and usage.searches < self._searches:
+            counted = msgspec.structs.replace(usage, searches=self._searches)
+            yield self._chunk(None, usage=counted)
 
     def _begin_block(self, index: int, block: Block) -> Output:
         self._start = self._length

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.shared import replies
+from catalog.dialects.shared.raw import first_byte
 from catalog.pricing import Usage
 
 # The first words of the line with which Claude Code tells Anthropic about itself.
@@ -115,7 +116,13 @@ class Block(msgspec.Struct):
     id: str = ""
     name: str = ""
     input: dict[str, msgspec.Raw] = {}
+    content: msgspec.Raw = msgspec.Raw()
     citations: Any = None
+
+    @property
+    def is_search_result(self) -> bool:
+        """Whether a search of the web has succeeded; Anthropic bills no other."""
+        return self.type == "web_search_tool_result" and first_byte(self.content) == b"["
 
 
 class Message(msgspec.Struct):

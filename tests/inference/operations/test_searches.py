@@ -15,7 +15,7 @@ from config.local.simulator.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.inference.prices import read_pricing
 from tests.support.inference.site import OPERATOR_SECRET, Site, content_of, events_of
-from tests.support.upstreams.recorded import EVENTS, MESSAGE
+from tests.support.upstreams.recorded import BLOCKS, EVENTS, MESSAGE, STARTED
 from tests.support.upstreams.speaking import Upstream
 from tests.support.upstreams.tls import serving
 
@@ -218,3 +218,23 @@ def test_a_bound_that_anthropic_cannot_be_told_is_refused(
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == "max_uses: Expected a number from 1 to 1,000."
     assert claude.seen() == []
+
+
+def test_an_answer_that_breaks_off_pays_for_the_searches_whose_results_came(
+    site: Site, claude: Upstream
+) -> None:
+    """Anthropic counts searches at the end alone; nobody searches for nothing by leaving early."""
+    publish(site, claude)
+    begun = {**STARTED["message"], "usage": {"input_tokens": 150, "output_tokens": 1}}
+    error = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
+    failed = {"type": "web_search_tool_result", "tool_use_id": "s-2", "content": error}
+    lost = [
+        {"type": "content_block_start", "index": 3, "content_block": failed},
+        {"type": "content_block_stop", "index": 3},
+    ]
+    claude.events = [{"type": "message_start", "message": begun}, *BLOCKS, *lost]
+    answer = site.chat(tools=[SEARCH], max_tokens=50, stream=True)
+    assert events_of(answer.text)[-1]["choices"][0]["finish_reason"] == "error"
+    # 150 tokens of the prompt, 3 of the delivered text and a search.
+    settled = site.settled()
+    assert (settled.units["searches"], settled.cost_nano) == (1, 10_156_000)
