@@ -242,7 +242,9 @@ def _build_tools(chat: Chat) -> list[dict[str, Any]]:
         choice = chat.tool_choice
         if chat.is_tool_forced and (not chat.tools or (choice and choice.name == NAME)):
             raise Untranslatable("tool_choice: Gemini cannot be forced to search the web.")
-        tools.append({"googleSearch": {}})
+        # The mode of the choice is that of functions alone.
+        if choice is None or choice.mode != "none":
+            tools.append({"googleSearch": {}})
     return tools
 
 

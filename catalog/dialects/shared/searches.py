@@ -243,7 +243,7 @@ def write_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields with ``web_search_options`` in the place of tools that search.
 
     OpenAI's chat has no such tool. Its models that have the field always search, so nothing is
-    left to choose. The caller's own field comes first.
+    left to choose, except that no tool may be called. The caller's own field comes first.
     """
     tools = _read_tools(fields)
     kept = [tool for tool in tools if not _is_search_tool(tool)]
@@ -251,7 +251,8 @@ def write_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     if len(kept) == len(tools):
         return written
     search = read_search({"tools": fields["tools"]}) or Search()
-    if is_null(written.get(WEB_SEARCH_OPTIONS, msgspec.Raw())):
+    choice = fields.get("tool_choice")
+    if choice != msgspec.Raw(b'"none"') and is_null(written.get(WEB_SEARCH_OPTIONS, msgspec.Raw())):
         settings = next(tool for tool in tools if _is_search_tool(tool))
         options: dict[str, Any] = {
             name: settings[name] for name in sorted(SEARCH_SETTINGS & settings.keys())
@@ -265,7 +266,7 @@ def write_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     else:
         for name in ("tools", "parallel_tool_calls"):
             written.pop(name, None)
-    if not kept or _chooses_search(fields.get("tool_choice")):
+    if not kept or _chooses_search(choice):
         written.pop("tool_choice", None)
     return written
 

@@ -202,9 +202,12 @@ class _Reader:
     def add_choice(self, choice: Any) -> None:
         """Notes the tools that the choice demands: a named one, or all where none is a caller's."""
         named = choice.type if isinstance(choice, _Choice) else None
-        if isinstance(named, str) and named in self.searches | self.others:
+        if isinstance(named, str) and is_search(named) and self.searches:
+            # Its names all mean the one search of a provider.
+            self.demanded |= self.searches
+            self.is_forced = True
+        elif isinstance(named, str) and named in self.others:
             self.demanded.add(named)
-            self.is_forced = named in self.searches
         elif choice in ("required", "any") and self.types and self.types.isdisjoint(_CALLERS):
             self.demanded |= self.searches | self.others
             self.is_forced = bool(self.searches)

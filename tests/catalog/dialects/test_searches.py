@@ -6,10 +6,12 @@ import json
 import time
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from catalog import dialects
 from catalog.dialects.base import Operation, Untranslatable
+from catalog.dialects.shared import searches
 from tests.support.inference.dialects import ASK, TOOL, body
 from tests.support.inference.transcripts import feed_of
 from tests.support.upstreams.recorded import EVENTS, MESSAGE
@@ -88,6 +90,16 @@ def test_gemini_is_asked_by_its_tool() -> None:
         made = body("gemini", **fields)
         assert made["tools"] == [{"googleSearch": {}}]
         assert "toolConfig" not in made
+
+
+def test_a_search_that_the_choice_excludes_is_not_offered() -> None:
+    """Gemini and OpenAI's field have no word for a search that must not be made."""
+    made = body("gemini", tools=[SEARCH], tool_choice="none")
+    assert {"tools", "toolConfig"}.isdisjoint(made)
+    fields = {name: msgspec.Raw(json.dumps(value).encode())
+              for name, value in (("tools", [SEARCH, TOOL]), ("tool_choice", "none"))}  # fmt: skip
+    written = searches.write_options(fields)
+    assert json.loads(msgspec.json.encode(written)) == {"tools": [TOOL], "tool_choice": "none"}
 
 
 @pytest.mark.parametrize(

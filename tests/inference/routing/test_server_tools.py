@@ -96,6 +96,13 @@ def test_without_any_rate_the_tool_is_left_out() -> None:
     [
         ({"tools": [SEARCH], "tool_choice": {"type": "web_search"}}, "web_search"),
         ({"tools": [SEARCH], "tool_choice": "required"}, "web_search"),
+        (
+            {
+                "tools": [{"type": "openrouter:web_search"}, FUNCTION],
+                "tool_choice": {"type": "web_search"},
+            },
+            "openrouter:web_search: ",
+        ),
         ({"tools": [CODE, FUNCTION], "tool_choice": {"type": "code_interpreter"}}, "code_interp"),
         ({"web_search_options": {}}, "web_search_options"),
         ({"web_search_options": {"mode": "off"}}, "web_search_options"),
