@@ -15,7 +15,11 @@ from config.telemetry.tracing import request_span, tracing
 from inference.exchange.upstream import failures
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS, EFFORTS
-from inference.requests.operations.server_tools import OPERATOR_FIELDS, leave_out
+from inference.requests.operations.server_tools import (
+    OPERATOR_FIELDS,
+    keep_searches,
+    leave_out,
+)
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
@@ -92,7 +96,11 @@ def build_call(
         # never left out, because the hold is computed from it.
         kept = BOUNDS | request.server_tools.searches
         for name in request.parameters - known - kept:
-            fields.pop(name, None)
+            if name == "tools" and request.server_tools.searches:
+                # A search is no function: its form says whether the endpoint has one.
+                keep_searches(fields)
+            else:
+                fields.pop(name, None)
         if request.max_tokens and BOUNDS & fields.keys() and not BOUNDS & fields.keys() <= known:
             # The endpoint must apply the bound, so it is sent under a name that the endpoint lists.
             max_tokens = request.max_tokens

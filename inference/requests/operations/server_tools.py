@@ -290,6 +290,16 @@ def leave_out(fields: dict[str, Any], names: frozenset[str]) -> None:
         fields.pop(name, None)
 
 
+def keep_searches(fields: dict[str, Any]) -> None:
+    """Removes all tools but searches, for an endpoint whose model knows no functions."""
+    tools = _decode(_decode_raw_tools, fields.get("tools")) or []
+    kept = [raw for raw in tools if is_search(_type_of(raw) or "")]
+    if kept:
+        fields["tools"] = msgspec.Raw(msgspec.json.encode(kept))
+    else:
+        fields.pop("tools", None)
+
+
 def _drop_members(raw: msgspec.Raw, names: Set[str]) -> msgspec.Raw:
     """Returns an object without these members; a value of another shape as it is."""
     members = _decode(_decode_members, raw)

@@ -36,6 +36,7 @@ PRICED = read_pricing({"web_search": "0.01"})
 PLAIN = read_pricing({})
 FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {}}}
 SEARCH = {"type": "web_search"}
+ROUTED = {"type": "openrouter:web_search"}
 CODE = {"type": "code_interpreter"}
 
 
@@ -96,13 +97,7 @@ def test_without_any_rate_the_tool_is_left_out() -> None:
     [
         ({"tools": [SEARCH], "tool_choice": {"type": "web_search"}}, "web_search"),
         ({"tools": [SEARCH], "tool_choice": "required"}, "web_search"),
-        (
-            {
-                "tools": [{"type": "openrouter:web_search"}, FUNCTION],
-                "tool_choice": {"type": "web_search"},
-            },
-            "openrouter:web_search: ",
-        ),
+        ({"tools": [ROUTED, FUNCTION], "tool_choice": {"type": "web_search"}}, "openrouter:web"),
         ({"tools": [CODE, FUNCTION], "tool_choice": {"type": "code_interpreter"}}, "code_interp"),
         ({"web_search_options": {}}, "web_search_options"),
         ({"web_search_options": {"mode": "off"}}, "web_search_options"),
@@ -288,9 +283,13 @@ def test_openais_chat_searches_by_its_field_alone() -> None:
     assert body["tools"] == [FUNCTION]
     assert "tool_choice" not in body
     alone = parse(tools=[SEARCH], tool_choice="auto", parallel_tool_calls=True)
-    [candidate] = select(alone, knows).candidates
-    body = json.loads(openai.build(build_call(candidate, alone, None, None)).body or b"")
-    assert {*body} == {"model", "messages", "web_search_options"}
+    # Perplexity's models list the field and no functions.
+    lists = frozenset(("web_search_options",))
+    bare = served("a", PRICED, supported_parameters=lists, listed_parameters=lists)
+    for request, found in ((alone, knows), (alone, bare), (parse(tools=[FUNCTION, SEARCH]), bare)):
+        [candidate] = select(request, found).candidates
+        body = json.loads(openai.build(build_call(candidate, request, None, None)).body or b"")
+        assert {*body} == {"model", "messages", "web_search_options"}
     bounded = parse(tools=[{**SEARCH, "max_uses": 1}])
     for request, found in ((bounded, knows), (parse(tools=[FUNCTION, SEARCH]), lacks)):
         [candidate] = select(request, found).candidates
