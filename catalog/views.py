@@ -26,12 +26,8 @@ from catalog.lists import traffic
 from catalog.lists.aliases import NamedCatalogue, read_own_aliases
 from catalog.lists.filters import ModelFilters, OutputFilters, SortedFilters, criteria_of
 from catalog.lists.image_models import describe_endpoint, describe_model, find_parameters
-from catalog.lists.listing import (
-    CatalogueCache,
-    ListedModel,
-    VisibleCatalogue,
-    is_served,
-)
+from catalog.lists.listing import CatalogueCache, ListedModel, VisibleCatalogue
+from catalog.lists.outputs import is_served
 from catalog.lists.pages import CataloguePagination, render
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from catalog.models.aliases import AliasNotFound
