@@ -12,7 +12,7 @@ from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
@@ -70,8 +70,7 @@ class OperatorAdmin(StrictList, DjangoUserAdmin, ModelAdmin):  # type: ignore[ty
         if field is not None and db_field.name == "groups":
             field.queryset = grantable_groups(_operator_of(request))
         if field is not None and db_field.name == "user_permissions":
-            grantable = grantable_permissions(_operator_of(request))
-            field.queryset = grantable.select_related("content_type")
+            _offer_permissions(field, _operator_of(request))
         return field
 
     def changeform_view(
@@ -120,9 +119,23 @@ class OperatorGroupAdmin(StrictList, DjangoGroupAdmin, ModelAdmin):
     def formfield_for_manytomany(self, db_field: Any, request: Any = None, **kwargs: Any) -> Any:
         field = super().formfield_for_manytomany(db_field, request, **kwargs)
         if field is not None and db_field.name == "permissions":
-            grantable = grantable_permissions(_operator_of(request))
-            field.queryset = grantable.select_related("content_type")
+            _offer_permissions(field, _operator_of(request))
         return field
+
+
+def _offer_permissions(field: Any, operator: User) -> None:
+    """Offers the permissions that an operator may give, by names that differ at their beginnings.
+
+    Django's begin with the app and name the model twice, so that the verb is cut off.
+    """
+    field.queryset = grantable_permissions(operator).select_related("content_type")
+    field.label_from_instance = _name_permission
+
+
+def _name_permission(permission: Permission) -> str:
+    kind = permission.content_type.name
+    verb = permission.name.removeprefix("Can ").removesuffix(f" {kind}")
+    return f"{kind}: {verb}"
 
 
 def _operator_of(request: HttpRequest) -> User:

@@ -6,15 +6,18 @@ import re
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.urls import reverse
 from playwright.sync_api import Page
 
 from accounts.models import ApiKey
+from config.apps import Role
+from config.console.sign_in import roles
 from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.browser import MARKS, OVERFLOW, PASSWORD, browse, choose, submit_dialog
+from tests.support.console import page as page_path
 from tests.support.console import urls
 
 pytestmark = [*MARKS]
@@ -75,6 +78,24 @@ def test_key_is_created_and_fits_its_page(server: str, width: int) -> None:
     assert overflow == [0]
     assert factories.client(seen[0]).get("/api/v1/key").status_code == 200
     assert ApiKey.objects.filter(name="CI").count() == 1
+
+
+@pytest.mark.parametrize("width", [1024, 390])
+def test_pages_of_operators_and_roles_fit_a_small_window(server: str, width: int) -> None:
+    User.objects.create_superuser("operator", password=PASSWORD)
+    roles.update_roles()
+    rows = (User.objects.get(), Group.objects.get(name=Role.SUPPORT))
+    overflow: list[int] = []
+
+    def visit(page: Page) -> None:
+        for row in rows:
+            page.goto(page_path(row))
+            # Scripts make two lists of each choice of many.
+            page.locator(".selector-chosen").first.wait_for()
+            overflow.append(page.evaluate(OVERFLOW))
+
+    assert browse(server, visit, width=width) == []
+    assert overflow == [0, 0]
 
 
 def test_no_list_scrolls_sideways_in_a_small_window(server: str, world: dict[str, Any]) -> None:

@@ -272,3 +272,21 @@ def test_an_administrator_removes_a_lost_second_factor(administrator: Client, su
 
     assert messages_of(answer) == ["The second factor of sue is removed."]
     assert not TOTPDevice.objects.exists()
+
+
+def test_pages_name_permissions_shortly_and_show_no_part_of_a_hash(
+    administrator: Client, sue: User
+) -> None:
+    sue.set_password("a long enough password")
+    sue.save()
+    text = administrator.get(f"{USERS}{sue.pk}/change/").content.decode()
+    assert "A password is set." in text
+    assert "pbkdf2" not in text
+    assert not any(part in text for part in sue.password.split("$")[2:])
+    group = sue.groups.get()
+    for page in (text, administrator.get(f"{GROUPS}{group.pk}/change/").content.decode()):
+        assert ">API key: change</option>" in page
+        assert "Can change" not in page
+    sue.set_unusable_password()
+    sue.save()
+    assert "No password set." in administrator.get(f"{USERS}{sue.pk}/change/").content.decode()
