@@ -207,8 +207,6 @@ class Generation(models.Model):
     upstream_id = models.CharField(max_length=255, null=True)
     upstream_model = models.CharField(max_length=255, null=True)
     error_type = models.CharField(max_length=64, null=True)
-    # Members that only the console shows: `credential_id`, the own credential of an attempt, and in
-    # the first attempt `requested`, the name that the request gave the model if it is another one.
     attempts = models.JSONField(default=list)
     created_at = models.DateTimeField()
     latency_ms = models.PositiveIntegerField(null=True, help_text="Time to the first event.")

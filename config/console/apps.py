@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.apps import SimpleAdminConfig
 from django.contrib.admin.checks import check_admin_app, check_dependencies
@@ -13,8 +14,12 @@ from django.utils.module_loading import autodiscover_modules
 from django_otp.plugins.otp_totp.apps import DefaultConfig as OtpConfig
 
 from config.apps import declaring_apps
-from config.console.columns import name_columns
 from config.console.sign_in.roles import RoleKeeper
+
+# Words of the names of columns that are not written in small letters.
+_CAPITALS: Final = {
+    word.lower(): word for word in ("API", "BYOK", "HTTP", "ID", "IO", "IP", "URL", "USD", "ZDR")
+} | {"ids": "IDs"}
 
 
 class ConsoleConfig(SimpleAdminConfig):
@@ -54,6 +59,24 @@ def discover_pages() -> None:
         "audit.admin", "changes.admin", "console.sign_in.admin", "events.admin",
         register_to=admin.site,
     )  # fmt: skip
+
+
+def name_columns() -> None:
+    """Names the columns whose models leave that to Django, for the lists and forms of the console.
+
+    Django makes a name of the words of the attribute. Migrations store a name only if the model
+    states it, so none follows from this. A second call changes nothing.
+    """
+    for model in apps.get_models():
+        for field in (*model._meta.local_fields, *model._meta.local_many_to_many):
+            if field.verbose_name == field.name.replace("_", " "):
+                field.verbose_name = name_column(field.name)
+
+
+def name_column(attribute: str) -> str:
+    """Returns the name of a column that an attribute has, without a capital at its beginning."""
+    words = attribute.removeprefix("is_").split("_")
+    return " ".join(_CAPITALS.get(word, word) for word in words)
 
 
 def _check_pages(**options: Any) -> list[checks.CheckMessage]:

@@ -212,14 +212,14 @@ class Attempts:
                 # A failed attempt is free, even if the caller leaves before the next one.
                 self.discard()
                 error = self.explain(exc)
-                self._record(started_ms, self.elapsed_ms, error)
+                self._record(self.elapsed_ms - started_ms, error)
                 self.failures.append(failures.describe_failure(error))
                 self.reports.report(self.candidate, error)
                 if isinstance(error, UpstreamRefused):
                     self._plan.note_refusal(error)
             else:
                 self.latency_ms = self.elapsed_ms
-                self._record(started_ms, self.latency_ms, None)
+                self._record(self.latency_ms - started_ms, None)
                 self.reports.report(self.candidate, None, self.latency_ms - started_ms)
                 return begun
             try:
@@ -379,13 +379,9 @@ class Attempts:
         left_out = self.candidate.name_left_out(self._admission.request)
         return _describe_routing(self._admission, self.records, left_out, self.elapsed_ms)
 
-    def _record(self, started_ms: int, ended_ms: int, error: GatewayError | None) -> None:
-        record = _describe_attempt(self.candidate, ended_ms - started_ms, error)
-        selection = self._admission.selection
-        if selection.resolution is not None and not self.records:
-            record["requested"] = selection.requested
-        self.records.append(record)
-        record_attempt(self.candidate, self._request.operation, ended_ms - started_ms, error)
+    def _record(self, latency_ms: int, error: GatewayError | None) -> None:
+        self.records.append(_describe_attempt(self._admission, self.candidate, latency_ms, error))
+        record_attempt(self.candidate, self._request.operation, latency_ms, error)
 
 
 def may_accept(route: Route, error: UpstreamRefused, refusing: Route) -> bool:
@@ -408,9 +404,13 @@ def may_accept(route: Route, error: UpstreamRefused, refusing: Route) -> bool:
 
 
 def _describe_attempt(
-    candidate: Candidate, latency_ms: int, error: GatewayError | None
+    admission: Admission, candidate: Candidate, latency_ms: int, error: GatewayError | None
 ) -> dict[str, Any]:
-    """Returns an attempt as the generation stores it; one with an own credential names it."""
+    """Returns an attempt as the generation stores it.
+
+    Only the console shows ``credential_id``, the organization's own credential, and ``requested``,
+    the name that the request gave the model if that has another one.
+    """
     record: dict[str, Any] = {
         "provider": candidate.route.facts.provider_name,
         "endpoint_id": str(candidate.route.endpoint_id),
@@ -420,6 +420,8 @@ def _describe_attempt(
     }
     if candidate.credential_id is not None:
         record["credential_id"] = str(candidate.credential_id)
+    if admission.selection.resolution is not None:
+        record["requested"] = admission.selection.requested
     if error is not None:
         record["status"] = getattr(error, "upstream_status", None) or error.status
         record["error_type"] = error.error_type

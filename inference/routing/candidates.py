@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -23,6 +23,7 @@ from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
 from config.api.errors import LONGEST_RETRY_AFTER, Forbidden, InvalidRequest, TooManyRequests
+from config.credentials import Secret
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS
 from inference.requests.operations.server_tools import NO_TOOLS
@@ -308,6 +309,18 @@ def _narrow_policy(policy: Policy, preferences: ProviderPreferences) -> Policy:
     )
 
 
+def _pair(
+    route: Route,
+    credential: Credential,
+    secret: Secret,
+    options: Mapping[str, msgspec.Raw] | None,
+) -> Candidate:
+    """Returns a route with an own credential, and the secret that it has."""
+    key = credential.credential_id
+    subject, first_use = subject_of(route.endpoint_id, key), credential.first_use_at(route)
+    return Candidate(route, secret, True, subject, options, first_use, key)
+
+
 class _Search:
     """Collects the candidates of one request, one endpoint at a time."""
 
@@ -465,14 +478,7 @@ class _Search:
                 objections.update(dict.fromkeys(refusals))
             else:
                 group = fallback if credential.is_fallback else preferred
-                subject = subject_of(route.endpoint_id, credential.credential_id)
-                first_use = credential.first_use_at(route)
-                group.append(
-                    Candidate(
-                        route, credential.secret, True, subject, options, first_use,
-                        credential.credential_id,
-                    )
-                )  # fmt: skip
+                group.append(_pair(route, credential, credential.secret, options))
         for group in (preferred, fallback):
             if len(group) > 1:
                 group.sort(key=self._is_down)

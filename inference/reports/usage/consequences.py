@@ -102,7 +102,9 @@ def foresee_credential(credential: ByokCredential) -> list[str]:
         unnamed &= Q(workspace=credential.workspace_id)
         owner = "workspace"
     rows = _read(
-        {"organization": credential.organization_id}, Q(payer=str(credential.pk)) | unnamed
+        {"organization": credential.organization_id},
+        Q(payer=str(credential.pk)) | unnamed,
+        payer=KT(_PAYER),
     )
     if rows is None:
         return [describe_traffic(None)]
@@ -209,9 +211,12 @@ def _describe_owners(model: type[Model], ids: Collection[Any]) -> str:
     return f" of {', '.join(sorted(names))}" if owners else ""
 
 
-def _read(columns: dict[str, Any], *conditions: Q) -> list[Row] | None:
-    """Returns the latest generations of the last hour; ``None`` if that takes too long."""
-    rows = _select(columns, *conditions)
+def _read(columns: dict[str, Any], *conditions: Q, **computed: Any) -> list[Row] | None:
+    """Returns the latest generations of the last hour; ``None`` if that takes too long.
+
+    ``computed`` are columns that the conditions may name, and that the rows have as well.
+    """
+    rows = _select(columns, *conditions, **computed)
     try:
         with limit_time(rows, _MOST_MILLISECONDS):
             return list(rows)
@@ -233,7 +238,7 @@ def _read_with_rules(
     return found, rules
 
 
-def _select(columns: dict[str, Any], *conditions: Q) -> QuerySet[Any]:
+def _select(columns: dict[str, Any], *conditions: Q, **computed: Any) -> QuerySet[Any]:
     created: QuerySet[Any] = Generation.objects.created(clock.now() - _SPAN)
-    rows: QuerySet[Any] = created.annotate(payer=KT(_PAYER)).filter(*conditions, **columns)
-    return rows.order_by("-created_at").values(*_COLUMNS, "payer")[:_MOST_ROWS]
+    rows: QuerySet[Any] = created.annotate(**computed).filter(*conditions, **columns)
+    return rows.order_by("-created_at").values(*_COLUMNS, *computed)[:_MOST_ROWS]

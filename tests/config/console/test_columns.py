@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from accounts.models import Workspace
-from config.console.columns import name_column
+from config.console.apps import name_column
 from tests.support.console import listing, page, urls
 from tests.support.factories import Tenant
 

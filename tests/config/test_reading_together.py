@@ -21,7 +21,7 @@ from accounts.models import (
 )
 from accounts.models.terms import LimitReset
 from catalog.models import ModelAlias, PriceVersion
-from config.database.together import read_together
+from config.sql import read_together
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant
