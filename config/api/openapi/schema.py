@@ -33,6 +33,15 @@ _COMMON_ERRORS: Final = ("401", "403", "500", "503")
 class Schema(AutoSchema):
     """Documents the common errors of every operation and the errors that :func:`errors` names."""
 
+    def _get_serializer_field_meta(self, field: Any, direction: Any) -> dict[str, Any]:
+        """Returns the members of a field without the name that the console gives its column."""
+        describe: Any = super()._get_serializer_field_meta
+        meta: dict[str, Any] = describe(field, direction)
+        name = str(meta.get("title", "")).lower().replace(" ", "_")
+        if name and field.field_name == f"is_{name}":
+            del meta["title"]
+        return meta
+
     def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         operation = super().get_operation(*args, **kwargs)
         if operation is None:
