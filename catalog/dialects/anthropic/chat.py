@@ -49,6 +49,8 @@ _MAX_TOKENS: Final = 4096
 EVENT_BYTES: Final = 16_777_216
 # The search of the web that every cloud with one has, and that runs no code beside it.
 _WEB_SEARCH: Final = "web_search_20250305"
+# The sources of a block are kept until it ends. Beyond this many bytes in a stream, they are not.
+_MOST_CITED_BYTES: Final = 1_048_576
 _MIN_BUDGET: Final = 1024
 # The lowest top_p that is allowed together with thinking.
 _MIN_TOP_P: Final = 0.95
@@ -364,8 +366,8 @@ class _Reader:
     """Reads the events of one stream; it ignores events of an unknown type."""
 
     __slots__ = (
-        "_calls", "_citations", "_counts_reasoning", "_id", "_is_started", "_is_whole", "_length",
-        "_model", "_searches", "_start", "_usage",
+        "_calls", "_citations", "_cited_bytes", "_counts_reasoning", "_id", "_is_started",
+        "_is_whole", "_length", "_model", "_searches", "_start", "_usage",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -375,12 +377,12 @@ class _Reader:
         self._id: str | None = None
         self._model: str | None = None
         self._usage = MessageUsage()
-        # The searches so far. Anthropic counts them at the end, which may never come.
         self._searches = 0
         self._calls = replies.ToolCallBlocks()
         # The characters of text so far, those before the present block, and its sources.
         self._length = self._start = 0
         self._citations: list[Any] = []
+        self._cited_bytes = 0
         self._counts_reasoning = False
 
     def read(self, data: bytes) -> Iterator[Chunk]:
@@ -418,6 +420,12 @@ class _Reader:
         """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
         return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
 
+    def _keep_citation(self, citation: Any) -> None:
+        """Keeps a source until its block ends; the answer has those of its first megabyte."""
+        self._cited_bytes += len(_encode(citation))
+        if self._cited_bytes <= _MOST_CITED_BYTES:
+            self._citations.append(citation)
+
     def _cite(self) -> Output:
         """Returns the sources of the block that ends, whose place is known now."""
         found = _build_citations(self._citations, self._start, self._length)
@@ -428,16 +436,14 @@ class _Reader:
     def _count_search(self) -> Iterator[Chunk]:
         """Yields the usage of the prompt with the searches so far."""
         self._searches += 1
-        usage = self._usage.prompt_usage
-        if usage is not None and usage.searches < self._searches:
-            counted = msgspec.structs.replace(usage, searches=self._searches)
-            yield self._chunk(None, usage=counted)
+        if (usage := self._usage.count_searches(self._searches)) is not None:
+            yield self._chunk(None, usage=usage)
 
     def _begin_block(self, index: int, block: Block) -> Output:
         self._start = self._length
         self._length += len(block.text)
-        if isinstance(block.citations, list):
-            self._citations += block.citations
+        for each in block.citations if isinstance(block.citations, list) else ():
+            self._keep_citation(each)
         if block.type == "tool_use":
             arguments = _encode(block.input).decode() if block.input else ""
             return self._calls.begin(index, block.id, block.name, arguments)
@@ -451,7 +457,7 @@ class _Reader:
                 self._length += len(delta.text)
                 return Output(delta.text)
             case "citations_delta":
-                self._citations.append(delta.citation)
+                self._keep_citation(delta.citation)
             case "thinking_delta" if delta.thinking:
                 details = [
                     replies.build_reasoning_detail(ANTHROPIC_FORMAT, index, text=delta.thinking)

@@ -202,7 +202,7 @@ class NativeReader:
     others are ``data``.
     """
 
-    __slots__ = ("_blocks", "_has_begun", "_id", "_is_whole", "_model", "_usage")
+    __slots__ = ("_blocks", "_has_begun", "_id", "_is_whole", "_model", "_searches", "_usage")
 
     def __init__(self) -> None:
         self._has_begun = False
@@ -211,8 +211,8 @@ class NativeReader:
         self._id: str | None = None
         self._model: str | None = None
         self._usage = MessageUsage()
-        # The content blocks that have begun.
-        self._blocks = 0
+        # The content blocks that have begun, and the searches among them that succeeded.
+        self._blocks = self._searches = 0
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         try:
@@ -231,7 +231,11 @@ class NativeReader:
                 if event.index != self._blocks:
                     raise InvalidStream("A content block has a wrong index.")
                 self._blocks += 1
-                yield self._pass(event, data, _measure_block(event.content_block))
+                chunk = self._pass(event, data, _measure_block(event.content_block))
+                if event.content_block.is_search_result:
+                    self._searches += 1
+                    chunk.usage = self._usage.count_searches(self._searches)
+                yield chunk
             case "content_block_delta" | "content_block_stop":
                 if not 0 <= event.index < self._blocks:
                     raise InvalidStream("An event names a content block that has not begun.")

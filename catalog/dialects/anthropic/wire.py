@@ -66,6 +66,16 @@ class MessageUsage(msgspec.Struct):
         total = prompt.add_up(MessageUsage())
         return total if total is not None and total.prompt else None
 
+    def count_searches(self, searches: int) -> Usage | None:
+        """Returns the usage of the prompt with the searches so far; ``None`` if it tells no more.
+
+        Anthropic counts them at the end, which may never come.
+        """
+        usage = self.prompt_usage
+        if usage is None or usage.searches >= searches:
+            return None
+        return msgspec.structs.replace(usage, searches=searches)
+
     def add_up(self, earlier: MessageUsage) -> Usage | None:
         """Returns the usage; a count that this event lacks comes from an earlier event.
 

@@ -23,7 +23,7 @@ from catalog.dialects.gemini.grounding import find_queries, read_grounding
 from catalog.dialects.shared import messages, replies
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.replies import GEMINI_FORMAT, Finish, Output
-from catalog.dialects.shared.searches import NAME, Search
+from catalog.dialects.shared.searches import MOST_SEARCHES, NAME, Search
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
 
@@ -32,6 +32,8 @@ MAX_EVENT_BYTES: Final = 16_777_216
 # Models since the third generation refuse a tool call without a signature. Google documents this
 # value for calls that the model did not make; it replaces a signature that the caller did not keep.
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
+# The sources of a longer text are left out: the whole text would have to be kept for them.
+_MOST_CITED_TEXT: Final = 4_194_304
 _BUDGETS: Final = {"minimal": 1024, "low": 4096, "medium": 8192, "high": 16384}
 _MAX_BUDGET: Final = 24576
 _LEVELS: Final = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
@@ -341,13 +343,14 @@ class _CandidateReader:
     Identifiers of tool calls are optional in the format; the arguments always arrive whole.
     """
 
-    __slots__ = ("_count", "_grounding", "_prefix", "_queries", "_texts")
+    __slots__ = ("_count", "_grounding", "_length", "_prefix", "_queries", "_texts")
 
     def __init__(self, response_id: str | None, index: int) -> None:
         self._prefix = f"call_{response_id or ''}_{index}"
         self._count = 0
         # The text so far, in which the places of the sources are counted in bytes.
         self._texts: list[str] = []
+        self._length = 0
         self._grounding: Any = None
         # It grows in place: a stream may name a query in each of its events.
         self._queries: set[str] = set()
@@ -375,13 +378,17 @@ class _CandidateReader:
             output.details.insert(
                 0, replies.build_reasoning_detail(GEMINI_FORMAT, 0, text=output.reasoning)
             )
-        self._texts.append(output.text)
+        self._length += len(output.text)
+        if self._length <= _MOST_CITED_TEXT:
+            self._texts.append(output.text)
         if candidate.grounding_metadata:
             self._grounding = candidate.grounding_metadata
-            self._queries |= find_queries(candidate.grounding_metadata)
+            if len(self._queries) < MOST_SEARCHES:
+                self._queries |= find_queries(candidate.grounding_metadata)
         if candidate.finish_reason is not None and self._grounding is not None:
             # Once, at the end: every event may repeat them.
-            output.annotations += read_grounding(self._grounding, self._texts)
+            if self._length <= _MOST_CITED_TEXT:
+                output.annotations += read_grounding(self._grounding, self._texts)
             self._grounding = None
         return output
 

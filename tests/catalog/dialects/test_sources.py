@@ -125,6 +125,37 @@ def test_many_sources_are_cut_off() -> None:
     assert len(reply.fields["choices"][0]["message"]["annotations"]) == 1_000
 
 
+def test_a_stream_keeps_the_sources_of_anthropic_up_to_a_megabyte() -> None:
+    dialect = dialects.get("anthropic")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT)
+    parser.feed(feed_of("anthropic", EVENTS[:1]))
+    quoted = {"url": "https://a.example", "title": "A", "cited_text": "x" * 100_000}
+    events = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "a"}},
+        *[
+            {"type": "content_block_delta", "index": 0,
+             "delta": {"type": "citations_delta", "citation": quoted}}
+        ] * 20,
+        {"type": "content_block_stop", "index": 0},
+    ]  # fmt: skip
+    chunks = parser.feed(feed_of("anthropic", events))
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk.fields.get("choices", ())]
+    assert len([each for delta in deltas for each in delta.get("annotations", ())]) == 10
+
+
+@pytest.mark.parametrize(("pieces", "sources"), [(4, 2), (5, 0)])
+def test_a_text_of_gemini_that_is_not_kept_has_no_sources(pieces: int, sources: int) -> None:
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT)
+    piece = {"candidates": [{"content": {"role": "model", "parts": [{"text": "x" * 1_000_000}]}}]}
+    chunks = parser.feed(feed_of("gemini", [*[piece] * pieces, GROUNDED]))
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk.fields.get("choices", ())]
+    assert sum(len(delta.get("annotations", ())) for delta in deltas) == sources
+    assert sum(len(delta.get("content") or "") for delta in deltas) > pieces * 1_000_000
+
+
 @pytest.mark.parametrize("kind", FOUND)
 def test_reasoning_that_nobody_counted_is_absent(kind: str) -> None:
     dialect = dialects.get(kind)

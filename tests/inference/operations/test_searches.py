@@ -14,7 +14,7 @@ from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.site import OPERATOR_SECRET, Site, content_of, events_of
+from tests.support.inference.site import CHAT, OPERATOR_SECRET, Site, content_of, events_of
 from tests.support.upstreams.recorded import BLOCKS, EVENTS, MESSAGE, STARTED
 from tests.support.upstreams.speaking import Upstream
 from tests.support.upstreams.tls import serving
@@ -220,8 +220,10 @@ def test_a_bound_that_anthropic_cannot_be_told_is_refused(
     assert claude.seen() == []
 
 
+# In Anthropic's format, the query was delivered too.
+@pytest.mark.parametrize(("path", "query_tokens"), [(CHAT, 0), ("/api/v1/messages", 5)])
 def test_an_answer_that_breaks_off_pays_for_the_searches_whose_results_came(
-    site: Site, claude: Upstream
+    site: Site, claude: Upstream, path: str, query_tokens: int
 ) -> None:
     """Anthropic counts searches at the end alone; nobody searches for nothing by leaving early."""
     publish(site, claude)
@@ -233,8 +235,12 @@ def test_an_answer_that_breaks_off_pays_for_the_searches_whose_results_came(
         {"type": "content_block_stop", "index": 3},
     ]
     claude.events = [{"type": "message_start", "message": begun}, *BLOCKS, *lost]
-    answer = site.chat(tools=[SEARCH], max_tokens=50, stream=True)
-    assert events_of(answer.text)[-1]["choices"][0]["finish_reason"] == "error"
-    # 150 tokens of the prompt, 3 of the delivered text and a search.
+    tool = SEARCH if path == CHAT else ASKED["anthropic"][0]
+    body = site.chat_body(tools=[tool], max_tokens=50, stream=True)
+    answer = site.post(body, path=path)
+    assert answer.status_code == 200, answer.text
     settled = site.settled()
-    assert (settled.units["searches"], settled.cost_nano) == (1, 10_156_000)
+    assert settled.status == "failed"
+    # 150 tokens of the prompt, 3 of the delivered text and a search.
+    cost = 10_156_000 + query_tokens * 2_000
+    assert (settled.units["searches"], settled.cost_nano) == (1, cost)
