@@ -25,7 +25,9 @@ ROUTE: Final = "/api/v1/private-endpoints"
 @pytest.fixture
 def codex(site: Site) -> LanguageModel:
     """The model of the site, which its providers serve by Responses alone."""
-    LanguageModel.objects.filter(pk=site.model.pk).update(native_format=NativeFormat.RESPONSES)
+    LanguageModel.objects.filter(pk=site.model.pk).update(
+        native_format=NativeFormat.RESPONSES, output_modalities=["text"]
+    )
     site.model.refresh_from_db()
     return site.model
 
