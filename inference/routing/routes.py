@@ -182,7 +182,7 @@ class Route:
 
     @property
     def search_form(self) -> SearchForm:
-        """How a request of chat asks the provider to search the web."""
+        """Returns the way in which a request of chat asks the provider to search the web."""
         return dialects.search_form(self.dialect, self.capabilities, self.listed_parameters)
 
     def speaks(self, native: NativeBody) -> bool:

@@ -32,7 +32,7 @@ _PLACE: Final = ("city", "region", "country", "timezone")
 
 
 class SearchForm(NamedTuple):
-    """How a format asks its provider to search the web.
+    """The way in which a format asks its provider to search the web.
 
     ``fields`` are the fields that ask for it, and ``has_tools`` says that tools do. ``options`` are
     those that the format has for them; ``None`` where every search passes as it is.
