@@ -15,7 +15,7 @@ from tests.support.markdown import PAGES, PYTHON, SHELL, Reader, name_of, read_b
 EXECUTED = {
     "CONTRIBUTING.md": "test_blocks",
     "README.md": "test_demo_pages",
-    # By python -m tests.restore, which takes minutes.
+    # By python -m tests.drills.restore, which takes minutes.
     "docs/backup.md": "__main__",
     "docs/aliases.md": "test_demo_pages",
     "docs/broadcast.md": "test_demo_pages",

@@ -1,4 +1,4 @@
-"""The short form of ``python -m tests.faults.deliveries``."""
+"""The short form of ``python -m tests.drills.faults.deliveries``."""
 
 from __future__ import annotations
 

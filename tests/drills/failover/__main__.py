@@ -1,4 +1,4 @@
-"""Kills the primary under load, again and again: python -m tests.failover --kills 10
+"""Kills the primary under load, again and again: python -m tests.drills.failover --kills 10
 
 Builds on this machine what ``docs/deploy/ha`` describes, from its files: three PostgreSQL under
 Patroni with etcd, HAProxy, two ``serve`` hosts and one ``work``, with a simulated upstream. Streams
@@ -63,7 +63,7 @@ BACK_SECONDS: Final = 10.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.failover",
+        prog="python -m tests.drills.failover",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

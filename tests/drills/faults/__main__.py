@@ -1,4 +1,4 @@
-"""Makes the database fail under load, in five ways: python -m tests.faults
+"""Makes the database fail under load, in five ways: python -m tests.drills.faults
 
 The primary becomes read-only; a client takes all connection slots; statements run into their time
 limit, those of the console and those of the data plane; the disk is full, until PostgreSQL stops.
@@ -179,7 +179,7 @@ FAULTS: Final[dict[str, Fault]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.faults",
+        prog="python -m tests.drills.faults",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

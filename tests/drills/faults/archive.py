@@ -1,4 +1,4 @@
-"""Kills ``work`` while it archives a large month: python -m tests.faults.archive --kills 20
+"""Kills ``work`` while it archives a large month: python -m tests.drills.faults.archive --kills 20
 
 Each kill (SIGKILL) falls at a random moment after the first seal of a closed month. After each kill
 the month is whole: all rows are in their tables, or a fold has their sums. Then one pass ends.
@@ -47,7 +47,9 @@ _SECONDS = 600.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.archive", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.drills.faults.archive", description=__doc__
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--generations", type=int, default=20_000)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Kills ``work`` while it delivers events: python -m tests.faults.deliveries --kills 100
+"""Kills ``work`` while it delivers events: python -m tests.drills.faults.deliveries --kills 100
 
 Prints one JSON object. Exits with 1 if an event was lost, stayed undelivered, or arrived under
 another ``webhook-id``; one that arrived twice is allowed, and counted.

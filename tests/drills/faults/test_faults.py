@@ -1,7 +1,7 @@
 """A database that refuses statements: callers, log and metrics name it, and all recovers by itself.
 
-The faults are those of one role, so that no other test notices them. ``python -m tests.faults``
-makes those of a whole server.
+The faults are those of one role, so that no other test notices them.
+``python -m tests.drills.faults`` makes those of a whole server.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Restores backups that were taken under load, with the commands of docs/backup.md.
 
-``python -m tests.restore`` starts a PostgreSQL of Debian's that archives its WAL, and a service on
-it. While plain and streamed requests run, the blocks of the page take a dump and a base backup, and
-then restore both. On each restored database the ledger must verify, before and after the sweeper
-has ended the requests that ran at that moment; a key that was revoked before stays revoked; one
-that was created later is unknown; a payment that came later is credited; and a chat request is
-answered.
+``python -m tests.drills.restore`` starts a PostgreSQL of Debian's that archives its WAL, and a
+service on it. While plain and streamed requests run, the blocks of the page take a dump and a base
+backup, and then restore both. On each restored database the ledger must verify, before and after
+the sweeper has ended the requests that ran at that moment; a key that was revoked before stays
+revoked; one that was created later is unknown; a payment that came later is credited; and a chat
+request is answered.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ import requests
 from config.local.bootstrap import PROJECT
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
+from tests.drills.upgrade import examination
+from tests.drills.upgrade.filling import Tenant, call, create_tenant, make_catalogue, open_top_up
+from tests.drills.upgrade.load import Caller, Load
+from tests.drills.upgrade.releases import Release, copy_present, serve, work
 from tests.support.chains.nodes import Contract, chain_of, deploy, start_eth_tester
 from tests.support.markdown import SHELL, Reader, read_blocks
 from tests.support.processes import free_port
-from tests.upgrade import examination
-from tests.upgrade.filling import Tenant, call, create_tenant, make_catalogue, open_top_up
-from tests.upgrade.load import Caller, Load
-from tests.upgrade.releases import Release, copy_present, serve, work
 
 PAGE: Final = PROJECT / "docs" / "backup.md"
 _BACKUPS: Final = "/var/backups/causeway"

@@ -1,7 +1,7 @@
-"""Upgrades a database under load, as operators do: python -m tests.upgrade
+"""Upgrades a database under load, as operators do: python -m tests.drills.upgrade
 
-Checks out the commit that ``tests/upgrade/base`` names, with its own locked environment, and fills
-a database by running it. Then, under plain and streaming requests through HAProxy (Debian's):
+Checks out the commit that ``tests/drills/upgrade/base`` names, with its own locked environment, and
+fills a database by running it. Then, under plain and streaming requests through HAProxy (Debian's):
 
 1. the old release serves, with its ``work``;
 2. the new ``migrate`` runs;
@@ -35,12 +35,10 @@ from billing.topups.chains import Chain
 from config.local import postgres
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
-from tests.support.chains.nodes import chain_of, deploy, start_eth_tester
-from tests.support.processes import free_port
-from tests.upgrade import examination
-from tests.upgrade.filling import World, fill
-from tests.upgrade.load import Caller, Load
-from tests.upgrade.releases import (
+from tests.drills.upgrade import examination
+from tests.drills.upgrade.filling import World, fill
+from tests.drills.upgrade.load import Caller, Load
+from tests.drills.upgrade.releases import (
     HistoryMissing,
     Release,
     check_out,
@@ -50,13 +48,15 @@ from tests.upgrade.releases import (
     serve,
     work,
 )
+from tests.support.chains.nodes import chain_of, deploy, start_eth_tester
+from tests.support.processes import free_port
 
 _LONG_WORDS: Final = 150
 _BEGAN: Final = time.monotonic()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.upgrade", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.drills.upgrade", description=__doc__)
     parser.add_argument("--seconds", type=float, default=5, help="of load in each phase")
     parser.add_argument("--scale", default="0.01", help="of the fill; 1 is a million generations")
     options = parser.parse_args()

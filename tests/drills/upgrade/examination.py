@@ -12,8 +12,8 @@ import psycopg
 import requests
 
 from config.local.postgres import system_programs, wheel_site
-from tests.upgrade.filling import OPERATOR, Tenant, World, read
-from tests.upgrade.load import Sent
+from tests.drills.upgrade.filling import OPERATOR, Tenant, World, read
+from tests.drills.upgrade.load import Sent
 
 _NANO: Final = 10**9
 _SECONDS: Final = 180.0

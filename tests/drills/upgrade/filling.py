@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import requests
 
+from tests.drills.upgrade.releases import Release, Running, serve
 from tests.support.chains.nodes import Contract
-from tests.upgrade.releases import Release, Running, serve
 
 SENDER: Final = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 OPERATOR: Final = "operator"

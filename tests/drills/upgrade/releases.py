@@ -37,8 +37,9 @@ def read_base(project: Path = PROJECT) -> str:
     command = ["git", "-C", str(project), "cat-file", "-e", f"{commit}^{{commit}}"]
     if subprocess.run(command, capture_output=True).returncode:
         raise HistoryMissing(
-            f"The commit {commit} of tests/upgrade/base is not in this clone, so an upgrade from "
-            "it cannot be tested: run `git fetch --unshallow`, or clone with the whole history."
+            f"The commit {commit} of tests/drills/upgrade/base is not in this clone, so an "
+            "upgrade from it cannot be tested: run `git fetch --unshallow`, or clone with the "
+            "whole history."
         )
     return commit
 

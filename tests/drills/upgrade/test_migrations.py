@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 from django.db import connection
 
-from tests.upgrade.migrations import OURS, find_violations, record_statements
+from tests.drills.upgrade.migrations import OURS, find_violations, record_statements
 
 REASONS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
     Path(__file__).with_name("reasons.toml").read_text()
@@ -22,7 +22,8 @@ REASONS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
 ADVICE: Final = """
 A migration may add tables, columns with a database default or NULL, indexes made concurrently, and
 checks that are added NOT VALID and validated afterwards. What it removes must have been unused in
-the release before. If no running worker is hurt, add the reason to tests/upgrade/reasons.toml.
+the release before. If no running worker is hurt, add the reason to
+tests/drills/upgrade/reasons.toml.
 """
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.local.bootstrap import PROJECT
-from tests.upgrade.releases import BASE, HistoryMissing, read_base
+from tests.drills.upgrade.releases import BASE, HistoryMissing, read_base
 
 
 def test_the_base_is_part_of_this_history() -> None:
