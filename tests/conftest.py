@@ -18,8 +18,7 @@ from django.db import connection, connections
 from django.test import Client
 from rest_framework.test import APIClient
 
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
 from tests.support import console, factories
 from tests.support.bulkheads.serving import serve_in_thread
 from tests.support.database.flush import replace_flush
@@ -29,6 +28,7 @@ from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, make_site
 from tests.support.processes import POOLER_ADDRESS, Served, serve
+from tests.support.simulator.server import Simulator
 from tests.support.static_files import share_static_files
 from tests.support.upstreams.clouds import Clouds, Gate
 

@@ -58,7 +58,6 @@ MANY_PARAMETERS: Final = {
     "catalog/sync/run.py:sync_list",
     "config/changes/pages.py:GuardedPage.make_proposal",
     "config/console/actions.py:transition",
-    "config/local/simulator/server.py:Simulator.__init__",
     "config/server/batching/lanes.py:Lanes.__init__",
     "config/server/batching/sides.py:Sides.__init__",
     "endpoints/models/endpoint.py:PrivateEndpointManager.create_draft",

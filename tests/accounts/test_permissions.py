@@ -22,7 +22,6 @@ from accounts.authentication import AnyKey, Anyone, DenyAll, ManagementKey
 from accounts.models import ApiKey
 from config.apps import Role
 from config.console.sign_in.roles import update_roles
-from config.local.simulator.server import Simulator
 from config.secrets import generate_api_key
 from endpoints.models import PrivateEndpoint
 from inference.faces.routes import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES, ROUTES
@@ -30,6 +29,7 @@ from tests.support import console, factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.inference.pictures import PNG
+from tests.support.simulator.server import Simulator
 
 # Routes that answer without a key. The test of a route that is missing here fails.
 PUBLIC = {"GET /api/v1/openapi.json"}

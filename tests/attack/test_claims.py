@@ -10,12 +10,12 @@ import pytest
 import requests
 
 from billing.models import Account, Excess, Transfer
-from config.local.simulator.behaviours import BEHAVIOURS, ScriptedReply
-from config.local.simulator.protocol import Request, Script, chunked_response, to_sse
 from tests.support import factories
 from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import Site, events_of
 from tests.support.ledger import assert_in_order
+from tests.support.simulator.behaviours import BEHAVIOURS, ScriptedReply
+from tests.support.simulator.protocol import Request, Script, chunked_response, to_sse
 
 CREDITS = 1_000 * 10**9
 MAX_TOKENS = 16

@@ -15,8 +15,7 @@ from django.contrib.auth.models import Group, User
 from accounts.models import ByokCredential
 from config.apps import Role
 from config.console.sign_in.roles import update_roles
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support.attack import Browser
 from tests.support.bulkheads.counters import read_counter
@@ -24,6 +23,7 @@ from tests.support.console import SUBMIT, page
 from tests.support.database import snapshots
 from tests.support.inference.site import Site
 from tests.support.processes import serve
+from tests.support.simulator.server import Simulator
 
 SECRET = "canary-credential-0123456789"
 DECOY = "decoy-credential-0123456789"

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from tests.bench.__main__ import (
     OTHER_CORE,
     System,

@@ -1,6 +1,6 @@
 """A provider with prepared answers: python -m tests.bench.upstream PORT [CERTIFICATE]
 
-The provider of ``config.local.simulator`` costs more CPU than some gateways do, and it would share
+The provider of ``tests.support.simulator`` costs more CPU than some gateways do, and it would share
 its core with PostgreSQL. This one does very little: it finds the end of a request and writes
 bytes. The name of the model selects the answer:
 

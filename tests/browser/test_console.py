@@ -13,12 +13,12 @@ from playwright.sync_api import Page
 from accounts.models import ApiKey
 from config.apps import Role
 from config.console.sign_in import roles
-from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.browser import MARKS, OVERFLOW, PASSWORD, browse, choose, submit_dialog
 from tests.support.console import page as page_path
 from tests.support.console import urls
+from tests.support.simulator.server import Simulator
 
 pytestmark = [*MARKS]
 

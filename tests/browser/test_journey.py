@@ -25,7 +25,6 @@ from billing.models import Account
 from config.audit import context as audit
 from config.audit.entries import AuditEntry
 from config.console.sign_in import totp
-from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
@@ -47,6 +46,7 @@ from tests.support.browser import (
 from tests.support.console import SECOND_FACTOR, SECRET, expected_status, listing, urls
 from tests.support.console import page as change_page
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 pytestmark = [*MARKS]
 

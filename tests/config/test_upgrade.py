@@ -18,9 +18,9 @@ import pytest
 import requests
 
 from config.local.bootstrap import PROJECT
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
 from tests.support.processes import manage, serve
+from tests.support.simulator.server import Simulator
 
 FOLDER: Final = PROJECT / "tests" / "support" / "upgrade"
 FACTS: Final[dict[str, Any]] = json.loads((FOLDER / "facts.json").read_text())

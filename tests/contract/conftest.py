@@ -10,11 +10,11 @@ import openai
 import pytest
 from openrouter import OpenRouter
 
-from config.local.simulator.server import Simulator
 from tests.support import factories
 from tests.support.contract import document
 from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter, Serve
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 
 @pytest.fixture

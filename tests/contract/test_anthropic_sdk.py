@@ -15,14 +15,14 @@ from billing.models import Account
 from catalog.capabilities import ThinkingControl
 from catalog.models import LanguageModel
 from config.credentials import Secret
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
 from tests.support.contract import document
 from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
 from tests.support.inference.prices import read_pricing
+from tests.support.simulator.server import Simulator
 from tests.support.upstreams import recorded
 from tests.support.upstreams.speaking import ANSWERS, EVENTS, Upstream
 from tests.support.upstreams.tls import serving

@@ -11,10 +11,10 @@ import openai
 import pytest
 
 from catalog.models import LanguageModel
-from config.local.simulator.server import Simulator
 from tests.support import factories
 from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 WAV = (
     b"RIFF" + struct.pack("<I", 48_036) + b"WAVEfmt "

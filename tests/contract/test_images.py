@@ -10,10 +10,10 @@ import pytest
 from openrouter import components
 
 from catalog.models import LanguageModel
-from config.local.simulator.pictures import make_png
 from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter, Serve
 from tests.support.factories import Tenant
 from tests.support.inference.pictures import PNG, reference
+from tests.support.simulator.pictures import make_png
 
 ENCODED = base64.b64encode(make_png(1024, 1024)).decode()
 

@@ -8,9 +8,9 @@ import pytest
 from openrouter import OpenRouter, errors
 from openrouter.errors import BadRequestResponseError, NotFoundResponseError
 
-from config.local.simulator.server import Simulator
 from tests.support.contract.clients import MakeOpenRouter, Serve
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 QUESTION = [{"role": "user", "content": "one two three"}]
 COST_DETAILS = {

@@ -13,10 +13,10 @@ import pytest
 from openrouter import OpenRouter, errors, operations
 
 from accounts.models import Workspace
-from config.local.simulator.server import Simulator
 from tests.support import factories
 from tests.support.contract.clients import MakeOpenRouter, Serve
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 QUESTION = [{"role": "user", "content": "one two three"}]
 # The SDK warns about every response with a field that its OpenAPI document marks as deprecated.

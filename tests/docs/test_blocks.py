@@ -21,7 +21,6 @@ EXECUTED = {
     "docs/broadcast.md": "test_demo_pages",
     "docs/clients.md": "test_demo_pages",
     "docs/deploy/index.md": "test_production",
-    "docs/dialects.md": "test_demo_pages",
     "docs/events.md": "test_events_page",
     "docs/io-logging.md": "test_demo_pages",
     "docs/operating.md": "test_rotation",

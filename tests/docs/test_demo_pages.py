@@ -20,7 +20,7 @@ PAGES = (
     README,
     *(
         PROJECT / "docs" / name
-        for name in ("aliases.md", "broadcast.md", "clients.md", "dialects.md", "io-logging.md")
+        for name in ("aliases.md", "broadcast.md", "clients.md", "io-logging.md")
     ),
 )
 START, SUITE = "python3 manage.py demo\n", "python3 manage.py test\n"

@@ -8,10 +8,10 @@ import pytest
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
-from config.local.simulator.server import Simulator
 from tests.support import factories
 from tests.support.endpoints.importing import PRICING
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from config.local.simulator.server import Simulator
 from endpoints.history import events
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 SUBMIT = {"_form_submitted": "True"}
 LIST = "admin:endpoints_privateendpoint_changelist"

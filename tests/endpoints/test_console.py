@@ -9,11 +9,11 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from config.audit.entries import AuditEntry
-from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 
 def _draft_form(tenant: Tenant, **fields: str) -> dict[str, str]:

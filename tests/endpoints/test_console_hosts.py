@@ -9,11 +9,11 @@ from django.test import Client
 from accounts.models import ByokCredential
 from config.apps import Role
 from config.console.sign_in.roles import update_roles
-from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from tests.support import factories
 from tests.support.console import SECRET, SUBMIT, fingerprint, messages_of, page
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 
 @pytest.fixture

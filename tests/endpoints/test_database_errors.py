@@ -6,10 +6,10 @@ import pytest
 from django.db import connection
 from rest_framework.test import APIClient
 
-from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -11,13 +11,13 @@ from django.utils import timezone
 from accounts.models import ByokCredential
 from catalog.models import Provider
 from config.credentials import Secret
-from config.local.simulator.server import Simulator
 from endpoints import rotation, validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationStale
 from endpoints.rotation import RotationRefused
 from tests.support import factories
 from tests.support.database.locks import waiting
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db
 

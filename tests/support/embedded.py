@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from config.local import postgres
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 
 AZURE_HOST = "contoso.openai.azure.com"
 BEDROCK_HOST = "bedrock-runtime.us-east-1.amazonaws.com"

@@ -41,10 +41,10 @@ from config.credentials import Secret
 from config.egress import EgressError, EgressPolicy, OutboundRequest
 from config.egress.client import EgressClient
 from config.egress.fetch import fetch
+from config.local.certificates import ensure_certificates
 from config.local.demo import SIMULATOR_DIR
 from config.local.entry import COMMAND, default_data_dir
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.upstream import serve_upstream
 from config.management.commands.serve import listen, port_number
 from config.secrets import KeyDigests
 from endpoints.models import PrivateEndpoint
@@ -56,7 +56,7 @@ PERMASLUG: Final = "causeway/echo-1"
 ADMIN: Final = "admin"
 END_USERS: Final = ("alice@example.com", "bob@example.com", "customer-42")
 # The provider pauses between events, so that a person can watch them arrive.
-UPSTREAM_MODEL: Final = "sim-slow:0.1,0.03"
+UPSTREAM_MODEL: Final = "sim-slow"
 QUESTION: Final = "Hello! What happens to my request on its way through a gateway?"
 _LOOPBACK: Final = EgressPolicy(allowed_networks=(ip_network("127.0.0.0/8"),))
 _START_SECONDS: Final = 30.0
@@ -104,13 +104,13 @@ class Command(JSONCommand):
             call_command("migrate", verbosity=0, interactive=False)
         self._import_bundled_catalogue()
         state = _State.load(settings.DATA_DIR / "demo.json")
-        with self._run_provider(state) as simulator:
+        with self._run_provider(state) as upstream:
             tenant = _Tenant.ensure(state)
             state.save()
-            _offer_simulated_model(simulator.base_url)
+            _offer_simulated_model(upstream)
             _ensure_operator(state)
             with self._run_server(port) as base_url:
-                endpoint_id = self._ensure_endpoint(base_url, tenant, simulator.base_url, state)
+                endpoint_id = self._ensure_endpoint(base_url, tenant, upstream, state)
                 self.note(f"Streaming a chat completion through it:\n\n> {QUESTION}\n")
                 completion = asyncio.run(self._stream(base_url, tenant.api_key))
                 self._print_result(port, state, tenant, endpoint_id, completion, as_json=as_json)
@@ -122,13 +122,12 @@ class Command(JSONCommand):
         imports.apply(imports.parse(BUNDLED.read_bytes()))
 
     @contextmanager
-    def _run_provider(self, state: _State) -> Iterator[Simulator]:
+    def _run_provider(self, state: _State) -> Iterator[str]:
         """Runs the provider on its last port, or on another one if that is taken."""
         certificates = ensure_certificates(settings.DATA_DIR / SIMULATOR_DIR)
-        simulator = Simulator(certificates, HOST, _free_port(state.simulator_port))
-        with simulator.run_in_thread() as running:
-            state.simulator_port = running.port
-            yield running
+        with serve_upstream(certificates, HOST, _free_port(state.simulator_port)) as (url, port):
+            state.simulator_port = port
+            yield url
 
     @contextmanager
     def _run_server(self, port: int) -> Iterator[str]:

@@ -1,5 +1,3 @@
-import asyncio
-import contextlib
 import signal
 from argparse import ArgumentParser
 from pathlib import Path
@@ -7,16 +5,14 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from config.local.simulator.behaviours import BEHAVIOURS
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.pictures import PICTURES
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
+from config.local.upstream import MODELS, serve_upstream
 
 
 class Command(BaseCommand):
-    """Serves the scripted upstream provider until it is interrupted; needs no database."""
+    """Serves the simulated provider until it is interrupted; needs no database."""
 
-    help = "Serves a scripted OpenAI-compatible upstream; the model name chooses its behaviour."
+    help = "Serves a simulated OpenAI-compatible provider with an echo, a slow and a failing model."
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -26,45 +22,32 @@ class Command(BaseCommand):
             "--cert-dir", type=Path, default=Path(".data/simulator"), metavar="DIR",
             help="the directory of the authority (DIR/ca.pem) and the certificates",
         )  # fmt: skip
-        parser.add_argument("--http", action="store_true", help="plain HTTP, for benchmarks")
-        parser.add_argument("--list", action="store_true", help="print the behaviours and exit")
+        parser.add_argument("--http", action="store_true", help="plain HTTP instead of TLS")
+        parser.add_argument("--list", action="store_true", help="print the models and exit")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["list"]:
-            behaviours = PICTURES | BEHAVIOURS
-            width = max(map(len, behaviours))
-            for name, (summary, _) in behaviours.items():
-                self.stdout.write(f"{name:{width}}  {summary}")
+            for name, summary in MODELS.items():
+                self.stdout.write(f"{name:11}  {summary}")
             return
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             certificates = None if options["http"] else ensure_certificates(options["cert_dir"])
-            simulator = Simulator(
-                certificates, options["host"], options["port"], tls=not options["http"]
-            )
-            with contextlib.suppress(KeyboardInterrupt), asyncio.Runner() as runner:
-                runner.run(self._serve(simulator))
+            with serve_upstream(certificates, options["host"], options["port"]) as (base_url, _):
+                trust = f"--cacert {certificates.ca} " if certificates else ""
+                self.stdout.write(f"Base URL:  {base_url}")
+                if certificates:
+                    self.stdout.write(f"CA:        {certificates.ca}")
+                self.stdout.write(
+                    f"Try:       curl {trust}{base_url}/chat/completions"
+                    " -H 'Authorization: Bearer any-key' -H 'Content-Type: application/json' -d '"
+                    '{"model":"sim-echo","messages":[{"role":"user","content":"Hello there"}]}'
+                    "'"
+                )
+                self.stdout.write("Models are listed with --list. Ctrl-C ends it.")
+                self.stdout.flush()
+                signal.pause()
+        except KeyboardInterrupt:
+            return
         except OSError as exc:
             raise CommandError(f"Cannot serve: {exc.strerror or exc}.") from None
-
-    async def _serve(self, simulator: Simulator) -> None:
-        stopped = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopped.set)
-        await simulator.start()
-        certificates = simulator.certificates
-        trust = f"--cacert {certificates.ca} " if certificates else ""
-        self.stdout.write(f"Base URL:  {simulator.base_url}")
-        if certificates:
-            self.stdout.write(f"CA:        {certificates.ca}")
-        self.stdout.write(
-            f"Try:       curl {trust}{simulator.base_url}/chat/completions"
-            " -H 'Authorization: Bearer any-key' -H 'Content-Type: application/json'"
-            """ -d '{"model":"sim-echo","messages":[{"role":"user","content":"Hello there"}]}'"""
-        )
-        self.stdout.write("Behaviours are listed with --list. Ctrl-C ends it.")
-        self.stdout.flush()
-        try:
-            await stopped.wait()
-        finally:
-            await simulator.stop()

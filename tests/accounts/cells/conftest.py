@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from config.local.simulator.server import Simulator
 from tests.support.cells.world import World, run_world
+from tests.support.simulator.server import Simulator
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from django.test import Client
 from accounts.models import ByokCredential
 from catalog.models import Provider
 from config.credentials import Secret
-from config.local.simulator.server import Simulator
 from tests.support import factories
 from tests.support.console import SECRET, fingerprint, page
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from accounts.models import (
 from catalog.models import Provider
 from config.audit.entries import AuditEntry
 from config.credentials import Secret
-from config.local.simulator.server import Simulator
 from tests.support import factories
 from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant
 from tests.support.governance import make_key
+from tests.support.simulator.server import Simulator
 
 
 def _byok_form(tenant: Tenant, provider: Provider, **fields: str) -> dict[str, str]:

@@ -13,10 +13,10 @@ import pytest
 from accounts.admin.keys.snippets import NO_MODEL, Snippet, find_example, write_snippets
 from accounts.models import ApiKey
 from config.local.bootstrap import PROJECT
-from config.local.simulator.server import Simulator
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.markdown import read_blocks
+from tests.support.simulator.server import Simulator
 
 PAGE: Path = PROJECT / "docs" / "clients.md"
 ANSWER = "Hello from the simulated upstream. Ask me something and I will repeat it."

@@ -17,7 +17,6 @@ from accounts.models import ByokCredential, CredentialNotFound, Member
 from catalog.models import Provider
 from config.api.errors import InvalidRequest
 from config.credentials import Secret
-from config.local.simulator.server import Simulator
 from config.secrets import DecryptionFailed, digest_api_key
 from endpoints import validation
 from inference.models import Generation
@@ -26,6 +25,7 @@ from tests.support.credentials import MALFORMED
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.inference.site import TENANT_SECRET, Site
+from tests.support.simulator.server import Simulator
 
 ROUTE = "/api/v1/byok"
 SECRET = "test-credential-0123456789"

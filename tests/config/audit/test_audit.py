@@ -21,13 +21,13 @@ from catalog.models import ModelEndpoint, PriceVersion
 from config.audit import context as audit
 from config.audit.entries import AuditEntry
 from config.audit.triggers import audit_triggers
-from config.local.simulator.server import Simulator
 from config.partitions.declarations import table_of
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_member
+from tests.support.simulator.server import Simulator
 
 SECRET = "canary-provider-secret-9f8e7d6c5b4a3210"
 SUBMIT = {"_form_submitted": "True"}

@@ -21,7 +21,6 @@ from config.audit.entries import AuditEntry
 from config.changes.kinds import Kind
 from config.changes.models import ChangeSet
 from config.changes.proposals import read_sealed
-from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.catalogue import make_proposal
@@ -30,6 +29,7 @@ from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
 from tests.support.operators.four_eyes import WHY, approve, decide, demand, press, proposed, sign_in
+from tests.support.simulator.server import Simulator
 
 CANARY = "canary-four-eyes-secret-7c1d5e9a2b84"
 

@@ -13,7 +13,6 @@ from accounts.models import (
     ApiKey,
 )
 from config.audit.entries import AuditEntry
-from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from tests.support import factories
@@ -28,6 +27,7 @@ from tests.support.console import (
 )
 from tests.support.factories import Tenant
 from tests.support.governance import make_key
+from tests.support.simulator.server import Simulator
 
 
 def test_a_dialog_redirects_the_browser_with_a_header(operator: Client, tenant: Tenant) -> None:

@@ -17,15 +17,13 @@ CLIENTS = {
 }
 
 
-# The embedded PostgreSQL and the simulator run beside the gateway in the demo and in tests. The
-# watch of the replica calls PostgreSQL by psycopg, and shuts down the sockets of hanging readers.
+# The embedded PostgreSQL runs beside the gateway in the demo and in tests. The watch of the replica
+# calls PostgreSQL by psycopg, and shuts down the sockets of hanging readers.
 # Mail goes by Django to the server that the operator configures, and its errors are smtplib's.
 EXEMPT = {
     "accounts/webhooks/sending.py",
     "config/database/replica/watch.py",
     "config/local/postgres.py",
-    "config/local/simulator/protocol.py",
-    "config/local/simulator/server.py",
 }
 APPS = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
 

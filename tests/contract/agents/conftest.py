@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from config.credentials import Secret
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
 from tests.support.factories import Tenant

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from config.local.simulator.server import Simulator
 from tests.contract.clients.drivers.ai_sdk import run_job
 from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 WORDS = "You said: one two"
 Run = Callable[[str, str], Any]

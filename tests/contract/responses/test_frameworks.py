@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from config.local.simulator.server import Simulator
 from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 # The frameworks warn about each other's versions.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -10,10 +10,10 @@ import openai
 import pydantic
 import pytest
 
-from config.local.simulator.server import Simulator
 from tests.support.contract import document
 from tests.support.contract.clients import MakeOpenAI, Serve
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 WORDS = ["You", " said:", " one", " two", " three"]
 TOOL: Any = {

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from config.credentials import Secret
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.contract.clients import MakeOpenAI
 from tests.support.factories import Tenant

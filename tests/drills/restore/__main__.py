@@ -27,8 +27,7 @@ import psycopg
 import requests
 
 from config.local.bootstrap import PROJECT
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
 from tests.drills.upgrade import examination
 from tests.drills.upgrade.filling import Tenant, call, create_tenant, make_catalogue, open_top_up
 from tests.drills.upgrade.load import Caller, Load
@@ -36,6 +35,7 @@ from tests.drills.upgrade.releases import Release, copy_present, serve, work
 from tests.support.chains.nodes import Contract, chain_of, deploy, start_eth_tester
 from tests.support.markdown import SHELL, Reader, read_blocks
 from tests.support.processes import free_port
+from tests.support.simulator.server import Simulator
 
 PAGE: Final = PROJECT / "docs" / "backup.md"
 _BACKUPS: Final = "/var/backups/causeway"

@@ -33,8 +33,7 @@ import psycopg
 
 from billing.topups.chains import Chain
 from config.local import postgres
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
 from tests.drills.upgrade import examination
 from tests.drills.upgrade.filling import World, fill
 from tests.drills.upgrade.load import Caller, Load
@@ -50,6 +49,7 @@ from tests.drills.upgrade.releases import (
 )
 from tests.support.chains.nodes import chain_of, deploy, start_eth_tester
 from tests.support.processes import free_port
+from tests.support.simulator.server import Simulator
 
 _LONG_WORDS: Final = 150
 _BEGAN: Final = time.monotonic()

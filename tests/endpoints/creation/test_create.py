@@ -9,12 +9,12 @@ import pytest
 from rest_framework.test import APIClient
 
 from catalog.models import LanguageModel, Provider
-from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.endpoints.creating import ROUTE, assert_refused, post
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 MANAGED = {
     "id",

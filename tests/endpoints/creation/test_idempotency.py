@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.endpoints.creating import KEY, ROUTE, assert_refused, post
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 
 def test_a_repeated_key_returns_the_first_endpoint(

@@ -12,12 +12,12 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, PriceVersion, Provider
-from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 ROUTE = "/api/v1/private-endpoints"
 STATES = ("draft", "validated", "active", "disabled")

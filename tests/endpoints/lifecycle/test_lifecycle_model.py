@@ -21,9 +21,9 @@ from rest_framework.test import APIClient
 from accounts.models import ByokCredential
 from catalog.models import PriceVersion
 from config.credentials import Secret
-from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
+from tests.support.simulator.server import Simulator
 
 MODELS = st.sampled_from(["sim-echo", "sim-wrong-model", "sim-versioned"])
 PASSING = {"sim-echo", "sim-versioned"}

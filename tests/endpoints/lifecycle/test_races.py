@@ -12,12 +12,12 @@ import requests
 from django.db import connections
 
 from config.api.errors import InvalidTransition
-from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 
 def draft_body(**changes: Any) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import requests
 from django.db import IntegrityError, connection, transaction
 from rest_framework.test import APIClient
 
-from config.local.simulator.server import Simulator
 from endpoints.models import Attestation, PrivateEndpoint
 from inference.models import Generation
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 
 def declare(management: APIClient, **declared: object) -> str:

@@ -8,11 +8,11 @@ import pytest
 
 from accounts.models import ByokCredential, workspace_for
 from catalog.models import Provider
-from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 NOT_AUDIO = "The answer is not audio"
 

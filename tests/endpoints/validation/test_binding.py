@@ -11,12 +11,12 @@ import pytest
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
 from config.egress.addresses import PinnedHost
-from config.local.simulator.server import Simulator
 from endpoints import rotation, validation, watch
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation import HostIsNew
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db
 

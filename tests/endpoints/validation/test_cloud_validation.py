@@ -13,12 +13,12 @@ from accounts.models import (
     workspace_for,
 )
 from catalog.models import LanguageModel, Provider
-from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.embedded import AZURE_HOST, BEDROCK_HOST, VERTEX_HOST
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 from tests.support.upstreams import clouds as cloud
 
 PASSED: Final = ["workspace", "byok_key", "base_url", "completion", "stream", "usage", "model"]

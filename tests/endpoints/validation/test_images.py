@@ -14,12 +14,12 @@ import pytest
 
 from accounts.models import ByokCredential, workspace_for
 from catalog.models import LanguageModel, Provider
-from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.inference.pictures import ENCODED, PNG
+from tests.support.simulator.server import Simulator
 from tests.support.upstreams import tls
 
 CHECKS = ["workspace", "byok_key", "base_url", "images", "usage", "model"]

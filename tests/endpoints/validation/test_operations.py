@@ -14,11 +14,11 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential, workspace_for
 from catalog.models import LanguageModel, Provider
-from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 from tests.support.upstreams import tls
 
 ROUTE = "/api/v1/private-endpoints"

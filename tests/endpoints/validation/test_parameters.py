@@ -9,7 +9,6 @@ from django.conf import LazySettings
 
 from accounts.models import ByokCredential, workspace_for
 from catalog.models import LanguageModel, Provider
-from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.history import render_proofs
 from endpoints.models import PrivateEndpoint, Validation
@@ -17,6 +16,7 @@ from endpoints.validation.parameters import TRIED_NAMES
 from endpoints.watch import watch
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 ROUTE = "/api/v1/private-endpoints"
 # A deployment that takes ``max_tokens`` is not asked for the other name of the bound.

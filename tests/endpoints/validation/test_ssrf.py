@@ -11,10 +11,10 @@ import pytest
 
 from catalog.models import LanguageModel, Provider
 from config.egress.addresses import EgressPolicy
-from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db
 

@@ -18,14 +18,14 @@ from accounts.models import (
     workspace_for,
 )
 from catalog.models import LanguageModel, Provider
-from config.local.simulator.certificates import CertificateFault, Certificates, ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import CertificateFault, Certificates, ensure_certificates
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation import is_same_model
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 from tests.support.upstreams import tls
 
 ALL_CHECKS = ["workspace", "byok_key", "base_url", "completion", "stream", "usage", "model"]

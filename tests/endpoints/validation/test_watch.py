@@ -8,11 +8,11 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from catalog.pricing import NANO
-from config.local.simulator.server import Simulator
 from endpoints import watch
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db
 

@@ -19,8 +19,6 @@ from django.utils import timezone
 from billing.models import Account, Excess, Meter, Transfer
 from catalog.dialects.base import Operation
 from config.api.errors import Unauthenticated
-from config.local.simulator.behaviours import BEHAVIOURS, ScriptedReply
-from config.local.simulator.protocol import Request, Script, Signal
 from config.secrets import digest_api_key
 from inference.admission.admit import AdmissionStore
 from inference.admission.decide import Admission, AdmissionRequest
@@ -40,6 +38,8 @@ from tests.support.inference.site import (
     events_of,
 )
 from tests.support.ledger import assert_in_order
+from tests.support.simulator.behaviours import BEHAVIOURS, ScriptedReply
+from tests.support.simulator.protocol import Request, Script, Signal
 
 CREDITS = 1_000 * 10**9
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"

@@ -20,9 +20,6 @@ from catalog.dialects.base import Operation
 from catalog.models import Provider
 from config.api.errors import GatewayError
 from config.asgi import Application
-from config.local.simulator.behaviours import BEHAVIOURS
-from config.local.simulator.protocol import Script, Signal
-from config.local.simulator.server import Simulator
 from config.secrets import digest_api_key
 from endpoints.models import PrivateEndpoint
 from inference.admission.admit import AdmissionStore
@@ -36,6 +33,9 @@ from tests.support.bulkheads.serving import make_patient, serve_in_thread
 from tests.support.database.locks import waiting
 from tests.support.inference.site import Site, make_site
 from tests.support.ledger import assert_in_order
+from tests.support.simulator.behaviours import BEHAVIOURS
+from tests.support.simulator.protocol import Script, Signal
+from tests.support.simulator.server import Simulator
 
 
 def lock_meter(site: Site) -> None:

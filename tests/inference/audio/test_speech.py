@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import requests
 
-from config.local.simulator.audio import SAMPLES
 from inference.models import Generation
 from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.simulator.audio import SAMPLES
 
 ROUTE = "/api/v1/audio/speech"
 WORD = SAMPLES * 2 * 2 // 5

@@ -10,10 +10,10 @@ import pytest
 from catalog.capabilities import NativeFormat
 from catalog.models import LanguageModel, Provider
 from config.credentials import Secret
-from config.local.simulator.server import Simulator
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import TEXT, Site, content_of, events_of
+from tests.support.simulator.server import Simulator
 from tests.support.upstreams import clouds as cloud
 
 CLOUDS: Final = {

@@ -12,7 +12,7 @@ import pytest
 
 from catalog.models import Provider
 from config.credentials import Secret
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import OPERATOR_SECRET, TENANT_SECRET, Site, content_of, events_of

@@ -17,13 +17,13 @@ from django.conf import LazySettings
 
 from billing.models import Excess
 from config.egress.limits import TimeLimits
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.faces import FACES, Face, Told
 from tests.support.inference.site import OPERATOR_SECRET, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
+from tests.support.simulator.server import Simulator
 
 NO_ANSWER = "The upstream provider did not answer in time."
 NOT_VALID = "The upstream provider's answer is not valid: "

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import requests
 
-from config.local.simulator.server import Simulator
 from inference.models import Generation
 from tests.support import factories
+from tests.support.simulator.server import Simulator
 
 
 def test_a_private_endpoint_is_created_activated_and_streamed_through(

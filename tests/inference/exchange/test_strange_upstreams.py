@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import CHAT, Site, content_of, events_of

@@ -11,8 +11,7 @@ from django.test import Client
 
 from config import egress
 from config.api.errors import UpstreamError, UpstreamTimeout
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
 from endpoints.models import PrivateEndpoint
 from inference.exchange.upstream.failures import translate
 from inference.routing.routes import Candidate
@@ -20,6 +19,7 @@ from tests.support.console import page
 from tests.support.inference.routes import credential, planned, route
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.simulator.server import Simulator
 
 UNREACHABLE = "The upstream could not be reached."
 ADDRESSES = [

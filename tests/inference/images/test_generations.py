@@ -9,13 +9,13 @@ import pytest
 import requests
 
 from billing.models import Transfer
-from config.local.simulator.pictures import make_png
 from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.inference.health import failures_of
 from tests.support.inference.pictures import DATA_URL, PNG, reference
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.simulator.pictures import make_png
 
 ROUTER = "/api/v1/images"
 GENERATIONS = "/api/v1/images/generations"

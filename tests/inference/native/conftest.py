@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from tests.support.upstreams.recorded import EVENTS, MESSAGE
 from tests.support.upstreams.recorded_responses import EVENTS as RESPONSE_EVENTS
 from tests.support.upstreams.recorded_responses import RESPONSE

@@ -15,13 +15,13 @@ from accounts.models import Guardrail
 from catalog.capabilities import NativeFormat
 from catalog.models import LanguageModel
 from config.credentials import Secret
-from config.local.simulator.protocol import Request, Signal, error_reply, http_response
 from inference.models import Generation
 from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.inference.messages import asked, events_of
 from tests.support.inference.prices import read_pricing
 from tests.support.inference.site import Site
+from tests.support.simulator.protocol import Request, Signal, error_reply, http_response
 from tests.support.upstreams import clouds as cloud
 from tests.support.upstreams.clouds import Clouds, exception, frame, invoke_stream, stream_head
 from tests.support.upstreams.recorded import (

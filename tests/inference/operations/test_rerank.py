@@ -14,7 +14,7 @@ import pytest
 
 from billing.models import Transfer
 from catalog.pricing import Price
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order

@@ -11,7 +11,7 @@ import pytest
 
 from billing.models import Excess
 from config.credentials import Secret
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.inference.prices import read_pricing
 from tests.support.inference.site import OPERATOR_SECRET, Site, events_of

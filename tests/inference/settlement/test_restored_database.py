@@ -18,9 +18,9 @@ import pytest
 import requests
 
 from config.local import postgres
-from config.local.simulator.server import Simulator
 from tests.support.cells.clusters import CellUnderTest, wait_until
 from tests.support.processes import MANAGE, free_port
+from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.slow
 

@@ -23,9 +23,9 @@ import pytest
 import requests
 
 from config.local import postgres
-from config.local.simulator.server import Simulator
 from tests.support.inference.site import CHAT, content_of, events_of
 from tests.support.processes import MANAGE, free_port
+from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from catalog.capabilities import NativeFormat
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from inference.texts.assembling import READERS, Assembler
 from tests.support.inference.site import Site
 from tests.support.texts.logged import read_content

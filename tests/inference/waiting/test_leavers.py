@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import requests
 
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.inference.pictures import PNG
 from tests.support.inference.site import CHAT, Site

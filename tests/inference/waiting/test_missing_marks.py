@@ -12,7 +12,7 @@ import pytest
 from catalog import dialects
 from catalog.dialects.base import InvalidStream, Operation, StreamParser
 from config.credentials import Secret
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from inference import metrics
 from inference.models import Generation
 from tests.support import factories

@@ -16,7 +16,7 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from tests.support.upstreams.tls import Script, Server, answering, serving
 
 TAKEN = answering(b"{}", headers=("Content-Type: application/json",))

@@ -15,10 +15,10 @@ from typing import Any, Final
 import psycopg
 import requests
 
-from config.local.simulator.server import Simulator
 from tests.support.cells.clusters import CellUnderTest, run_two_cells, wait_until
 from tests.support.cells.proxy import run_proxy
 from tests.support.processes import MANAGE, free_port
+from tests.support.simulator.server import Simulator
 
 MODEL: Final = "acme/falcon"
 SLOW: Final = "acme/snail"

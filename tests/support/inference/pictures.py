@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any, Final
 
-from config.local.simulator.pictures import make_png
+from tests.support.simulator.pictures import make_png
 
 PNG: Final = make_png(16, 16)
 ENCODED: Final = base64.b64encode(PNG).decode()

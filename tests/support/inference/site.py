@@ -16,13 +16,13 @@ from django.core.management import call_command
 
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.protocol import Request
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
 from endpoints.models import PrivateEndpoint
 from inference.models import Generation
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.simulator.protocol import Request
+from tests.support.simulator.server import Simulator
 
 CHAT = "/api/v1/chat/completions"
 TEXT = "/api/v1/completions"

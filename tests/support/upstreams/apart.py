@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
+from tests.support.simulator.server import Simulator
 
 
 @contextmanager

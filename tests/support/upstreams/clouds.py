@@ -23,10 +23,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from config.local.simulator.behaviours import BEHAVIOURS
-from config.local.simulator.protocol import Request, Script, Signal, Step
-from config.local.simulator.server import Simulator
 from tests.support.embedded import AZURE_HOST, BEDROCK_HOST, FOUNDRY_HOST, VERTEX_HOST
+from tests.support.simulator.behaviours import BEHAVIOURS
+from tests.support.simulator.protocol import Request, Script, Signal, Step
+from tests.support.simulator.server import Simulator
 
 AZURE_KEY: Final = "azure-key-0123456789abcdef"
 BEDROCK_KEY: Final = "bedrock-key-0123456789abcdef"

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from tests.support.upstreams.tiny_model import write_tiny_model
 
 xllamacpp = pytest.importorskip("xllamacpp", reason="there is no wheel for this platform")

@@ -15,7 +15,7 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from standardwebhooks import Webhook
 
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from tests.support.upstreams.tls import Script, Server, answering, serving
 
 # The data of an event of the kind "key.created".

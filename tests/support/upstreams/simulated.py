@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Any
 
-from config.local.simulator.server import Simulator
+from tests.support.simulator.server import Simulator
 
 CHAT = "/v1/chat/completions"
 

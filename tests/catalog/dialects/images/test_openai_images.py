@@ -21,8 +21,8 @@ from catalog.dialects.base import (
 from catalog.pricing import Usage
 from config.credentials import Secret
 from config.egress import OutboundRequest
-from config.local.simulator.pictures import parse_form
 from tests.support.inference.pictures import DATA_URL, ENCODED, PNG, reference
+from tests.support.simulator.pictures import parse_form
 
 USAGE = {
     "input_tokens": 250,

@@ -15,7 +15,7 @@ import requests
 from django.conf import LazySettings
 
 from accounts.models import ApiKey
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from inference.requests.messages.events import PING
 from tests.support import factories

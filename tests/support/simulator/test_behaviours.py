@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from config.local.simulator import behaviours
-from config.local.simulator.behaviours import BEHAVIOURS
-from config.local.simulator.certificates import Certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import Certificates
+from tests.support.simulator import behaviours
+from tests.support.simulator.behaviours import BEHAVIOURS
+from tests.support.simulator.server import Simulator
 from tests.support.upstreams.simulated import (
     CHAT,
     Answer,

@@ -1,7 +1,4 @@
-"""Makes the certificate authority and the server certificates of the simulated upstream.
-
-Imports nothing of the project: the simulator stands for another company's server.
-"""
+"""Makes the certificate authority and the server certificates of the simulated provider."""
 
 from __future__ import annotations
 
@@ -22,6 +19,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from config.clocks.clock import clock
 
 SERVER_NAMES = ("localhost", "simulator.test", "127.0.0.1", "::1")
 CertificateFault = Literal["expired", "self-signed", "wrong-host"]
@@ -60,7 +59,7 @@ def ensure_certificates(
     """
     # An existing directory keeps its mode: it may be a home directory or /tmp.
     cert_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    now = datetime.datetime.now(datetime.UTC)
+    now = clock.now()
     authority_path = cert_dir / "ca-key.pem"
     authority = _load_pair(authority_path)
     if authority is None or authority[1].not_valid_after_utc < now + datetime.timedelta(days=400):

@@ -3,26 +3,15 @@
 import asyncio
 import contextlib
 import http.client
-import io
 import json
-import os
 import re
-import signal
-import ssl
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import aiohttp
 import pytest
-from django.core.management import call_command
 
-from config.local.simulator.behaviours import BEHAVIOURS
-from config.local.simulator.certificates import Certificates
-from config.local.simulator.pictures import PICTURES
-from config.local.simulator.server import Simulator
-from config.management.commands.simulate_upstream import Command
+from config.local.certificates import Certificates
+from tests.support.simulator.server import Simulator
 from tests.support.upstreams.simulated import CHAT, ask, asking, connect, receive, request_bytes
 
 
@@ -205,39 +194,3 @@ def test_stop_closes_waiting_connections(certificates: Certificates) -> None:
     with sock:
         assert receive(sock).raw == b""
     assert (server.open_connections, server.requests[0].client_closed_at) == (0, None)
-
-
-def test_the_command_lists_every_behaviour() -> None:
-    out = io.StringIO()
-    call_command(Command(stdout=out), "--list")
-    assert [line.split()[0] for line in out.getvalue().splitlines()] == list(PICTURES | BEHAVIOURS)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_a_signal(tmp_path: Path, number: int) -> None:
-    code = (
-        "from config.management.commands.simulate_upstream import Command;"
-        f"Command().run_from_argv(['manage.py', 'simulate_upstream', '--port=0',"
-        f" '--cert-dir={tmp_path}'])"
-    )
-    # Without settings the command cannot use a database.
-    environment = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout
-        lines = [process.stdout.readline() for _ in range(4)]
-        try:
-            found = re.fullmatch(r"Base URL:  https://127\.0\.0\.1:(\d+)/v1\n", lines[0])
-            assert found
-            assert lines[1] == f"CA:        {tmp_path}/ca.pem\n"
-            assert lines[2].startswith(f"Try:       curl --cacert {tmp_path}/ca.pem https://")
-            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-            client = http.client.HTTPSConnection("127.0.0.1", int(found[1]), context=context)
-            with contextlib.closing(client):
-                headers = {"Authorization": "Bearer key"}
-                client.request("POST", CHAT, json.dumps(asking("m")), headers)
-                assert client.getresponse().status == 200
-        finally:
-            process.send_signal(number)
-        assert process.wait(60) == 0

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from config.local.simulator.protocol import (
+from tests.support.simulator.protocol import (
     WRITE_BYTES,
     Request,
     Script,

@@ -11,7 +11,7 @@ import json
 import zlib
 from typing import Any
 
-from config.local.simulator.protocol import Request, encode_json, error_reply, http_response
+from tests.support.simulator.protocol import Request, encode_json, error_reply, http_response
 
 Body = dict[str, Any]
 Message = dict[str, Any]

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from config.local.simulator.certificates import Certificates, ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import Certificates, ensure_certificates
+from tests.support.simulator.server import Simulator
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from config.local.simulator.protocol import (
+from tests.support.simulator.protocol import (
     Request,
     Script,
     chunked_response,

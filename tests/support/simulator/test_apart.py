@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from config.local.simulator.certificates import ensure_certificates
+from config.local.certificates import ensure_certificates
 from tests.support.upstreams.apart import simulator_apart
 
 

@@ -1,4 +1,4 @@
-"""Certificates of the simulator."""
+"""Certificates of the simulated provider."""
 
 import socket
 import ssl
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from config.local.simulator.certificates import ensure_certificates
-from config.local.simulator.server import Simulator
+from config.local.certificates import ensure_certificates
+from tests.support.simulator.server import Simulator
 from tests.support.upstreams.simulated import connect
 
 

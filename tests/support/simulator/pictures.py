@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from config.local.simulator.protocol import (
+from tests.support.simulator.protocol import (
     STREAM_HEAD,
     WRITE_BYTES,
     Request,

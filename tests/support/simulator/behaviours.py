@@ -23,8 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from config.local.simulator import abilities
-from config.local.simulator.protocol import (
+from tests.support.simulator import abilities
+from tests.support.simulator.protocol import (
     ID_PLACEHOLDER,
     STREAM_HEAD,
     WHOLE,
@@ -43,7 +43,7 @@ from config.local.simulator.protocol import (
     response_head,
     to_sse,
 )
-from config.local.simulator.refusals import REFUSALS
+from tests.support.simulator.refusals import REFUSALS
 
 MAX_ECHOED_WORDS = 256
 _HELLO = "Hello from the simulated upstream. Ask me something and I will repeat it."

@@ -17,11 +17,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Self
 
-from config.local.simulator.audio import AUDIO_BEHAVIOURS, AUDIO_KINDS, read_form
-from config.local.simulator.behaviours import BEHAVIOURS, find_behaviour
-from config.local.simulator.certificates import Certificates
-from config.local.simulator.pictures import PICTURES, parse_form
-from config.local.simulator.protocol import (
+from config.local.certificates import Certificates
+from tests.support.simulator.audio import AUDIO_BEHAVIOURS, AUDIO_KINDS, read_form
+from tests.support.simulator.behaviours import BEHAVIOURS, find_behaviour
+from tests.support.simulator.pictures import PICTURES, parse_form
+from tests.support.simulator.protocol import (
     WRITE_BYTES,
     Request,
     Script,
