@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.support.database.pooler import run_pooler
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, make_site
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import POOLER_ADDRESS, Served, serve
 from tests.support.simulator.server import Simulator
 from tests.support.static_files import share_static_files
@@ -197,15 +197,8 @@ def together() -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Waits for an effect that follows a response, such as a settlement; fails after a minute."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen"
-            time.sleep(0.01)
-
-    return wait
+    """Waits for an effect that follows a response, such as a settlement."""
+    return wait_until
 
 
 @pytest.fixture

@@ -36,7 +36,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -51,6 +50,7 @@ from typing import Any, Final
 
 from tests.bench.database import Database, work_directory
 from tests.bench.upstream import DELAY_SECONDS
+from tests.support.machine.ports import reserved_port
 
 PROJECT = Path(__file__).resolve().parents[2]
 SYSTEM_CORE, OTHER_CORE = 0, 1
@@ -274,11 +274,11 @@ def _print_ledger(directory: Path, system: System) -> None:
 @contextlib.contextmanager
 def upstream_provider() -> Iterator[str]:
     """Starts the provider on the second core and yields its address."""
-    port = free_port()
-    command = [sys.executable, "-m", "tests.bench.upstream", str(port)]
-    with process_on(command, OTHER_CORE):
-        wait_for(f"http://127.0.0.1:{port}/v1/models")
-        yield f"http://127.0.0.1:{port}/v1"
+    with reserved_port() as port:
+        command = [sys.executable, "-m", "tests.bench.upstream", str(port)]
+        with process_on(command, OTHER_CORE):
+            wait_for(f"http://127.0.0.1:{port}/v1/models")
+            yield f"http://127.0.0.1:{port}/v1"
 
 
 @contextlib.contextmanager
@@ -289,43 +289,44 @@ def causeway(
 
     It runs in ``checkout``, with the environment there, if that is given.
     """
-    port = free_port()
-    name, project, python = "causeway", PROJECT, sys.executable
-    if checkout is not None:
-        name, project, python = "checkout", checkout, str(checkout.resolve() / ".venv/bin/python")
-    environment = {
-        "DATA_DIR": str(directory / "data"),
-        "UPSTREAM_ALLOWED_NETWORKS": "127.0.0.0/8",
-        "LOG_LEVEL": "WARNING",
-    }
+    with reserved_port() as port:
+        name, project, python = "causeway", PROJECT, sys.executable
+        if checkout is not None:
+            name, project = "checkout", checkout
+            python = str(checkout.resolve() / ".venv/bin/python")
+        environment = {
+            "DATA_DIR": str(directory / "data"),
+            "UPSTREAM_ALLOWED_NETWORKS": "127.0.0.0/8",
+            "LOG_LEVEL": "WARNING",
+        }
 
-    def manage(*arguments: str, data: str = "") -> str:
-        return subprocess.run(
-            [python, "manage.py", *arguments],
-            cwd=project,
-            env={**os.environ, **environment},
-            input=data,
-            text=True,
-            check=True,
-            stdout=subprocess.PIPE,
-        ).stdout
+        def manage(*arguments: str, data: str = "") -> str:
+            return subprocess.run(
+                [python, "manage.py", *arguments],
+                cwd=project,
+                env={**os.environ, **environment},
+                input=data,
+                text=True,
+                check=True,
+                stdout=subprocess.PIPE,
+            ).stdout
 
-    manage("migrate", "--verbosity", "0")
-    others = 5_000 if crowded else 0
-    manage("import_catalog", "-", data=json.dumps(_catalogue(upstream, others)))
-    if crowded:
-        manage("shell", "-c", _CROWD)
-    manage("set_provider_credential", "bench", data=UPSTREAM_KEY)
-    made = json.loads(manage("create_organization", "Bench", "--json"))
-    manage("grant_credits", made["organization_id"], "1000000")
-    key = made["api_key"]
-    command = [python, "manage.py", "serve", "--port", str(port)]
-    with process_on(command, SYSTEM_CORE, environment, folder=project) as process:
-        wait_for(f"http://127.0.0.1:{port}/readyz")
-        database = Database.under(directory / "data")
-        database.move(OTHER_CORE)
-        url = f"http://127.0.0.1:{port}/api/v1/chat/completions"
-        yield System(name, url, process.pid, key, author="bench/", database=database)
+        manage("migrate", "--verbosity", "0")
+        others = 5_000 if crowded else 0
+        manage("import_catalog", "-", data=json.dumps(_catalogue(upstream, others)))
+        if crowded:
+            manage("shell", "-c", _CROWD)
+        manage("set_provider_credential", "bench", data=UPSTREAM_KEY)
+        made = json.loads(manage("create_organization", "Bench", "--json"))
+        manage("grant_credits", made["organization_id"], "1000000")
+        key = made["api_key"]
+        command = [python, "manage.py", "serve", "--port", str(port)]
+        with process_on(command, SYSTEM_CORE, environment, folder=project) as process:
+            wait_for(f"http://127.0.0.1:{port}/readyz")
+            database = Database.under(directory / "data")
+            database.move(OTHER_CORE)
+            url = f"http://127.0.0.1:{port}/api/v1/chat/completions"
+            yield System(name, url, process.pid, key, author="bench/", database=database)
 
 
 @contextlib.contextmanager
@@ -335,30 +336,30 @@ def _direct(upstream: str) -> Iterator[System]:
 
 @contextlib.contextmanager
 def _floor(upstream: str) -> Iterator[System]:
-    port = free_port()
-    command = [sys.executable, "-m", "tests.bench.floor", str(port), upstream]
-    with process_on(command, SYSTEM_CORE) as process:
-        wait_for(f"http://127.0.0.1:{port}/")
-        yield System("floor", f"http://127.0.0.1:{port}/v1/chat/completions", process.pid)
+    with reserved_port() as port:
+        command = [sys.executable, "-m", "tests.bench.floor", str(port), upstream]
+        with process_on(command, SYSTEM_CORE) as process:
+            wait_for(f"http://127.0.0.1:{port}/")
+            yield System("floor", f"http://127.0.0.1:{port}/v1/chat/completions", process.pid)
 
 
 @contextlib.contextmanager
 def _nginx(directory: Path, upstream: str) -> Iterator[System]:
     if shutil.which("nginx") is None:
         sys.exit("nginx is missing; install it with: apt-get install nginx-light")
-    port = free_port()
-    config = directory / "nginx.conf"
-    config.write_text(
-        f"daemon off; master_process off; pid {directory}/nginx.pid; error_log /dev/null;\n"
-        "events { worker_connections 1024; }\n"
-        "http { access_log off; upstream provider {"
-        f" server {upstream.split('/')[2]}; keepalive 128; }}\n"
-        f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://provider;"
-        ' proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; } } }\n'
-    )
-    with process_on(["nginx", "-c", str(config)], SYSTEM_CORE) as process:
-        wait_for(f"http://127.0.0.1:{port}/v1/models")
-        yield System("nginx", f"http://127.0.0.1:{port}/v1/chat/completions", process.pid)
+    with reserved_port() as port:
+        config = directory / "nginx.conf"
+        config.write_text(
+            f"daemon off; master_process off; pid {directory}/nginx.pid; error_log /dev/null;\n"
+            "events { worker_connections 1024; }\n"
+            "http { access_log off; upstream provider {"
+            f" server {upstream.split('/')[2]}; keepalive 128; }}\n"
+            f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://provider;"
+            ' proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; } } }\n'
+        )
+        with process_on(["nginx", "-c", str(config)], SYSTEM_CORE) as process:
+            wait_for(f"http://127.0.0.1:{port}/v1/models")
+            yield System("nginx", f"http://127.0.0.1:{port}/v1/chat/completions", process.pid)
 
 
 @contextlib.contextmanager
@@ -384,47 +385,47 @@ def _tensorzero(directory: Path, upstream: str, python: Path | None) -> Iterator
 
 @contextlib.contextmanager
 def _portkey(directory: Path, upstream: str, folder: Path | None) -> Iterator[System]:
-    port = free_port()
-    if folder is None:
-        folder = directory / "portkey"
-        folder.mkdir()
-        install = ["npm", "install", "--silent", "--prefix", str(folder), "@portkey-ai/gateway"]
-        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
-    program = folder / "node_modules/@portkey-ai/gateway/build/start-server.js"
-    command = ["node", str(program), f"--port={port}", "--headless"]
-    with process_on(command, SYSTEM_CORE) as process:
-        wait_for(f"http://127.0.0.1:{port}/")
-        headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": upstream}
-        url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        yield System("portkey", url, process.pid, headers=headers)
+    with reserved_port() as port:
+        if folder is None:
+            folder = directory / "portkey"
+            folder.mkdir()
+            install = ["npm", "install", "--silent", "--prefix", str(folder), "@portkey-ai/gateway"]
+            subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+        program = folder / "node_modules/@portkey-ai/gateway/build/start-server.js"
+        command = ["node", str(program), f"--port={port}", "--headless"]
+        with process_on(command, SYSTEM_CORE) as process:
+            wait_for(f"http://127.0.0.1:{port}/")
+            headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": upstream}
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            yield System("portkey", url, process.pid, headers=headers)
 
 
 @contextlib.contextmanager
 def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[System]:
-    port = free_port()
-    if program is None:
-        program = _install(directory / "litellm", "litellm[proxy]").with_name("litellm")
-    config = directory / "litellm.yaml"
-    models = [
-        {
-            "model_name": load.model,
-            "litellm_params": {
-                "model": f"openai/{load.model}", "api_base": upstream, "api_key": UPSTREAM_KEY,
-            },
-        }
-        for load in LOADS
-    ]  # fmt: skip
-    config.write_text(
-        json.dumps({"model_list": models, "general_settings": {"master_key": "sk-bench"}})
-    )
-    command = [
-        str(program), "--config", str(config), "--port", str(port),
-        "--host", "127.0.0.1", "--num_workers", "1", "--telemetry", "False",
-    ]  # fmt: skip
-    with process_on(command, SYSTEM_CORE, {"LITELLM_LOG": "ERROR"}) as process:
-        wait_for(f"http://127.0.0.1:{port}/health/liveliness")
-        url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        yield System("litellm", url, process.pid, "sk-bench")
+    with reserved_port() as port:
+        if program is None:
+            program = _install(directory / "litellm", "litellm[proxy]").with_name("litellm")
+        config = directory / "litellm.yaml"
+        models = [
+            {
+                "model_name": load.model,
+                "litellm_params": {
+                    "model": f"openai/{load.model}", "api_base": upstream, "api_key": UPSTREAM_KEY,
+                },
+            }
+            for load in LOADS
+        ]  # fmt: skip
+        config.write_text(
+            json.dumps({"model_list": models, "general_settings": {"master_key": "sk-bench"}})
+        )
+        command = [
+            str(program), "--config", str(config), "--port", str(port),
+            "--host", "127.0.0.1", "--num_workers", "1", "--telemetry", "False",
+        ]  # fmt: skip
+        with process_on(command, SYSTEM_CORE, {"LITELLM_LOG": "ERROR"}) as process:
+            wait_for(f"http://127.0.0.1:{port}/health/liveliness")
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            yield System("litellm", url, process.pid, "sk-bench")
 
 
 def _install(venv: Path, package: str) -> Path:
@@ -627,12 +628,6 @@ def wait_for(url: str, *, pause: float = 0.2) -> None:
             return
         time.sleep(pause)
     sys.exit(f"{url} does not answer")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def cpu_of(pid: int) -> float:

@@ -39,13 +39,13 @@ from tests.bench.__main__ import (
     System,
     causeway,
     cpu_of,
-    free_port,
     memory_of,
     process_on,
     upstream_provider,
     wait_for,
 )
 from tests.bench.database import work_directory
+from tests.support.machine.ports import reserved_port
 
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BODY_BYTES: Final = 20 * 1024 * 1024 - 1024
@@ -417,7 +417,7 @@ def main() -> None:
         system = stack.enter_context(causeway(directory, upstream))
         providers = {}
         for slug in _MODELS:
-            port = free_port()
+            port = stack.enter_context(reserved_port())
             command = [sys.executable, "-m", "tests.bench.hostile", str(port)]
             process = stack.enter_context(process_on(command, OTHER_CORE))
             if slug == "paced":

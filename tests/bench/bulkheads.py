@@ -67,7 +67,6 @@ from tests.bench.__main__ import (
     PROJECT,
     SYSTEM_CORE,
     causeway,
-    free_port,
     parse_load,
     process_on,
     upstream_provider,
@@ -75,6 +74,7 @@ from tests.bench.__main__ import (
 )
 from tests.support.bulkheads.counters import read_counter
 from tests.support.database.locks import locked
+from tests.support.machine.ports import reserved_port
 
 _OTHERS: Final = 16
 _WARM: Final = 64
@@ -337,11 +337,11 @@ def make_keys(count: int) -> list[str]:
 
 @contextlib.contextmanager
 def _another_host() -> Iterator[str]:
-    port = free_port()
-    command = [sys.executable, str(PROJECT / "manage.py"), "serve", "--port", str(port)]
-    with process_on(command, SYSTEM_CORE, {"LOG_LEVEL": "WARNING"}):
-        wait_for(f"http://127.0.0.1:{port}/readyz")
-        yield f"http://127.0.0.1:{port}"
+    with reserved_port() as port:
+        command = [sys.executable, str(PROJECT / "manage.py"), "serve", "--port", str(port)]
+        with process_on(command, SYSTEM_CORE, {"LOG_LEVEL": "WARNING"}):
+            wait_for(f"http://127.0.0.1:{port}/readyz")
+            yield f"http://127.0.0.1:{port}"
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ from tests.bench.__main__ import (
     System,
     causeway,
     cpu_of,
-    free_port,
     memory_of,
     process_on,
     upstream_provider,
 )
 from tests.bench.database import work_directory
 from tests.bench.upstream import CHUNKS, DRIP_SECONDS
+from tests.support.machine.ports import reserved_port
 
 _HALFWAY: Final = CHUNKS * DRIP_SECONDS / 2
 
@@ -53,15 +53,16 @@ def main() -> None:
 @contextlib.contextmanager
 def tls_provider(directory: Path) -> Iterator[str]:
     """Starts the provider with TLS on the second core and yields its address."""
-    port = free_port()
-    certificates = ensure_certificates(directory)
-    # Services that this process starts trust the provider.
-    os.environ["UPSTREAM_CA_BUNDLE"] = str(certificates.ca)
-    command = [sys.executable, "-m", "tests.bench.upstream", str(port), str(certificates.server)]
-    with process_on(command, OTHER_CORE):
-        while not is_listening(port):
-            time.sleep(0.05)
-        yield f"https://127.0.0.1:{port}/v1"
+    with reserved_port() as port:
+        certificates = ensure_certificates(directory)
+        # Services that this process starts trust the provider.
+        os.environ["UPSTREAM_CA_BUNDLE"] = str(certificates.ca)
+        program = [sys.executable, "-m", "tests.bench.upstream"]
+        command = [*program, str(port), str(certificates.server)]
+        with process_on(command, OTHER_CORE):
+            while not is_listening(port):
+                time.sleep(0.05)
+            yield f"https://127.0.0.1:{port}/v1"
 
 
 def is_listening(port: int) -> bool:

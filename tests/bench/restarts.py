@@ -34,13 +34,13 @@ from tests.bench.__main__ import (
     PROJECT,
     System,
     causeway,
-    free_port,
     process_on,
     upstream_provider,
     wait_for,
 )
 from tests.bench.crowd import read_stream
 from tests.bench.database import work_directory
+from tests.support.machine.ports import reserved_port
 
 _STREAMS: Final = 20
 _WORKERS: Final = 4
@@ -59,9 +59,9 @@ def main() -> None:
         system = stack.enter_context(causeway(directory, upstream))
         print(f"a management command  {_time_command(directory):.2f} s CPU", flush=True)
         for workers in (1, _WORKERS):
-            with _service(directory, workers) as (_, _, seconds):
+            with reserved_port() as port, _service(directory, workers, port) as (_, seconds):
                 print(f"ready with {workers} worker(s)   {seconds:.2f} s", flush=True)
-        with _service(directory, _WORKERS) as (port, process, _):
+        with reserved_port() as port, _service(directory, _WORKERS, port) as (process, _):
             asyncio.run(_send(System("service", _url(port), 0, system.key), Counter(), 1_000))
             memory = sorted(_pss_of(pid) / 1e6 for pid in _workers_of(process.pid))
             print(f"PSS of each worker    {', '.join(f'{each:.0f}' for each in memory)} MB")
@@ -75,10 +75,9 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _service(
-    directory: Path, workers: int, port: int | None = None
-) -> Iterator[tuple[int, subprocess.Popen[bytes], float]]:
-    """Starts ``serve``; yields its port, its process and the seconds until it was ready."""
-    port = port or free_port()
+    directory: Path, workers: int, port: int
+) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
+    """Starts ``serve``; yields its process and the seconds until it was ready."""
     environment = {
         "DATA_DIR": str(directory / "data"),
         "UPSTREAM_ALLOWED_NETWORKS": "127.0.0.0/8",
@@ -92,7 +91,7 @@ def _service(
     )
     try:
         wait_for(f"http://127.0.0.1:{port}/readyz", pause=0.02)
-        yield port, process, time.monotonic() - started
+        yield process, time.monotonic() - started
     finally:
         process.terminate()
         process.wait(60)
@@ -173,9 +172,9 @@ async def _send(system: System, counts: Counter[str], total: int) -> None:
 
 async def _restart_in_turn(directory: Path, system: System, total: int) -> Counter[str]:
     """Sends requests through HAProxy while each of two services is restarted again and again."""
-    ports = [free_port(), free_port()]
     counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(reserved_port()) for _ in range(2)]
         services = [contextlib.ExitStack() for _ in ports]
         for service, port in zip(services, ports, strict=True):
             stack.callback(service.close)
@@ -198,20 +197,20 @@ async def _restart_in_turn(directory: Path, system: System, total: int) -> Count
 
 @contextlib.contextmanager
 def _haproxy(directory: Path, ports: list[int]) -> Iterator[int]:
-    port = free_port()
-    config = directory / "haproxy.cfg"
-    servers = "".join(
-        f"  server s{each} 127.0.0.1:{each} check inter 500 fall 1 rise 2\n" for each in ports
-    )
-    config.write_text(
-        "defaults\n  mode http\n  timeout connect 2s\n  timeout client 60s\n  timeout server 60s\n"
-        "  option redispatch\n  retries 3\n"
-        f"frontend in\n  bind 127.0.0.1:{port}\n  default_backend out\n"
-        f"backend out\n  option httpchk GET /readyz\n{servers}"
-    )
-    with process_on(["haproxy", "-f", str(config), "-db"], 1):
-        wait_for(f"http://127.0.0.1:{port}/healthz")
-        yield port
+    with reserved_port() as port:
+        config = directory / "haproxy.cfg"
+        servers = "".join(
+            f"  server s{each} 127.0.0.1:{each} check inter 500 fall 1 rise 2\n" for each in ports
+        )
+        config.write_text(
+            "defaults\n  mode http\n  timeout connect 2s\n  timeout client 60s\n"
+            "  timeout server 60s\n  option redispatch\n  retries 3\n"
+            f"frontend in\n  bind 127.0.0.1:{port}\n  default_backend out\n"
+            f"backend out\n  option httpchk GET /readyz\n{servers}"
+        )
+        with process_on(["haproxy", "-f", str(config), "-db"], 1):
+            wait_for(f"http://127.0.0.1:{port}/healthz")
+            yield port
 
 
 if __name__ == "__main__":

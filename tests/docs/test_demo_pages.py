@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import site
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from config.local.bootstrap import PROJECT
+from tests.support.machine.ports import reserved_port
+from tests.support.machine.waiting import wait_until
 from tests.support.markdown import PYTHON, SHELL, Reader, name_of, read_blocks
-from tests.support.processes import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -29,19 +29,22 @@ START, SUITE = "python3 manage.py demo\n", "python3 manage.py test\n"
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
     """A person who has started the demo as the README says, and opens a second terminal."""
-    port = str(free_port())
-    changes = {"8000": port, "manage.py demo": f"manage.py demo --port {port}"}
     [start] = [block for block in read_blocks(README, SHELL) if block.text == START]
     # The SDKs are installed here already, so that `pip install` needs no package index.
     with (
-        Reader(changes=changes, PYTHONPATH=site.getsitepackages()[0]) as reader,
+        reserved_port() as port,
+        Reader(
+            changes={"8000": f"{port}", "manage.py demo": f"manage.py demo --port {port}"},
+            PYTHONPATH=site.getsitepackages()[0],
+        ) as reader,
         reader.shell([start]) as (process, output),
     ):
-        deadline = time.monotonic() + 120
-        while "Serving until Ctrl-C." not in output.read_text():
+
+        def is_serving() -> bool:
             assert process.poll() is None, output.read_text()
-            assert time.monotonic() < deadline, output.read_text()
-            time.sleep(0.1)
+            return "Serving until Ctrl-C." in output.read_text()
+
+        wait_until(is_serving, seconds=120)
         yield reader
 
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from config.local.bootstrap import PROJECT
+from tests.support.machine.ports import reserved_port
 from tests.support.markdown import SHELL, Reader, read_blocks
-from tests.support.processes import free_port
 
 PAGE = PROJECT / "docs" / "deploy" / "index.md"
 
@@ -31,8 +31,15 @@ def empty_database() -> Iterator[str]:
 
 @pytest.mark.slow
 def test_every_block_runs_twice(empty_database: str) -> None:
-    ports = {port: str(free_port()) for port in ("8000", "8001", "9443")}
-    with Reader(changes=ports, DATABASE_URL=empty_database) as reader:
+    with (
+        reserved_port() as service,
+        reserved_port() as other,
+        reserved_port() as provider,
+        Reader(
+            changes={"8000": f"{service}", "8001": f"{other}", "9443": f"{provider}"},
+            DATABASE_URL=empty_database,
+        ) as reader,
+    ):
         # The catalogue file names the simulated provider's port as well.
         catalogue = reader.home / "simulator.json"
         catalogue.write_text(reader.change((PAGE.parent / "simulator.json").read_text()))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import random
+import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,9 +17,14 @@ from urllib.parse import urlsplit, urlunsplit
 import requests
 from django.db import connection
 
+from tests.support.machine.waiting import wait_until
+
 MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
 # The variable that names the pooler before the database of every service.
 POOLER_ADDRESS = "CAUSEWAY_TEST_POOLER_ADDRESS"
+# What a service says of itself, in plain lines and in JSON.
+_ADDRESS = re.compile(r"^Serving on (\S+) with \d+ worker", re.MULTILINE)
+_READY = re.compile(r"\bworker \d+ is ready\b")
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -43,15 +46,6 @@ def manage(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
         # Migrating from nothing takes a minute where four processes share two cores.
         timeout=600,
     )
-
-
-def free_port() -> int:
-    """A port that nobody listens on, below those that the system gives to connections meanwhile."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 @dataclass
@@ -78,32 +72,47 @@ class Served:
 
 
 def wait_until_served(served: Served) -> None:
-    """Returns once the service answers; fails when it ends, or after two minutes."""
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            if requests.get(f"{served.address}/healthz", timeout=60).status_code == 200:
-                return
-        except requests.RequestException:
-            assert served.process.poll() is None, served.log
-        assert time.monotonic() < deadline, "it does not answer"
-        time.sleep(0.05)
+    """Returns once the service answers; fails when it ends."""
+
+    def answers() -> bool:
+        assert served.process.poll() is None, served.log
+        with suppress(requests.RequestException):
+            return requests.get(f"{served.address}/healthz", timeout=60).status_code == 200
+        return False
+
+    wait_until(answers, "it does not answer")
+
+
+def wait_until_started(served: Served, workers: int, *, has_metrics: bool) -> None:
+    """Reads the address of a service from its log, and waits until each of its workers serves."""
+    # A single worker has no supervisor, which would tell that it is ready.
+    processes = 0 if workers == 1 else workers + has_metrics
+
+    def has_started() -> bool:
+        assert served.process.poll() is None, served.log
+        log = served.log
+        if found := _ADDRESS.search(log):
+            served.address = found[1]
+        return bool(found) and len(_READY.findall(log)) == processes
+
+    wait_until(has_started, "its workers do not become ready")
+    wait_until_served(served)
 
 
 @contextmanager
 def serve(*arguments: str, **changes: str) -> Iterator[Served]:
-    """Runs ``serve`` on a free port until it answers, and makes sure that it ends."""
-    port = free_port()
+    """Runs ``serve`` until all its workers are ready, and makes sure that it ends."""
     with tempfile.NamedTemporaryFile("w", prefix="causeway-log-") as log:
         process = subprocess.Popen(
-            [sys.executable, str(MANAGE), "serve", "--port", str(port), *arguments],
+            [sys.executable, str(MANAGE), "serve", "--port", "0", *arguments],
             env=environment(**changes),
             stderr=log,
             text=True,
         )
-        served = Served(f"http://127.0.0.1:{port}", process, Path(log.name))
+        served = Served("", process, Path(log.name))
         try:
-            wait_until_served(served)
+            workers = int(arguments[arguments.index("--workers") + 1]) if arguments else 1
+            wait_until_started(served, workers, has_metrics="METRICS_PORT" in changes)
             yield served
         finally:
             if process.poll() is None:

@@ -40,7 +40,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", metavar="H")
-        parser.add_argument("--port", type=port_number, default=8000, metavar="N")
+        parser.add_argument(
+            "--port", type=port_number, default=8000, metavar="N", help="0 takes any free port"
+        )
         parser.add_argument("--workers", type=_worker_count, default=1, metavar="N")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -61,7 +63,7 @@ class Command(BaseCommand):
             server = WorkerServer(config, drain_seconds=settings.DRAIN_SECONDS, notify=notify)
             server.run([listener])
 
-        self.stderr.write(f"Serving on http://{host}:{port} with {workers} worker(s).")
+        self.stderr.write(f"Serving on {address_of(listener)} with {workers} worker(s).")
         if workers == 1:
             if metrics is not None:
                 metrics.start()
@@ -134,6 +136,12 @@ def listen(host: str, port: int) -> socket.socket:
         )
     listener.setblocking(False)
     return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """Returns the URL of a socket: with the port that the system chose if ``--port`` was 0."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def bind_metrics(host: str) -> MetricsListener | None:

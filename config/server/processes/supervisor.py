@@ -183,6 +183,7 @@ class Supervisor:
 
     def _note_ready(self, worker: _Worker) -> None:
         worker.is_ready, worker.ready_by = True, float("inf")
+        logger.info("worker %d is ready", worker.pid)
         if worker.run is self._runs[0]:
             self._has_been_ready = True
         if worker is self._successor:

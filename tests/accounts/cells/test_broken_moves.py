@@ -12,7 +12,6 @@ import psycopg
 import pytest
 
 from accounts.cells.rows import delete_rows
-from tests.support.cells.clusters import wait_until
 from tests.support.cells.world import (
     BALANCE,
     PAUSING,
@@ -23,7 +22,8 @@ from tests.support.cells.world import (
     make_organization,
     residences,
 )
-from tests.support.processes import free_port
+from tests.support.machine.ports import reserved_port
+from tests.support.machine.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -135,11 +135,12 @@ def test_a_move_is_given_up_while_the_other_cell_is_away(world: World) -> None:
         world.home.query(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         )
-    nowhere = f"postgres://causeway@127.0.0.1:{free_port()}/causeway"
-    alone = dataclasses.replace(world.home, others={"north": nowhere})
     arguments = "move_organization", organization, "--to", "north", "--give-up"
-    assert alone.manage(*arguments)["residence"] == "here"
-    refused = alone.run(*arguments)
+    with reserved_port() as nobody:
+        nowhere = f"postgres://causeway@127.0.0.1:{nobody}/causeway"
+        alone = dataclasses.replace(world.home, others={"north": nowhere})
+        assert alone.manage(*arguments)["residence"] == "here"
+        refused = alone.run(*arguments)
     assert (refused.returncode, "is not leaving for north" in refused.stderr) == (1, True)
     assert residences(world, organization) == ("here", "arriving")
     assert chat(world, Authorization=f"Bearer {made['api_key']}").status_code == 200

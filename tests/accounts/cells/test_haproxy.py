@@ -16,7 +16,7 @@ import requests
 
 from config.secrets import generate_api_key
 from tests.support.cells.proxy import run_proxy
-from tests.support.processes import free_port
+from tests.support.machine.ports import reserved_port
 
 HERE, NORTH, MOVED = "00k3f9a2", "01abcdef", "00m0v3d0"
 
@@ -117,7 +117,8 @@ def test_two_headers_go_where_the_first_says(proxy: int) -> None:
 def test_a_cell_that_is_down_takes_no_other_with_it() -> None:
     with (
         run_cell("home") as home,
-        run_proxy(home, free_port(), "00 home\n01 north\n") as running,
+        reserved_port() as north,
+        run_proxy(home, north, "00 home\n01 north\n") as running,
     ):
         answer = requests.get(
             f"http://127.0.0.1:{running.port}/api/v1/key",

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from config.secrets import generate_api_key
-from tests.support.cells.clusters import CellUnderTest, wait_until
+from tests.support.cells.clusters import CellUnderTest
 from tests.support.cells.world import (
     BALANCE,
     World,
@@ -22,6 +22,7 @@ from tests.support.cells.world import (
     make_organization,
     residences,
 )
+from tests.support.machine.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from config.local.bootstrap import PROJECT
-from tests.support.cells.clusters import CellUnderTest, run_two_cells, wait_until
+from tests.support.cells.clusters import CellUnderTest, run_two_cells
 from tests.support.database.pooler import needs_pgbouncer, run_pooler
+from tests.support.machine.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -31,7 +31,6 @@ from tests.bench.__main__ import (
     System,
     causeway,
     cpu_of,
-    free_port,
     measure,
     process_on,
     require_whole_answer,
@@ -40,6 +39,7 @@ from tests.bench.__main__ import (
 )
 from tests.bench.database import work_directory
 from tests.support.database.pooler import Pooler, run_pooler
+from tests.support.machine.ports import reserved_port
 
 # All workers share a database, so they need the same secrets.
 _SHARED: Final = {
@@ -86,20 +86,20 @@ def main() -> None:
 @contextlib.contextmanager
 def _worker(directory: Path, like: System, name: str, urls: dict[str, str]) -> Iterator[System]:
     """Starts one more worker on the database of another one."""
-    port = free_port()
-    environment = {
-        "DATA_DIR": str(directory / "data"),
-        "UPSTREAM_ALLOWED_NETWORKS": "127.0.0.0/8",
-        "LOG_LEVEL": "WARNING",
-        **urls,
-    }
-    command = [sys.executable, "manage.py", "serve", "--port", str(port)]
-    with process_on(command, SYSTEM_CORE, environment) as process:
-        wait_for(f"http://127.0.0.1:{port}/readyz")
-        assert like.database is not None
-        like.database.move(OTHER_CORE)
-        url = f"http://127.0.0.1:{port}/api/v1/chat/completions"
-        yield replace(like, name=name, url=url, pid=process.pid, sizes={}, figures={})
+    with reserved_port() as port:
+        environment = {
+            "DATA_DIR": str(directory / "data"),
+            "UPSTREAM_ALLOWED_NETWORKS": "127.0.0.0/8",
+            "LOG_LEVEL": "WARNING",
+            **urls,
+        }
+        command = [sys.executable, "manage.py", "serve", "--port", str(port)]
+        with process_on(command, SYSTEM_CORE, environment) as process:
+            wait_for(f"http://127.0.0.1:{port}/readyz")
+            assert like.database is not None
+            like.database.move(OTHER_CORE)
+            url = f"http://127.0.0.1:{port}/api/v1/chat/completions"
+            yield replace(like, name=name, url=url, pid=process.pid, sizes={}, figures={})
 
 
 def _run(directory: Path, systems: list[System], pooler: Pooler, rounds: int, seconds: int) -> None:

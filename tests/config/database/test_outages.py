@@ -19,7 +19,7 @@ from config.database import outages as module
 from config.database.outages import Outages, find_reason, is_away
 from config.server.logs import RefusalFilter
 from tests.support.bulkheads.counters import sample
-from tests.support.processes import free_port
+from tests.support.machine.ports import reserved_port
 
 
 def run(statement: str) -> DatabaseError:
@@ -80,8 +80,8 @@ def test_a_defect_of_ours_is_no_outage(transactional_db: None) -> None:
 
 
 def test_a_connection_that_is_refused_has_a_reason() -> None:
-    with pytest.raises(psycopg.OperationalError) as refused:
-        psycopg.connect(f"host=127.0.0.1 port={free_port()} dbname=missing connect_timeout=5")
+    with reserved_port() as port, pytest.raises(psycopg.OperationalError) as refused:
+        psycopg.connect(f"host=127.0.0.1 port={port} dbname=missing connect_timeout=5")
     assert find_reason(refused.value) == "unreachable"
     assert find_reason(TimeoutError()) == "unreachable"
 

@@ -17,7 +17,7 @@ from django.core.management import load_command_class
 
 from tests.support.containers.build import PROJECT, Build, Step, read_steps
 from tests.support.containers.ignore_rules import IgnoreRules
-from tests.support.processes import Served, environment, free_port, wait_until_served
+from tests.support.processes import Served, environment, wait_until_started
 
 STEPS = read_steps((PROJECT / "Containerfile").read_text())
 PACKAGES = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
@@ -240,17 +240,20 @@ def test_the_built_image_works(tmp_path: Path) -> None:
     )
     assert not (tmp_path / ".data").exists()
 
-    port = str(free_port())
-    words = [port if word == "8000" else word for word in command.words]
-    process = subprocess.Popen(
-        [programs / "causeway", *words],
-        cwd=tmp_path,
-        env={**outside, **ours},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["0" if word == "8000" else word for word in command.words]
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [programs / "causeway", *words],
+            cwd=tmp_path,
+            env={**outside, **ours},
+            stderr=output,
+            text=True,
+        )
     try:
-        wait_until_served(Served(f"http://127.0.0.1:{port}", process, tmp_path / "log"))
+        served = Served("", process, log)
+        wait_until_started(served, 1, has_metrics=False)
+        port = served.address.rpartition(":")[2]
         assert requests.get(f"http://127.0.0.1:{port}/api/v1/models", timeout=60).status_code == 200
         [health] = named("HEALTHCHECK", 2)
         check = Step(2, "CMD", health.text.partition("CMD ")[2]).words
@@ -262,5 +265,5 @@ def test_the_built_image_works(tmp_path: Path) -> None:
         assert done.returncode == 0
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.wait(timeout=30)
     assert process.returncode == 0

@@ -11,10 +11,10 @@ import requests
 from django.core.management import CommandError
 from django.test import Client
 
-from config.local.bootstrap import PROJECT
 from config.management.commands.serve import bind_metrics
 from config.server.metrics import MetricsListener, render_metrics
-from tests.support.processes import environment, free_port, manage, serve
+from tests.support.machine.ports import reserved_port
+from tests.support.processes import manage, serve
 
 TOKEN = "a-token-of-the-metrics"
 
@@ -46,9 +46,9 @@ def test_metrics_answer_a_reader_with_the_token(db: None, settings: object) -> N
 def test_a_port_of_its_own_serves_the_metrics_alone(
     transactional_db: None, settings: object
 ) -> None:
-    port = free_port()
     settings.METRICS_TOKEN = TOKEN
-    listener = MetricsListener("127.0.0.1", port)
+    listener = MetricsListener("127.0.0.1", 0)
+    port = listener.server_port
     listener.start()
     try:
         assert get(port).status_code == 401
@@ -71,36 +71,16 @@ def test_a_port_of_its_own_serves_the_metrics_alone(
 
 
 def test_the_main_port_has_no_metrics_when_they_have_their_own(transactional_db: None) -> None:
-    port = free_port()
-    with serve("--workers", "2", METRICS_PORT=str(port)) as served:
+    with (
+        reserved_port() as port,
+        serve("--workers", "2", METRICS_PORT=str(port)) as served,
+    ):
         missing = requests.get(f"{served.address}/metrics", timeout=60)
         assert missing.json()["error"]["code"] == missing.status_code == 404
         assert requests.get(f"{served.address}/api/v1/models", timeout=60).status_code == 200
         counted = get(port)
         assert counted.status_code == 200
         assert "causeway_chain_halted" in counted.text
-
-
-def test_work_serves_its_figures_on_a_port_of_its_own(
-    transactional_db: None, eventually: object
-) -> None:
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, str(PROJECT / "manage.py"), "work"],
-        env=environment(METRICS_PORT=str(port)),
-    )
-    try:
-
-        def is_served() -> bool:
-            try:
-                return get(port).status_code == 200
-            except requests.ConnectionError:
-                return False
-
-        eventually(is_served)
-    finally:
-        process.terminate()
-        assert process.wait(30) == 0
 
 
 def test_a_port_out_of_range_is_refused(transactional_db: None) -> None:

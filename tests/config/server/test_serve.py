@@ -14,13 +14,13 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from config.management.commands.serve import listen
+from config.management.commands.serve import address_of, listen
 from inference.models import Generation, Uptime
 from tests.support import factories
 from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
-from tests.support.processes import free_port, manage, serve
+from tests.support.processes import manage, serve
 
 
 def test_serve_refuses_an_unmigrated_database(transactional_db: None) -> None:
@@ -31,7 +31,7 @@ def test_serve_refuses_an_unmigrated_database(transactional_db: None) -> None:
         rows = cursor.fetchall()
     try:
         with pytest.raises(CommandError) as refusal:
-            call_command("serve", port=free_port())
+            call_command("serve", port=0)
     finally:
         with connection.cursor() as cursor:
             cursor.executemany(
@@ -57,10 +57,12 @@ def test_serve_refuses_a_taken_port(transactional_db: None) -> None:
     )
 
 
-def test_listen_accepts_a_free_port() -> None:
-    port = free_port()
-    with listen("127.0.0.1", port) as listener:
-        assert listener.getsockname() == ("127.0.0.1", port)
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_a_service_on_any_port_says_which(host: str, shown: str) -> None:
+    with listen(host, 0) as listener:
+        port = listener.getsockname()[1]
+        assert port != 0
+        assert address_of(listener) == f"http://{shown}:{port}"
 
 
 def test_serve_drains_its_streams_before_it_ends(site: Site) -> None:

@@ -19,7 +19,7 @@ from django.conf import settings
 
 from inference.models import Generation
 from tests.support.inference.site import Site, content_of, events_of
-from tests.support.processes import Served, free_port, manage, serve
+from tests.support.processes import Served, manage, serve
 
 
 def workers_of(served: Served) -> set[int]:
@@ -281,7 +281,7 @@ def test_a_second_sighup_replaces_no_worker_that_is_being_replaced(
 
 
 def test_the_metrics_have_a_port_of_their_own(transactional_db: None) -> None:
-    port = str(free_port())
+    port = "8123"  # It is refused before anything listens there.
     result = manage("serve", "--port", port, "--workers", "2", METRICS_PORT=port)
     assert result.returncode == 1
     assert f"METRICS_PORT is {port}, the port of the service" in result.stderr

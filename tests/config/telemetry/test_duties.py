@@ -21,7 +21,8 @@ from inference.settlement.collector import HoldCollector
 from inference.settlement.verification import CHECK_LEDGER, check_daily
 from tests.support import factories
 from tests.support.factories import Tenant
-from tests.support.processes import environment, free_port
+from tests.support.machine.ports import reserved_port
+from tests.support.processes import environment
 
 
 def collected() -> dict[str, float]:
@@ -98,12 +99,6 @@ def test_open_holds_have_a_number_and_an_age(tenant: Tenant) -> None:
 def test_work_reports_its_duties_on_a_port_of_its_own(
     transactional_db: None, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, str(PROJECT / "manage.py"), "work"],
-        env=environment(METRICS_PORT=str(port)),
-    )
-
     def is_reported() -> bool:
         try:
             text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
@@ -111,8 +106,13 @@ def test_work_reports_its_duties_on_a_port_of_its_own(
             return False
         return 'causeway_duty_success_timestamp_seconds{duty="sweep_generations"}' in text
 
-    try:
-        eventually(is_reported)
-    finally:
-        process.terminate()
-        assert process.wait(30) == 0
+    with reserved_port() as port:
+        process = subprocess.Popen(
+            [sys.executable, str(PROJECT / "manage.py"), "work"],
+            env=environment(METRICS_PORT=str(port)),
+        )
+        try:
+            eventually(is_reported)
+        finally:
+            process.terminate()
+            assert process.wait(30) == 0

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from inference.models import Generation
 from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import OPERATOR_SECRET, Site
-from tests.support.processes import free_port, manage, serve
+from tests.support.processes import manage, serve
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"
@@ -170,9 +170,11 @@ def test_a_receiver_that_takes_nothing_costs_spans_and_nothing_else(
 ) -> None:
     """One refuses connections; the other accepts them in its backlog, and never answers."""
     site.publish()
-    hanging = socket.create_server(("127.0.0.1", 0))
-    port = hanging.getsockname()[1] if is_hanging else free_port()
-    nobody = Receiver(f"http://127.0.0.1:{port}")
+    nobody_there = socket.socket()
+    nobody_there.bind(("127.0.0.1", 0))
+    if is_hanging:
+        nobody_there.listen()
+    nobody = Receiver(f"http://127.0.0.1:{nobody_there.getsockname()[1]}")
     settings = exporting(nobody, OTEL_EXPORTER_OTLP_TIMEOUT="1", OTEL_BSP_MAX_QUEUE_SIZE="8",
                          OTEL_BSP_MAX_EXPORT_BATCH_SIZE="4")  # fmt: skip
     with serve(**settings) as served:
@@ -187,7 +189,7 @@ def test_a_receiver_that_takes_nothing_costs_spans_and_nothing_else(
         )
         send(site)
         code, errors = served.stop()
-    hanging.close()
+    nobody_there.close()
     assert code == 0, errors
     assert "Queue full" not in errors
 

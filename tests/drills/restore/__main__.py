@@ -33,8 +33,8 @@ from tests.drills.upgrade.filling import Tenant, call, create_tenant, make_catal
 from tests.drills.upgrade.load import Caller, Load
 from tests.drills.upgrade.releases import Release, copy_present, serve, work
 from tests.support.chains.nodes import Contract, chain_of, deploy, start_eth_tester
+from tests.support.machine.ports import reserved_port
 from tests.support.markdown import SHELL, Reader, read_blocks
-from tests.support.processes import free_port
 from tests.support.simulator.server import Simulator
 
 PAGE: Final = PROJECT / "docs" / "backup.md"
@@ -81,9 +81,11 @@ def _restore_both(
     """Backs up under load, restores, and returns what is wrong with the restored databases."""
     setting, dump, restore, base, recover, prove = read_blocks(PAGE, SHELL)
     tenant = _begin(release, upstream)
-    port = free_port()
-    recovered = f"postgres://causeway@127.0.0.1:{port}/causeway"
-    with _reader(release, home, path, {_RECOVERED: recovered, "5433": str(port)}) as reader:
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        recovered = f"postgres://causeway@127.0.0.1:{port}/causeway"
+        changes = {_RECOVERED: recovered, "5433": str(port)}
+        reader = stack.enter_context(_reader(release, home, path, changes))
         with serve(release, home) as running, work(release, home):
             revoked = _create_key(running.address, tenant)
             told = {"disabled": True}
@@ -227,7 +229,12 @@ def _write_programs(home: Path) -> str:
 def _cluster(home: Path) -> Iterator[str]:
     """Runs PostgreSQL with the settings of the page; yields the address of a database."""
     [lines] = [block.text for block in read_blocks(PAGE, "text") if "archive_mode" in block.text]
-    port, data = free_port(), home / "cluster"
+    with reserved_port() as port:
+        yield from _run_cluster(home, port, lines)
+
+
+def _run_cluster(home: Path, port: int, lines: str) -> Iterator[str]:
+    data = home / "cluster"
     _run(home, "initdb", "--pgdata", str(data), "--username", "causeway", "--auth", "trust")
     with (data / "postgresql.conf").open("a") as file:
         file.write(lines.replace(_BACKUPS, f"{home}/backups"))

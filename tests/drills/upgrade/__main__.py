@@ -48,7 +48,7 @@ from tests.drills.upgrade.releases import (
     work,
 )
 from tests.support.chains.nodes import chain_of, deploy, start_eth_tester
-from tests.support.processes import free_port
+from tests.support.machine.ports import reserved_port
 from tests.support.simulator.server import Simulator
 
 _LONG_WORDS: Final = 150
@@ -91,7 +91,7 @@ def _upgrade(
     """Upgrades under load, examines what is there afterwards, and returns what was wrong."""
     new = copy_present(logs / "this", old.settings)
     database = old.settings["DATABASE_URL"]
-    ports = [free_port(), free_port()]
+    ports = [stack.enter_context(reserved_port()) for _ in ("old", "new")]
     old_serve = stack.enter_context(serve(old, logs, ports[0]))
     old_work = stack.enter_context(work(old, logs))
     address = f"http://127.0.0.1:{stack.enter_context(proxy(logs, ports))}"

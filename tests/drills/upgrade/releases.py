@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.local.bootstrap import PROJECT
-from tests.support.processes import free_port
+from tests.support.machine.ports import reserved_port
 
 BASE: Final = Path(__file__).with_name("base")
 _START_SECONDS: Final = 120.0
@@ -147,9 +147,12 @@ class Running:
 @contextlib.contextmanager
 def serve(release: Release, logs: Path, port: int = 0) -> Iterator[Running]:
     """Runs ``serve`` with two workers until the block ends; yields it once it is ready."""
-    port = port or free_port()
-    arguments = ("serve", "--port", str(port), "--workers", "2")
-    with _start(release, logs, f"{release.name}-serve-{port}", arguments) as running:
+    with contextlib.ExitStack() as stack:
+        # An older release does not say which port it has chosen.
+        port = port or stack.enter_context(reserved_port())
+        arguments = ("serve", "--port", str(port), "--workers", "2")
+        name = f"{release.name}-serve-{port}"
+        running = stack.enter_context(_start(release, logs, name, arguments))
         running.port = port
         await_ready(f"{running.address}/readyz", running)
         yield running
@@ -208,7 +211,11 @@ def proxy(directory: Path, ports: list[int]) -> Iterator[int]:
 
     Every answer has the name of its service, ``s`` and the port, in ``X-Server``.
     """
-    port = free_port()
+    with reserved_port() as port:
+        yield from _run_proxy(directory, port, ports)
+
+
+def _run_proxy(directory: Path, port: int, ports: list[int]) -> Iterator[int]:
     servers = "".join(
         f"  server s{each} 127.0.0.1:{each} check inter 500 fall 3 rise 2\n" for each in ports
     )

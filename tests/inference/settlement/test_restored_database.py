@@ -18,8 +18,9 @@ import pytest
 import requests
 
 from config.local import postgres
-from tests.support.cells.clusters import CellUnderTest, wait_until
-from tests.support.processes import MANAGE, free_port
+from tests.support.cells.clusters import CellUnderTest
+from tests.support.machine.waiting import wait_until
+from tests.support.processes import MANAGE, Served, wait_until_started
 from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.slow
@@ -94,18 +95,19 @@ def served(installation: Installation, simulator: Simulator) -> Iterator[tuple[s
     )
     made = cell.manage("create_organization", "Acme")
     cell.manage("grant_credits", made["organization_id"], "100")
-    port = free_port()
-    installation.address = f"http://127.0.0.1:{port}"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, str(MANAGE), "serve", "--port", str(port)],
+            [sys.executable, str(MANAGE), "serve", "--port", "0"],
             env=cell.environment,
             stdout=output,
             stderr=output,
+            text=True,
         )
     try:
-        wait_until(lambda: process.poll() is not None or installation.is_ready())
-        assert process.poll() is None, log.read_text()
+        served = Served("", process, log)
+        wait_until_started(served, 1, has_metrics=False)
+        installation.address = served.address
+        wait_until(installation.is_ready)
         yield made["api_key"], log
     finally:
         process.terminate()

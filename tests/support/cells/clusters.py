@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import psycopg
 
 from config.local import postgres
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE
 
 
@@ -74,13 +74,6 @@ class CellUnderTest:
     def wait_for(self, statement: str, wanted: list[tuple[Any, ...]], *parameters: Any) -> None:
         """Waits until a query returns the wanted rows."""
         wait_until(lambda: self.query(statement, *parameters) == wanted)
-
-
-def wait_until(is_true: Callable[[], bool], seconds: float = 120) -> None:
-    until = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < until, "it has not happened in time"
-        time.sleep(0.2)
 
 
 @contextmanager

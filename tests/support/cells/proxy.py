@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Final
 import requests
 
 from config.local.bootstrap import PROJECT
-from tests.support.processes import free_port
+from tests.support.machine.ports import reserved_port
+from tests.support.machine.waiting import wait_until
 
 CONFIG: Final = PROJECT / "docs" / "deploy" / "cells" / "haproxy.cfg"
 
@@ -39,8 +39,8 @@ class CellProxy:
 @contextlib.contextmanager
 def run_proxy(home: int, north: int, lines: str) -> Iterator[CellProxy]:
     """Runs the proxy before two cells, until it is ready."""
-    with tempfile.TemporaryDirectory(prefix="causeway-proxy-") as name:
-        directory, port = Path(name), free_port()
+    with tempfile.TemporaryDirectory(prefix="causeway-proxy-") as name, reserved_port() as port:
+        directory = Path(name)
         (directory / "cells.map").write_text(lines)
         (directory / "haproxy.cfg").write_text(
             adapt(CONFIG.read_text(), directory, port, home, north)
@@ -74,10 +74,10 @@ def adapt(config: str, directory: Path, port: int, home: int, north: int) -> str
 
 
 def _wait_until_ready(process: subprocess.Popen[str], port: int) -> None:
-    for _ in range(600):
+    def is_ready() -> bool:
         assert process.poll() is None, process.communicate()[1]
         with contextlib.suppress(requests.RequestException):
-            if requests.get(f"http://127.0.0.1:{port}/healthz", timeout=5).status_code == 200:
-                return
-        time.sleep(0.1)
-    raise AssertionError("HAProxy is not ready")
+            return requests.get(f"http://127.0.0.1:{port}/healthz", timeout=5).status_code == 200
+        return False
+
+    wait_until(is_ready, "HAProxy is not ready")

@@ -15,9 +15,10 @@ from typing import Any, Final
 import psycopg
 import requests
 
-from tests.support.cells.clusters import CellUnderTest, run_two_cells, wait_until
+from tests.support.cells.clusters import CellUnderTest, run_two_cells
 from tests.support.cells.proxy import run_proxy
-from tests.support.processes import MANAGE, free_port
+from tests.support.machine.waiting import wait_until
+from tests.support.processes import MANAGE, Served, wait_until_started
 from tests.support.simulator.server import Simulator
 
 MODEL: Final = "acme/falcon"
@@ -122,17 +123,19 @@ def run_world(simulator: Simulator, directory: Path) -> Iterator[World]:
 
 @contextmanager
 def serve_cell(cell: CellUnderTest, log: Path) -> Iterator[int]:
-    port = free_port()
     with log.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, str(MANAGE), "serve", "--port", str(port)],
+            [sys.executable, str(MANAGE), "serve", "--port", "0"],
             env=cell.environment,
             stdout=file,
             stderr=file,
+            text=True,
         )
     try:
-        wait_until(lambda: process.poll() is not None or _answers(port))
-        assert process.poll() is None, log.read_text()
+        served = Served("", process, log)
+        wait_until_started(served, 1, has_metrics=False)
+        port = int(served.address.rpartition(":")[2])
+        wait_until(lambda: _answers(port))
         yield port
     finally:
         process.terminate()

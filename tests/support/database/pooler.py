@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,7 +17,9 @@ from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 import pytest
 
-from tests.support.processes import POOLER_ADDRESS, free_port
+from tests.support.machine.ports import reserved_port
+from tests.support.machine.waiting import wait_until
+from tests.support.processes import POOLER_ADDRESS
 
 # What Debian's configuration leaves as it is: 20 connections to a database, 100 clients, no startup
 # parameter that PgBouncer does not know. Only the mode is another one.
@@ -62,13 +63,14 @@ class Pooler:
             [str(_PROGRAM), "-q", *as_root, str(self.home / "ini")],
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 60
-        while True:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
-                return
-            assert self.process.poll() is None, self.log
-            assert time.monotonic() < deadline, "PgBouncer does not start"
-            time.sleep(0.02)
+        wait_until(self.listens, "PgBouncer does not start")
+
+    def listens(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
+            return True
+        return False
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Ends it as SIGTERM does: at once, with all connections of clients and to the server."""
@@ -98,8 +100,10 @@ def run_pooler(url: str, *more: str) -> Iterator[Pooler]:
     """Runs PgBouncer with its defaults before the server of a URL; ``more`` are further lines."""
     parts = urlsplit(url)
     host = parse_qs(parts.query).get("host", [parts.hostname or "127.0.0.1"])[0]
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="causeway-pooler-") as directory:
+    with (
+        reserved_port() as port,
+        tempfile.TemporaryDirectory(prefix="causeway-pooler-") as directory,
+    ):
         home = Path(directory)
         home.chmod(0o777)
         server = f"host={host} port={parts.port or 5432}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from pathlib import Path
 import requests
 
 from config.local.bootstrap import PROJECT
-from tests.support.processes import free_port
+from tests.support.machine.ports import reserved_port
+from tests.support.machine.waiting import wait_until
 
 CADDYFILE = PROJECT / "docs" / "deploy" / "compose" / "Caddyfile"
 PROGRAM = shutil.which("caddy")
@@ -34,7 +34,13 @@ class Caddy:
 def run_caddy(folder: Path, upstream: str, **variables: str) -> Iterator[Caddy]:
     """Runs Caddy for localhost in front of an upstream until it believes that this is ready."""
     assert PROGRAM is not None
-    ports = [free_port() for _ in range(3)]
+    with reserved_port() as plain, reserved_port() as secure, reserved_port() as health:
+        yield from _run_on(folder, upstream, (plain, secure, health), variables)
+
+
+def _run_on(
+    folder: Path, upstream: str, ports: tuple[int, int, int], variables: dict[str, str]
+) -> Iterator[Caddy]:
     log = folder / "caddy.log"
     environment = {
         "PATH": os.environ["PATH"],
@@ -60,11 +66,8 @@ def run_caddy(folder: Path, upstream: str, **variables: str) -> Iterator[Caddy]:
         f"https://localhost:{ports[1]}", f"http://localhost:{ports[0]}", str(authority), log
     )
     try:
-        deadline = time.monotonic() + 60
-        while not _is_ready(caddy):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+        wait_until(lambda: process.poll() is not None or _is_ready(caddy), "Caddy is not ready")
+        assert process.poll() is None, log.read_text()
         yield caddy
     finally:
         process.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from endpoints.models import PrivateEndpoint
 from inference.models import Generation
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.machine.waiting import wait_until
 from tests.support.simulator.protocol import Request
 from tests.support.simulator.server import Simulator
 
@@ -133,15 +133,9 @@ def own_site() -> Iterator[Site]:
     """
     call_command("migrate", verbosity=0)
 
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 120
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen"
-            time.sleep(0.05)
-
     certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
     with Simulator(certificates).run_in_thread() as simulator:
-        yield make_site("", simulator, wait)
+        yield make_site("", simulator, wait_until)
 
 
 def events_of(text: str) -> list[Any]:
