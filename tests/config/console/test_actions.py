@@ -67,36 +67,6 @@ def test_action_is_refused_without_permission(viewer: Client, tenant: Tenant, ve
 
 
 @pytest.mark.parametrize(
-    ("label", "action"),
-    [
-        ("accounts.apikey", "pause_selected"),
-        ("accounts.apikey", "resume_selected"),
-        ("accounts.apikey", "revoke_selected"),
-        ("endpoints.privateendpoint", "activate_selected"),
-        ("endpoints.privateendpoint", "disable_selected"),
-        ("endpoints.privateendpoint", "enable_selected"),
-        ("endpoints.privateendpoint", "remove_selected"),
-        ("endusers.enduser", "activate_selected"),
-        ("endusers.enduser", "deactivate_selected"),
-    ],
-)
-def test_bulk_action_is_refused_without_permission(
-    viewer: Client, world: dict[str, Any], label: str, action: str
-) -> None:
-    row = world[label]
-    before = fingerprint()
-
-    viewer.post(
-        listing(type(row)),
-        {"action": action, "_selected_action": str(row.pk), "confirmed": "yes"},
-    )
-
-    after = fingerprint()
-    sessions = "django_session"
-    assert {**after, sessions: None} == {**before, sessions: None}
-
-
-@pytest.mark.parametrize(
     ("label", "verb"),
     [
         ("accounts.apikey", "limit_spending"),

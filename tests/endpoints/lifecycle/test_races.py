@@ -8,14 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import pytest
 import requests
-from django.db import connections
+from django.db import connections, transaction
 
 from config.api.errors import InvalidTransition
 from endpoints import validation
-from endpoints.models import PrivateEndpoint
+from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
 from tests.support import factories
+from tests.support.database.locks import waiting
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
@@ -160,3 +162,45 @@ def test_a_validation_does_not_cover_an_edit_made_during_it(
         assert pending.result(60) is True
     stored = PrivateEndpoint.objects.get()
     assert (stored.validation, stored.upstream_model_id) == (None, "sim-other")
+
+
+@pytest.mark.parametrize("record", ["record_validation", "record_revalidation", "record_watch"])
+def test_a_validation_is_recorded_with_the_credential_locked_before_the_endpoint(
+    transactional_db: None, eventually: Callable[[Callable[[], bool]], None], record: str
+) -> None:
+    """A rotation locks them in this order too; in another one the two would end in a deadlock."""
+    tenant = factories.make_tenant()
+    provider, model = factories.make_provider(), factories.make_model()
+    credential = factories.make_credential(tenant, provider)
+    endpoint = factories.make_draft(tenant, model, provider)
+    factories.make_validation(endpoint, credential)
+    if record == "record_watch":
+        endpoint.activate()
+    found = Validation(
+        endpoint=endpoint,
+        workspace=tenant.workspace,
+        credential=credential,
+        credential_version=credential.version,
+        host="llm.example.com",
+        configuration=endpoint.configuration,
+        outcome=Validation.Outcome.PASSED,
+        checks=[],
+    )
+
+    def store() -> None:
+        try:
+            getattr(PrivateEndpoint.objects.get(), record)(found)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            credential.lock_present()
+            pending = pool.submit(store)
+            eventually(lambda: waiting() == 1)
+            # The other thread waits for the credential, and holds no lock of the endpoint.
+            assert PrivateEndpoint.objects.select_for_update(nowait=True).get() == endpoint
+        pending.result(60)
+    assert Validation.objects.filter(pk=found.pk, outcome="passed").exists()
+    credential.refresh_from_db()
+    assert credential.bound_domains == [".example.com"]

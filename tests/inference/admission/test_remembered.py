@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 
 from accounts.models import ApiKey, Guardrail, LimitReset
 from billing.budgets import Budget, MeterReading, Scope
-from billing.models import Meter
+from billing.models import Account, Meter
 from billing.rate_limits import LimitScope, Rate, RateRule
 from catalog.dialects.base import Operation
-from config.api.errors import GatewayError, Unavailable
+from catalog.pricing import NANO
+from config.api.errors import GatewayError, PaymentRequired, Unavailable
 from config.secrets import digest_api_key
+from config.server.batching.waits import Blocked
 from inference.admission.admit import AdmissionStore
 from inference.admission.budgets import Budgets
 from inference.admission.decide import Admission, AdmissionRequest
@@ -35,6 +37,7 @@ from inference.store import DataPlaneConnection, run_in_thread
 from tests.support import factories
 from tests.support.governance import make_member
 from tests.support.inference.site import Site
+from tests.support.ledger import assert_in_order
 
 SUBJECT = UUID(int=1)
 ORGANIZATION = UUID(int=2)
@@ -134,6 +137,53 @@ def test_a_stored_generation_is_admitted_if_another_of_its_batch_fails(site: Sit
     assert isinstance(second, Unavailable)
     [row] = Generation.objects.filter(status="pending")
     assert row.pk == first.generation_id
+
+
+def test_an_organization_without_funds_costs_its_neighbours_in_the_batch_nothing(
+    site: Site,
+) -> None:
+    """The batch leaves out the organization and stores its neighbours with one statement."""
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    tenants = [site.tenant, factories.make_tenant("Poor"), factories.make_tenant("Rich")]
+    body = json.dumps(site.chat_body(max_tokens=16)).encode()
+    request = parsing.parse(Operation.CHAT, body)
+    entries = [AdmissionRequest(digest_api_key(each.api_key), request, "r") for each in tenants]
+    organizations = [each.organization.pk for each in tenants]
+    funds = Account.objects.filter(kind="credits").order_by("organization__name")
+    spent = factories.make_generation(tenants[1], status="pending")
+
+    def spend_all() -> None:
+        factories.place_hold(spent, funds.get(organization=tenants[1].organization).available)
+
+    async def run() -> tuple[list[Any], Any]:
+        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
+        for found in await store.admit(entries, organizations):
+            assert isinstance(found, Admission)
+            await settlements.store([Settlement(found.generation_id, "cancelled")])
+        # The worker remembers readings of all three, by which each of them can pay.
+        await run_in_thread(spend_all)
+        batch = await store.admit(entries, organizations)
+        [alone] = await store.admit(entries[1:2], organizations[1:2])
+        await store.close()
+        await settlements.close()
+        return list(batch), alone
+
+    (first, poor, last), alone = asyncio.run(run())
+    assert isinstance(first, Admission)
+    assert isinstance(last, Admission)
+    assert type(poor) is Blocked
+    assert isinstance(alone, PaymentRequired)
+    hold = 1000 * (request.prompt_bound + 16)
+    stored = Generation.objects.filter(status="pending").exclude(pk=spent.pk)
+    assert dict(stored.values_list("pk", "hold_nano")) == {
+        first.generation_id: hold,
+        last.generation_id: hold,
+    }
+    assert len(set(stored.values_list("created_at", flat=True))) == 1
+    thousand = 1_000 * NANO
+    assert [each.available for each in funds] == [thousand - hold, 0, thousand - hold]
+    assert [each.pending_debits for each in funds] == [hold, thousand, hold]
+    assert_in_order()
 
 
 @pytest.mark.parametrize("change", ["limit", "expiry", "disabled", "member"])

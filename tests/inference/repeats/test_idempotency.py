@@ -16,6 +16,7 @@ from django.db.models import F
 
 from accounts.models import ApiKey
 from billing.models import Transfer
+from catalog.models import ModelEndpoint
 from inference.models import Generation, IdempotentRequest, KeptAnswer
 from inference.repeats.clearing import clear_expired
 from inference.repeats.key_uses import KeyUses
@@ -148,6 +149,28 @@ def test_a_key_belongs_to_one_api_key_and_one_route(kept: Site, neighbour: Tenan
     assert [answer.status_code for answer in answers] == [200] * 4
     assert not any(map(is_replayed, answers))
     assert len(kept.dialled()) == 4
+
+
+def test_a_key_belongs_to_the_region_by_which_the_first_request_came(
+    kept: Site, settings: Any
+) -> None:
+    settings.REGION_HOSTS = {"eu.example.com": "europe"}
+    settings.ALLOWED_HOSTS = [*settings.ALLOWED_HOSTS, *settings.REGION_HOSTS]
+    ModelEndpoint.objects.update(region="europe")
+    first = send(kept)
+    kept.settled()
+    wait_until_kept(kept)
+    before = everything()
+
+    through = send(kept, headers={"Host": "eu.example.com"})
+
+    assert (through.status_code, is_replayed(through)) == (422, False)
+    assert through.json()["error"]["metadata"]["error_type"] == "idempotency_key_reused"
+    assert everything() == before
+    assert len(kept.dialled()) == 1
+    again = send(kept)
+    assert (is_replayed(again), again.content) == (True, first.content)
+    assert send(kept, key="another", headers={"Host": "eu.example.com"}).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,19 @@ def test_a_limit_before_the_first_event_moves_on_to_the_next_candidate(site: Sit
     assert [attempt.get("error_type") for attempt in site.settled().attempts] == ["timeout", None]
 
 
+def test_no_candidate_is_tried_after_the_time_in_all(site: Site, settings: LazySettings) -> None:
+    settings.HOLD_TIMEOUT = 1
+    first = publish(site, "sim-stall")
+    dear = factories.make_price("0.1", "0.1")
+    site.publish(provider=site.another_provider("second"), price=dear)
+    assert outcome(site) == (504, NO_ANSWER)
+    generation = site.settled()
+    assert [attempt["endpoint_id"] for attempt in generation.attempts] == [str(first.pk)]
+    assert (generation.model_endpoint, generation.price) == (first, first.price)
+    assert (generation.status, generation.cost_nano) == ("failed", 0)
+    assert [request.body["model"] for request in site.dialled()] == ["sim-stall"]
+
+
 def test_a_changed_limit_holds_on_the_next_request(site: Site) -> None:
     public = publish(site, SLOW_FIRST, total=1)
     assert outcome(site) == (504, NO_ANSWER)
