@@ -3,7 +3,7 @@
 Nothing else asks which operation a request has. What only one part of the gateway needs to know of
 it stands in a table of that part, keyed by the operation: how its requests are read in
 ``inference.requests.operations``, where their text stands in ``inference.filters.places``, how its
-answers are rendered in ``inference.exchange.answers``, what proves a deployment in
+answers are rendered in ``inference.exchange.rendering``, what proves a deployment in
 ``endpoints.validation.probes``, and how a provider speaks it in its dialect.
 """
 

@@ -38,8 +38,7 @@ from inference.documents.parts import read_files
 from inference.exchange.gateway import CallerStuck, Deliver, Exchange, Gateway, Rewrite
 from inference.exchange.usage.spans import describe_outcome
 from inference.exchange.workload import Workload
-from inference.faces.connection import Connection
-from inference.faces.head import IDEMPOTENCY_KEY
+from inference.faces.connection import IDEMPOTENCY_KEY, Connection
 from inference.faces.routes import ROUTES
 from inference.repeats.cache_use import CacheUse
 from inference.repeats.caching import read_wish

@@ -59,7 +59,7 @@ MANY_PARAMETERS: Final = {
     "config/changes/pages.py:GuardedPage.make_proposal",
     "config/console/actions.py:transition",
     "config/server/batching/lanes.py:Lanes.__init__",
-    "config/server/batching/sides.py:Sides.__init__",
+    "config/server/batching/lanes.py:Sides.__init__",
     "endpoints/models/endpoint.py:PrivateEndpointManager.create_draft",
     "endpoints/validation/calls.py:Caller.__init__",
     "inference/admission/budgets.py:Budgets.take",

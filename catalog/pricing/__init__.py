@@ -4,25 +4,23 @@
 them, ``costs`` applies them, and ``contract`` reads and writes them as JSON.
 """
 
-from catalog.pricing.costs import (
+from catalog.pricing.price import (
     NANO,
+    RATES,
     Charge,
     Costs,
-    cost_nano,
-    list_charges,
-    nano_usd,
-    round_scaled,
-    split_cost,
-    usd,
-)
-from catalog.pricing.price import (
-    RATES,
     Price,
     UnknownRule,
+    cost_nano,
     decimal_text,
     dump_rules,
+    list_charges,
     load_rules,
+    nano_usd,
+    round_scaled,
     scale_rate,
+    split_cost,
+    usd,
 )
 from catalog.pricing.rules import Billable, Conditions, Rule
 from catalog.pricing.usage import Usage

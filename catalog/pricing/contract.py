@@ -14,8 +14,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from catalog.pricing.costs import list_charges, nano_usd, usd
-from catalog.pricing.price import ONE, ZERO, Price, decimal_text
+from catalog.pricing.price import ONE, ZERO, Price, decimal_text, list_charges, nano_usd, usd
 from catalog.pricing.rules import (
     COLUMNS,
     DAYS,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -32,27 +33,28 @@ from config.api.errors import (
     UpstreamError,
     UpstreamRefused,
 )
+from config.clocks.clock import clock
 from config.egress.client import EgressClient, OutboundResponse
 from config.egress.limits import tighten
 from config.live_settings import settings
 from config.server.load.large_work import LARGE_BYTES
+from inference import metrics
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.copies.organizations import record_first_use
 from inference.admission.decide import Admission
-from inference.exchange.answers import ANSWERS
-from inference.exchange.chunks import ChunkReader
+from inference.admission.estimate import estimate_tokens
 from inference.exchange.metadata import routing_metadata
-from inference.exchange.pace_count import PaceCount
-from inference.exchange.reporting import AttemptReports
+from inference.exchange.rendering import ANSWERS
 from inference.exchange.upstream import calls, failures
 from inference.exchange.upstream.alerts import CredentialAlerts
-from inference.exchange.upstream.waits import read_pause
+from inference.exchange.upstream.failures import read_pause
 from inference.exchange.usage.counts import count_fallback
 from inference.exchange.usage.spans import record_attempt
-from inference.exchange.workload import Workload
+from inference.exchange.workload import ChunkReader, Workload
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
-from inference.routing.health import HealthTable
+from inference.routing.health import HealthTable, classify_attempt
+from inference.routing.pacing import Pacer
 from inference.routing.routes import Candidate, FirstUse, Route
 from inference.store import run_in_thread
 from inference.texts.contents import Failure
@@ -74,6 +76,103 @@ FAILURES: Final = (
     TimeoutError,
     egress.EgressError,
 )
+
+
+class AttemptReports:
+    """The reports of one generation; ``probe`` is the subject that its first attempt probes."""
+
+    __slots__ = ("_alerts", "_health", "_is_stream", "_probe")
+
+    def __init__(
+        self,
+        health: HealthTable,
+        alerts: CredentialAlerts,
+        probe: uuid.UUID | None,
+        *,
+        is_stream: bool,
+    ) -> None:
+        self._health = health
+        self._alerts = alerts
+        self._probe = probe
+        self._is_stream = is_stream
+
+    def report(
+        self, candidate: Candidate, error: GatewayError | None, latency_ms: int | None = None
+    ) -> None:
+        """Records that an attempt failed, or that its answer has begun."""
+        now = clock.time()
+        self._alerts.report(candidate, error)
+        outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
+        if outcome is None:
+            self.release_probe()
+        else:
+            self._health.record(
+                candidate.subject,
+                outcome,
+                now=now,
+                retry_after=error.retry_after if isinstance(error, UpstreamError) else None,
+                has_own_credential=candidate.is_byok,
+            )
+            self._probe = None
+        if latency_ms is not None and self._is_stream:
+            self._health.measure(candidate.measured_subject, latency_ms, now=now)
+
+    def report_pause(self, candidate: Candidate, seconds: float) -> None:
+        """Records that the upstream takes no further request for a while."""
+        self._health.pause(candidate.subject, seconds, now=clock.time())
+
+    def report_speed(self, candidate: Candidate, completion_tokens: int, milliseconds: int) -> None:
+        """Records the throughput of a stream, which took this time after its first event."""
+        if not completion_tokens:
+            return
+        self._health.measure(
+            candidate.measured_subject,
+            tokens_per_second=completion_tokens / (max(milliseconds, 1) / 1000),
+            now=clock.time(),
+        )
+
+    def report_missing_mark(self, candidate: Candidate) -> None:
+        """Notes that a whole stream ended without its end mark, which is no failure."""
+        route = candidate.route
+        metrics.count_missing_mark(route.facts.provider_slug)
+        if self._health.note_missing_mark(route.endpoint_id):
+            logger.warning(
+                "the endpoint %s ends its streams without an end mark; finish reason and usage "
+                "came, so they are delivered as complete",
+                route.endpoint_id,
+            )
+
+    def release_probe(self) -> None:
+        """Gives back the probe of the first candidate, if it has had no outcome."""
+        if self._probe is not None:
+            self._health.release(self._probe)
+            self._probe = None
+
+
+class PaceCount:
+    """Counts the attempts of a request; admission has counted the first one.
+
+    The estimate of the prompt counts when it is sent, the usage of the answer afterwards.
+    """
+
+    __slots__ = ("_counted", "_is_first", "_pacer")
+
+    def __init__(self, pacer: Pacer, request: InferenceRequest, first: Candidate) -> None:
+        self._pacer = pacer
+        self._is_first = True
+        self._counted = 0 if first.pace is None else estimate_tokens(request.prompt_bytes)
+
+    def count_attempt(self, candidate: Candidate, request: InferenceRequest) -> None:
+        """Counts an attempt before it is sent."""
+        is_counted, self._is_first = self._is_first, False
+        if candidate.pace is not None and not is_counted:
+            self._counted = estimate_tokens(request.prompt_bytes)
+            self._pacer.count(candidate.pace.provider_id, 1, self._counted, clock.time())
+
+    def count_usage(self, candidate: Candidate, tokens: int) -> None:
+        """Counts the tokens of the last attempt in place of their estimate."""
+        if candidate.pace is not None:
+            self._pacer.count(candidate.pace.provider_id, 0, tokens - self._counted, clock.time())
 
 
 @dataclass(slots=True)

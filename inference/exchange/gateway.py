@@ -22,8 +22,7 @@ from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError, Unauthenticated, UpstreamError
 from config.egress.client import EgressClient
 from config.live_settings import settings
-from config.server.batching.suspects import Suspects
-from config.server.batching.waits import Blocked
+from config.server.batching.waits import Blocked, Suspects
 from config.server.bulkheads import Bulkheads, Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import math
+import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Awaitable, Callable, Mapping
+from hmac import compare_digest
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
+from accounts.bearers import bearer_digests
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
-from config.api.errors import GatewayError
+from config.api.errors import GatewayError, InvalidRequest, Unauthenticated
+from config.api.idempotency import HEADER, idempotency_key_of
 from config.live_settings import settings
+from config.secrets import KeyDigests
+from config.server import logs
 from config.server.bodies import (
     Message,
     Receive,
@@ -26,14 +34,14 @@ from config.server.bodies import (
 from config.server.bulkheads import Occupancy
 from config.server.connections.cycle import Cycle
 from config.telemetry.access_log import ENTRY, AccessEntry
+from config.telemetry.tracing import NO_ATTRIBUTES, Attributes
 from inference.admission.copies.presets import PresetReader
 from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck
 from inference.exchange.workload import Workload
-from inference.faces.head import RequestHead
-from inference.faces.waiting import Keepalive, Patience, read_patience
 from inference.requests import parsing
 from inference.requests.limits import is_large
+from inference.requests.multipart import MAX_PARTS, is_form, read_boundary
 from inference.requests.operations.presets import (
     Preset,
     find_preset_name,
@@ -43,6 +51,22 @@ from inference.requests.operations.presets import (
 )
 from inference.requests.parsing import InferenceRequest
 
+# The shortest pause between two comments, whatever a caller says that it bears.
+_SHORTEST_INTERVAL: Final = 0.5
+# What clients tell about the silence that they bear: those in Python, and those in TypeScript.
+_SILENCES: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout")
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+
+IDEMPOTENCY_KEY: Final = b"idempotency-key"
+# The SDKs of OpenAI and Anthropic count here how often they have sent a request before.
+RETRY_COUNT: Final = b"x-stainless-retry-count"
+_AUTHORIZATION: Final = b"authorization"
+# The note of a connection about the key that it has sent last.
+_KEY_NOTE: Final = "key"
+# These headers change what is answered, beside the body.
+_SESSION: Final = b"x-session-id"
+_ANTHROPIC: Final = b"anthropic-"
+
 # The comment that a quiet stream sends, so that proxies do not close it.
 _KEEPALIVE: Final = b": CAUSEWAY PROCESSING\n\n"
 _END: Final[Message] = {"type": "http.response.body", "body": b""}
@@ -50,6 +74,210 @@ _END: Final[Message] = {"type": "http.response.body", "body": b""}
 _PIECE_BYTES: Final = 262_144
 # How long a caller may leave a piece of an answer unread.
 _STUCK_SECONDS: Final = 30.0
+
+
+class Patience(NamedTuple):
+    """The seconds in all that a caller waits for an answer, and those of silence in a stream."""
+
+    in_all: float | None = None
+    silence: float = math.inf
+
+    def count_left(self, since: float) -> float | None:
+        """Returns the seconds that are left if the caller has waited since a monotonic time.
+
+        A caller who is watched again has waited before.
+        """
+        if self.in_all is None:
+            return None
+        return max(since + self.in_all - time.monotonic(), 0.0)
+
+
+def read_patience(header: Callable[[bytes], str | None], *, is_stream: bool) -> Patience:
+    """Returns what the headers of a request say about the time that its caller waits.
+
+    ``X-Request-Timeout`` is the whole time, of a stream too. Raises :class:`InvalidRequest` for
+    what is no number of seconds above 0. What the clients of OpenAI and Anthropic tell about
+    themselves is the longest silence that they bear: a plain answer is silent until it comes, and
+    a stream is kept alive with comments that come sooner.
+    """
+    in_all: float | None = None
+    silence = math.inf
+    if (text := header(b"x-request-timeout")) is not None and not (in_all := _read_seconds(text)):
+        raise InvalidRequest(
+            "X-Request-Timeout: Must be a number of seconds above 0, such as 120 or 2.5."
+        )
+    for name in _SILENCES:
+        if (told := header(name)) is not None and (seconds := _read_seconds(told)):
+            silence = min(silence, seconds)
+    if is_stream or silence == math.inf:
+        return Patience(in_all, silence)
+    return Patience(silence if in_all is None else min(in_all, silence))
+
+
+def _read_seconds(text: str) -> float:
+    return float(text) if _SECONDS.fullmatch(text) else 0.0
+
+
+async def _send_nothing() -> None:
+    """Stands for the stream of a keepalive that has stopped."""
+
+
+class Keepalive:
+    """Sends a comment into one stream each time that it was quiet for a while.
+
+    ``is_busy`` says that the stream is being written: comments would queue behind events that a
+    slow caller has not read. ``last_sent`` is the monotonic time at which it was written last.
+    """
+
+    __slots__ = ("_most", "_send", "_task", "_timer", "is_busy", "last_sent")
+
+    def __init__(self, send: Callable[[], Awaitable[None]], silence: float) -> None:
+        """Begins at once; ``silence`` is what the caller bears, of which half may pass."""
+        self._send = send
+        self._most = max(silence / 2, _SHORTEST_INTERVAL)
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_busy = False
+        self.last_sent = time.monotonic()
+        self._look()
+
+    def stop(self) -> None:
+        """Sends no further comment, and forgets the stream: it refers to this object, too."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._send = _send_nothing
+
+    def _look(self) -> None:
+        """Sends a comment when the stream has been quiet, and schedules the next look."""
+        interval = min(settings.STREAM_KEEPALIVE_INTERVAL, self._most)
+        if not interval:
+            return
+        loop = asyncio.get_running_loop()
+        left = interval
+        if not self.is_busy:
+            left = self.last_sent + interval - time.monotonic()
+            if left <= 0:
+                self._task = loop.create_task(self._send_comment())
+                left = interval
+        self._timer = loop.call_later(left, self._look)
+
+    async def _send_comment(self) -> None:
+        if self._timer is not None:
+            await self._send()
+
+
+class RequestHead:
+    """The method, the path and the headers of one request; reads what they say of its caller."""
+
+    # What the span of the request says of its generation, and of its error.
+    span_attributes: Attributes = NO_ATTRIBUTES
+    error_type: str | None = None
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self._raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
+        # The first header of each name.
+        self._first_headers = dict(reversed(self._raw_headers))
+        self._server = scope.get("server")
+        self.request_id = logs.new_request_id(self.header(b"x-request-id"))
+        # Whether the body is digested; set before it is read.
+        self.is_digested = False
+        self.digest = b""
+        self.body_hash = 0
+        # The headers of the answer that say what the response cache did.
+        self.cache_headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def digests(self) -> KeyDigests:
+        """Returns the digests of the caller's key; raises :class:`Unauthenticated`.
+
+        Most connections send the same key again: its digests are kept while the connection lasts.
+        """
+        notes = self._scope["causeway.cycle"].notes
+        told = b"\0".join(self._headers(_AUTHORIZATION))
+        known: tuple[bytes, KeyDigests] | None = notes.get(_KEY_NOTE)
+        if known is not None and compare_digest(known[0], told):
+            return known[1]
+        digests = bearer_digests(self.authorization())
+        notes[_KEY_NOTE] = told, digests
+        return digests
+
+    def authorization(self) -> str | None:
+        """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
+        return self.single_header(_AUTHORIZATION, "Send one Authorization header.")
+
+    def host(self) -> str:
+        """Returns the host as Django reads it; several hosts are joined, which no host matches."""
+        values = self._headers(b"host")
+        if not values and self._server:
+            return str(self._server[0])
+        return b",".join(values).decode("latin-1")
+
+    def has_header(self, name: bytes) -> bool:
+        return name in self._first_headers
+
+    def idempotency_key(self) -> str | None:
+        """Returns the one ``Idempotency-Key``; raises :class:`InvalidRequest`."""
+        values = self._headers(IDEMPOTENCY_KEY)
+        if len(values) > 1:
+            raise InvalidRequest(f"{HEADER}: send one such header.")
+        return idempotency_key_of({HEADER: values[0].decode("latin-1")})
+
+    def note_body(self, body: bytes) -> None:
+        """Notes what the repeats of the request have in common with it.
+
+        A hash is enough for what is only told; a digest decides whose answer is given.
+        """
+        if self.is_digested:
+            self.digest = self._digest(body)
+        if RETRY_COUNT in self._first_headers:
+            self.body_hash = hash(tuple(self._split(body)))
+
+    def retry_count(self) -> str | None:
+        """Returns how often an SDK says that it has sent the request before."""
+        return self.header(RETRY_COUNT)
+
+    def header(self, name: bytes) -> str | None:
+        """Returns the first header of this name."""
+        value = self._first_headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def single_header(self, name: bytes, message: str) -> str | None:
+        values = self._headers(name)
+        if len(values) > 1:
+            raise Unauthenticated(message)
+        return values[0].decode("latin-1") if values else None
+
+    def _headers(self, name: bytes) -> list[bytes]:
+        if len(self._first_headers) == len(self._raw_headers):  # no name comes twice
+            return [self._first_headers[name]] if name in self._first_headers else []
+        return [value for other, value in self._raw_headers if other == name]
+
+    def _digest(self, body: bytes) -> bytes:
+        """Returns a digest of the body, and of the headers that change its meaning."""
+        found = hashlib.sha256()
+        content_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+        names = sorted(name for name in self._first_headers if name.startswith(_ANTHROPIC))
+        texts = [content_type.encode(), self._first_headers.get(_SESSION)]
+        for name in names:
+            texts += (name, b", ".join(self._headers(name)))
+        for text in (*texts, *self._split(body)):
+            # The length comes first, so that no two lists of texts look the same.
+            found.update(b"-" if text is None else b"%d:" % len(text))
+            found.update(text or b"")
+        return found.digest()
+
+    def _split(self, body: bytes) -> list[bytes]:
+        """Splits a form at its boundary, which a client chooses anew when it sends it again."""
+        content_type = self.header(b"content-type") or ""
+        if not is_form(content_type):
+            return [body]
+        try:
+            return body.split(b"--" + read_boundary(content_type), MAX_PARTS + 1)
+        except InvalidRequest:
+            return [body]
 
 
 class Connection(RequestHead):

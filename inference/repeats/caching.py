@@ -13,7 +13,7 @@ from config.api.errors import InvalidRequest
 from config.clocks.clock import clock
 from inference.admission.decide import Admission
 from inference.exchange.rendering import DONE
-from inference.faces.head import RequestHead
+from inference.faces.connection import RequestHead
 from inference.requests.messages.relay import STOP
 
 _CACHE: Final = b"x-openrouter-cache"

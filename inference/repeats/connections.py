@@ -8,10 +8,8 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from config.api.errors import Unavailable
-from config.server.batching.lane import Lane
-from config.server.batching.lanes import Lanes
-from config.server.batching.suspects import Suspects
-from config.server.batching.waits import Blocked
+from config.server.batching.lanes import Lane, Lanes
+from config.server.batching.waits import Blocked, Suspects
 from config.sql import Statement
 from inference.store import DataPlaneConnection
 

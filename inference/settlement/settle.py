@@ -14,10 +14,8 @@ from msgspec.structs import replace
 
 from catalog.pricing import Usage
 from config.api.errors import Unavailable
-from config.server.batching.lane import Lane
-from config.server.batching.lanes import Lanes
-from config.server.batching.suspects import Suspects
-from config.server.batching.waits import Blocked
+from config.server.batching.lanes import Lane, Lanes
+from config.server.batching.waits import Blocked, Suspects
 from config.sql import load_statement
 from inference.admission.estimate import Claim
 from inference.ids import id_range

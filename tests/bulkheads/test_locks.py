@@ -22,8 +22,7 @@ from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from catalog.models import ModelEndpoint
 from config.secrets import digest_api_key
-from config.server.batching.suspects import Suspects
-from config.server.batching.waits import Blocked
+from config.server.batching.waits import Blocked, Suspects
 from inference.admission.admit import AdmissionLanes
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import EndpointHealth, Generation, Journal

@@ -15,7 +15,7 @@ from catalog.operations import OPERATIONS
 from catalog.visibility import Exclusion
 from config.local.bootstrap import PROJECT
 from endpoints.validation.probes import PROBES
-from inference.exchange.answers import ANSWERS
+from inference.exchange.rendering import ANSWERS
 from inference.faces.routes import ROUTES
 from inference.filters.places import PROMPTS
 from inference.requests.operations import ROWS

@@ -20,8 +20,7 @@ from catalog.models import CatalogVersion
 from config import sql
 from config.database.opening import open_connection
 from config.sql import Statement
-from inference.admission.admit import ADMIT
-from inference.admission.rows import GenerationRow
+from inference.admission.admit import ADMIT, GenerationRow
 from inference.ids import id_range
 from inference.models import Generation
 from inference.settlement.settle import SETTLE, Settlement, settlement_parameters

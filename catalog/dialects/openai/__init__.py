@@ -22,7 +22,13 @@ from catalog.dialects.base import (
     StreamParser,
     decode_object,
 )
-from catalog.dialects.openai.completions import parse_chat, parse_text
+from catalog.dialects.openai.choices import (
+    add_long_reasoning,
+    add_reasoning,
+    find_finish_reason,
+    measure_choices,
+    parse_choices,
+)
 from catalog.dialects.openai.embeddings import parse_embeddings
 from catalog.dialects.openai.images import (
     EDITS,
@@ -31,7 +37,7 @@ from catalog.dialects.openai.images import (
     images_parser,
     parse_images,
 )
-from catalog.dialects.openai.members import raise_for_error
+from catalog.dialects.openai.members import parse_usage, raise_for_error, read_text
 from catalog.dialects.openai.requests import build_request as build_json
 from catalog.dialects.openai.rerank import parse_rerank, place_rerank, write_rerank
 from catalog.dialects.openai.responses import PATH, NativeResponses, build_response
@@ -39,6 +45,7 @@ from catalog.dialects.openai.speech import SpeechParser, refuse_whole_speech
 from catalog.dialects.openai.stream import ChoicesParser
 from catalog.dialects.openai.transcriptions import parse_transcription
 from catalog.dialects.shared.images.pictures import shows_images
+from catalog.dialects.shared.raw import LONG_BYTES, is_null
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
@@ -55,10 +62,41 @@ __all__ = [
     "stream_parser",
 ]
 
+
+def _parse_chat(fields: dict[str, msgspec.Raw]) -> Reply:
+    """Returns a reply of messages."""
+    return _parse(fields, is_text=False)
+
+
+def _parse_text(fields: dict[str, msgspec.Raw]) -> Reply:
+    """Returns a reply of texts."""
+    return _parse(fields, is_text=True)
+
+
+def _parse(fields: dict[str, msgspec.Raw], *, is_text: bool) -> Reply:
+    choices = parse_choices(fields)
+    if not choices:
+        raise InvalidReply("The answer has no choices.")
+    add = add_long_reasoning if len(fields["choices"]) > LONG_BYTES else add_reasoning
+    members = {**fields, "choices": add(fields["choices"])}
+    for choice in choices:
+        if is_null(choice.text) if is_text else choice.message is None:
+            raise InvalidReply("A choice of the answer has no content.")
+    return Reply(
+        fields=members,
+        model=read_text(fields, "model"),
+        usage=parse_usage(fields),
+        finish_reason=find_finish_reason(choices),
+        output_bytes=measure_choices(choices),
+        upstream_id=read_text(fields, "id"),
+        choices=len(choices),
+    )
+
+
 # The parser of whole answers of each operation.
 _PARSERS: Final[Mapping[Operation, Callable[[dict[str, msgspec.Raw]], Reply]]] = {
-    Operation.CHAT: parse_chat,
-    Operation.TEXT: parse_text,
+    Operation.CHAT: _parse_chat,
+    Operation.TEXT: _parse_text,
     Operation.EMBEDDINGS: parse_embeddings,
     Operation.SPEECH: refuse_whole_speech,
     Operation.TRANSCRIPTION: parse_transcription,

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.server import ServerState
 
-from config.server.connections.deadlines import BodyClock
+from config.server.connections.table import BodyClock
 
 logger = logging.getLogger(__name__)
 

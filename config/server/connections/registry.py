@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Final, Protocol, Self
 from django.conf import settings
 
 from config.server.bodies import largest_file_body
-from config.server.connections.deadlines import DeadlineQueue
 from config.server.connections.open_files import fitting_connections
 from config.server.connections.peers import Proxies
 from config.server.connections.refusals import Refusals
-from config.server.connections.table import ConnectionTable
+from config.server.connections.table import ConnectionTable, DeadlineQueue
 
 # After the last response, a caller may be silent for so long, send for so long, and send so much
 # more than the largest body.

@@ -27,6 +27,7 @@ fixed text, and neither the provider's message nor its code or status.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
@@ -62,9 +63,23 @@ from config.api.errors import (
 )
 from config.clocks.clock import clock
 from config.egress.client import OutboundResponse
-from inference.exchange.upstream.waits import read_wait
+from config.egress.retry_after import read_number, read_retry_after
 from inference.routing.routes import Candidate
 from inference.texts.contents import Failure
+
+# A duration of hours, minutes, seconds and milliseconds, or a plain number of seconds.
+_DURATION: Final = re.compile(
+    r"(?:([0-9]{1,4})h)?(?:([0-9]{1,6})m(?!s))?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s)?(?:([0-9]{1,9})ms)?"
+    r"([0-9]{1,9}(?:\.[0-9]{1,9})?)?",
+    re.ASCII,
+)
+# The headers that say how much is left of a limit, and when it is full again.
+_LIMIT_HEADERS: Final = tuple(
+    (f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}")
+    for kind in ("requests", "tokens")
+)
+# How long nothing is sent when the upstream does not say.
+_UNKNOWN_PAUSE: Final = 5.0
 
 _MAX_ERROR_BYTES: Final = 1_048_576
 # How long the body of an error may take: its status is enough for the next candidate.
@@ -89,6 +104,44 @@ _RETRYABLE: Final = frozenset((401, 402, 403, 404, 424))
 # The statuses by which a provider refuses the operator's credential, if it says nothing better.
 _UNAUTHORIZED: Final = frozenset((401, 402, 403))
 _ACCOUNT: Final = frozenset((401, 402))
+
+
+def read_wait(headers: Mapping[str, str], asked: float | None, now: float) -> float | None:
+    """Returns the seconds after which the upstream takes another request, if it says so.
+
+    ``retry-after-ms`` is the most exact, then ``Retry-After`` (seconds or a date), then ``asked``,
+    which is the wait in the body, then the headers of a limit of which nothing is left. ``now`` is
+    Unix time; the upstream's own ``Date`` replaces it, because a date is one of its clock. What is
+    neither a number nor a date, or lies in the past, says nothing. The result may be of any length.
+    """
+    milliseconds = read_number(headers.get("Retry-After-Ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    seconds = read_retry_after(headers, now)
+    if seconds is None:
+        seconds = asked
+    return read_pause(headers) if seconds is None else seconds
+
+
+def read_pause(headers: Mapping[str, str]) -> float | None:
+    """Returns the seconds until the upstream takes another request, if it says that none is left.
+
+    These are the headers of OpenAI, which most providers send; others name no such limit.
+    """
+    pause: float | None = None
+    for remaining, reset in _LIMIT_HEADERS:
+        if headers.get(remaining) == "0":
+            pause = max(pause or 0.0, _parse_duration(headers.get(reset, "")))
+    return pause
+
+
+def _parse_duration(text: str) -> float:
+    """Returns the seconds of a duration such as ``6m0s``, ``20ms`` or ``12.5``; 5 otherwise."""
+    found = _DURATION.fullmatch(text)
+    if found is None or not text:
+        return _UNKNOWN_PAUSE
+    hours, minutes, seconds, milliseconds, plain = (float(part or 0) for part in found.groups())
+    return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000 + plain
 
 
 class RequestUntranslatable(UpstreamRefused):

@@ -11,10 +11,9 @@ import pytest
 
 from config.local.bootstrap import PROJECT
 from config.server.connections import table as tables
-from config.server.connections.deadlines import BodyClock, DeadlineQueue
 from config.server.connections.peers import Proxies, address_group, parse_proxies
 from config.server.connections.refusals import Reason
-from config.server.connections.table import ConnectionTable, Pool
+from config.server.connections.table import BodyClock, ConnectionTable, DeadlineQueue, Pool
 
 
 @dataclass(eq=False)

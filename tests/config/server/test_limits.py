@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from config.server.connections.parser import MAX_HEADER_BYTES
+from config.server.connections.protocol import MAX_HEADER_BYTES
 from endusers.models import EndUser
 from tests.support import factories
 

@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.server import ServerState
 
-from config.server.connections import cycle, parser, protocol
+from config.server.connections import cycle, protocol
 from config.server.connections.protocol import HttpProtocol
 
 
@@ -20,7 +20,7 @@ def test_the_tested_minor_version_is_installed() -> None:
 
 def test_the_server_passes_what_the_protocol_takes() -> None:
     passed = {"config", "server_state", "app_state", "_loop"}
-    assert passed >= {*inspect.signature(parser.BoundedParser).parameters}
+    assert passed >= {*inspect.signature(protocol.BoundedParser).parameters}
 
 
 def test_the_server_calls_only_what_the_protocol_has() -> None:

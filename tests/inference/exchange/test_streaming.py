@@ -16,7 +16,7 @@ import pytest
 import requests
 from django.conf import LazySettings
 
-from config.server.connections import unread
+from config.server.connections import protocol
 from inference.faces import connection
 from inference.models import Generation, Journal
 from inference.settlement import journal
@@ -269,7 +269,7 @@ def test_a_slow_caller_slows_the_upstream(site: Site, settings: LazySettings) ->
 def test_a_connection_whose_caller_stops_reading_is_dropped(
     site: Site, is_patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (connection, unread):
+    for module in (connection, protocol):
         monkeypatch.setattr(module, "_STUCK_SECONDS", 0.5)
     size = 12_000_000
     site.publish(f"sim-big:{size}")
@@ -302,7 +302,7 @@ def test_a_kept_connection_whose_caller_stops_reading_is_dropped(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second request on the connection does not reset the time limit of the first answer."""
-    for module in (connection, unread):
+    for module in (connection, protocol):
         monkeypatch.setattr(module, "_STUCK_SECONDS", 0.5)
     size = 12_000_000
     site.publish(f"sim-big:{size}")

@@ -9,7 +9,7 @@ import openai
 import pytest
 from django.conf import LazySettings
 
-from inference.faces.waiting import Patience, read_patience
+from inference.faces.connection import Patience, read_patience
 from tests.support import factories
 from tests.support.inference.site import Site, events_of
 from tests.support.ledger import assert_in_order

@@ -15,7 +15,7 @@ import requests
 from django.conf import LazySettings
 
 from accounts.models import ApiKey
-from inference.faces.waiting import Keepalive
+from inference.faces.connection import Keepalive
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import CHAT, TEXT, Site

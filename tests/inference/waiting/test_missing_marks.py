@@ -128,7 +128,7 @@ def test_a_whole_stream_is_delivered_as_complete_and_noted(
     else:
         asked |= {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 50}
     before = count_of("acme")
-    with caplog.at_level(logging.WARNING, logger="inference.exchange.reporting"):
+    with caplog.at_level(logging.WARNING, logger="inference.exchange.attempts"):
         for number in range(1, 3):
             answer = site.post(asked, path=path)
             assert answer.status_code == 200

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
@@ -40,7 +42,10 @@ class Road(NamedTuple):
 
 
 class RecordedApplication:
-    """The application of one worker; requests to two more paths start and stop the recording."""
+    """The application of one worker; requests to two more paths start and stop the recording.
+
+    Duties are left out: the tasks that ran before the start, and what timers call.
+    """
 
     def __init__(self) -> None:
         self._application = Application()
@@ -48,6 +53,9 @@ class RecordedApplication:
         self._files: dict[str, str | None] = {}
         self._last = ""
         self._switches = 0
+        self._duties: set[asyncio.Task[Any]] = set()
+        self._base: FrameType | None = None
+        self._is_duty = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope.get("path")
@@ -59,15 +67,10 @@ class RecordedApplication:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
         if path == START:
-            self._calls.clear()
-            self._last, self._switches = "", 0
-            sys.setprofile(self._note)
+            self._begin()
 
     def read_road(self, requests: int) -> Road:
-        """Returns what each of so many requests ran between start and stop.
-
-        The duties of an idle worker run less often than once in two requests, so they are left out.
-        """
+        """Returns what each of these requests ran between start and stop."""
         functions: dict[str, list[str]] = {}
         calls = 0
         for code, count in self._calls.items():
@@ -79,15 +82,45 @@ class RecordedApplication:
         ordered = {path: sorted(set(names)) for path, names in sorted(functions.items())}
         return Road(ordered, calls, round(self._switches / requests))
 
+    def _begin(self) -> None:
+        self._calls.clear()
+        self._last, self._switches = "", 0
+        self._duties = asyncio.all_tasks()
+        loop: Any = asyncio.get_running_loop()
+        loop.call_later = self._wrap(loop.call_later)
+        loop.call_at = self._wrap(loop.call_at)
+        base = sys._getframe()
+        while base.f_back is not None and base.f_code.co_filename != asyncio.runners.__file__:
+            base = base.f_back
+        self._base = base
+        sys.setprofile(self._note)
+
+    def _wrap(self, schedule: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a method of the loop whose timers are known as such when they are over."""
+
+        def run(callback: Callable[..., object], *arguments: Any) -> None:
+            self._is_duty = True
+            callback(*arguments)
+
+        def call(
+            when: float, callback: Callable[..., object], *arguments: Any, **context: Any
+        ) -> Any:
+            return schedule(when, run, callback, *arguments, **context)
+
+        return call
+
     def _note(self, frame: FrameType, event: str, _: object) -> None:
         if event != "call":
             return
+        if frame.f_back is self._base:
+            # The loop begins its next step.
+            self._is_duty = asyncio.current_task() in self._duties
         code = frame.f_code
         name = code.co_filename
         if name not in self._files:
             self._files[name] = _find_path(name)
         path = self._files[name]
-        if path is None or code.co_name in _COMPREHENSIONS:
+        if path is None or self._is_duty or code.co_name in _COMPREHENSIONS:
             return
         self._calls[code] += 1
         if path != self._last:

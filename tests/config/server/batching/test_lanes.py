@@ -9,10 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from config.server.batching.lane import Lane
-from config.server.batching.lanes import Lanes
-from config.server.batching.suspects import Suspects
-from config.server.batching.waits import Blocked
+from config.server.batching.lanes import Lane, Lanes
+from config.server.batching.waits import Blocked, Suspects
 
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
