@@ -75,6 +75,7 @@ class AccountsConfig(CausewayApp):
             direct=True,
         ),
     )
+    outbound = ("accounts.webhooks.delivering.event_source",)
     collectors = (
         "accounts.cells.metrics.CellCollector",
         "accounts.webhooks.metrics.DeliveryCollector",

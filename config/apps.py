@@ -184,7 +184,7 @@ class CausewayApp(AppConfig):
     that yield, for the id of a tenant, what keeps it from moving to another cell now. ``pages``
     are shown in the sidebar before the lists of the section. ``alerts`` are dotted paths of
     functions that yield each :class:`Alert` for the first page. ``events`` are the kinds of events
-    that the app records.
+    that the app records. ``outbound`` are dotted paths of the sources of what is sent to receivers.
     """
 
     section: ClassVar[Section]
@@ -195,6 +195,7 @@ class CausewayApp(AppConfig):
     pages: ClassVar[tuple[Page, ...]] = ()
     alerts: ClassVar[tuple[str, ...]] = ()
     events: ClassVar[tuple[EventKind, ...]] = ()
+    outbound: ClassVar[tuple[str, ...]] = ()
 
     def declarations(self) -> Iterator[tuple[str, ModelDeclaration]]:
         """Yields the full label and the declaration of each declared model."""

@@ -19,6 +19,7 @@ class InferenceConfig(CausewayApp):
     name = "inference"
     verbose_name = "Inference"
     section = Section("Traffic", position=4)
+    outbound = ("inference.broadcast.sender.broadcaster",)
     collectors = (
         "inference.archive.retention.RetentionCollector",
         "inference.broadcast.metrics.BroadcastCollector",

@@ -20,19 +20,13 @@ from config import secrets
 from config.api.errors import Conflict, NotFound
 from config.audit.triggers import Audit
 from config.models import BaseModel
+from config.outbound.engine import is_slow
 
 MAX_OF_A_TYPE: Final = 5
 MAX_OF_AN_ORGANIZATION: Final = 500
 """The sender looks at all of them for each request, so an organization has no more."""
 MOST_IN_A_BATCH: Final = 200
 """The generations that one request to a receiver has at most."""
-SLOW_MS: Final = 2_000
-"""A destination whose requests take longer on average is slow."""
-
-
-def is_slow(failures: int, mean_ms: int) -> bool:
-    """Returns whether a destination fails, or its requests take long even if they succeed."""
-    return failures > 0 or mean_ms > SLOW_MS
 
 
 class DestinationNotFound(NotFound):

@@ -1,47 +1,46 @@
-"""The duty that delivers events, outside any transaction, at least once.
+"""The source of events: claims deliveries that are due, and stores the results of attempts.
 
-A delivery is claimed for the length of a lease by the database's clock, sent by a thread, and its
-result is stored afterwards: a process that is killed loses none, and may send one twice. Receivers
-are bulkheads. At most a few attempts run for one organization, for one host and for the mail
-server. Receivers that fail or are slow share half of the places, so that they delay nobody else's
-events, even if they belong to many organizations and take everything in the end.
+A delivery is claimed for the length of a lease by the database's clock, and its result is stored
+after the attempt: a process that is killed loses none, and may send one twice.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import random
-import threading
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from django.db import DatabaseError, connection
-from prometheus_client import Counter as Metric
+from django.db import connection
+from prometheus_client import Counter
 
 from accounts.models.organizations import Organization
+from accounts.webhooks import signing
 from accounts.webhooks.dispatching import dispatch_events, send_digests
-from accounts.webhooks.locks import RowLocked, short_locks
-from accounts.webhooks.messages import Message
+from accounts.webhooks.messages import Message, render_chat, render_mail, render_webhook
 from accounts.webhooks.models import Delivery, Subscription, SubscriptionNotFound
-from accounts.webhooks.sending import Attempt, Outcome
 from config.clocks.clock import clock
+from config.credentials import Secret
 from config.events.outbox import KEPT, Event, clear_events, first_event_id
+from config.outbound import engine
+from config.outbound.engine import SLOW_MS, Attempt, Attempts, Limits, Place, Places, Source
+from config.outbound.sending import Outcome, mail, post
 from config.secrets import DecryptionFailed
 
 logger = logging.getLogger("causeway.work")
 
-_DELIVERIES: Final = Metric(
+_DELIVERIES: Final = Counter(
     "causeway_deliveries_total", "Attempts to deliver an event, by form and result.",
     ("form", "result"),
 )  # fmt: skip
+# Many organizations may have the same host, for instance that of a chat. All mails have the same
+# one: the mail server of the settings.
+LIMITS: Final = Limits(total=32, slow=16, organization=4, receiver=2, host=12, slow_host=4)
 # Seconds before each attempt after the first; a fifth is added or subtracted. In all three days.
 _PAUSES: Final = (5, 60, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 64_800, 86_400)
 # A receiver that fails gets nothing for two seconds, then four, and so on up to five minutes.
@@ -49,23 +48,8 @@ _LONGEST_PAUSE: Final = 300
 # A receiver that asks for a longer time with ``Retry-After`` is obeyed for an hour.
 _MOST_ASKED: Final = 3_600.0
 _DISABLED_AFTER: Final = timedelta(days=5)
-# An attempt takes ten seconds at most, but a slow mail server may take them for each of its steps.
-_LEASE_SECONDS: Final = 120
-_ENDLESS: Final = "The attempt did not end."
-_PLACES: Final = 32
-_PLACES_OF_SLOW: Final = 16
-_OF_AN_ORGANIZATION: Final = 4
-_OF_A_HOST: Final = 12
-_OF_A_SLOW_HOST: Final = 4
-_OF_A_SUBSCRIPTION: Final = 2
-# A receiver whose attempts take longer on average is slow, whether they fail or not.
-_SLOW_MS: Final = 2_000
 # A smaller change of the average is not stored: successes of a quick receiver write nothing of it.
 _STORED_CHANGE_MS: Final = 50
-# How often a run looks for attempts that do not end, and for rows that are no longer locked.
-_LOOK_SECONDS: Final = 1.0
-# After this time a run takes nothing new, so that the lease of the duty records its success.
-_RUN_SECONDS: Final = 120.0
 _BATCH: Final = 5_000
 _FOUND: Final = 1_000
 
@@ -147,169 +131,42 @@ class _Due(NamedTuple):
     url: str
     is_slow: bool
 
-    def places(self) -> Iterator[tuple[Any, int]]:
-        """Yields the bulkheads that the attempt takes a place in, with the size of each."""
-        yield "all", _PLACES
-        if self.is_slow:
-            yield "slow", _PLACES_OF_SLOW
-        yield ("subscription", self.subscription), 1 if self.is_slow else _OF_A_SUBSCRIPTION
-        if self.organization is not None:
-            yield ("organization", self.organization), _OF_AN_ORGANIZATION
-        # Many organizations may have the same host, for instance that of a chat. All mails have
-        # the same one: the mail server of the settings.
+    def places(self) -> tuple[Place, ...]:
+        """Returns the bulkheads that the attempt takes a place in."""
         host = urlsplit(self.url).hostname
-        yield ("host", host), _OF_A_HOST
-        if self.is_slow:
-            yield ("slow host", host), _OF_A_SLOW_HOST
+        return LIMITS.places(self.subscription, self.organization, host, is_slow=self.is_slow)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Running:
-    """An attempt that runs in a thread.
+class EventSource(Source):
+    """Events for subscriptions; a run counts its attempts."""
 
-    Two of them are never equal: an event that is sent again by hand during its first attempt has
-    two first attempts, each with a place of its own.
-    """
+    duty = "deliver_events"
 
-    due: _Due
-    attempts: int
-    form: str
+    def begin_run(self) -> None:
+        _clear()
+        send_digests()
 
-    @property
-    def is_mail(self) -> bool:
-        return self.form == Subscription.Form.EMAIL
-
-
-class _Attempts:
-    """The attempts of one run: those that a thread makes, the places they take, and their results.
-
-    A thread that has not ended when the lease of its delivery does is given up: a mail server that
-    sends a byte now and then never reaches a time limit, and would keep the run from ending. A
-    result whose subscription is locked is late: it keeps its place, is stored when it can be, and
-    is given up at the end of the lease too.
-    """
-
-    def __init__(self) -> None:
-        self.taken: Counter[Any] = Counter()
-        self._began: dict[_Running, float] = {}
-        self._late: dict[_Running, Outcome] = {}
-        self._results: queue.SimpleQueue[tuple[_Running, Outcome]] = queue.SimpleQueue()
-        self._looks_at = 0.0
-
-    def begin(self, attempt: Attempt, place: _Running) -> None:
-        """Makes an attempt in a thread."""
-        self._began[place] = time.monotonic()
-        # A daemon: `work` may end while an attempt runs, and the lease ends by itself.
-        threading.Thread(target=_attempt, args=(attempt, place, self._results), daemon=True).start()
-
-    def collect(self, seconds: float) -> bool:
-        """Stores a result that arrives within some seconds; returns whether there was one."""
-        now = time.monotonic()
-        if now >= self._looks_at:
-            self._looks_at = now + _LOOK_SECONDS
-            self._give_up(now - _LEASE_SECONDS)
-            self._store_late()
-        try:
-            place, outcome = self._results.get(timeout=seconds)
-        except queue.Empty:
-            return False
-        self._finish(place, outcome)
-        return True
-
-    def _finish(self, place: _Running, outcome: Outcome) -> bool:
-        """Stores the result of an attempt and frees its places; returns whether it could."""
-        is_done = True
-        try:
-            is_done = _store_unless_locked(place, outcome)
-        except DatabaseError as exc:
-            # The lease of the delivery ends and the event is sent again; the others go on.
-            name = type(exc).__name__
-            logger.error("the result of delivery %s is not stored: %s", place.due.id, name)
-        if is_done:
-            self._free(place)
-        elif place in self._began:
-            self._late[place] = outcome
-        return is_done
-
-    def _free(self, place: _Running) -> None:
-        """Frees the places of an attempt, unless it was given up."""
-        if self._began.pop(place, None) is not None:
-            self.taken.subtract(key for key, _ in place.due.places())
-
-    def _store_late(self) -> None:
-        """Tries one late result of each subscription; the others wait for the same row."""
-        first = {place.due.subscription: place for place in reversed(self._late)}
-        for place in first.values():
-            if self._finish(place, self._late[place]):
-                del self._late[place]
-
-    def _give_up(self, ended: float) -> None:
-        for place in [each for each, began in self._began.items() if began <= ended]:
-            if self._late.pop(place, None) is not None:
-                logger.error(
-                    "the result of delivery %s is not stored: the row of its subscription is "
-                    "locked",
-                    place.due.id,
-                )
-                self._free(place)
-                continue
-            logger.error("the attempt of delivery %s does not end", place.due.id)
-            # It counts as a failure, so that no further thread follows at once. A late result of
-            # the thread still replaces it.
-            duration_ms = round(_LEASE_SECONDS * 1000)
-            outcome = Outcome(_ENDLESS, duration_ms=duration_ms, is_ours=place.is_mail)
-            self._finish(place, outcome)
+    def begin_due(self, attempts: Attempts) -> bool:
+        has_more = dispatch_events()
+        for attempt in _claim(attempts.taken):
+            attempts.begin(attempt)
+        return has_more
 
 
-def deliver_events() -> int:
-    """Dispatches new events and delivers what is due; returns the number of attempts.
-
-    It ends when nothing is due and nothing runs.
-    """
-    _clear()
-    send_digests()
-    until = time.monotonic() + _RUN_SECONDS
-    attempts = _Attempts()
-    done = 0
-    while True:
-        has_more = False
-        if time.monotonic() < until:
-            has_more = dispatch_events()
-            for attempt, place in _claim(attempts.taken):
-                attempts.begin(attempt, place)
-        if not has_more and not attempts.taken["all"]:
-            return done
-        done += attempts.collect(0.0 if has_more else 1.0)
+event_source: Final = EventSource()
 
 
-def _attempt(
-    attempt: Attempt, place: _Running, results: queue.SimpleQueue[tuple[_Running, Outcome]]
-) -> None:
-    """Makes an attempt in a thread, and always puts its result into the queue.
-
-    A defect of ours ends one attempt as a failure: without a result the run would wait for ever.
-    """
-    try:
-        outcome = attempt.make()
-    except Exception:
-        logger.exception("the delivery of event %s failed", attempt.message.id)
-        outcome = Outcome("The service failed to send it.")
-    results.put((place, outcome))
-
-
-def _claim(taken: Counter[Any]) -> Iterator[tuple[Attempt, _Running]]:
+def _claim(taken: Places) -> Iterator[Attempt]:
     """Claims due deliveries as far as there are places; yields an attempt for each."""
-    if taken["all"] >= _PLACES:
-        return
-    chosen = _choose(_find_due(taken), taken)
+    chosen = _choose(_find_due(taken), Places(taken)) if taken["all"] < LIMITS.total else {}
     if not chosen:
         return
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, {"ids": list(chosen), "lease": _LEASE_SECONDS})
-        attempts: dict[UUID, int] = dict(cursor.fetchall())
-    event_of = dict(Delivery.objects.filter(pk__in=attempts).values_list("pk", "event_id"))
+        cursor.execute(_CLAIM, {"ids": list(chosen), "lease": engine.LEASE_SECONDS})
+        counts: dict[UUID, int] = dict(cursor.fetchall())
+    event_of = dict(Delivery.objects.filter(pk__in=counts).values_list("pk", "event_id"))
     subscriptions = Subscription.objects.select_related("member").in_bulk(
-        list({chosen[pk].subscription for pk in attempts})
+        list({chosen[pk].subscription for pk in counts})
     )
     events = Event.objects.in_bulk(list(event_of.values()))
     owners = {each.organization_id for each in events.values() if each.organization_id is not None}
@@ -317,20 +174,15 @@ def _claim(taken: Counter[Any]) -> Iterator[tuple[Attempt, _Running]]:
     for pk, due in chosen.items():
         subscription = subscriptions.get(due.subscription)
         event = events.get(event_of.get(pk))
-        if pk not in attempts or subscription is None or event is None:
-            # Somebody else has claimed it, or what it needs was deleted meanwhile.
-            taken.subtract(key for key, _ in due.places())
-            continue
-        place = _Running(due, attempts[pk], subscription.form)
-        try:
-            yield _prepare(subscription, event, names), place
-        except DecryptionFailed:
-            taken.subtract(key for key, _ in due.places())
-            lost = Outcome("None of CREDENTIAL_KEYS decrypts the secret of the webhook.")
-            _store_unless_locked(place, lost)
+        if pk not in counts or subscription is None or event is None:
+            continue  # somebody else has claimed it, or what it needs was deleted meanwhile
+        send = _prepare(subscription, event, names)
+        store = partial(_store, due, counts[pk], subscription.form)
+        is_mail = subscription.form == Subscription.Form.EMAIL
+        yield Attempt(f"delivery {pk}", due.places(), send, store, is_mail)
 
 
-def _find_due(taken: Counter[Any]) -> list[_Due]:
+def _find_due(taken: Places) -> list[_Due]:
     """Returns deliveries that are due, but those of organizations that have all of their places.
 
     The statement leaves those out, so that their backlog does not fill what it returns.
@@ -338,11 +190,11 @@ def _find_due(taken: Counter[Any]) -> list[_Due]:
     full = [
         key[1]
         for key, count in taken.items()
-        if key[0] == "organization" and count >= _OF_AN_ORGANIZATION
+        if isinstance(key, tuple) and key[0] == "organization" and count >= LIMITS.organization
     ]
     values: dict[str, Any] = {
-        "each": _OF_A_SUBSCRIPTION,
-        "slow": _SLOW_MS,
+        "each": LIMITS.receiver,
+        "slow": SLOW_MS,
         "full": full,
         "limit": _FOUND,
     }
@@ -351,24 +203,26 @@ def _find_due(taken: Counter[Any]) -> list[_Due]:
         return [_Due(*row) for row in cursor.fetchall()]
 
 
-def _choose(found: Sequence[_Due], taken: Counter[Any]) -> dict[UUID, _Due]:
+def _choose(found: Sequence[_Due], taken: Places) -> dict[UUID, _Due]:
     """Takes places for deliveries as long as there are any; returns these by their ids.
 
     No owner gets its second place before each of the others has had its first.
     """
     chosen: dict[UUID, _Due] = {}
-    for share in range(1, _OF_AN_ORGANIZATION + 1):
+    for share in range(1, LIMITS.organization + 1):
         for due in found:
             if due.id in chosen or taken["organization", due.organization] >= share:
                 continue
-            places = list(due.places())
-            if all(taken[key] < most for key, most in places):
-                taken.update(key for key, _ in places)
+            if taken.has_room(places := due.places()):
+                taken.take(places)
                 chosen[due.id] = due
     return chosen
 
 
-def _prepare(subscription: Subscription, event: Event, names: Mapping[UUID, str]) -> Attempt:
+def _prepare(
+    subscription: Subscription, event: Event, names: Mapping[UUID, str]
+) -> Callable[[], Outcome] | Outcome:
+    """Returns what sends an event to a subscription."""
     owner = "" if event.organization_id is None else names.get(event.organization_id, "")
     message = Message(
         id=str(event.pk),
@@ -378,38 +232,46 @@ def _prepare(subscription: Subscription, event: Event, names: Mapping[UUID, str]
         data=event.data,
         organization=owner if subscription.organization_id is None else "",
     )
-    if subscription.form == Subscription.Form.EMAIL:
-        return Attempt(message, subscription.form, address=subscription.address)
-    is_signed = subscription.form == Subscription.Form.WEBHOOK
-    return Attempt(
-        message,
-        subscription.form,
-        url=subscription.reveal_url(),
-        secrets=subscription.signing_secrets(clock.now()) if is_signed else (),
-    )
-
-
-def _store_unless_locked(place: _Running, outcome: Outcome) -> bool:
-    """Stores the result of an attempt; returns false if the row of its subscription is locked."""
     try:
-        with short_locks():
-            _store(place, outcome)
-    except RowLocked:
-        return False
-    return True
+        match subscription.form:
+            case Subscription.Form.EMAIL:
+                return partial(_send_mail, message, subscription.address)
+            case Subscription.Form.SLACK:
+                return partial(_send_chat, message, subscription.reveal_url())
+            case _:
+                secrets = subscription.signing_secrets(clock.now())
+                return partial(_send_webhook, message, subscription.url, secrets)
+    except DecryptionFailed:
+        return Outcome("None of CREDENTIAL_KEYS decrypts the secret of the webhook.")
 
 
-def _store(place: _Running, outcome: Outcome) -> None:
+def _send_mail(message: Message, address: str) -> Outcome:
+    subject, text = render_mail(message)
+    message_id = f"<{message.id}@causeway.{address.rpartition('@')[2]}>"
+    return mail(address, subject, text, message_id=message_id)
+
+
+def _send_chat(message: Message, url: str) -> Outcome:
+    return post(url, {}, render_chat(message))
+
+
+def _send_webhook(message: Message, url: str, secrets: Sequence[Secret]) -> Outcome:
+    body, stamp = render_webhook(message), int(clock.now().timestamp())
+    signed = signing.sign(secrets, message_id=message.id, timestamp=stamp, body=body)
+    return post(url, signed, body)
+
+
+def _store(due: _Due, attempts: int, form: str, outcome: Outcome) -> int:
     """Stores the result of an attempt, and disables a receiver that is gone."""
     failed = bool(outcome.error)
-    is_last = failed and (outcome.is_gone or place.attempts > len(_PAUSES))
+    is_last = failed and (outcome.is_gone or attempts > len(_PAUSES))
     status = "delivered" if not failed else "failed" if is_last else "pending"
     asked = min(outcome.retry_after, _MOST_ASKED)
-    pause = max(_jitter(_PAUSES[place.attempts - 1]), asked) if status == "pending" else 0.0
+    pause = max(_jitter(_PAUSES[attempts - 1]), asked) if status == "pending" else 0.0
     values: dict[str, Any] = {
-        "id": place.due.id,
-        "subscription": place.due.subscription,
-        "attempts": place.attempts,
+        "id": due.id,
+        "subscription": due.subscription,
+        "attempts": attempts,
         "status": status,
         "response": outcome.status,
         "error": outcome.error,
@@ -423,18 +285,19 @@ def _store(place: _Running, outcome: Outcome) -> None:
     with connection.cursor() as cursor:
         cursor.execute(_STORE, values)
         found = cursor.fetchone()
-    _DELIVERIES.labels(place.form, status if not failed or is_last else "retried").inc()
+    _DELIVERIES.labels(form, status if not failed or is_last else "retried").inc()
     if not failed:
-        return
+        return 1
     logger.info(
         "event delivery %s to subscription %s failed at attempt %d: %s",
-        place.due.id, place.due.subscription, place.attempts, outcome.error,
+        due.id, due.subscription, attempts, outcome.error,
     )  # fmt: skip
     since = None if found is None else found[0]
     if outcome.is_gone:
-        _disable(place.due.subscription, "The receiver answered 410 Gone.")
+        _disable(due.subscription, "The receiver answered 410 Gone.")
     elif since is not None and not outcome.is_ours and clock.now() - since > _DISABLED_AFTER:
-        _disable(place.due.subscription, "Every attempt has failed for five days.")
+        _disable(due.subscription, "Every attempt has failed for five days.")
+    return 1
 
 
 def _disable(subscription_id: UUID, reason: str) -> None:

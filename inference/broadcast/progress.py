@@ -16,9 +16,9 @@ from django.db.models.functions import Coalesce, Now
 
 from accounts.destinations.models import MOST_IN_A_BATCH
 from accounts.models import BroadcastProgress, BroadcastWait
+from config.outbound.sending import Outcome
 from inference.broadcast.metrics import count_generations, count_request
 from inference.broadcast.reading import KEPT, Page, count_between, oldest_kept_id
-from inference.broadcast.transport import Answer
 
 logger = logging.getLogger("causeway.broadcast")
 
@@ -55,38 +55,39 @@ def store_success(page: Page, rejected: int = 0, *, duration_ms: int = 0) -> boo
     return True
 
 
-def store_failure(page: Page, answer: Answer, now: datetime) -> None:
+def store_failure(page: Page, outcome: Outcome, now: datetime) -> None:
     """Lets the page be sent again later, and gives up what is too old.
 
     A receiver that refuses the body itself gets half as much next time, and a single generation
     that it refuses is given up, so that one bad row stops nothing.
     """
-    count_request("failed")
-    progress = page.destination.progress
+    progress, count = page.destination.progress, len(page.generations)
     failures = progress.failures + 1
+    changes: dict[str, Any] = {
+        "failures": failures,
+        "failing_since": Coalesce(F("failing_since"), Now()),
+        "retry_at": Now() + timedelta(seconds=_pause(failures, outcome)),
+        "last_error": outcome.error[:255],
+        "mean_ms": progress.next_mean(outcome.duration_ms),
+    }
+    is_given_up = outcome.is_body_refused and count == 1
+    if outcome.is_body_refused:
+        changes["batch"] = max(count // 2, 1)
+    if is_given_up:
+        changes |= {**_moved(page), "skipped": F("skipped") + 1}
+    if _store(page, changes, has_ended=is_given_up):
+        if is_given_up:
+            _count_skipped(page, 1, outcome.error, page.generations[0].pk)
+        else:
+            _give_up(page, now)
+    count_request("failed")
     logger.warning(
         "destination %s at %s: %s; %d failures",
         page.destination.pk,
         page.destination.host,
-        answer.detail,
+        outcome.detail,
         failures,
     )
-    changes: dict[str, Any] = {
-        "failures": failures,
-        "failing_since": Coalesce(F("failing_since"), Now()),
-        "retry_at": Now() + timedelta(seconds=_pause(failures, answer)),
-        "last_error": answer.error[:255],
-        "mean_ms": progress.next_mean(answer.duration_ms),
-    }
-    if answer.is_body_refused:
-        changes["batch"] = max(len(page.generations) // 2, 1)
-        if len(page.generations) == 1:
-            changes |= {**_moved(page), "skipped": F("skipped") + 1}
-            if _store(page, changes, has_ended=True):
-                _count_skipped(page, 1, answer.error, page.generations[0].pk)
-            return
-    if _store(page, changes, has_ended=False):
-        _give_up(page, now)
 
 
 def _give_up(page: Page, now: datetime) -> None:
@@ -120,9 +121,9 @@ def _count_skipped(page: Page, number: int, why: str, which: str) -> None:
         )
 
 
-def _pause(failures: int, answer: Answer) -> float:
+def _pause(failures: int, outcome: Outcome) -> float:
     pause = min(_FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 20), _LAST_RETRY_SECONDS)
-    return max(pause, min(answer.retry_after, _LAST_RETRY_SECONDS))
+    return max(pause, min(outcome.retry_after, _LAST_RETRY_SECONDS))
 
 
 def _moved(page: Page) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from django.db import connection
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from accounts.destinations.models import is_slow
 from accounts.destinations.rules import Facts, Test, compile_rules
 from accounts.models import BroadcastDestination, Residence
 from catalog.pricing import NANO
+from config.outbound.engine import is_slow
 from inference.broadcast.otlp import provider_of
 from inference.ids import SLACK, first_id, id_bound, id_range, last_id
 from inference.models import Generation

@@ -18,7 +18,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
 
 from accounts.cells.beats import beat_cells
-from accounts.webhooks.delivering import deliver_events
 from billing.open_transactions import open_transactions
 from billing.topups import watcher
 from catalog.sync.run import sync_due
@@ -30,10 +29,10 @@ from config.database.outages import is_away, outages
 from config.management.commands.serve import bind_metrics
 from config.management.extras import log_missing_extras
 from config.management.migrations import require_migrated
+from config.outbound.engine import sources
 from config.partitions.tables import make_all_ahead
 from endpoints.watch import watch_due
 from inference.archive.retention import archive_due
-from inference.broadcast.sender import broadcaster
 from inference.notices.run import find_notices
 from inference.repeats.clearing import clear_expired
 from inference.reports.hours import roll_up_hours
@@ -102,10 +101,9 @@ DUTIES: Final = (
     Duty("roll_up_hours", 300.0, roll_up_hours),
     Duty("clear_health", 300.0, clear_health),
     Duty("beat_cells", 15.0, beat_cells),
-    Duty("deliver_events", 5.0, deliver_events, own_thread=True),
+    *(Duty(source.duty, 5.0, source.run, own_thread=True) for source in sources()),
     Duty("find_notices", 300.0, find_notices, own_thread=True),
     Duty("clear_answers", 60.0, clear_expired),
-    Duty("broadcast_generations", 5.0, broadcaster.run, own_thread=True),
     Duty("clear_texts", 300.0, clear_texts, own_thread=True),
     Duty("clear_shadows", 3600.0, clear_shadows),
     Duty("make_partitions", 3600.0, make_all_ahead),

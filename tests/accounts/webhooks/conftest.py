@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Delivery, Subscription
 from config.events.outbox import Event, record_event
 from tests.support.factories import Tenant
@@ -63,7 +63,7 @@ def later() -> Callable[[], int]:
         with connection.cursor() as cursor:
             cursor.execute("UPDATE accounts_delivery SET next_attempt_at = now()")
             cursor.execute("UPDATE accounts_subscription SET retry_at = NULL")
-        return deliver_events()
+        return event_source.run()
 
     return run
 

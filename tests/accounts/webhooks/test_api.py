@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import MAX_SUBSCRIPTIONS, Subscription
 from config.apps import event_kinds
 from config.audit.entries import AuditEntry
@@ -161,7 +161,7 @@ def test_the_test_button_and_redelivery_reach_the_receiver(
     assert (delivery["event"], delivery["status"], delivery["attempts"]) == (
         "webhook.test", "pending", 0,
     )  # fmt: skip
-    deliver_events()
+    event_source.run()
     headers, body = receiver.messages[-1]
     assert headers["webhook-id"] == delivery["event_id"]
     assert verify(made["secret"], headers, body)["type"] == "webhook.test"
@@ -173,7 +173,7 @@ def test_the_test_button_and_redelivery_reach_the_receiver(
     assert logged["next_attempt_at"] is None
     again = api.post(f"{address}/deliveries/{delivery['id']}/redeliver")
     assert again.status_code == 202
-    deliver_events()
+    event_source.run()
     assert receiver.ids == [delivery["event_id"]] * 2
 
     api.patch(address, {"disabled": True}, format="json")

@@ -15,10 +15,13 @@ from django.utils import timezone
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from accounts.models import Organization, Residence
-from accounts.webhooks import delivering, sending
-from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks import delivering
+from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Delivery, Subscription
 from config.events.outbox import KEPT, Event, first_event_id, record_event
+from config.outbound import engine, sending
+from config.outbound.engine import Places
+from config.outbound.sending import Outcome
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver, verify
@@ -36,8 +39,8 @@ def test_an_event_is_delivered_once_and_signed(
 ) -> None:
     _, secret = subscribe(receiver.url)
     tell()
-    assert deliver_events() == 1
-    assert deliver_events() == 0
+    assert event_source.run() == 1
+    assert event_source.run() == 0
 
     [(headers, body)] = receiver.messages
     event = Event.objects.get()
@@ -68,7 +71,7 @@ def test_only_the_chosen_kinds_of_ones_own_organization_are_told(
         organization=None,
         data={"source": "litellm", "count": 1, "risky": 0, "subjects": []},
     )
-    deliver_events()
+    event_source.run()
     assert [json.loads(body)["data"]["name"] for _, body in receiver.messages] == ["Production"]
 
 
@@ -81,7 +84,7 @@ def test_operators_are_told_of_every_organization_and_organizations_not_of_their
         tell()
         data = {"organization": "Acme", "amount_usd": "9", "requested_by": "operator ann"}
         record_event("grant.waiting", organization=tenant.organization.pk, data=data)
-        deliver_events()
+        event_source.run()
         assert [json.loads(body)["type"] for _, body in own.messages] == ["key.created"]
     kinds = sorted(json.loads(body)["type"] for _, body in receiver.messages)
     assert kinds == ["grant.waiting", "key.created"]
@@ -114,10 +117,10 @@ def test_an_attempt_that_fails_is_repeated_with_the_same_id(
     subscription, secret = subscribe(receiver.url)
     receiver.answer(script)
     tell()
-    assert deliver_events() == 1
+    assert event_source.run() == 1
     assert results() == [("pending", 1, error)]
     assert Delivery.objects.get().response_status == status
-    assert deliver_events() == 0
+    assert event_source.run() == 0
     subscription.refresh_from_db()
     assert subscription.failures == 1
     assert subscription.failing_since is not None
@@ -150,7 +153,7 @@ def test_a_long_answer_is_not_read(
     subscribe(receiver.url)
     receiver.answer(flood)
     tell()
-    deliver_events()
+    event_source.run()
     assert results() == [("pending", 1, "The receiver's answer is too large.")]
     assert len(sent) < 100
 
@@ -189,7 +192,7 @@ def test_a_receiver_that_hangs_delays_no_other(
         for number in range(20):
             tell(str(number))
             record_event("key.created", organization=other.organization.pk, data=KEY)
-        deliver_events()
+        event_source.run()
         # At most two attempts of one subscription, and four of one organization, ran at once.
         assert done.is_set()
     assert len(received) == 20
@@ -206,8 +209,7 @@ def test_slow_receivers_of_many_organizations_delay_no_other(
 ) -> None:
     """Two organizations could take all four places; their receivers take everything in the end."""
     monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 60.0)
-    monkeypatch.setattr(delivering, "_PLACES", 4)
-    monkeypatch.setattr(delivering, "_PLACES_OF_SLOW", 2)
+    monkeypatch.setattr(delivering, "LIMITS", replace(delivering.LIMITS, total=4, slow=2))
     released = threading.Event()
     open_at_once: list[int] = []
 
@@ -235,7 +237,7 @@ def test_slow_receivers_of_many_organizations_delay_no_other(
             record_event("key.created", organization=owner.pk, data=KEY)
         for number in range(6):
             tell(str(number))
-        deliver_events()
+        event_source.run()
         assert released.is_set()
     assert max(open_at_once) <= 2
     assert [status for status, _, _ in results()] == ["delivered"] * 14
@@ -249,8 +251,8 @@ def test_a_receiver_is_slow_by_its_last_attempts(
     for duration in (9_000, 9_000, 100, 9_000, 100, 100, 100, 100):
         tell()
         delivering.dispatch_events()
-        [(_, place)] = list(delivering._claim(delivering.Counter()))
-        delivering._store(place, sending.Outcome(status=200, duration_ms=duration))
+        [attempt] = delivering._claim(Places())
+        attempt.store(Outcome(status=200, duration_ms=duration))
         subscription.refresh_from_db()
         means.append(subscription.mean_ms)
     assert means == [2_250, 3_937, 2_977, 4_482, 3_386, 2_564, 1_948, 1_486]
@@ -258,7 +260,7 @@ def test_a_receiver_is_slow_by_its_last_attempts(
     delivering.dispatch_events()
     for mean, is_slow in ((2_000, False), (2_001, True)):
         Subscription.objects.update(mean_ms=mean)
-        [due] = delivering._find_due(delivering.Counter())
+        [due] = delivering._find_due(Places())
         assert due.is_slow is is_slow
 
 
@@ -282,13 +284,13 @@ def test_an_attempt_that_does_not_end_keeps_no_run_from_ending(
     receiver.answer(hang)
     tell()
     with monkeypatch.context() as patch:
-        patch.setattr(delivering, "_LEASE_SECONDS", 0.1)
+        patch.setattr(engine, "LEASE_SECONDS", 0.1)
         # It claims once: the lease of the delivery ends as soon.
-        patch.setattr(delivering, "_RUN_SECONDS", 0.1)
-        assert deliver_events() == 0
+        patch.setattr(engine, "RUN_SECONDS", 0.1)
+        assert event_source.run() == 0
     assert results() == [("pending", 1, "The attempt did not end.")]
     assert Subscription.objects.get().failures == 1
-    assert deliver_events() == 0, "the next attempt waits as after any failure"
+    assert event_source.run() == 0, "the next attempt waits as after any failure"
     released.set()
     receiver.answer(TAKEN)
     assert later() == 1
@@ -309,11 +311,11 @@ def test_places_are_given_in_turn_and_a_full_organization_hides_no_other(
     delivering.dispatch_events()
     earlier = timezone.now() - timedelta(minutes=1)
     Delivery.objects.filter(organization=tenant.organization).update(next_attempt_at=earlier)
-    taken: Any = delivering.Counter()
+    taken: Any = Places()
     found = delivering._find_due(taken)
     owners = [due.organization for due in found]
     assert owners == [tenant.organization.pk] * 8 + [other.organization.pk]
-    monkeypatch.setattr(delivering, "_PLACES", 2)
+    monkeypatch.setattr(delivering, "LIMITS", replace(delivering.LIMITS, total=2))
     chosen = delivering._choose(found, taken)
     assert {due.organization for due in chosen.values()} == set(owners)
 
@@ -332,7 +334,7 @@ def test_mails_wait_for_one_mail_server_and_leave_places_for_webhooks(
     subscribe(receiver.url)
     tell()
     delivering.dispatch_events()
-    taken: Any = delivering.Counter()
+    taken: Any = Places()
     chosen = delivering._choose(delivering._find_due(taken), taken)
     assert sorted(due.url != "" for due in chosen.values()) == [False] * 12 + [True]
 
@@ -343,7 +345,7 @@ def test_attempts_end_after_days_and_can_be_repeated_by_hand(
     subscribe(receiver.url)
     receiver.answer(answering(status="503 Busy"))
     tell()
-    deliver_events()
+    event_source.run()
     pauses = []
     for _ in range(len(delivering._PAUSES)):
         [delivery] = Delivery.objects.all()
@@ -357,7 +359,7 @@ def test_attempts_end_after_days_and_can_be_repeated_by_hand(
 
     receiver.answer(TAKEN)
     Delivery.objects.get().redeliver()
-    assert deliver_events() == 1
+    assert event_source.run() == 1
     assert results() == [("delivered", 1, "")]
     assert len(set(receiver.ids)) == 1
 
@@ -371,7 +373,7 @@ def test_gone_disables_the_receiver_and_tells_the_others(
     with run_receiver() as other:
         subscribe(other.url, kinds=["webhook.disabled"])
         tell()
-        deliver_events()
+        event_source.run()
         [(_, body)] = other.messages
     assert json.loads(body)["data"] == {
         "id": str(subscription.pk),
@@ -391,7 +393,7 @@ def test_a_receiver_that_fails_for_five_days_is_disabled(
     subscription, _ = subscribe(receiver.url)
     receiver.answer(answering(status="500 Oops"))
     tell()
-    deliver_events()
+    event_source.run()
     since = timezone.now() - timedelta(days=5, minutes=1)
     Subscription.objects.update(failing_since=since)
     assert later() == 1
@@ -411,7 +413,7 @@ def test_an_address_that_has_become_private_is_refused_at_delivery(
     subscribe(receiver.url)
     settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, allowed_networks=())
     tell()
-    deliver_events()
+    event_source.run()
     assert results() == [("pending", 1, "The receiver could not be reached.")]
     assert receiver.server.connections == 0
 
@@ -422,13 +424,13 @@ def test_a_claim_of_a_killed_process_is_made_again(
     subscribe(receiver.url)
     tell()
     delivering.dispatch_events()
-    [(_, lost)] = list(delivering._claim(delivering.Counter()))
-    assert deliver_events() == 0
+    [lost] = delivering._claim(Places())
+    assert event_source.run() == 0
     assert later() == 1
     assert results() == [("delivered", 2, "")]
 
     # The process was only slow: its late result does not change the later one.
-    delivering._store(lost, sending.Outcome("The receiver answered 500.", 500))
+    lost.store(Outcome("The receiver answered 500.", 500))
     assert results() == [("delivered", 2, "")]
 
 
@@ -441,10 +443,10 @@ def test_events_of_an_organization_that_has_left_are_the_other_cells(
     tell()
     rows = Organization.objects.filter(pk=tenant.organization.pk)
     rows.update(residence=Residence.LEAVING, other_cell="north")
-    assert deliver_events() == 0
+    assert event_source.run() == 0
     assert receiver.messages == []
     rows.update(residence=Residence.HERE, other_cell="")
-    assert deliver_events() == 2
+    assert event_source.run() == 2
 
 
 def test_deliveries_stay_for_30_days(
@@ -452,11 +454,11 @@ def test_deliveries_stay_for_30_days(
 ) -> None:
     subscription, _ = subscribe(receiver.url)
     tell()
-    deliver_events()
+    event_source.run()
     old = first_event_id(timezone.now() - KEPT - timedelta(days=1))
     event = Event.objects.create(id=old, kind="key.created", data=KEY, dispatched_at=timezone.now())
     Delivery.objects.create(id=old, subscription=subscription, event=event)
-    deliver_events()
+    event_source.run()
     assert Delivery.objects.count() == 1
     assert Event.objects.count() == 1
 
@@ -467,14 +469,14 @@ def test_both_secrets_are_valid_until_the_overlap_is_over(
     subscription, first = subscribe(receiver.url)
     second = subscription.rotate(overlap=3600).reveal()
     tell()
-    deliver_events()
+    event_source.run()
     headers, body = receiver.messages[-1]
     verify(first, headers, body)
     verify(second, headers, body)
 
     Subscription.objects.update(previous_until=timezone.now())
     tell()
-    deliver_events()
+    event_source.run()
     headers, body = receiver.messages[-1]
     verify(second, headers, body)
     with pytest.raises(WebhookVerificationError):

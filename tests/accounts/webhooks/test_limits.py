@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from accounts.webhooks import dispatching
-from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks.delivering import event_source
 from accounts.webhooks.dispatching import HOURLY
 from accounts.webhooks.models import Delivery, Subscription, SubscriptionNotFound
 from config.events.outbox import Event, record_event
@@ -38,14 +38,14 @@ def test_a_storm_is_held_back_and_told_by_one_digest(
     subscribe(receiver, organization=tenant.organization)
     for number in range(HOURLY["slack"] + 5):
         tell(str(number), kind="key.created" if number % 2 else "key.revoked")
-    deliver_events()
+    event_source.run()
     assert len(receiver.messages) == HOURLY["slack"]
     assert statuses().count("held") == 5
-    deliver_events()
+    event_source.run()
     assert len(receiver.messages) == HOURLY["slack"]
 
     Delivery.objects.filter(status="held").update(created_at=timezone.now() - timedelta(hours=2))
-    deliver_events()
+    event_source.run()
     assert json.loads(receiver.messages[-1][1])["text"] == (
         "5 events were held back, because there were too many within an hour."
     )
@@ -55,13 +55,13 @@ def test_a_storm_is_held_back_and_told_by_one_digest(
     assert digest.data["kinds"].keys() <= {"key.revoked", "key.created"}
     assert digest.data["organization_id"] == str(tenant.organization.pk)
     assert statuses().count("digested") == 5
-    deliver_events()
+    event_source.run()
     assert len(receiver.messages) == HOURLY["slack"] + 1
 
     held = Delivery.objects.filter(status="digested").first()
     assert held is not None
     held.redeliver()
-    deliver_events()
+    event_source.run()
     assert len(receiver.messages) == HOURLY["slack"] + 2
 
 
@@ -74,7 +74,7 @@ def test_one_organizations_storm_hides_no_others_events_from_operators(
     for _ in range(HOURLY["slack"] + 5):
         tell()
     record_event("key.created", organization=other.organization.pk, data={**KEY, "name": "theirs"})
-    deliver_events()
+    event_source.run()
     assert len(receiver.messages) == HOURLY["slack"] + 1
     assert any("theirs" in body.decode() for _, body in receiver.messages)
 
@@ -94,7 +94,7 @@ def test_events_without_end_do_not_keep_stored_ones_from_being_sent(
 
     monkeypatch.setattr(dispatching, "_find_deliveries", storm)
     tell()
-    assert deliver_events() == 20
+    assert event_source.run() == 20
     most = dispatching._BATCHES
     assert (claimed[:most], claimed[most]) == ([False] * most, True)
 
@@ -103,7 +103,7 @@ def hold(tell: Tell) -> None:
     """Stores so many events that three of them are held back for longer than an hour."""
     for _ in range(HOURLY["slack"] + 3):
         tell()
-    deliver_events()
+    event_source.run()
     Delivery.objects.filter(status="held").update(created_at=timezone.now() - timedelta(hours=2))
 
 
@@ -113,12 +113,12 @@ def test_what_a_disabled_receiver_missed_stays_held_until_it_is_enabled(
     row = subscribe(receiver, organization=tenant.organization)
     hold(tell)
     row.disable()
-    deliver_events()
+    event_source.run()
     assert statuses().count("held") == 3
     assert not Event.objects.filter(kind="events.held_back").exists()
 
     row.enable()
-    deliver_events()
+    event_source.run()
     assert statuses().count("digested") == 3
     assert Event.objects.get(kind="events.held_back").data["count"] == 3
 
@@ -132,7 +132,7 @@ def test_a_disabled_receiver_hides_no_other_digest(
     silent.disable()
     subscribe(receiver, organization=None)
     hold(tell)
-    deliver_events()
+    event_source.run()
     assert Event.objects.filter(kind="events.held_back").count() == 1
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import connection
 
-from accounts.webhooks import delivering, sending
-from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks import delivering
+from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Delivery, Subscription
 from config.events.outbox import Event, record_event
+from config.outbound.engine import Places
+from config.outbound.sending import Outcome
 from tests.support import factories
-from tests.support.database.locks import locked, waiting
+from tests.support.database.locks import beside, locked, waiting
 from tests.support.factories import Tenant
 from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver
 
@@ -26,29 +25,6 @@ Subscribe = Callable[..., tuple[Subscription, str]]
 Tell = Callable[..., None]
 Wait = Callable[[Callable[[], bool]], None]
 Results = Callable[[], list[tuple[str, int, str]]]
-
-
-@contextmanager
-def beside(work: Callable[[], Any]) -> Iterator[Future[Any]]:
-    """Runs work in a thread with a connection of its own, and waits for its end, but not for ever.
-
-    A pool would wait for a thread that never ends.
-    """
-    result: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except Exception as exc:
-            result.set_exception(exc)
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    yield result
-    result.result(30)
-    thread.join(30)
 
 
 @pytest.fixture
@@ -63,11 +39,11 @@ def test_a_result_waits_for_the_subscription_before_it_locks_its_delivery(
     subscription, _ = subscribe(receiver.url)
     tell()
     delivering.dispatch_events()
-    [(_, place)] = list(delivering._claim(Counter()))
+    [attempt] = delivering._claim(Places())
 
     def store() -> None:
         try:
-            delivering._store(place, sending.Outcome("The receiver answered 500.", 500))
+            attempt.store(Outcome("The receiver answered 500.", 500))
         finally:
             connection.close()
 
@@ -84,7 +60,7 @@ def test_a_result_waits_for_the_subscription_before_it_locks_its_delivery(
                 eventually(lambda: waiting() == 1)
                 cursor.execute(
                     "SELECT 1 FROM accounts_delivery WHERE id = %s FOR UPDATE NOWAIT",
-                    [place.due.id],
+                    [Delivery.objects.get().pk],
                 )
                 assert cursor.fetchall() == [(1,)]
         finally:
@@ -108,7 +84,7 @@ def test_an_event_that_is_sent_again_during_its_attempt_keeps_no_run_from_ending
     subscribe(receiver.url)
     receiver.answer(hang)
     tell()
-    with beside(deliver_events):
+    with beside(event_source.run):
         eventually(lambda: len(receiver.messages) == 1)
         Delivery.objects.get().redeliver()
         eventually(lambda: len(receiver.messages) == 2)
@@ -128,7 +104,7 @@ def test_a_webhook_whose_row_is_locked_delays_no_other_organization(
     with run_receiver() as second:
         subscribe(second.url, organization=other)
         tell()
-        with beside(deliver_events), locked(row, strength="NO KEY UPDATE"):
+        with beside(event_source.run), locked(row, strength="NO KEY UPDATE"):
             eventually(lambda: waiting() == 1)
             for number in (1, 2):
                 record_event("key.created", organization=other.pk, data=KEY)
@@ -161,4 +137,4 @@ def test_a_webhook_that_is_deleted_meanwhile_stops_no_event_of_others(
         session.close()
     assert Delivery.objects.get().subscription == kept
     assert not Event.objects.filter(dispatched_at=None).exists()
-    assert deliver_events() == 1
+    assert event_source.run() == 1

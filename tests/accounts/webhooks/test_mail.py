@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from accounts.models import Member
-from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Subscription
 from config.api.errors import InvalidRequest
 from config.clocks.clock import clock
@@ -47,7 +47,7 @@ def test_members_and_operators_get_what_they_chose(
     subscribe(organization=None, email="ops@example.com", kinds=["key.revoked"])
     tell()
     tell(kind="key.revoked")
-    deliver_events()
+    event_source.run()
 
     mails = {mail["X-Recipients"]: mail for mail in mailbox.mails}
     assert mails.keys() == {member.email, "ops@example.com"}
@@ -75,7 +75,7 @@ def test_a_mail_server_that_refuses_is_asked_again(
     subscribe(organization=tenant.organization, member=member)
     mailbox.refusal = "451 Try again later, secret-of-the-server"
     tell()
-    deliver_events()
+    event_source.run()
     assert results() == [("pending", 1, "The mail server answered 451.")]
     mailbox.refusal = ""
     assert later() == 1
@@ -89,7 +89,7 @@ def test_without_a_mail_server_the_log_names_the_setting(
     settings.EMAIL_HOST = ""
     subscribe(organization=tenant.organization, member=member)
     tell()
-    deliver_events()
+    event_source.run()
     assert results() == [("pending", 1, "EMAIL_URL is not set, so no mail can be sent.")]
 
 
@@ -101,7 +101,7 @@ def test_a_server_that_does_not_answer_is_an_attempt(
     settings.DEFAULT_FROM_EMAIL = "a@example.com"
     subscribe(organization=tenant.organization, member=member)
     tell()
-    deliver_events()
+    event_source.run()
     assert results() == [("pending", 1, "The mail server could not be reached.")]
 
 
@@ -112,7 +112,7 @@ def test_a_mail_server_that_is_away_for_days_disables_nobody(
     port, settings.EMAIL_PORT = settings.EMAIL_PORT, 1
     row = subscribe(organization=tenant.organization, member=member)
     tell()
-    deliver_events()
+    event_source.run()
     since = clock.now() - timedelta(days=5, minutes=1)
     Subscription.objects.update(failing_since=since)
     assert later() == 1
@@ -132,7 +132,7 @@ def test_an_address_that_is_refused_for_days_is_disabled(
     row = subscribe(organization=tenant.organization, member=member)
     mailbox.unknown = "550 No such user"
     tell()
-    deliver_events()
+    event_source.run()
     assert results() == [("pending", 1, "The mail server refused the address: 550.")]
     Subscription.objects.update(failing_since=clock.now() - timedelta(days=5, minutes=1))
     assert later() == 1
@@ -152,7 +152,7 @@ def test_a_defect_ends_one_attempt_and_no_other(
     )
     Event.objects.all().delete()
     tell()
-    assert deliver_events() == 2
+    assert event_source.run() == 2
     assert sorted(results()) == [
         ("delivered", 1, ""),
         ("pending", 1, "The service failed to send it."),
@@ -164,7 +164,7 @@ def test_a_name_adds_no_header_to_a_mail(
 ) -> None:
     subscribe(organization=tenant.organization, member=member)
     tell("Prod\r\nBcc: victim@example.com\r\n\r\nHello")
-    deliver_events()
+    event_source.run()
     [mail] = mailbox.mails
     assert mail["Bcc"] is None
     assert mail["X-Recipients"] == member.email
@@ -191,7 +191,7 @@ def test_operators_read_the_organization_in_chats_and_mails(
     Subscription.objects.create_subscription(organization=None, form="slack", url=receiver.url)
     subscribe(organization=None, email="ops@example.com")
     tell()
-    deliver_events()
+    event_source.run()
     [(_, body)] = receiver.messages
     text = "Acme: The API key Production (sk-cw-abc…xyz) was created."
     assert json.loads(body) == {"text": text}
@@ -208,7 +208,7 @@ def test_a_chat_gets_one_line_in_which_names_are_text(
     )
     Event.objects.all().delete()
     tell("<!channel> & <https://evil.example|here>")
-    deliver_events()
+    event_source.run()
     [(headers, body)] = receiver.messages
     assert "webhook-signature" not in headers
     assert json.loads(body) == {

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Delivery, Subscription
 from config.events.outbox import Event
 from tests.support.console import SUBMIT, listing, messages_of, page
@@ -54,7 +54,7 @@ def test_an_operator_adds_a_webhook_tests_it_and_sends_the_test_again(
     assert "whsec_" not in operator.get(page(row)).content.decode()
 
     act(operator, row, "send_test")
-    deliver_events()
+    event_source.run()
     headers, body = receiver.messages[-1]
     assert verify(secret, headers, body)["type"] == "webhook.test"
 
@@ -63,7 +63,7 @@ def test_an_operator_adds_a_webhook_tests_it_and_sends_the_test_again(
     assert "webhook.test" in log.content.decode()
     assert receiver.url in operator.get(page(delivery)).content.decode()
     act(operator, delivery, "redeliver")
-    deliver_events()
+    event_source.run()
     assert receiver.ids == [str(delivery.event_id)] * 2
 
     shown = act(operator, row, "rotate", overlap="0")
@@ -92,7 +92,7 @@ def test_an_operator_changes_the_url_of_a_webhook(
 
     act(operator, row, "move", url=receiver.url)
     row.send_test()
-    deliver_events()
+    event_source.run()
     headers, body = receiver.messages[-1]
     assert verify(secret.reveal(), headers, body)["type"] == "webhook.test"
     shown = act(operator, row, "move", url=receiver.url)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
 from django.db import connection
 
-from accounts.webhooks import delivering, sending
-from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks import delivering
+from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Delivery, Subscription
 from config.events.outbox import record_event
+from config.outbound.engine import Places
+from config.outbound.sending import Outcome
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver
@@ -39,7 +40,7 @@ def database_now() -> datetime:
 def deliver() -> tuple[datetime, datetime]:
     """Makes one attempt; returns the times before and after it."""
     before = database_now()
-    assert deliver_events() == 1
+    assert event_source.run() == 1
     return before, database_now()
 
 
@@ -76,12 +77,12 @@ def test_nothing_is_sent_before_the_time_that_a_receiver_asks_for_up_to_an_hour(
     assert before + wait <= subscription.retry_at <= after + wait
 
     tell("Other")
-    assert deliver_events() == 0, "another event waits for the receiver too"
+    assert event_source.run() == 0, "another event waits for the receiver too"
     assert len(receiver.messages) == 1
 
     receiver.answer(TAKEN)
     Delivery.objects.get(attempts=1).redeliver()
-    assert deliver_events() == 2
+    assert event_source.run() == 2
     assert {status for status, _, _ in results()} == {"delivered"}
 
 
@@ -121,7 +122,7 @@ def test_an_answer_of_success_asks_for_nothing(
     subscription.refresh_from_db()
     assert subscription.retry_at is None
     tell()
-    assert deliver_events() == 1
+    assert event_source.run() == 1
 
 
 def test_another_failure_does_not_shorten_what_a_receiver_has_asked_for(
@@ -132,13 +133,13 @@ def test_another_failure_does_not_shorten_what_a_receiver_has_asked_for(
     tell()
     tell()
     delivering.dispatch_events()
-    places = [place for _, place in delivering._claim(Counter())]
-    assert len(places) == 2
-    busy = sending.Outcome("The receiver answered 429.", 429, retry_after=600.0)
-    delivering._store(places[0], busy)
+    attempts = list(delivering._claim(Places()))
+    assert len(attempts) == 2
+    busy = Outcome("The receiver answered 429.", 429, retry_after=600.0)
+    attempts[0].store(busy)
     subscription.refresh_from_db()
     asked = subscription.retry_at
-    delivering._store(places[1], sending.Outcome("The receiver answered 500.", 500))
+    attempts[1].store(Outcome("The receiver answered 500.", 500))
     subscription.refresh_from_db()
     assert (subscription.retry_at, subscription.failures) == (asked, 2)
 
@@ -160,7 +161,7 @@ def test_the_wish_of_a_receiver_binds_its_own_subscription_alone(
         subscribe(receiver.url, organization=other.organization)
         tell()
         record_event("key.created", organization=other.organization.pk, data=data)
-        assert deliver_events() == 2
+        assert event_source.run() == 2
         assert len(second.messages) == 1
     assert len(receiver.messages) == 2
 
@@ -192,7 +193,7 @@ def test_what_a_receiver_asked_for_does_not_bind_the_one_that_takes_its_place(
     Subscription.objects.update(failing_since=database_now() - timedelta(days=6), mean_ms=9_000)
     subscription.edit(url=subscription.url, name="Renamed")
     assert subscription.failures == 1
-    assert deliver_events() == 0
+    assert event_source.run() == 0
 
     with run_receiver(answering(status="500 Oops")) as new:
         assert subscription.edit(url=new.url)

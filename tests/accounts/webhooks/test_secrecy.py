@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from accounts.models import ApiKey
-from accounts.webhooks.delivering import deliver_events
+from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Subscription
 from config.events.outbox import Event
 from inference.notices.run import find_notices
@@ -38,7 +38,7 @@ def test_the_canary_is_in_no_message(
     _, key = ApiKey.objects.create_key(workspace=tenant.workspace, name="later")
     secrets.append(key.reveal())
     find_notices()
-    deliver_events()
+    event_source.run()
 
     messages = receiver.messages
     assert len(messages) > 4

@@ -21,7 +21,7 @@ CLIENTS = {
 # calls PostgreSQL by psycopg, and shuts down the sockets of hanging readers.
 # Mail goes by Django to the server that the operator configures, and its errors are smtplib's.
 EXEMPT = {
-    "accounts/webhooks/sending.py",
+    "config/outbound/sending.py",
     "config/database/replica/watch.py",
     "config/local/postgres.py",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import socket
 import subprocess
@@ -21,18 +22,17 @@ def test_a_killed_worker_sends_again(transactional_db: None, receiver: TraceRece
     tenant = factories.make_tenant()
     destination = broadcast_to(tenant.workspace, receiver.url)
     ids = {make_past_generation(tenant, minutes=minutes).pk for minutes in range(1, 6)}
-    killed: list[int] = []
+    killed: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def kill(line: socket.socket, head: bytes, body: bytes) -> bool:
         """Kills the sender after it has sent, and before it knows what became of it."""
         worker.send_signal(signal.SIGKILL)
-        killed.append(worker.wait(30))
+        killed.put(worker.wait(30))
         return TAKEN(line, head, body)
 
     receiver.scripts = [kill]
     worker = _work()
-    worker.wait(60)
-    assert killed == [-signal.SIGKILL]
+    assert killed.get(timeout=60) == -signal.SIGKILL
     assert progress_of(destination).sent == 0
 
     # The lease of a process that is dead ends after half a minute.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -22,12 +23,13 @@ from accounts.models import (
     Workspace,
 )
 from config.clocks.clock import clock
-from inference.broadcast import sender, transport
+from config.outbound import engine, sending
+from config.outbound.sending import Outcome
+from inference.broadcast import sender
 from inference.broadcast.metrics import BroadcastCollector
 from inference.broadcast.progress import store_failure, store_success
 from inference.broadcast.reading import Page, load_destination
 from inference.broadcast.sender import Broadcaster
-from inference.broadcast.transport import Answer
 from inference.models import Generation
 from tests.support import factories
 from tests.support.broadcast.destinations import (
@@ -38,9 +40,11 @@ from tests.support.broadcast.destinations import (
     retry_now,
 )
 from tests.support.broadcast.traces import TraceReceiver
+from tests.support.database.locks import beside, locked
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_workspace
-from tests.support.upstreams.tls import Script, answering, sending
+from tests.support.upstreams.tls import Script, answering
+from tests.support.upstreams.tls import sending as sending_bytes
 
 
 def make_some(tenant: Tenant, count: int, **fields: Any) -> list[str]:
@@ -184,7 +188,7 @@ def test_a_generation_that_left_is_not_waited_for(
             "The receiver answered with a redirect.",
         ),
         (answering(b"x" * 100_000), "The receiver's answer is too large."),
-        (sending(b"nonsense\r\n\r\n"), "The receiver's answer is invalid."),
+        (sending_bytes(b"nonsense\r\n\r\n"), "The receiver's answer is invalid."),
     ],
 )
 def test_a_failure_moves_no_cursor_and_is_tried_again(
@@ -272,8 +276,7 @@ def test_slow_receivers_of_many_tenants_delay_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two tenants could take all four requests; their receivers take everything in the end."""
-    monkeypatch.setattr(sender, "_MOST", 4)
-    monkeypatch.setattr(sender, "_MOST_SLOW", 2)
+    monkeypatch.setattr(sender, "LIMITS", replace(sender.LIMITS, total=4, slow=2))
     slow, quick = make_receiver(), make_receiver()
     for stranger in (factories.make_tenant(), factories.make_tenant()):
         for _ in range(2):
@@ -309,10 +312,10 @@ def test_a_destination_is_slow_by_its_last_requests(tenant: Tenant) -> None:
         store_success(Page(loaded, [made]), duration_ms=duration)
         means.append(progress_of(destination).mean_ms)
     assert means == [2_250, 3_937, 2_977, 4_482, 3_386, 2_564, 1_948, 1_486]
-    answer = Answer("The receiver answered with HTTP 500.", "HTTP 500", duration_ms=9_000)
+    outcome = Outcome("The receiver answered with HTTP 500.", 500, duration_ms=9_000)
     loaded = load_destination(destination.pk)
     assert loaded is not None
-    store_failure(Page(loaded, [made]), answer, clock.now())
+    store_failure(Page(loaded, [made]), outcome, clock.now())
     assert progress_of(destination).mean_ms == 3_364
 
 
@@ -339,6 +342,27 @@ def test_the_destinations_of_one_tenant_are_read_in_turn_with_others(
     assert read[2] == theirs.pk
     assert set(read) == {theirs.pk, *(destination.pk for destination in mine)}
     assert receiver.ids() == [sent]
+
+
+def test_a_destination_whose_row_is_locked_delays_no_other_tenant(
+    transactional_db: None,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    eventually: Callable[[Callable[[], bool]], None],
+) -> None:
+    mine, stranger = factories.make_tenant(), factories.make_tenant()
+    held = broadcast_to(mine.workspace, receiver.url)
+    theirs = broadcast_to(stranger.workspace, receiver.url)
+    make_some(mine, 1)
+    make_some(stranger, 1)
+    row = BroadcastProgress.objects.filter(pk=held.pk).order_by()
+    with beside(broadcaster.run) as sent:
+        with locked(row, strength="NO KEY UPDATE"):
+            eventually(lambda: progress_of(theirs).sent == 1)
+            assert progress_of(held).sent == 0
+        assert sent.result(30) == 2
+    assert progress_of(held).sent == 1
+    assert len(receiver.heads) == 2
 
 
 def test_rules_that_cannot_be_read_stop_no_other_tenant(
@@ -370,7 +394,7 @@ def test_a_request_has_a_time_limit(
     broadcaster: Broadcaster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transport, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 0.5)
     destination = broadcast_to(tenant.workspace, receiver.url)
     make_some(tenant, 1)
     receiver.gate.clear()
@@ -378,44 +402,37 @@ def test_a_request_has_a_time_limit(
     assert progress_of(destination).last_error == "The receiver did not answer in time."
 
 
-def test_an_open_request_is_collected_by_the_next_run(
+def test_a_run_waits_for_its_open_requests(
     tenant: Tenant,
     receiver: TraceReceiver,
     broadcaster: Broadcaster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """While they are open the duty keeps its lease: another process would send the same again."""
     destination = broadcast_to(tenant.workspace, receiver.url)
     make_some(tenant, 1)
     receiver.gate.clear()
-    monkeypatch.setattr(sender, "_RUN_SECONDS", 0.2)
-    monkeypatch.setattr(sender, "_LOOK_SECONDS", 0.2)
-    assert broadcaster.run() == 0
-    receiver.gate.set()
-    monkeypatch.undo()
+    monkeypatch.setattr(engine, "RUN_SECONDS", 0.2)
+    opening = threading.Timer(0.5, receiver.gate.set)
+    opening.start()
     assert broadcaster.run() == 1
+    opening.join()
     assert len(receiver.heads) == 1
     assert progress_of(destination).sent == 1
 
 
-def test_a_result_after_a_new_beginning_is_dropped(
-    tenant: Tenant,
-    receiver: TraceReceiver,
-    broadcaster: Broadcaster,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    make_some(tenant, 1)
-    receiver.gate.clear()
-    monkeypatch.setattr(sender, "_RUN_SECONDS", 0.2)
-    monkeypatch.setattr(sender, "_LOOK_SECONDS", 0.2)
-    broadcaster.run()
+def test_a_result_after_a_new_beginning_is_dropped(tenant: Tenant) -> None:
+    destination = broadcast_to(tenant.workspace, "https://otel.example.com/v1/traces")
+    [made] = [make_past_generation(tenant)]
+    loaded = load_destination(destination.pk)
+    assert loaded is not None
+    page = Page(loaded, [made], cursor_at=made.created_at, cursor_id=made.pk)
     destination.restart()
     begun = progress_of(destination).cursor_at
-    receiver.gate.set()
-    monkeypatch.undo()
-    assert broadcaster.run() == 0
+    assert not store_success(page)
+    store_failure(page, Outcome("The receiver answered with HTTP 500.", 500), clock.now())
     after = progress_of(destination)
-    assert (after.cursor_at, after.sent) == (begun, 0)
+    assert (after.cursor_at, after.sent, after.failures) == (begun, 0, 0)
 
 
 def test_one_bad_generation_is_given_up_and_named(

@@ -1,8 +1,10 @@
-"""Locks that a session holds, and those that sessions wait for."""
+"""Locks that a session holds, those that sessions wait for, and work beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,3 +41,26 @@ def waiting() -> int:
             " WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
         return int(cursor.fetchone()[0])
+
+
+@contextmanager
+def beside(work: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """Runs work in a thread with a connection of its own, and waits for its end, but not for ever.
+
+    A pool would wait for a thread that never ends.
+    """
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except Exception as exc:
+            result.set_exception(exc)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield result
+    result.result(30)
+    thread.join(30)
