@@ -86,9 +86,10 @@ def ensure_running(data_dir: Path, *, durable: bool = True) -> str:
     return cluster.url
 
 
-def throwaway() -> str:
+def throwaway(copied: Path | None = None) -> str:
     """Starts a server on a new temporary cluster without crash safety; returns the database URL.
 
+    ``copied`` is the data directory of a stopped cluster, which the new one begins as a copy of.
     Server and files are removed when the last user ends, even if it was killed.
     """
     data_dir = Path(tempfile.mkdtemp(prefix="causeway-"))
@@ -96,6 +97,10 @@ def throwaway() -> str:
     home = data_dir / "postgres"
     _make_passable(home)
     (home / "throwaway").touch()
+    if copied is not None:
+        # Keeps the owner and the modes, which PostgreSQL demands.
+        source, target = _open(copied).directory, _open(data_dir).directory
+        subprocess.run(["cp", "-a", str(source), str(target)], check=True, timeout=LOCK_TIMEOUT)
     return ensure_running(data_dir, durable=False)
 
 

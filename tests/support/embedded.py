@@ -18,6 +18,7 @@ from pathlib import Path
 
 from config.local import postgres
 from config.local.certificates import ensure_certificates
+from tests.support.database.kept import find_cluster
 
 AZURE_HOST = "contoso.openai.azure.com"
 BEDROCK_HOST = "bedrock-runtime.us-east-1.amazonaws.com"
@@ -46,11 +47,11 @@ if "CAUSEWAY_TEST_DIR" not in os.environ:
     directory = tempfile.mkdtemp(prefix="causeway-tests-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     os.environ["CAUSEWAY_TEST_DIR"] = directory
-    if not os.environ.get("DATABASE_URL"):
-        os.environ["DATABASE_URL"] = postgres.throwaway()
-        os.environ[OWN_SERVER] = "yes"
     os.environ["SECRET_KEY"] = secrets.token_urlsafe(48)
     os.environ["CREDENTIAL_KEYS"] = base64.b64encode(secrets.token_bytes(32)).decode()
     os.environ["UPSTREAM_ALLOWED_NETWORKS"] = "127.0.0.0/8"
     os.environ["UPSTREAM_CA_BUNDLE"] = str(ensure_certificates(Path(directory) / "tls").ca)
     os.environ["ALLOWED_HOSTS"] = "127.0.0.1,localhost,testserver"
+    if not os.environ.get("DATABASE_URL"):
+        os.environ["DATABASE_URL"] = postgres.throwaway(copied=find_cluster())
+        os.environ[OWN_SERVER] = "yes"

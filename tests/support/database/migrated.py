@@ -1,41 +1,30 @@
-"""One migrated database for all processes of a run: they copy it, which takes a second."""
+"""The migrated database, which all processes of a run copy: that takes a second."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+from tests.support.database.kept import NAME
 from tests.support.embedded import OWN_SERVER
 from tests.support.processes import MANAGE
 
-_NAME: Final = "migrated"
-
 
 def migrated_database() -> str | None:
-    """Returns the name of the migrated database, which the first process that asks makes.
+    """Returns the name of the migrated database, which stands in the cluster of the tests.
 
     Returns None on a server that the environment names: nothing would remove the database there.
     """
     if not os.environ.get(OWN_SERVER):
         return None
-    directory = Path(os.environ["CAUSEWAY_TEST_DIR"])
-    finished = directory / "migrated"
-    with (directory / "migrated.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not finished.exists():
-            _migrate()
-            finished.touch()
-    return _NAME
+    return NAME
 
 
 @contextmanager
@@ -55,14 +44,6 @@ def own_database(name: str, *, is_migrated: bool = False) -> Iterator[str]:
             yield url
         finally:
             server.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
-
-
-def _migrate() -> None:
-    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as server:
-        server.execute(SQL("CREATE DATABASE {}").format(Identifier(_NAME)))
-        _run_migrate(_url_of(_NAME))
-        # A database that somebody is connected to, autovacuum for instance, cannot be copied.
-        server.execute(SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(Identifier(_NAME)))
 
 
 def _run_migrate(url: str) -> None:
