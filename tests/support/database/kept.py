@@ -28,7 +28,7 @@ _PACKAGES: Final = (
 # What migrations, permissions, roles, triggers, functions and partitions are made from.
 _PARTS: Final = {"migrations", "models", "sql", "triggers", "partitions"}
 _STEMS: Final = {"apps", "functions", "migrate", "models", "roles", "triggers"}
-_MOST_KEPT: Final = 4
+_MOST_KEPT: Final = 12
 
 
 def find_cluster() -> Path:
