@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import Any, Final, overload
 
 from django.conf import settings
+from django.db import models, transaction
 
 from config.credentials import Secret
 from config.peppers import API_KEY, BACKUP_CODE, END_USER, list_peppers, oldest_pepper
@@ -180,6 +181,22 @@ def rewrap(blob: bytes, *, associated: str) -> bytes:
     """Encrypts the data key with the first credential key; the ciphertext stays the same."""
     data_key, rest = _unwrap(bytes(blob), associated)
     return _wrap(data_key, associated) + rest
+
+
+def rewrap_row(row: models.Model, *columns: str, associated: str) -> bool:
+    """Rewraps sealed columns that need it, and returns whether any did.
+
+    Raises :class:`DecryptionFailed` when no configured key decrypts one.
+    """
+    with transaction.atomic():
+        row.refresh_from_db(from_queryset=type(row)._base_manager.select_for_update(no_key=True))
+        blobs = {name: bytes(getattr(row, name) or b"") for name in columns}
+        stale = [name for name, blob in blobs.items() if blob and not is_current(blob)]
+        for name in stale:
+            setattr(row, name, rewrap(blobs[name], associated=associated))
+        if stale:
+            row.save(update_fields=stale)
+    return bool(stale)
 
 
 def seal_key(key: bytes, *, associated: str) -> str:

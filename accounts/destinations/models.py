@@ -213,20 +213,8 @@ class BroadcastDestination(BaseModel):
         self.progress.restart()
 
     def rewrap(self) -> bool:
-        """Encrypts the headers with the first credential key; returns whether the row changed.
-
-        Raises :class:`config.secrets.DecryptionFailed` when no configured key decrypts them.
-        """
-        with transaction.atomic():
-            self.refresh_from_db(
-                from_queryset=BroadcastDestination._base_manager.select_for_update()
-            )
-            sealed = bytes(self.sealed)
-            if not sealed or secrets.is_current(sealed):
-                return False
-            self.sealed = secrets.rewrap(sealed, associated=self._associated)
-            self.save_fields("sealed")
-        return True
+        """Encrypts the headers with the first credential key; returns whether the row changed."""
+        return secrets.rewrap_row(self, "sealed", associated=self._associated)
 
     @property
     def _associated(self) -> str:

@@ -256,18 +256,8 @@ class ByokCredential(BaseModel):
             raise CredentialNotFound
 
     def rewrap(self) -> bool:
-        """Encrypts the secret with the first credential key; returns whether the row changed.
-
-        Raises :class:`config.secrets.DecryptionFailed` when no configured key decrypts it.
-        """
-        with transaction.atomic():
-            self.refresh_from_db(from_queryset=ByokCredential._base_manager.select_for_update())
-            sealed = bytes(self.sealed)
-            if not sealed or secrets.is_current(sealed):
-                return False
-            self.sealed = secrets.rewrap(sealed, associated=self._associated)
-            self.save_fields("sealed")
-        return True
+        """Encrypts the secret with the first credential key; returns whether the row changed."""
+        return secrets.rewrap_row(self, "sealed", associated=self._associated)
 
     def host_limits(self, own_hosts: frozenset[str] = frozenset()) -> HostLimits:
         """Returns the hosts to which the secret may be sent; ``own_hosts`` are the provider's."""

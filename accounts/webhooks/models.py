@@ -379,23 +379,8 @@ class Subscription(SealedReceiver):
         return delivery
 
     def rewrap(self) -> bool:
-        """Encrypts the secrets with the first credential key; returns whether the row changed.
-
-        Raises :class:`config.secrets.DecryptionFailed` when no configured key decrypts one.
-        """
-        with transaction.atomic():
-            self._lock_present()
-            stale = [
-                name
-                for name in ("sealed", "previous")
-                if (blob := bytes(getattr(self, name))) and not secrets.is_current(blob)
-            ]
-            for name in stale:
-                blob = secrets.rewrap(bytes(getattr(self, name)), associated=self._associated)
-                setattr(self, name, blob)
-            if stale:
-                self.save_fields(*stale)
-        return bool(stale)
+        """Encrypts the secrets with the first credential key; returns whether the row changed."""
+        return secrets.rewrap_row(self, "sealed", "previous", associated=self._associated)
 
     def _forget_attempts(self) -> None:
         self.failures, self.failing_since, self.retry_at, self.mean_ms = 0, None, None, 0

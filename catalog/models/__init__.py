@@ -140,18 +140,8 @@ class Provider(ListedModel):
             CredentialRefusal.objects.filter(provider=self).delete()
 
     def rewrap_credential(self) -> bool:
-        """Encrypts the secret with the first credential key; returns whether the row changed.
-
-        Raises :class:`config.secrets.DecryptionFailed` when no configured key decrypts it.
-        """
-        with transaction.atomic():
-            self.refresh_from_db(from_queryset=Provider._base_manager.select_for_update())
-            sealed = bytes(self.sealed_credential or b"")
-            if not sealed or secrets.is_current(sealed):
-                return False
-            self.sealed_credential = secrets.rewrap(sealed, associated=self._associated)
-            self.save_fields("sealed_credential")
-        return True
+        """Encrypts the secret with the first credential key; returns whether the row changed."""
+        return secrets.rewrap_row(self, "sealed_credential", associated=self._associated)
 
     def reveal_credential(self) -> Secret:
         """Decrypts the operator's secret; raises :class:`config.secrets.DecryptionFailed`."""

@@ -221,14 +221,7 @@ class ChangeSet(models.Model):
 
     def rewrap_arguments(self) -> bool:
         """Encrypts the secrets with the first credential key; returns whether the row changed."""
-        with transaction.atomic():
-            self.lock()
-            sealed = bytes(self.sealed_arguments or b"")
-            if not sealed or secrets.is_current(sealed):
-                return False
-            self.sealed_arguments = secrets.rewrap(sealed, associated=self.associated)
-            self.save(update_fields=["sealed_arguments"])
-        return True
+        return secrets.rewrap_row(self, "sealed_arguments", associated=self.associated)
 
     def _decide(self, status: Status, by: str, outcome: str) -> None:
         self.status = status
