@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import hypothesis
@@ -21,7 +22,7 @@ from config.local.certificates import ensure_certificates
 from tests.support import console, factories
 from tests.support.bulkheads.serving import serve_in_thread
 from tests.support.database.flush import replace_flush
-from tests.support.database.migrated import migrated_database
+from tests.support.database.migrated import copy_database, migrated_database
 from tests.support.database.pooler import run_pooler
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
@@ -30,11 +31,16 @@ from tests.support.machine.waiting import wait_until
 from tests.support.processes import POOLER_ADDRESS, Served, serve
 from tests.support.simulator.server import Simulator
 from tests.support.static_files import share_static_files
+from tests.support.suite.tiers import count_examples
 from tests.support.upstreams.clouds import Clouds, Gate
 
-# A property must hold on a slow machine too.
+# A property must hold on a slow machine too, and a run finds the same examples again.
 hypothesis.settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "patient",
+    deadline=None,
+    derandomize=True,
+    max_examples=count_examples(100),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("patient")
 
@@ -80,8 +86,10 @@ def _pooler_for_all(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
-    """Copies the tests' database from one that is migrated once for all processes of a run."""
-    settings.DATABASES["default"].setdefault("TEST", {})["TEMPLATE"] = migrated_database()
+    """Copies the tests' database from a migrated one, which is not migrated again."""
+    if template := migrated_database():
+        settings.DATABASES["default"].setdefault("TEST", {})["TEMPLATE"] = template
+        connection.creation.create_test_db = MethodType(copy_database, connection.creation)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,9 @@ from typing import Final
 
 import pytest
 
+from tests.support.suite.reach import Sources
+from tests.support.suite.tiers import Rules, function_of, path_of
+
 TESTS: Final = Path(__file__).parent
 FILES: Final = sorted(TESTS.rglob("*.py"))
 MAX_ENTRIES: Final = 16
@@ -53,3 +56,10 @@ def test_folders_have_few_modules() -> None:
 @pytest.mark.parametrize("name", ["helpers", "utils", "misc", "common"])
 def test_no_module_has_a_name_without_a_subject(name: str) -> None:
     assert [path for path in FILES if name in path.parts or path.stem == name] == []
+
+
+def test_every_test_that_the_tiers_name_exists() -> None:
+    """The names stand in ``tests/tiers.toml`` and ``tests/costs.toml``."""
+    tests = set(Sources().tests)
+    known = tests | {path_of(test) for test in tests}
+    assert [name for name in sorted(Rules.read().names) if function_of(name) not in known] == []

@@ -42,6 +42,7 @@ from inference.settlement.settle import SETTLE, Settlement, settlement_parameter
 from inference.settlement.sweeper import sweep
 from inference.settlement.verification import VERIFY_EXCESSES, VERIFY_GENERATIONS
 from tests.support import factories
+from tests.support.suite.tiers import count_examples
 
 pytestmark = pytest.mark.slow
 
@@ -576,7 +577,7 @@ def test_ledger_agrees_with_its_model(db: None) -> None:
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=150,
+                max_examples=count_examples(150),
                 stateful_step_count=40,
                 deadline=None,
                 database=None,

@@ -18,6 +18,7 @@ from inference.requests import parsing
 from inference.requests.messages import request as messages
 from inference.requests.responses import request as responses
 from tests.support.contract import document, examples
+from tests.support.suite.tiers import count_examples
 
 GOLDEN: Final = json.loads(document.GOLDEN.read_text())
 # What refuses a shape. Other refusals are rules between members, or of what nobody does here.
@@ -57,7 +58,7 @@ def schema_of(path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", PARSERS)
 @settings(
-    max_examples=50, deadline=None, derandomize=True, database=None,
+    max_examples=count_examples(50), deadline=None, derandomize=True, database=None,
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip

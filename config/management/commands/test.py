@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand
 
 from config.local.entry import IS_CLONE
 
-PARALLEL = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+PARALLEL = ("-n", "4", "--dist", "worksteal")
 
 
 def add_workers(arguments: list[str]) -> list[str]:
@@ -25,8 +25,8 @@ def add_workers(arguments: list[str]) -> list[str]:
 
 class Command(BaseCommand):
     help = (
-        "Runs the tests with pytest on a throw-away PostgreSQL, in two processes; takes pytest's"
-        " arguments (-n 0 runs one process)."
+        "Runs the quick tests with pytest on a throw-away PostgreSQL, in four processes; takes"
+        " --full, --release and pytest's arguments (-n 0 runs one process)."
     )
     requires_system_checks = ()
 

@@ -28,6 +28,7 @@ from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.catalogue import USER_ROUTE, ids
 from tests.support.factories import Tenant
+from tests.support.suite.tiers import count_examples
 
 
 def govern(tenant: Tenant, **fields: Any) -> Guardrail:
@@ -266,7 +267,7 @@ def test_list_has_the_models_with_at_least_one_allowed_endpoint(
     facts = _facts()
     assert sorted(ids(management, route=USER_ROUTE)) == _admitted(facts, Policy())
 
-    @hypothesis.settings(max_examples=100, deadline=None, database=None)
+    @hypothesis.settings(max_examples=count_examples(100), deadline=None, database=None)
     @given(
         organization=_few(_OF_ORGANIZATION),
         own=_few(_OF_GUARDRAIL),

@@ -24,6 +24,7 @@ from config.credentials import Secret
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.simulator.server import Simulator
+from tests.support.suite.tiers import count_examples
 
 MODELS = st.sampled_from(["sim-echo", "sim-wrong-model", "sim-versioned"])
 PASSING = {"sim-echo", "sim-versioned"}
@@ -218,7 +219,7 @@ def test_every_sequence_of_requests_follows_the_state_table(db: None, simulator:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=100,
+            max_examples=count_examples(100),
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

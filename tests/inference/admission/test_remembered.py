@@ -38,6 +38,7 @@ from tests.support import factories
 from tests.support.governance import make_member
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.suite.tiers import count_examples
 
 SUBJECT = UUID(int=1)
 ORGANIZATION = UUID(int=2)
@@ -334,7 +335,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=count_examples(1500), deadline=None)
 @given(
     EVENTS,
     EVENTS,

@@ -25,6 +25,7 @@ from inference.filters.screening import screen
 from inference.requests import parsing
 from inference.requests.messages.native import parse_message
 from inference.requests.messages.request import to_chat
+from tests.support.suite.tiers import count_examples
 
 NUMBER = "4111111111111111"
 MEDIA = base64.b64encode(bytes(range(256)) * 2).decode()
@@ -346,7 +347,7 @@ def screened(
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=count_examples(150), deadline=None)
 @given(data=st.data())
 def test_a_planted_number_never_reaches_an_upstream(route: str, data: st.DataObject) -> None:
     _, body = ROUTES[route]

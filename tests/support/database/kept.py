@@ -64,8 +64,8 @@ def _find_shelf() -> Path:
 
 def _make_key() -> str:
     digest = hashlib.sha256()
-    # Partitions are made ahead of today.
-    digest.update(datetime.datetime.now(datetime.UTC).date().isoformat().encode())
+    # The partitions of this month and of two later ones are made.
+    digest.update(f"{datetime.datetime.now(datetime.UTC):%Y-%m}".encode())
     for path in _find_sources():
         digest.update(f"{path.relative_to(PROJECT)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())

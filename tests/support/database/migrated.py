@@ -7,9 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
+from django.conf import settings
+from django.db.backends.base.creation import BaseDatabaseCreation
 from psycopg.sql import SQL, Identifier
 
 from tests.support.database.kept import NAME
@@ -25,6 +28,18 @@ def migrated_database() -> str | None:
     if not os.environ.get(OWN_SERVER):
         return None
     return NAME
+
+
+def copy_database(
+    creation: BaseDatabaseCreation, verbosity: int = 1, autoclobber: bool = False, **_: Any
+) -> str:
+    """Creates the tests' database as Django does, from its template, and migrates nothing."""
+    name: str = creation._get_test_db_name()
+    creation._create_test_db(verbosity, autoclobber)
+    creation.connection.close()
+    settings.DATABASES[creation.connection.alias]["NAME"] = name
+    creation.connection.settings_dict["NAME"] = name
+    return name
 
 
 @contextmanager

@@ -72,8 +72,12 @@ def make_locked(password: str, text: str = "secret") -> bytes:
 
 def make_bomb() -> bytes:
     """Returns a PDF of 1 MB whose page has 1 GB."""
-    packing = zlib.compressobj(9)
-    packed = b"".join(packing.compress(bytes(1 << 20)) for _ in range(1024)) + packing.flush()
+    block, times = bytes(1 << 20), 1024
+    packing = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
+    # After a full flush the compressor has forgotten the block, so its output can be repeated.
+    packed = (packing.compress(block) + packing.flush(zlib.Z_FULL_FLUSH)) * times + packing.flush()
+    checksum = (len(block) * times % 65_521) << 16 | 1
+    packed = b"\x78\xda" + packed + checksum.to_bytes(4, "big")
     return make_pdf(
         b"<< /Length %d /Filter /FlateDecode >>\nstream\n%s\nendstream" % (len(packed), packed)
     )

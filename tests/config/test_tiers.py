@@ -1,0 +1,129 @@
+"""The tiers of the suite: which tests a run has, and what refuses a process to a quick one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.suite.reach import ROOT, STARTERS, Sources
+from tests.support.suite.tiers import (
+    POOLER_FIXTURE,
+    ProcessGuard,
+    Rules,
+    Selection,
+    Tier,
+    find_functions_beyond,
+    path_of,
+)
+
+RULES = Rules(
+    core=frozenset({"tests/a/test_a.py::test_core", "tests/a/test_a.py::test_cases[one]"}),
+    sampled={"tests/a/test_a.py::test_table": 2},
+    dear=frozenset({"tests/a/test_a.py::test_dear", "tests/a/test_a.py::test_some[dear]"}),
+    release={},
+)
+BEYOND = {
+    "tests/a/test_a.py::test_core",
+    "tests/a/test_a.py::test_cases",
+    "tests/b/test_b.py::test",
+}
+STRANGER = """
+import contextlib, subprocess, sys
+
+def test_hidden():
+    with contextlib.suppress(OSError):
+        subprocess.run([sys.executable, "-c", "open('made', 'w')"])
+
+def test_harmless():
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    return Sources()
+
+
+@pytest.mark.parametrize(
+    ("test", "starts"),
+    [
+        # by a fixture of the room
+        ("bulkheads/test_authority.py::test_no_host_serves_what_was_taken_away", True),
+        # by a session fixture behind another one
+        ("attack/test_strangers.py::test_an_unusable_key_is_refused_before_its_body_is_read", True),
+        # by a helper of its own module
+        ("config/test_command_line.py::test_wrong_usage_exits_with_2", True),
+        # by a browser
+        ("browser/test_home.py::test_home_fits_the_window_and_draws_its_charts", True),
+        ("endusers/test_register.py::test_register_refuses_an_invalid_body", False),
+        ("contract/test_openai_sdk.py::test_chat_answers", False),
+        ("inference/admission/test_explain.py::test_explain_succeeds_without_candidates", False),
+    ],
+)  # fmt: skip
+def test_the_sources_say_what_a_test_starts(sources: Sources, test: str, starts: bool) -> None:
+    assert f"tests/{test}" in set(sources.tests)
+    found = sources.find_tests_that_reach(STARTERS, without={POOLER_FIXTURE})
+    assert (f"tests/{test}" in found) == starts
+
+
+def test_full_leaves_out_what_only_a_release_needs(sources: Sources) -> None:
+    beyond = find_functions_beyond(Tier.FULL, Rules.read(), sources)
+    assert {path_of(test) for test in beyond} >= {
+        "tests/contract/agents/test_codex.py",
+        "tests/config/local/test_bootstrap.py",
+    }
+    assert "tests/drills/upgrade/test_migrations.py::test_migrations_only_expand" not in beyond
+    assert find_functions_beyond(Tier.RELEASE, Rules.read(), sources) == set()
+
+
+@pytest.mark.parametrize(
+    ("tier", "left"),
+    [
+        (None, set()),
+        (Tier.QUICK, {"test_dear", "test_some[dear]", "test_cases[two]", "test"}),
+        (Tier.FULL, {"test_cases[two]", "test"}),
+    ],
+)
+def test_a_tier_has_its_core_and_nothing_beyond(tier: Tier | None, left: set[str]) -> None:
+    selection = Selection(RULES, tier, BEYOND)
+    names = ("core", "cases[one]", "cases[two]", "dear", "some[dear]", "some[cheap]", "table[1]")
+    tests = [*(f"tests/a/test_a.py::test_{name}" for name in names), "tests/b/test_b.py::test"]
+    assert {test.partition("::")[2] for test in tests if not selection.has(test)} == left
+
+
+def test_a_sampled_table_has_other_cases_with_another_seed() -> None:
+    cases = {f"tests/a/test_a.py::test_table[{number}]" for number in range(50)}
+    selection = Selection(RULES, Tier.QUICK)
+    drawn = [cases - selection.draw([*cases, "tests/a/test_a.py::test_a"], seed) for seed in (1, 2)]
+    assert [len(each) for each in drawn] == [2, 2]
+    assert drawn[0] != drawn[1]
+    assert drawn[0] == cases - selection.draw(sorted(cases), 1)
+
+
+def test_a_closed_guard_refuses_a_process_and_remembers_it() -> None:
+    guard = ProcessGuard()
+    guard.watch("subprocess.Popen", ("sh", ["sh"]))
+    guard.is_closed = True
+    guard.watch("open", ("a file",))
+    with pytest.raises(PermissionError, match="starts no process: os"):
+        guard.watch("os.fork", ())
+    assert guard.attempts == ["os.fork "]
+
+
+def test_a_quick_test_that_starts_a_process_fails_even_if_it_hides_it(tmp_path: Path) -> None:
+    (tmp_path / "test_stranger.py").write_text(STRANGER)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", os.devnull, "-p", "tests.support.suite.tiers"]
+        + ["-p", "no:django", "-p", "no:cacheprovider", "-q", "--quick", "test_stranger.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "test_hidden starts a process in the quick tier:\nsubprocess.Popen" in done.stdout
+    assert not (tmp_path / "made").exists()

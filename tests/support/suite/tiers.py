@@ -1,0 +1,285 @@
+"""pytest plugin: the tier of every test, and the options ``--quick``, ``--full``, ``--release``.
+
+| tier | tests |
+|---|---|
+| quick | those that start no process and cost at most 0.3 s of CPU time, and the core scenarios |
+| full | all but those that the section ``release`` of ``tests/tiers.toml`` describes |
+| release | all |
+
+A run is quick unless it has an option or names a path: what a path names runs, whatever its tier.
+Nobody marks a test. ``reach`` reads from the sources what a test can start, ``tests/costs.toml``
+has the measured tests that cost too much, and in the quick tier a test that starts a process fails.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.suite.reach import ROOT, STARTERS, TESTS, Sources
+
+# Fixtures that prepare the run; they start the processes that every run needs.
+INFRASTRUCTURE: Final = frozenset({
+    "_pooler_for_all", "django_db_modify_db_settings", "django_db_setup",
+})  # fmt: skip
+POOLER_FIXTURE: Final = "tests.conftest._pooler_for_all"
+# The variable that tells modules and processes of the tests their tier.
+TIER_VARIABLE: Final = "CAUSEWAY_TEST_TIER"
+_BEGINNINGS: Final = frozenset({
+    "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system",
+    "subprocess.Popen",
+})  # fmt: skip
+
+
+class Tier(IntEnum):
+    """How much of the suite a run has."""
+
+    QUICK = 1
+    FULL = 2
+    RELEASE = 3
+
+
+TIMEOUTS: Final = {Tier.QUICK: 60, Tier.FULL: 180, Tier.RELEASE: 900}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What ``tests/tiers.toml`` and ``tests/costs.toml`` say; a test is named by its id."""
+
+    core: frozenset[str]
+    sampled: dict[str, int]
+    dear: frozenset[str]
+    release: dict[str, list[str]]
+
+    @classmethod
+    def read(cls, folder: Path = TESTS) -> Rules:
+        rules = tomllib.loads((folder / "tiers.toml").read_text())
+        costs = tomllib.loads((folder / "costs.toml").read_text())
+        return cls(
+            core=frozenset(rules["core"].values()),
+            sampled=rules["sampled"],
+            dear=frozenset(costs["dear"]),
+            release=rules["release"],
+        )
+
+    @property
+    def names(self) -> set[str]:
+        """The tests that the rules name."""
+        return {*self.core, *self.sampled, *self.dear, *self.release["tests"]}
+
+
+def count_examples(number: int) -> int:
+    """Returns how many examples a property gets in this run: a tenth in the quick tier."""
+    return number // 10 if os.environ.get(TIER_VARIABLE) == Tier.QUICK.name else number
+
+
+def function_of(test: str) -> str:
+    """Returns the id of a test without its case."""
+    return test.partition("[")[0]
+
+
+def path_of(test: str) -> str:
+    """Returns the path of the module of a test, from the root of the clone."""
+    return test.partition("::")[0]
+
+
+def find_functions_beyond(tier: Tier, rules: Rules, sources: Sources) -> set[str]:
+    """Returns the ids of the test functions that a tier leaves out because of what they reach."""
+    if tier is Tier.RELEASE:
+        return set()
+    starters = sources.find_tests_that_reach(STARTERS, without={POOLER_FIXTURE})
+    if tier is Tier.QUICK:
+        return starters
+    folders = tuple(f"{folder}/" for folder in rules.release["folders"])
+    named = set(rules.release["tests"])
+    return {
+        *(test for test in starters if test.startswith(folders)),
+        *sources.find_tests_that_reach(rules.release["reaches"]),
+        *(test for test in sources.tests if named & {test, path_of(test)}),
+    }
+
+
+@dataclass
+class ProcessGuard:
+    """Refuses to start a process while it is closed, and remembers each attempt."""
+
+    is_closed: bool = False
+    attempts: list[str] = field(default_factory=list)
+
+    def watch(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _BEGINNINGS and self.is_closed:
+            what = f"{event} {' '.join(map(str, arguments[:2]))}"[:200]
+            self.attempts.append(what)
+            raise PermissionError(f"The quick tier starts no process: {what}")
+
+
+_guard = ProcessGuard()
+
+
+@dataclass
+class Selection:
+    """The tests of a run: those of its tier, or all that was named if it has none."""
+
+    rules: Rules
+    tier: Tier | None
+    beyond: set[str] = field(default_factory=set)
+    empty_modules: set[str] = field(default_factory=set)
+
+    def read(self, sources: Sources) -> None:
+        """Finds in the sources which functions and which modules this run leaves out."""
+        assert self.tier is not None
+        self.beyond = find_functions_beyond(self.tier, self.rules, sources)
+        core = {function_of(test) for test in self.rules.core}
+        kept = {path_of(test) for test in sources.tests if test in core or self.has(test)}
+        self.empty_modules = {path_of(test) for test in sources.tests} - kept
+
+    def has(self, test: str) -> bool:
+        either = {test, function_of(test)}
+        if self.tier is None or self.rules.core & either:
+            return True
+        if self.tier is Tier.QUICK and self.rules.dear & either:
+            return False
+        return not self.beyond & either
+
+    def draw(self, tests: list[str], seed: int) -> set[str]:
+        """Returns the cases of the sampled tables that a quick run with this seed leaves out."""
+        chance = random.Random(seed)
+        left: set[str] = set()
+        for function, number in self.rules.sampled.items():
+            cases = sorted(test for test in tests if function_of(test) == function)
+            left.update(cases)
+            left.difference_update(chance.sample(cases, min(number, len(cases))))
+        return left
+
+
+_SELECTION: Final = pytest.StashKey[Selection]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiers", "tiers of the suite")
+    for tier in Tier:
+        name = tier.name.lower()
+        group.addoption(
+            f"--{name}",
+            dest="tier",
+            action="store_const",
+            const=tier.value,
+            help=f"run the {name} tier, also of the paths that are named",
+        )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Chooses the tests, the limit of each one, and the seed, which is the commit's."""
+    if not hasattr(config, "workerinput"):
+        if config.option.tier is None and config.args_source is not pytest.Config.ArgsSource.ARGS:
+            config.option.tier = Tier.QUICK.value
+        if getattr(config.option, "randomly_seed", None) == "default":
+            config.option.randomly_seed = read_seed()
+    tier = Tier(config.option.tier) if config.option.tier else None
+    if tier and getattr(config.option, "timeout", 0) is None:
+        config.option.timeout = TIMEOUTS[tier]
+    os.environ[TIER_VARIABLE] = tier.name if tier else ""
+    selection = config.stash[_SELECTION] = Selection(Rules.read(), tier)
+    if hasattr(config, "workerinput"):
+        selection.beyond = set(config.workerinput["beyond"])
+        selection.empty_modules = set(config.workerinput["empty_modules"])
+    elif tier:
+        selection.read(Sources())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hands what was read from the sources to a process of xdist."""
+    selection = node.config.stash[_SELECTION]
+    node.workerinput["beyond"] = sorted(selection.beyond)
+    node.workerinput["empty_modules"] = sorted(selection.empty_modules)
+
+
+def read_seed() -> int | str:
+    """Returns a seed that the commit gives; ``default``, so a random one, outside a clone."""
+    command = ("git", "rev-parse", "HEAD")
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "default"
+    return int(done.stdout[:8], 16)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    selection = config.stash[_SELECTION]
+    return f"tier: {selection.tier.name.lower() if selection.tier else 'all that was named'}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out a module of which the tier has no test, so that nobody imports it."""
+    selection = config.stash[_SELECTION]
+    path = collection_path.relative_to(ROOT) if collection_path.is_relative_to(ROOT) else ""
+    return True if str(path) in selection.empty_modules else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the tests that the tier does not have."""
+    selection = config.stash[_SELECTION]
+    left: set[str] = set()
+    if selection.tier is Tier.QUICK:
+        left = selection.draw([item.nodeid for item in items], config.option.randomly_seed)
+    chosen = [item for item in items if item.nodeid not in left and selection.has(item.nodeid)]
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Closes the guard while a test of the quick tier runs that is no core scenario."""
+    selection = item.config.stash[_SELECTION]
+    names = {item.nodeid, function_of(item.nodeid)}
+    _guard.is_closed = selection.tier is Tier.QUICK and not selection.rules.core & names
+    try:
+        return (yield)
+    finally:
+        _guard.is_closed = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any) -> Iterator[None]:
+    """Opens the guard for what prepares the run."""
+    is_closed = _guard.is_closed
+    if fixturedef.argname in INFRASTRUCTURE:
+        _guard.is_closed = False
+    try:
+        return (yield)
+    finally:
+        _guard.is_closed = is_closed
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Lets a test fail that tried to start a process, even if it or the service hid the error."""
+    report = yield
+    if _guard.attempts:
+        attempts = "\n".join(_guard.attempts)
+        _guard.attempts.clear()
+        if report.passed:
+            report.outcome = "failed"
+            report.longrepr = (
+                f"{item.nodeid} starts a process in the quick tier:\n{attempts}\n"
+                "Name what it calls in STARTERS of tests/support/suite/reach.py, so that it "
+                "belongs to the full tier."
+            )
+    return report
+
+
+sys.addaudithook(_guard.watch)
