@@ -5,7 +5,6 @@ from config.apps import (
     INTERNAL,
     NAME,
     SLUG,
-    Audience,
     CausewayApp,
     Finder,
     ModelDeclaration,
@@ -76,10 +75,7 @@ class AccountsConfig(CausewayApp):
         ),
     )
     outbound = ("accounts.webhooks.delivering.event_source",)
-    collectors = (
-        "accounts.cells.metrics.CellCollector",
-        "accounts.webhooks.metrics.DeliveryCollector",
-    )
+    collectors = ("accounts.webhooks.metrics.DeliveryCollector",)
     models_declared: ClassVar = {
         "organization": ModelDeclaration(
             "domain", title_columns=("name", "slug"), finders=(NAME, SLUG)
@@ -139,14 +135,6 @@ class AccountsConfig(CausewayApp):
         "broadcastwait": INTERNAL,
         "presetversion": ModelDeclaration(title_columns=("version",)),
         "ratelimit": INTERNAL,
-        "cell": ModelDeclaration(
-            "hub", Audience.ADMINISTRATORS, is_shared=True, hidden_without="accounts.cell"
-        ),
-        "cellbeat": ModelDeclaration(
-            audience=Audience.NOBODY, is_shared=True, shared_rows="cell = 'home'"
-        ),
-        "cellidentity": INTERNAL,
-        "directoryentry": ModelDeclaration("travel_explore", hidden_without="accounts.cell"),
         "manualsends": INTERNAL,
         "memberassignment": ModelDeclaration(),
         "subscription": ModelDeclaration(

@@ -13,7 +13,7 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
 
 from accounts.bearers import bearer_digests, require_usable
-from accounts.models import ApiKey, KeyDigest, require_here
+from accounts.models import ApiKey, KeyDigest
 from config.api.errors import Forbidden, Unauthenticated
 from config.secrets import KeyDigests
 from config.server.bodies import mark_recognized
@@ -47,17 +47,15 @@ class Caller:
 def usable_key(digests: KeyDigests) -> ApiKey:
     """Loads the usable key that has one of these digests; raises :class:`Unauthenticated`.
 
-    Raises :class:`OrganizationElsewhere` while the organization does not live in this cell. A key
-    that only an older pepper finds gets a digest by the first one.
+    A key that only an older pepper finds gets a digest by the first one.
     """
-    rows = KeyDigest.objects.select_related("api_key__organization").filter(digest__in=[*digests])
+    rows = KeyDigest.objects.select_related("api_key").filter(digest__in=[*digests])
     found = {row.digest: row for row in rows}
     row = next((found[digest] for digest in digests if digest in found), None)
     if row is None:
         raise Unauthenticated("The API key is not valid.")
     key: ApiKey = row.api_key
     require_usable(disabled=key.disabled, expires_at=key.expires_at)
-    require_here(key.organization.residence)
     if row.digest != digests[0] or row.pepper is None:
         _renew_digest(key, digests)
     return key

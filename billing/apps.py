@@ -3,7 +3,6 @@ from typing import ClassVar, Final
 from config.apps import (
     INTERNAL,
     TRANSACTION,
-    Audience,
     CausewayApp,
     ModelDeclaration,
     Role,
@@ -14,8 +13,6 @@ from config.apps import (
 from config.events.kinds import EventKind
 
 # The statuses of a deposit that waits; the models cannot be imported here.
-# The openings of folds are the cell's.
-_ARRIVED = "fold_id IN (SELECT number FROM billing_arrival WHERE organization_id = %(id)s)"
 _IN_REVIEW = ("unmatched", "under", "over", "late")
 _TOP_UP: Final = {
     "id": "0192f0c1-8f6e-4b1e-9f43-3a1d0e9b7a11",
@@ -160,7 +157,6 @@ class BillingConfig(CausewayApp):
         "chainstate": ModelDeclaration("link", permissions={Role.FINANCE: ("change",)}),
         "meter": INTERNAL,
         "fold": INTERNAL,
-        "arrival": ModelDeclaration(audience=Audience.NOBODY, owned_by="organization_id = %(id)s"),
-        "opening": ModelDeclaration(audience=Audience.NOBODY, owned_by=_ARRIVED),
-        "meteropening": ModelDeclaration(audience=Audience.NOBODY, owned_by=_ARRIVED),
+        "opening": INTERNAL,
+        "meteropening": INTERNAL,
     }

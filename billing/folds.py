@@ -1,4 +1,4 @@
-"""Seals folds and arrivals, and proves that their opening balances are those that were sealed.
+"""Seals folds, and proves that their opening balances are those that were sealed.
 
 The key of a seal derives from ``KEY_PEPPERS`` and ``SECRET_KEY``, as those of API keys do: the
 first seals, all of them prove. So whoever can only write to the database cannot alter a balance
@@ -16,12 +16,11 @@ from typing import Any, Final
 import msgspec
 from django.db import connection
 
-from billing.models import Arrival, Fold
+from billing.models import Fold
 from billing.models.ledger import read_reference_bound
 from config.peppers import list_peppers
 
 FOLD: Final = b"causeway.fold"
-ARRIVAL: Final = b"causeway.arrival"
 _PAGE: Final = 10_000
 _ACCOUNTS: Final = """
 SELECT account_id, posted_debits, posted_credits FROM billing_opening
@@ -34,9 +33,7 @@ WHERE fold_id = %(fold)s AND subject_id > %(last)s ORDER BY subject_id LIMIT %(r
 _UNSEALED: Final = """
 SELECT DISTINCT p.fold_id
 FROM (SELECT fold_id FROM billing_opening UNION ALL SELECT fold_id FROM billing_meteropening) AS p
-WHERE
-    NOT EXISTS (SELECT 1 FROM billing_fold AS f WHERE f.number = p.fold_id)
-    AND NOT EXISTS (SELECT 1 FROM billing_arrival AS a WHERE a.number = p.fold_id)
+WHERE NOT EXISTS (SELECT 1 FROM billing_fold AS f WHERE f.number = p.fold_id)
 ORDER BY p.fold_id
 """
 # The digest reads the openings of accounts first; every id is above these.
@@ -51,36 +48,27 @@ def seal(fold: Fold) -> None:
     fold.seal = list_peppers(FOLD)[0].digest(_text_of(fold))
 
 
-def digest_sums(number: int, cursor: Any) -> str:
+def _read_digest(number: int) -> str:
     """Returns the digest of all openings of a fold, which are read page by page."""
     digest = hashlib.sha256()
-    for query, first in _LISTS:
-        values: dict[str, Any] = {"fold": number, "last": first, "rows": _PAGE}
-        while True:
-            cursor.execute(query, values)
-            page = cursor.fetchall()
-            for row in page:
-                digest.update(":".join(map(str, row)).encode() + b"\n")
-            if len(page) < _PAGE:
-                break
-            values["last"] = page[-1][0]
-    return digest.hexdigest()
-
-
-def _read_digest(number: int) -> str:
     with connection.cursor() as cursor:
-        return digest_sums(number, cursor)
-
-
-def seal_arrival(arrival: Arrival) -> str:
-    """Returns the seal of an arrival whose digest is there."""
-    return list_peppers(ARRIVAL)[0].digest(_text_of_arrival(arrival))
+        for query, first in _LISTS:
+            values: dict[str, Any] = {"fold": number, "last": first, "rows": _PAGE}
+            while True:
+                cursor.execute(query, values)
+                page = cursor.fetchall()
+                for row in page:
+                    digest.update(":".join(map(str, row)).encode() + b"\n")
+                if len(page) < _PAGE:
+                    break
+                values["last"] = page[-1][0]
+    return digest.hexdigest()
 
 
 def find_fold_differences() -> Iterator[str]:
     """Yields a sentence for each fold that is missing, altered, exchanged or overlapping.
 
-    So it does for each arrival that is altered, and for opening balances that nothing seals.
+    So it does for opening balances that nothing seals.
     """
     previous: Fold | None = None
     for number, fold in enumerate(Fold.objects.order_by("number"), 1):
@@ -99,24 +87,10 @@ def find_fold_differences() -> Iterator[str]:
                 "SECRET_KEY_FALLBACKS lack the secret of its time"
             )
         previous = fold
-    yield from _find_differences_of_arrivals()
     with connection.cursor() as cursor:
         cursor.execute(_UNSEALED)
         for (number,) in cursor.fetchall():
             yield f"fold {number}: it is missing, and has opening balances"
-
-
-def _find_differences_of_arrivals() -> Iterator[str]:
-    for arrival in Arrival.objects.order_by("number"):
-        if _read_digest(arrival.number) != arrival.sums_digest:
-            yield f"{arrival}: its opening balances are not those that were sealed"
-        text = _text_of_arrival(arrival)
-        peppers = list_peppers(ARRIVAL)
-        if not any(hmac.compare_digest(each.digest(text), arrival.seal) for each in peppers):
-            yield (
-                f"{arrival}: its seal is wrong; it was altered, or KEY_PEPPERS and "
-                "SECRET_KEY_FALLBACKS lack the secret of its time"
-            )
 
 
 def archived_until() -> datetime | None:
@@ -137,11 +111,3 @@ def _text_of(fold: Fold) -> str:
         fold.number, fold.begin, fold.end, fold.files, fold.sums_digest, fold.previous
     ]  # fmt: skip
     return msgspec.json.encode(covered, order="sorted").decode()
-
-
-def _text_of_arrival(arrival: Arrival) -> str:
-    """Returns what the seal of an arrival covers: everything but the time."""
-    covered = [
-        str(arrival.organization_id), arrival.number, arrival.cell, arrival.sums_digest
-    ]  # fmt: skip
-    return msgspec.json.encode(covered).decode()

@@ -15,7 +15,6 @@ from typing import Final
 
 from django.db import IntegrityError, transaction
 
-from accounts.models import hold_here
 from billing.models import Account, Archived, Fold, NotChargeable, Transfer
 from config.api.errors import Conflict, InvalidRequest, NotFound
 from config.clocks.clock import clock
@@ -176,7 +175,6 @@ def _lock_accounts(organization_id: uuid.UUID, *kinds: str) -> dict[str, Account
     accounts = {account.kind: account for account in rows}
     if len(accounts) != len(kinds):
         raise NotFound("The organization does not exist.")
-    hold_here(organization_id)
     return accounts
 
 

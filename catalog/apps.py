@@ -43,7 +43,6 @@ class CatalogConfig(CausewayApp):
             "cloud",
             title_columns=("name", "slug"),
             finders=(NAME, SLUG, HOST),
-            is_shared=True,
             waiting=(
                 Waiting(
                     "Refused credentials",
@@ -54,24 +53,15 @@ class CatalogConfig(CausewayApp):
             ),
         ),
         "languagemodel": ModelDeclaration(
-            "neurology", title_columns=("name", "slug"), finders=(NAME, SLUG), is_shared=True
+            "neurology", title_columns=("name", "slug"), finders=(NAME, SLUG)
         ),
-        "modelendpoint": ModelDeclaration(
-            "hub", permissions={Role.FINANCE: ("change",)}, is_shared=True
-        ),
+        "modelendpoint": ModelDeclaration("hub", permissions={Role.FINANCE: ("change",)}),
         "modelalias": ModelDeclaration(
             "alternate_email",
             permissions={Role.SUPPORT: ("add", "change", "delete")},
             finders=(NAME,),
-            is_shared=True,
-            shared_rows="organization_id IS NULL",
         ),
-        "priceversion": ModelDeclaration(
-            # The other cells number the prices of their private endpoints themselves.
-            "sell",
-            is_shared=True,
-            shared_rows="id < 8796093022208",
-        ),
+        "priceversion": ModelDeclaration("sell"),
         "catalogproposal": ModelDeclaration(
             "price_change",
             title_columns=("subject",),

@@ -131,13 +131,8 @@ class ModelDeclaration:
     verbs that a role has beyond viewing; an administrator has every verb. ``title_columns`` are
     the columns whose values name a row in the audit log. ``title`` replaces the plural name of the
     model of an installed package in the sidebar. ``tab`` shows the model's list on the page of a
-    tenant. The home cell keeps the rows of a model that ``is_shared``, and replicates them to the
-    other cells; ``shared_rows`` is an SQL condition if it shares only some of them. ``owned_by`` is
-    an SQL condition for the rows of the organization ``%(id)s``, for a model without a foreign key
-    that leads to one. ``finders`` find a row in the search over everything, which finds a
-    UUID by itself. ``waiting`` are the rows that the first page shows as waiting for an operator.
-    ``hidden_without`` is the full label of a model: while that has no rows, the sidebar leaves the
-    page out.
+    tenant. ``finders`` find a row in the search over everything, which finds a UUID by itself.
+    ``waiting`` are the rows that the first page shows as waiting for an operator.
     """
 
     icon: str = "database"
@@ -146,17 +141,8 @@ class ModelDeclaration:
     title_columns: tuple[str, ...] = ("name",)
     title: str = ""
     tab: Tab | None = None
-    is_shared: bool = False
-    shared_rows: str = ""
-    owned_by: str = ""
     finders: tuple[Finder, ...] = ()
     waiting: tuple[Waiting, ...] = ()
-    hidden_without: str = ""
-
-    @property
-    def is_whole_shared(self) -> bool:
-        """Whether the other cells have no rows of their own."""
-        return self.is_shared and not self.shared_rows
 
     def verbs_of(self, role: Role) -> tuple[str, ...]:
         """Returns the permissions of a role, ``view`` first."""
@@ -171,7 +157,6 @@ class ModelDeclaration:
 
 INTERNAL: Final = ModelDeclaration(audience=Audience.NOBODY)
 """Declares a model without a page, such as a counter or a link between two models."""
-SHARED_INTERNAL: Final = ModelDeclaration(audience=Audience.NOBODY, is_shared=True)
 
 
 class CausewayApp(AppConfig):
@@ -180,8 +165,7 @@ class CausewayApp(AppConfig):
     A key of ``models_declared`` is the name of a model of the app, or the full label of a model of
     an installed package. ``collectors`` are dotted paths of Prometheus collectors. ``tenant`` is
     the full label of the model whose rows own the rows of other models, such as
-    ``accounts.organization``; only one app declares it. ``obstacles`` are dotted paths of functions
-    that yield, for the id of a tenant, what keeps it from moving to another cell now. ``pages``
+    ``accounts.organization``; only one app declares it. ``pages``
     are shown in the sidebar before the lists of the section. ``alerts`` are dotted paths of
     functions that yield each :class:`Alert` for the first page. ``events`` are the kinds of events
     that the app records. ``outbound`` are dotted paths of the sources of what is sent to receivers.
@@ -191,7 +175,6 @@ class CausewayApp(AppConfig):
     models_declared: ClassVar[Mapping[str, ModelDeclaration]] = {}
     collectors: ClassVar[tuple[str, ...]] = ()
     tenant: ClassVar[str] = ""
-    obstacles: ClassVar[tuple[str, ...]] = ()
     pages: ClassVar[tuple[Page, ...]] = ()
     alerts: ClassVar[tuple[str, ...]] = ()
     events: ClassVar[tuple[EventKind, ...]] = ()
@@ -234,30 +217,19 @@ class FloorConfig(CausewayApp):
             Audience.ADMINISTRATORS,
             title_columns=("username", "email"),
             finders=(Finder("username__istartswith"), Finder("email__istartswith")),
-            is_shared=True,
         ),
-        "auth.group": ModelDeclaration("groups", Audience.ADMINISTRATORS, is_shared=True),
+        "auth.group": ModelDeclaration("groups", Audience.ADMINISTRATORS),
         "otp_totp.totpdevice": ModelDeclaration(
-            "phonelink_lock", Audience.ADMINISTRATORS, title="Second factors", is_shared=True
+            "phonelink_lock", Audience.ADMINISTRATORS, title="Second factors"
         ),
         "signinlimit": ModelDeclaration("lock_clock", Audience.ADMINISTRATORS),
-        "auditentry": ModelDeclaration(
-            "history",
-            tab=Tab("Audit", 15, "organization_id__exact"),
-            owned_by="organization_id = %(id)s",
-        ),
-        "accountentry": SHARED_INTERNAL,
+        "auditentry": ModelDeclaration("history", tab=Tab("Audit", 15, "organization_id__exact")),
         "departure": ModelDeclaration("inventory_2"),
-        "event": ModelDeclaration(
-            "notifications",
-            title_columns=("kind",),
-            owned_by="organization_id = %(id)s",
-        ),
+        "event": ModelDeclaration("notifications", title_columns=("kind",)),
         "changeset": ModelDeclaration(
             "rule",
             permissions={Role.SUPPORT: ("change",), Role.FINANCE: ("change",)},
             title_columns=("subject",),
-            owned_by="organization_id = %(id)s",
             waiting=(
                 Waiting(
                     "Change sets to approve",
@@ -275,11 +247,11 @@ class FloorConfig(CausewayApp):
         "lease": INTERNAL,
         "savedview": INTERNAL,
         "admin.logentry": INTERNAL,
-        "auth.permission": SHARED_INTERNAL,
-        "auth.group_permissions": SHARED_INTERNAL,
-        "auth.user_groups": SHARED_INTERNAL,
-        "auth.user_user_permissions": SHARED_INTERNAL,
-        "contenttypes.contenttype": SHARED_INTERNAL,
+        "auth.permission": INTERNAL,
+        "auth.group_permissions": INTERNAL,
+        "auth.user_groups": INTERNAL,
+        "auth.user_user_permissions": INTERNAL,
+        "contenttypes.contenttype": INTERNAL,
         "otp_static.staticdevice": INTERNAL,
         "otp_static.statictoken": INTERNAL,
         "sessions.session": INTERNAL,

@@ -16,7 +16,6 @@ from django.db.models.indexes import IndexExpression
 from config.api.errors import InvalidTransition
 
 # Django finds the models of the app ``config`` in this module only.
-from config.audit.entries import AccountEntry as AccountEntry
 from config.audit.entries import AuditEntry as AuditEntry
 from config.changes.models import ChangeRule as ChangeRule
 from config.changes.models import ChangeSet as ChangeSet

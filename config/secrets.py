@@ -32,7 +32,7 @@ MANAGEMENT_PREFIX: Final = "mk-cw-"
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BODY_LENGTH: Final = 43  # 256 bits in base 62
 _CHECKSUM_LENGTH: Final = 6  # 32 bits in base 62
-_KEY: Final = re.compile(r"(?:sk|mk)-cw-([0-9a-z]{8}-)?[0-9A-Za-z]{49}")
+_KEY: Final = re.compile(r"(?:sk|mk)-cw-[0-9A-Za-z]{49}")
 _VERSION: Final = b"\x01"
 _KEY_ID_LENGTH: Final = 8
 _DATA_KEY_LENGTH: Final = 32
@@ -44,15 +44,10 @@ class DecryptionFailed(Exception):
     """The secret cannot be decrypted: its key is missing, or it was altered or copied."""
 
 
-def generate_api_key(*, is_management: bool, code: str = "") -> Secret:
-    """Generates a key: a prefix for its type, a code, 256 random bits in base 62, and a checksum.
-
-    Proxies route by the ``code`` of the key's owner, eight characters before a hyphen. It decides
-    nothing here: only the digest of the whole key finds the key. Keys of earlier releases have no
-    code.
-    """
+def generate_api_key(*, is_management: bool) -> Secret:
+    """Generates a key: a prefix for its type, 256 random bits in base 62, and a checksum."""
     prefix = MANAGEMENT_PREFIX if is_management else INFERENCE_PREFIX
-    body = prefix + (f"{code}-" if code else "") + _base62(random.randbits(256), _BODY_LENGTH)
+    body = prefix + _base62(random.randbits(256), _BODY_LENGTH)
     return Secret(body + _checksum(body))
 
 

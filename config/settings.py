@@ -23,7 +23,6 @@ from django.urls import reverse_lazy
 
 from billing.topups.chains import Chain, parse_chains
 from config import environment
-from config.cells import parse_cell, parse_cell_databases
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from config.environment import Environment, find_misspelt, parse_credential_keys
 from config.local.entry import default_data_dir
@@ -357,10 +356,6 @@ CONSOLE_CONTENT_SECURITY_POLICY = {
         "script-src": ["'self'", "'unsafe-eval'"],
     }
 }
-CELL = _parse(parse_cell, env.str("CELL", default="home"), "CELL")
-CELL_DATABASE_URLS = _parse(
-    parse_cell_databases, env.list("CELL_DATABASE_URLS", default=[]), "CELL_DATABASE_URLS"
-)
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["accounts.authentication.KeyAuthentication"],

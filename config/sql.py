@@ -16,7 +16,6 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
-import psycopg
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
@@ -25,9 +24,6 @@ from django.db.models import BinaryField, Field, JSONField, Model, QuerySet
 
 from config.clocks.clock import clock
 
-# The code of triggers that refuse a row because another cell keeps it. PostgreSQL itself has no
-# 57CW1; drivers take a code that begins with 57 for a passing obstacle, as it is.
-KEPT_ELSEWHERE: Final = "57CW1"
 _PLACEHOLDER: Final = re.compile(r"\$([0-9]+)")
 
 
@@ -125,15 +121,6 @@ def _find_loader(field: Field[Any, Any]) -> Callable[[Any], Any]:
 
 def _load_bytes(value: str) -> bytes:
     return bytes.fromhex(value.removeprefix("\\x"))
-
-
-def refusal_of(exc: BaseException) -> str | None:
-    """Returns the sentence of a trigger by which another cell keeps the row of an exception."""
-    cause = exc.__cause__
-    if not isinstance(cause, psycopg.Error) or cause.sqlstate != KEPT_ELSEWHERE:
-        return None
-    text = cause.diag.message_primary or ""
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def measure_clock() -> None:

@@ -37,26 +37,14 @@ class TriggerSql(compiler.UpsertTriggerSql):
 
 
 class ReplicatedTriggerSql(TriggerSql):
-    """The SQL of a trigger that also runs for rows that logical replication brings.
-
-    A process that applies replicated rows has no search path, so the function has one of its own.
-    """
+    """The SQL of a trigger in a migration, which a later one replaces."""
 
     def get_template(self) -> str:
-        return (
-            super().get_template()
-            + """
-            ALTER FUNCTION {pgid}() SET search_path FROM CURRENT;
-            ALTER TABLE {table} ENABLE ALWAYS TRIGGER {pgid};
-        """
-        )
+        return super().get_template() + "ALTER TABLE {table} ENABLE ALWAYS TRIGGER {pgid};"
 
 
 class Trigger(pgtrigger.Trigger):
     """A trigger whose function runs exactly the declared statements."""
-
-    # The template of the statements that install the trigger.
-    template: type[TriggerSql] = TriggerSql
 
     def render_condition(self, model: Any) -> str:
         condition: Any = self.get_condition(model)
@@ -69,7 +57,7 @@ class Trigger(pgtrigger.Trigger):
     def compile(self, model: Any) -> compiler.Trigger:
         return compiler.Trigger(
             name=self.name,
-            sql=self.template(
+            sql=TriggerSql(
                 pgid=self.get_pgid(model),
                 declare=self.render_declare(model),
                 func=self.render_func(model),

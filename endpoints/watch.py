@@ -8,7 +8,6 @@ from typing import Any, Final
 from django.conf import settings
 from django.db.models import F, Q, Sum
 
-from accounts.models import Residence
 from catalog.pricing import NANO
 from config.api.errors import InvalidTransition, NotFound
 from config.clocks.clock import clock
@@ -42,7 +41,6 @@ def watch_due() -> int:
     before = clock.now() - timedelta(seconds=settings.WATCH_INTERVAL)
     due = (
         PrivateEndpoint.objects.routable()
-        .filter(organization__residence=Residence.HERE)
         .filter(Q(watched_at=None, activated_at__lt=before) | Q(watched_at__lt=before))
         .order_by(F("watched_at").asc(nulls_first=True))[:_BATCH]
     )

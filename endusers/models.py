@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from django.db import models, transaction
 
-from accounts.models import Ceilings, LimitOwner, Organization, RateLimit, StayStill
+from accounts.models import Ceilings, LimitOwner, Organization, RateLimit
 from config.api.errors import Conflict, NotFound
 from config.audit.triggers import Audit
 from config.models import BaseModel
@@ -78,7 +78,7 @@ class EndUser(BaseModel):
             models.Index(fields=("created_at", "id"), name="end_user_latest"),
             models.Index(fields=("user", "id"), name="end_user_by_beginning"),
         ]
-        triggers = [StayStill(), Audit()]
+        triggers = [Audit()]
 
     def __str__(self) -> str:
         return self.user

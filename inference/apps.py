@@ -3,7 +3,6 @@ from typing import ClassVar
 
 from config.apps import (
     INTERNAL,
-    Audience,
     CausewayApp,
     Finder,
     ModelDeclaration,
@@ -91,21 +90,11 @@ class InferenceConfig(CausewayApp):
         ),
         "feedback": ModelDeclaration("feedback"),
         "journal": INTERNAL,
-        "idempotentrequest": ModelDeclaration(
-            audience=Audience.NOBODY,
-            owned_by="api_key_id IN "
-            "(SELECT k.id FROM accounts_apikey AS k WHERE k.organization_id = %(id)s)",
-        ),
-        "keptanswer": ModelDeclaration(
-            audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
-        ),
-        "storedtext": ModelDeclaration(
-            audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
-        ),
-        "textkey": ModelDeclaration(audience=Audience.NOBODY, owned_by="organization_id = %(id)s"),
-        "textdeletion": ModelDeclaration(
-            audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
-        ),
+        "idempotentrequest": INTERNAL,
+        "keptanswer": INTERNAL,
+        "storedtext": INTERNAL,
+        "textkey": INTERNAL,
+        "textdeletion": INTERNAL,
         "endpointhealth": INTERNAL,
         "uptime": INTERNAL,
         "providerpace": INTERNAL,
@@ -113,18 +102,9 @@ class InferenceConfig(CausewayApp):
         "dailyusage": INTERNAL,
         "hourlyusage": INTERNAL,
         "endpointhour": INTERNAL,
-        # Those of an organization alone: the others are the cell's.
-        "hourlyshare": ModelDeclaration(
-            audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
-        ),
-        "hourlyspending": ModelDeclaration(
-            audience=Audience.NOBODY, owned_by="organization_id = %(id)s"
-        ),
+        "hourlyshare": INTERNAL,
+        "hourlyspending": INTERNAL,
         "hourlyfailure": INTERNAL,
         "guardrailcount": INTERNAL,
-        "shadowcount": ModelDeclaration(
-            audience=Audience.NOBODY,
-            owned_by="shadow_id IN (SELECT s.id FROM accounts_guardrailshadow AS s INNER JOIN "
-            "accounts_guardrail AS g ON g.id = s.guardrail_id WHERE g.organization_id = %(id)s)",
-        ),
+        "shadowcount": INTERNAL,
     }

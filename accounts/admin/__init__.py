@@ -1,6 +1,5 @@
 """The console's pages for organizations, their workspaces, people and keys, and for operators."""
 
-from accounts.admin.cells import CellAdmin, DirectoryEntryAdmin
 from accounts.admin.credentials import ByokCredentialAdmin
 from accounts.admin.guardrails import GuardrailAdmin
 from accounts.admin.keys import ApiKeyAdmin
@@ -15,10 +14,8 @@ from accounts.destinations.admin import DestinationAdmin
 __all__ = [
     "ApiKeyAdmin",
     "ByokCredentialAdmin",
-    "CellAdmin",
     "DeliveryAdmin",
     "DestinationAdmin",
-    "DirectoryEntryAdmin",
     "GuardrailAdmin",
     "MemberAdmin",
     "OperatorAdmin",

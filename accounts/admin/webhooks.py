@@ -384,10 +384,6 @@ class DeliveryAdmin(ChangesSubscriptions, ReadOnlyAdmin):
     def shown_status(self, delivery: Delivery) -> str:
         return delivery.status
 
-    def get_queryset(self, request: HttpRequest) -> Any:
-        # The event of another cell's organization may have left.
-        return super().get_queryset(request).filter(event__kind__isnull=False)
-
     @transition(
         description="Send again",
         question="Sends the event again, with the same webhook-id.",

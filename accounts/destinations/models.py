@@ -11,7 +11,6 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from accounts.destinations.receivers import MASK, METHODS, Receiver, host_of, read_headers
-from accounts.models.cells import StayStill
 from accounts.models.edits import write_fields
 from accounts.models.organizations import Organization
 from accounts.models.terms import Region
@@ -154,7 +153,7 @@ class BroadcastDestination(BaseModel):
             ),
             models.CheckConstraint(condition=Q(regions__len__gt=0), name="destination_regions"),
         ]
-        triggers = [StayStill(), Audit(masked=("sealed",))]
+        triggers = [Audit(masked=("sealed",))]
 
     def __str__(self) -> str:
         return self.name

@@ -5,16 +5,6 @@ from accounts.destinations.models import (
     BroadcastProgress,
     BroadcastWait,
 )
-from accounts.models.cells import (
-    Cell,
-    CellBeat,
-    CellIdentity,
-    DirectoryEntry,
-    OrganizationElsewhere,
-    Residence,
-    StayStill,
-    require_here,
-)
 from accounts.models.credentials import (
     HOST_NAME,
     ByokCredential,
@@ -35,7 +25,7 @@ from accounts.models.guardrails import (
 )
 from accounts.models.keys import ApiKey, ApiKeyNotFound, KeyDigest
 from accounts.models.members import Member, MemberNotFound
-from accounts.models.organizations import Organization, hold_here
+from accounts.models.organizations import Organization
 from accounts.models.presets import Preset, PresetNotFound, PresetVersion
 from accounts.models.rate_limits import (
     LIMIT_NAMES,
@@ -77,12 +67,8 @@ __all__ = [
     "BudgetNotFound",
     "ByokCredential",
     "Ceilings",
-    "Cell",
-    "CellBeat",
-    "CellIdentity",
     "CredentialNotFound",
     "Delivery",
-    "DirectoryEntry",
     "Guardrail",
     "GuardrailNotFound",
     "GuardrailShadow",
@@ -96,16 +82,13 @@ __all__ = [
     "MemberAssignment",
     "MemberNotFound",
     "Organization",
-    "OrganizationElsewhere",
     "Preset",
     "PresetNotFound",
     "PresetVersion",
     "RateLimit",
     "Region",
-    "Residence",
     "SecretRequired",
     "ShadowNotFound",
-    "StayStill",
     "Subscription",
     "Workspace",
     "WorkspaceBudget",
@@ -113,8 +96,6 @@ __all__ = [
     "WorkspaceNotFound",
     "describe_limits",
     "guardrails_of",
-    "hold_here",
     "policy_of",
-    "require_here",
     "workspace_for",
 ]

@@ -100,8 +100,8 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         :class:`WorkspaceNotFound` when the workspace was deleted meanwhile.
         """
         with transaction.atomic():
-            code = Organization.objects.require_code(workspace.organization_id)
-            secret = secrets.generate_api_key(is_management=is_management, code=code)
+            Organization.objects.lock(workspace.organization_id)
+            secret = secrets.generate_api_key(is_management=is_management)
             require_workspace(workspace.pk)
             key = self.create(
                 organization_id=workspace.organization_id,

@@ -8,7 +8,6 @@ from typing import Self
 
 from django.db import models
 
-from accounts.models.cells import StayStill
 from config.api.errors import NotFound
 from config.api.text import parse_uuid
 from config.audit.triggers import Audit
@@ -61,7 +60,7 @@ class Member(BaseModel):
         constraints = [
             models.UniqueConstraint(fields=("organization", "email"), name="member_email_unique")
         ]
-        triggers = [StayStill(), Audit()]
+        triggers = [Audit()]
 
     def __str__(self) -> str:
         return self.email

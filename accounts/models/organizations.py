@@ -12,15 +12,6 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.utils.text import slugify
 
-from accounts.models.cells import (
-    CODE_LENGTH,
-    REFUSE_MOVING,
-    CellIdentity,
-    ListInDirectory,
-    Residence,
-    make_code,
-    require_here,
-)
 from accounts.models.edits import write_fields
 from accounts.policy import Policy
 from config.api.errors import InvalidRequest
@@ -40,7 +31,6 @@ class OrganizationManager(models.Manager["Organization"]):
             organization = self.create(
                 name=name,
                 slug=self._unused_slug(name),
-                code=self._unused_code(),
                 endpoint_limit=endpoint_limit,
             )
             organization.workspaces.create(name="Default", slug="default", is_default=True)
@@ -55,24 +45,6 @@ class OrganizationManager(models.Manager["Organization"]):
         """
         return self.select_for_update(no_key=True).get(pk=organization_id)
 
-    def require_code(self, organization_id: uuid.UUID) -> str:
-        """Locks an organization and returns its routing code; gives one to an older organization.
-
-        Raises :class:`OrganizationElsewhere` when it does not live in this cell.
-        """
-        organization = self.lock(organization_id)
-        require_here(organization.residence)
-        if organization.code is None:
-            organization.code = self._unused_code()
-            organization.save_fields("code")
-        return organization.code
-
-    def _unused_code(self) -> str:
-        shard = CellIdentity.objects.shard()
-        while self.filter(code=(code := make_code(shard))).exists():
-            pass
-        return code
-
     def _unused_slug(self, name: str) -> str:
         base = slugify(name)[:40] or "organization"
         return base if not self.filter(slug=base).exists() else f"{base}-{uuid.uuid4().hex[:8]}"
@@ -83,27 +55,6 @@ class Organization(BaseModel):
 
     name = models.CharField(max_length=255)
     slug = models.SlugField(max_length=64, unique=True)
-    code = models.CharField(
-        max_length=CODE_LENGTH,
-        null=True,
-        editable=False,
-        help_text="The routing code, which new keys contain so that a proxy finds the cell. It "
-        "never changes; organizations of earlier releases get one with their next key.",
-    )
-    residence = models.CharField(
-        max_length=16,
-        choices=Residence,
-        default=Residence.HERE,
-        db_default=Residence.HERE,
-        editable=False,
-    )
-    other_cell = models.CharField(
-        max_length=32,
-        default="",
-        db_default="",
-        editable=False,
-        help_text="The cell that a move leads to or comes from.",
-    )
     endpoint_limit = models.PositiveIntegerField(
         null=True,
         blank=True,
@@ -155,24 +106,13 @@ class Organization(BaseModel):
     class Meta:
         ordering = ("name",)
         constraints = [
-            models.UniqueConstraint(
-                fields=("code",), condition=Q(code__isnull=False), name="organization_code_once"
-            ),
             models.CheckConstraint(
                 condition=Q(suspended_at=None, suspension_reason="")
                 | Q(suspended_at__isnull=False) & ~Q(suspension_reason=""),
                 name="organization_suspended_with_reason",
             ),
         ]
-        indexes = [
-            index_beginnings("name", "organization_by_name"),
-            # A metric asks for these at each scrape; there is hardly ever one.
-            models.Index(
-                fields=("residence",),
-                condition=Q(residence__in=(Residence.LEAVING, Residence.ARRIVING)),
-                name="organization_on_its_way",
-            ),
-        ]
+        indexes = [index_beginnings("name", "organization_by_name")]
         triggers = [
             Trigger(
                 name="settings_changed",
@@ -183,20 +123,9 @@ class Organization(BaseModel):
                     "ignored_providers",
                     "requires_zdr",
                     "forbids_training",
-                    "residence",
                     "suspension_reason",
                 ),
                 func=f"NEW.routing_version := {TRANSACTION_ID};\nRETURN NEW;",
-            ),
-            # Whatever moves the version changes something that a move to another cell has copied.
-            Trigger(
-                name="keep_still",
-                when=pgtrigger.Before,
-                operation=pgtrigger.Update,
-                condition=pgtrigger.Condition(
-                    "OLD.residence <> 'here' AND NEW.residence = OLD.residence"
-                ),
-                func=REFUSE_MOVING,
             ),
             # A hint for processes that have a copy of the organization; nothing relies on it.
             Trigger(
@@ -206,15 +135,7 @@ class Organization(BaseModel):
                 condition=pgtrigger.AnyChange("routing_version"),
                 func="PERFORM pg_notify('causeway_versions', NEW.id::text);\nRETURN NULL;",
             ),
-            ListInDirectory(
-                name="list_in_directory", operation=pgtrigger.Insert | pgtrigger.Delete
-            ),
-            ListInDirectory(
-                name="update_directory",
-                operation=pgtrigger.Update,
-                condition=pgtrigger.AnyChange("name", "slug", "code", "residence"),
-            ),
-            Audit(organization="id", ignored=("routing_version", "code")),
+            Audit(organization="id", ignored=("routing_version",)),
         ]
 
     def __str__(self) -> str:
@@ -278,16 +199,3 @@ class Organization(BaseModel):
         with transaction.atomic():
             self._lock()
             return write_fields(self, changes)
-
-
-def hold_here(organization_id: uuid.UUID) -> None:
-    """Keeps an organization in this cell until the transaction ends.
-
-    Raises :class:`OrganizationElsewhere` for one that moves to another cell or has left: its rows
-    are in a copy already.
-    """
-    [organization] = Organization.objects.raw(
-        "SELECT id, residence FROM accounts_organization WHERE id = %s FOR SHARE",
-        [organization_id],
-    )
-    require_here(organization.residence)

@@ -9,7 +9,6 @@ from typing import Any, Final, Self
 from django.db import models, transaction
 from django.db.models import Max, Q
 
-from accounts.models.cells import StayStill
 from accounts.models.edits import refusal, write_fields
 from accounts.models.organizations import Organization
 from accounts.models.workspaces import Workspace, require_workspace
@@ -113,7 +112,7 @@ class Preset(StatefulModel):
                 condition=Q(status__in=("active", "disabled", "archived")), name="preset_status"
             ),
         ]
-        triggers = [StayStill(), Audit()]
+        triggers = [Audit()]
 
     def __str__(self) -> str:
         return self.slug
@@ -207,7 +206,6 @@ class PresetVersion(BaseModel):
             models.UniqueConstraint(fields=("preset", "version"), name="preset_version_unique")
         ]
         triggers = [
-            StayStill(through="preset"),
             # A system prompt is the customer's text, and may be long.
             Audit(organization="preset__organization", masked=("config", "system_prompt")),
         ]

@@ -13,7 +13,6 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Q
 
-from accounts.models.cells import StayStill
 from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
@@ -448,7 +447,7 @@ class WorkspaceMember(BaseModel):
         constraints = [
             models.UniqueConstraint(fields=("workspace", "member"), name="workspace_member_unique")
         ]
-        triggers = [StayStill(through="workspace"), Audit(organization="workspace__organization")]
+        triggers = [Audit(organization="workspace__organization")]
 
     def __str__(self) -> str:
         return f"{self.member} in {self.workspace}"

@@ -70,15 +70,13 @@ WITH RECURSIVE waiting AS (
 SELECT d.id, s.id, s.organization_id, s.url, s.failures > 0 OR s.mean_ms > %(slow)s AS is_slow
 FROM waiting w
 JOIN accounts_subscription s ON s.id = w.subscription_id
-LEFT JOIN accounts_organization o ON o.id = s.organization_id
 CROSS JOIN LATERAL (
     SELECT id, next_attempt_at FROM accounts_delivery
     WHERE subscription_id = s.id AND status = 'pending' AND next_attempt_at <= {now}
     ORDER BY next_attempt_at LIMIT %(each)s
 ) d
 WHERE NOT s.disabled AND (s.retry_at IS NULL OR s.retry_at <= {now})
-    AND (o.id IS NULL OR o.residence = 'here')
-    AND (o.id IS NULL OR o.id <> ALL(%(full)s::uuid[]))
+    AND (s.organization_id IS NULL OR s.organization_id <> ALL(%(full)s::uuid[]))
 ORDER BY is_slow, d.next_attempt_at
 LIMIT %(limit)s
 """.replace("{now}", _NOW)

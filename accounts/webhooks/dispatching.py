@@ -17,8 +17,6 @@ from django.db import IntegrityError, transaction
 from django.db.models import Count, Min, Q, QuerySet
 from psycopg.errors import ForeignKeyViolation
 
-from accounts.models.cells import Residence
-from accounts.models.organizations import Organization
 from accounts.webhooks.models import (
     Delivery,
     Subscription,
@@ -40,12 +38,8 @@ Subject = tuple[UUID, UUID | None]
 
 
 def waiting_events() -> QuerySet[Event]:
-    """Returns the events without deliveries, but those of organizations of other cells.
-
-    The rows of an organization that moves are the other cell's in the end, which tells of them.
-    """
-    elsewhere = Organization.objects.exclude(residence=Residence.HERE).values("pk")
-    return Event.objects.filter(dispatched_at=None).exclude(organization_id__in=elsewhere)
+    """Returns the events without deliveries."""
+    return Event.objects.filter(dispatched_at=None)
 
 
 def dispatch_events() -> bool:

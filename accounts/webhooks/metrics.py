@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from django.db import DatabaseError
-from django.db.models import Min, Q
+from django.db.models import Min
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from accounts.models.cells import Residence
 from accounts.webhooks.dispatching import waiting_events
 from accounts.webhooks.models import Delivery, Subscription
 from config.clocks.clock import clock
@@ -26,7 +25,6 @@ class DeliveryCollector(Collector):
         try:
             waiting = waiting_events()
             due = Delivery.objects.filter(
-                Q(organization=None) | Q(organization__residence=Residence.HERE),
                 status=Delivery.Status.PENDING,
                 attempts=0,
                 subscription__disabled=False,

@@ -8,14 +8,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
-import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from accounts.models.cells import StayStill
 from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
@@ -240,15 +238,6 @@ class Subscription(SealedReceiver):
             ),
         ]
         triggers = [
-            # Results of attempts may still be stored while the organization leaves: they move
-            # nothing that its owner has decided.
-            StayStill(
-                pgtrigger.Insert
-                | pgtrigger.UpdateOf(  # type: ignore[no-untyped-call]
-                    "name", "url", "email", "kinds", "sealed", "previous", "disabled"
-                )
-                | pgtrigger.Delete
-            ),
             Audit(
                 masked=("sealed", "previous"),
                 ignored=("failures", "failing_since", "retry_at", "mean_ms"),

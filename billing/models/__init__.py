@@ -1,7 +1,7 @@
 """Money: the ledger, and top-ups and deposits on chains."""
 
 from billing.models.excesses import Excess, NotChargeable
-from billing.models.folds import Archived, Arrival, Fold, MeterOpening, Opening
+from billing.models.folds import Archived, Fold, MeterOpening, Opening
 from billing.models.ledger import (
     Account,
     GrantRequest,
@@ -18,7 +18,6 @@ from billing.topups.models.units import UnitsField
 __all__ = [
     "Account",
     "Archived",
-    "Arrival",
     "ChainNotOffered",
     "ChainState",
     "Deposit",

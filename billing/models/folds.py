@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from config.api.errors import Conflict
-from config.cells import MAX_NAME
 from config.triggers import AppendOnly
-
-FIRST_ARRIVAL: Final = 2**30
-"""The numbers of arrivals are above this, and those of folds below."""
 
 
 class Archived(Conflict):
@@ -67,33 +63,8 @@ class Fold(models.Model):
         return f"fold {self.number}"
 
 
-class Arrival(models.Model):
-    """The opening balances that an organization brought along from another cell.
-
-    They are the sums of its folded transfers and generations in the cells where it lived, without
-    those that the folds of this cell contain. Their ``fold_id`` is ``number``, which no fold
-    reaches. ``seal`` is a keyed digest of the row and of its sums.
-    """
-
-    organization_id = models.UUIDField(primary_key=True)
-    number = models.PositiveIntegerField(unique=True)
-    cell = models.CharField(max_length=MAX_NAME, help_text="The cell that it left.")
-    sums_digest = models.CharField(max_length=64, help_text="Of the openings.")
-    seal = models.CharField(max_length=64)
-    arrived_at = models.DateTimeField(db_default=Now())
-
-    class Meta:
-        constraints = [
-            models.CheckConstraint(condition=Q(number__gt=FIRST_ARRIVAL), name="arrival_is_no_fold")
-        ]
-        triggers = [AppendOnly()]
-
-    def __str__(self) -> str:
-        return f"arrival of {self.organization_id}"
-
-
 class Opening(models.Model):
-    """What the transfers of a fold or an arrival had moved from and to one account."""
+    """What the transfers of a fold had moved from and to one account."""
 
     pk = models.CompositePrimaryKey("fold_id", "account_id")
     # Plain ids: checked references would lock the row of every account, and there are millions.
@@ -110,7 +81,7 @@ class Opening(models.Model):
 
 
 class MeterOpening(models.Model):
-    """What the generations of a fold or an arrival had counted on one meter, in nano-USD."""
+    """What the generations of a fold had counted on one meter, in nano-USD."""
 
     pk = models.CompositePrimaryKey("fold_id", "subject_id")
     fold_id = models.PositiveIntegerField()

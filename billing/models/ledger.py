@@ -15,7 +15,7 @@ from django.db import models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from accounts.models import ApiKey, Member, Organization, RateLimit, StayStill, Workspace
+from accounts.models import ApiKey, Member, Organization, RateLimit, Workspace
 from config.api.errors import Conflict
 from config.audit.approvals import find_objection
 from config.audit.triggers import Audit
@@ -280,7 +280,7 @@ class GrantRequest(StatefulModel):
                 name="grant_request_is_consistent",
             )
         ]
-        triggers = [StayStill(), Audit()]
+        triggers = [Audit()]
 
     def __str__(self) -> str:
         return f"grant to {self.organization}"

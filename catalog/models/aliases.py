@@ -16,7 +16,7 @@ from catalog.models.versions import CatalogVersionBump
 from config.api.errors import NotFound
 from config.audit.triggers import Audit
 from config.models import BaseModel
-from config.triggers import ReplicatedTriggerSql, VersionBump
+from config.triggers import VersionBump
 
 MAX_TARGETS: Final = 10
 _EXISTS: Final = "There is an alias of this name already."
@@ -28,8 +28,6 @@ class AliasNotFound(NotFound):
 
 class AliasVersionBump(VersionBump):
     """Raises the version of the organization that owns a changed alias, or the catalogue's."""
-
-    template = ReplicatedTriggerSql
 
     def get_statement(self, model: Any) -> str:
         return (

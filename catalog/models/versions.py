@@ -7,7 +7,7 @@ from typing import Final
 from django.db import models
 from django.db.models import Q
 
-from config.triggers import TRANSACTION_ID, ReplicatedTriggerSql, VersionBump
+from config.triggers import TRANSACTION_ID, VersionBump
 
 # The entries that the log of changes keeps. A process with an older copy reads the whole catalogue.
 _LOGGED_CHANGES: Final = 10_000
@@ -53,11 +53,7 @@ class CatalogVersionBump(VersionBump):
     ``causeway_hold_catalog()``, which locks it until their commit. It also orders the entries of
     the log as their transactions commit. The notification is a hint for other processes; nothing
     relies on its arrival.
-
-    It also runs in cells that receive the catalogue by replication: their workers have copies too.
     """
-
-    template = ReplicatedTriggerSql
 
     def __init__(self, *columns: str) -> None:
         self._columns = columns

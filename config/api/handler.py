@@ -32,7 +32,6 @@ from config.api.errors import (
 )
 from config.database.outages import is_away, outages
 from config.server.health import error_response
-from config.sql import refusal_of
 
 
 def from_framework(exc: BaseException) -> GatewayError | None:
@@ -65,8 +64,6 @@ def from_framework(exc: BaseException) -> GatewayError | None:
             return HostNotServed()
         case SuspiciousOperation():
             return InvalidRequest()
-        case OperationalError() if refusal := refusal_of(exc):
-            return Unavailable(refusal)
         case OperationalError() | InterfaceError() | InternalError() if is_away(exc):
             outages.report(exc)
             return Unavailable()

@@ -1,8 +1,8 @@
 """Judges whether one operator may approve what another asked for.
 
-The account entries of the audit log tell who made an account, and when it got a permission, by the
-time of the home cell's database. What happened without an entry, such as ``createsuperuser``, was
-done by somebody with access to the server.
+The audit log tells who made an account and when it got a permission, by the database's time. What
+happened without an entry, such as ``createsuperuser``, was done by somebody with access to the
+server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.contrib.auth.models import Group, Permission, User
 from django.db.models import Q, QuerySet
 
-from config.audit.entries import AccountEntry
+from config.audit.entries import AuditEntry
 
 _PREFIX: Final = "operator "
 # The entries by which an account begins, or begins again.
@@ -44,7 +44,7 @@ def find_objection(
     user = User.objects.filter(username=name).first()
     if user is None or name == approver:
         return _MISSING
-    own = AccountEntry.objects.filter(kind="auth.user", object_id=str(user.pk), at__gte=since)
+    own = AuditEntry.objects.filter(kind="auth.user", object_id=str(user.pk), at__gte=since)
     if user.date_joined >= since or own.filter(_BEGINNING).exists():
         return _TOO_NEW
     if not _had_permission(user, permission, since):
@@ -59,7 +59,7 @@ def _had_permission(user: User, permission: str, since: datetime) -> bool:
     """Returns whether an operator has a permission by something older than a time."""
     app, _, codename = permission.partition(".")
     row = Permission.objects.get(content_type__app_label=app, codename=codename)
-    recent = AccountEntry.objects.filter(at__gte=since)
+    recent = AuditEntry.objects.filter(at__gte=since)
     own = recent.filter(object_id=str(user.pk))
     is_new_superuser = own.filter(kind="auth.user", after__is_superuser=True).exists()
     if user.is_superuser and not is_new_superuser:
@@ -100,7 +100,7 @@ def _makers_of(name: str) -> set[str]:
 
 
 def _direct_makers_of(name: str) -> set[str]:
-    accounts = AccountEntry.objects.filter(kind="auth.user")
+    accounts = AuditEntry.objects.filter(kind="auth.user")
     creations: QuerySet[Any] = accounts.filter(before__isnull=True, after__username=name)
     actors = set(creations.values_list("actor", flat=True))
     keys = set(creations.values_list("object_id", flat=True))

@@ -8,7 +8,7 @@ from django.contrib.auth.models import Group, User
 from django.db import models
 from django.db.models.functions import Now
 
-from config.audit.triggers import AuditOfAccounts
+from config.audit.triggers import Audit
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import QUARTER
 from config.triggers import AppendOnly
@@ -23,9 +23,9 @@ class AuditEntry(models.Model):
     quarter.
     """
 
-    # The history of the accounts that may change everything else is short, and never leaves.
+    # Approvals trace operators and their permissions by these rows, however long ago they changed.
     partitioning: ClassVar = Partitioning(
-        "config_auditentry", "at", QUARTER, keeps="kind = 'auth.user'"
+        "config_auditentry", "at", QUARTER, keeps="starts_with(kind, 'auth.')"
     )
 
     id = models.BigAutoField(primary_key=True)
@@ -73,61 +73,37 @@ class AuditEntry(models.Model):
         return "deleted" if self.after is None else "changed"
 
 
-class AccountEntry(models.Model):
-    """An audit entry about operators, their groups or their permissions, with the same id.
-
-    Approvals trace accounts by these rows, however long ago they were made. Accounts are shared by
-    all cells, and so are these rows; the audit log is not.
-    """
-
-    id = models.BigIntegerField(primary_key=True, editable=False)
-    at = models.DateTimeField(editable=False)
-    actor = models.CharField(max_length=255, editable=False)
-    kind = models.CharField(max_length=100, editable=False)
-    object_id = models.CharField(max_length=255, editable=False)
-    before = models.JSONField(null=True, editable=False)
-    after = models.JSONField(null=True, editable=False)
-
-    class Meta:
-        default_permissions = ()
-        indexes = [models.Index(fields=("kind", "object_id"), name="account_entry_by_object")]
-        triggers = [AppendOnly(message="the history of accounts is never changed")]
-
-    def __str__(self) -> str:
-        return f"#{self.pk} {self.kind} {self.object_id}"
-
-
 # Django's own models cannot declare triggers; these proxies declare them for their tables.
 class AuditedUser(User):
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [AuditOfAccounts(masked=("password",), ignored=("last_login", "date_joined"))]
+        triggers = [Audit(masked=("password",), ignored=("last_login", "date_joined"))]
 
 
 class AuditedGroup(Group):
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [AuditOfAccounts()]
+        triggers = [Audit()]
 
 
 class AuditedUserGroup(User.groups.through):  # type: ignore[name-defined,misc]
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [AuditOfAccounts(key="user_id", ignored=("id",))]
+        triggers = [Audit(key="user_id", ignored=("id",))]
 
 
 class AuditedUserPermission(User.user_permissions.through):  # type: ignore[name-defined,misc]
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [AuditOfAccounts(key="user_id", ignored=("id",))]
+        triggers = [Audit(key="user_id", ignored=("id",))]
 
 
 class AuditedGroupPermission(Group.permissions.through):  # type: ignore[name-defined,misc]
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [AuditOfAccounts(key="group_id", ignored=("id",))]
+        triggers = [Audit(key="group_id", ignored=("id",))]

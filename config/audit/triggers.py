@@ -72,18 +72,14 @@ ELSE
         becomes := NULL;
     END IF;
 END IF;
-{self._masking()}{self._insertion(model)}
-RETURN NULL;"""  # noqa: S608 - the parts are names of columns and tables
-
-    def _insertion(self, model: Any) -> str:
-        return f"""\
-INSERT INTO config_auditentry
+{self._masking()}INSERT INTO config_auditentry
     (actor, action, kind, object_id, organization_id, "before", "after", request_id)
 VALUES (
     current_setting('causeway.actor'), current_setting('causeway.action'), '{kind_of(model)}',
     changed ->> '{self._key}', {self._organization_id(model)}, was, becomes,
     current_setting('causeway.request_id')
-);"""  # noqa: S608 - the parts are names of columns and tables
+);
+RETURN NULL;"""  # noqa: S608 - the parts are names of columns and tables
 
     def _masking(self) -> str:
         if not self.masked:
@@ -109,20 +105,6 @@ VALUES (
             field = table.get_field(name)
             sql = f"(SELECT {field.column} FROM {table.db_table} WHERE {table.pk.column} = {sql})"  # noqa: S608
         return sql
-
-
-class AuditOfAccounts(Audit):
-    """Writes the entry also as an account entry, which the home cell replicates to all cells."""
-
-    def _insertion(self, model: Any) -> str:
-        entry = super()._insertion(model).removesuffix(";")
-        return f"""\
-WITH entry AS (
-{entry}
-RETURNING id, at, actor, kind, object_id, "before", "after"
-)
-INSERT INTO config_accountentry (id, at, actor, kind, object_id, "before", "after")
-SELECT id, at, actor, kind, object_id, "before", "after" FROM entry;"""  # noqa: S608 - as above
 
 
 def kind_of(model: Any) -> str:

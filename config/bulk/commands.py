@@ -17,7 +17,7 @@ from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Plan, PlanRow, Report, RowChange, RowListener, RowOutcome
 from config.local.entry import PROGRAM
-from config.sql import measure_clock, refusal_of
+from config.sql import measure_clock
 
 _SPOOLED_BYTES: Final = 1024 * 1024
 # The rows that ``--dry-run`` lists.
@@ -61,8 +61,6 @@ class JSONCommand(AuditedCommand):
         try:
             return super().execute(*args, **options)
         except (OperationalError, ProgrammingError) as exc:
-            if refusal := refusal_of(exc):
-                refuse(refusal)
             refuse(
                 f"The database cannot be used: {str(exc).splitlines()[0]}. "
                 f"Is it reachable, and migrated ({PROGRAM} migrate)?"

@@ -11,7 +11,6 @@ import uuid
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
-from django.conf import settings
 from django.contrib import admin
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -32,7 +31,6 @@ from config.api.errors import GatewayError
 from config.api.text import NOT_STORABLE
 from config.apps import declarations
 from config.audit.triggers import audit_triggers
-from config.cells import HOME
 from config.changes.pages import GuardedPage, SecondPersonNeeded, describe_demand
 from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm, EmptyJsonField
@@ -111,21 +109,6 @@ class StrictList(GuardedPage, ComputedColumns, ModelAdmin):
     # Counts beside each filter would each read the whole table.
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
-
-    @property
-    def is_kept_elsewhere(self) -> bool:
-        """Whether the home cell keeps the rows, so that this cell only shows them."""
-        shared = declarations().get(self.opts.label_lower)
-        return settings.CELL != HOME and shared is not None and shared.is_whole_shared
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return not self.is_kept_elsewhere and super().has_add_permission(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return not self.is_kept_elsewhere and super().has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return not self.is_kept_elsewhere and super().has_delete_permission(request, obj)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         if NOT_STORABLE.search(value):
@@ -240,8 +223,6 @@ class StrictList(GuardedPage, ComputedColumns, ModelAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        if self.is_kept_elsewhere and request.method == "GET":
-            self.message_user(request, "The home cell keeps this row: change it there.")
         context = {
             "show_history": self.opts.label_lower in audit_triggers(),
             **(extra_context or {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 from urllib.parse import parse_qs, urlencode
 from uuid import UUID
 
@@ -18,9 +18,6 @@ from django.utils.text import slugify
 from config.api.text import parse_uuid
 from config.apps import Tab, declarations, declaring_apps, tenant_label
 from config.console.lists.waiting import read_badge
-
-UNUSED: Final = "unused_pages"
-"""The key of a session under which the labels stand that its sidebar leaves out."""
 
 
 def build_sidebar(request: HttpRequest) -> list[dict[str, Any]]:
@@ -102,16 +99,6 @@ def group_by_section(request: HttpRequest, context: dict[str, Any]) -> dict[str,
     }
 
 
-def find_unused() -> list[str]:
-    """Returns the labels of the pages that the sidebar leaves out, which a sign-in reads once."""
-    return [
-        label
-        for label, declaration in declarations().items()
-        if declaration.hidden_without
-        and not apps.get_model(declaration.hidden_without)._default_manager.exists()
-    ]
-
-
 def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any], str]]]]:
     """Returns the sections in their order, each with the pages and icons that it shows."""
     pages = {
@@ -120,7 +107,6 @@ def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any]
         for model in application["models"]
         if model["admin_url"]
     }
-    unused = request.session.get(UNUSED, ())
     sections: dict[str, list[tuple[dict[str, Any], str]]] = {}
     for app in sorted(declaring_apps(), key=lambda app: app.section.position):
         shown = sections.setdefault(app.section.title, [])
@@ -130,7 +116,7 @@ def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any]
                 declaration.icon,
             )
             for label, declaration in app.declarations()
-            if label in pages and label not in unused
+            if label in pages
         ]
     return [(title, entries) for title, entries in sections.items() if entries]
 

@@ -33,7 +33,6 @@ from config.api.text import NOT_STORABLE
 from config.console.lists.pages import TookTooLong
 from config.console.lists.saved_views import change_views
 from config.console.lists.search import find_anything
-from config.console.navigation import UNUSED, find_unused
 from config.console.sign_in import events, totp
 from config.console.sign_in.recognition import PREFIX
 from config.console.sign_in.sessions import SIGNED_IN_AT
@@ -134,7 +133,6 @@ class ConsoleSite(AdminSite):
         if request.method == "POST" and isinstance(response, HttpResponseRedirect):
             # A sign-in over an open session begins a new lifetime.
             request.session.pop(SIGNED_IN_AT, None)
-            request.session[UNUSED] = find_unused()
             _record(events.SIGNED_IN, request)
         return _state_lock(response)
 

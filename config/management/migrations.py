@@ -12,7 +12,6 @@ from django.db import DatabaseError, connection
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
-from accounts.cells.membership import require_cell
 from config.bulk.files import refuse
 from config.clocks.report import clock_report
 from config.database.aliases import leads_elsewhere
@@ -44,7 +43,7 @@ def require_known_migrations() -> None:
 
 
 def require_migrated() -> None:
-    """Refuses a database that cannot be reached, lacks migrations or is another cell's."""
+    """Refuses a database that cannot be reached or lacks migrations."""
     try:
         require_known_migrations()
         pending = _pending_migrations()
@@ -59,7 +58,6 @@ def require_migrated() -> None:
             f"The database lacks {len(pending)} migrations ({pending[0]}, …); "
             f"run: {PROGRAM} migrate"
         )
-    require_cell()
 
 
 class Migration(NamedTuple):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pgtrigger
 from django.db import models
 
-from accounts.models import Region, StayStill
+from accounts.models import Region
 from config.models import StampField
 from config.server import logs
 from config.triggers import AppendOnly
@@ -28,7 +27,7 @@ class Attestation(models.Model):
 
     class Meta:
         ordering = ("-id",)
-        triggers = [StayStill(pgtrigger.Insert, through="endpoint"), AppendOnly()]
+        triggers = [AppendOnly()]
 
     def __str__(self) -> str:
         return f"ZDR {self.declared_zdr}, region {self.declared_region}"

@@ -14,7 +14,7 @@ import pgtrigger
 from django.db import models, transaction
 from django.db.models import Q
 
-from accounts.models import Organization, Region, StayStill, hold_here
+from accounts.models import Organization, Region
 from accounts.models.versions import RoutingVersionBump
 from catalog.models import LanguageModel, PriceVersion, Provider, require_basis
 from catalog.pricing import Price
@@ -292,7 +292,6 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             TimeLimitedModel.constrain_times("private_endpoint_times"),
         ]
         triggers = [
-            StayStill(),
             # Creating and editing drafts changes no route.
             RoutingVersionBump(
                 operation=pgtrigger.Update,
@@ -501,7 +500,6 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
 
     def _store(self, validation: Validation) -> None:
         """Stores a validation and binds its credential; the caller has locked both rows."""
-        hold_here(self.organization_id)
         validation.bind_credential(self.provider)
         validation.save(force_insert=True)
         if not validation.passed:

@@ -66,7 +66,6 @@ class Authority(msgspec.Struct, frozen=True):
     available_nano: int
     key_guardrail_id: UUID | None
     member_guardrail_id: UUID | None
-    residence: str = "here"
     suspension_reason: str = ""
 
     @property

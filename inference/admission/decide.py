@@ -11,7 +11,6 @@ from uuid import UUID
 import msgspec
 
 from accounts.bearers import require_active, require_inference, require_usable
-from accounts.models import require_here
 from accounts.policy import Policy, RegionNotAllowed, require_ingress_region
 from billing.budgets import Budget
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
@@ -334,7 +333,6 @@ def _require_permission(
     """Raises an error if the key may not send any request now."""
     authority = key.authority
     require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=budgets.now)
-    require_here(authority.residence)
     require_active(authority.suspension_reason)
     require_inference(is_management=authority.is_management)
     require_ingress_region(key.policy, entry.region)

@@ -25,9 +25,7 @@ SELECT
 FROM accounts_broadcastprogress p
 JOIN accounts_broadcastdestination d ON d.id = p.destination_id
 JOIN accounts_workspace w ON w.id = d.workspace_id
-JOIN accounts_organization o ON o.id = d.organization_id
 WHERE d.is_enabled AND w.is_observability_broadcast_enabled AND w.deleted_at IS NULL
-    AND o.residence = 'here'
 """
 
 

@@ -19,7 +19,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from accounts.destinations.rules import Facts, Test, compile_rules
-from accounts.models import BroadcastDestination, Residence
+from accounts.models import BroadcastDestination
 from catalog.pricing import NANO
 from config.outbound.engine import is_slow
 from inference.broadcast.otlp import provider_of
@@ -85,7 +85,6 @@ def find_due() -> list[Due]:
     """Returns the destinations that may be sent to now, those that wait longest first."""
     rows = (
         BroadcastDestination.objects.broadcasting()
-        .filter(organization__residence=Residence.HERE)
         .filter(Q(progress__retry_at=None) | Q(progress__retry_at__lte=Now()))
         .order_by(F("progress__succeeded_at").asc(nulls_first=True), "pk")
         .values_list("pk", "organization_id", "progress__failures", "progress__mean_ms")

@@ -39,7 +39,6 @@ left_over AS (
     FROM spent s
     JOIN accounts_organization o ON o.id = s.organization_id
     JOIN billing_account a ON a.organization_id = o.id AND a.kind = 'credits'
-    WHERE o.residence = 'here'
 )
 SELECT id, name, nano, ceil(daily)::bigint FROM left_over
 WHERE (nano < %(threshold)s OR nano < daily * %(least)s) AND id > %(last)s

@@ -69,8 +69,7 @@ spent AS (
         ELSE m.cost + CASE WHEN l.byok THEN m.byok ELSE 0 END END AS spent_nano
     FROM limits l
     JOIN billing_meter m ON m.subject_id = l.subject_id
-    JOIN accounts_organization o ON o.id = l.organization_id
-    WHERE m.day = (now() AT TIME ZONE 'UTC')::date AND o.residence = 'here'
+    WHERE m.day = (now() AT TIME ZONE 'UTC')::date
 )
 SELECT scope, subject_id, id, organization_id, name, limit_nano, reset, digest, label, spent_nano
 FROM spent

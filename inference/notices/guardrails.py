@@ -35,7 +35,6 @@ SELECT g.id, g.name, o.id, o.name, j.refused::bigint, j.requests::bigint, (
 FROM judged j
 JOIN accounts_guardrail g ON g.id = j.guardrail_id
 JOIN accounts_organization o ON o.id = g.organization_id
-WHERE o.residence = 'here'
 ORDER BY g.id
 """
 

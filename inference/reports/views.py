@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.core.exceptions import ValidationError as InvalidParameter
-from django.db import close_old_connections, transaction
+from django.db import close_old_connections
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import ValidationError
@@ -26,7 +26,6 @@ from accounts.models import (
     MemberNotFound,
     Workspace,
     WorkspaceNotFound,
-    hold_here,
 )
 from config.api.errors import NotFound
 from config.api.filters import (
@@ -222,14 +221,12 @@ class FeedbackViewSet(OrganizationViewSet):
         """Stores feedback on a generation, once in each category."""
         fields = self.read_body(FeedbackSerializer)
         generation = self.find(fields["generation_id"])
-        with transaction.atomic():
-            hold_here(generation.organization_id)
-            Feedback.objects.submit(
-                generation,
-                category=fields["category"],
-                comment=fields.get("comment", ""),
-                by=self.actor,
-            )
+        Feedback.objects.submit(
+            generation,
+            category=fields["category"],
+            comment=fields.get("comment", ""),
+            by=self.actor,
+        )
         return Response({"data": {"success": True}})
 
 

@@ -13,7 +13,7 @@ SELECT
     k.limit_nano, k.limit_reset, k.include_byok_in_limit,
     a.posted_credits - a.posted_debits - a.pending_debits AS available_nano,
     kg.guardrail_id AS key_guardrail_id, mg.guardrail_id AS member_guardrail_id,
-    o.residence, o.suspension_reason
+    o.suspension_reason
 FROM accounts_apikey AS k
 INNER JOIN accounts_organization AS o ON k.organization_id = o.id
 INNER JOIN billing_account AS a ON o.id = a.organization_id AND a.kind = 'credits'

@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
-from accounts.models import Workspace, hold_here
+from accounts.models import Workspace
 from inference.stored_texts import StoredText, TextDeletion, TextKey
 
 # Rows that one statement deletes: a long statement would keep dead rows in every table.
@@ -34,8 +34,6 @@ def delete_texts(
     """
     is_whole = workspace_id is None and api_key_id is None and generation_id is None
     with transaction.atomic():
-        # A copy of the texts in another cell must not outlive them.
-        hold_here(organization_id)
         key = TextKey.objects.filter(organization_id=organization_id)
         # Waits for the texts that are being stored.
         if is_whole:

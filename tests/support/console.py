@@ -19,8 +19,6 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from accounts.models import (
     ApiKey,
-    Cell,
-    DirectoryEntry,
     Organization,
     Subscription,
 )
@@ -76,8 +74,6 @@ STATUSES = {
             "accounts_subscription",
             "accounts_delivery",
             "accounts_broadcastdestination",
-            "accounts_cell",
-            "accounts_directoryentry",
             "catalog_provider",
             "catalog_modelalias",
             "catalog_languagemodel",
@@ -108,7 +104,6 @@ STATUSES = {
     **{
         f"{model}_add": 403
         for model in (
-            "accounts_directoryentry",
             "accounts_delivery",
             "catalog_priceversion",
             "catalog_catalogproposal",
@@ -190,8 +185,6 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
             tenant.workspace,
             {"endpoint": "https://otel.example", "headers": {"Authorization": SECRET}},
         ),
-        Cell.objects.create_cell(name="north", base_url="https://north.example.com"),
-        DirectoryEntry.objects.get(organization_id=tenant.organization.pk),
         provider,
         model,
         public,

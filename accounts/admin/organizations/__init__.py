@@ -104,8 +104,7 @@ class OrganizationAdmin(
             {
                 "classes": ["collapse"],
                 "fields": (
-                    ("id", "code"),
-                    ("residence", "other_cell"),
+                    "id",
                     "routing_version",
                     ("created_at", "updated_at"),
                 ),
@@ -113,8 +112,7 @@ class OrganizationAdmin(
         ),
     )
     readonly_fields = (
-        "id", "slug", "code", "residence", "other_cell", "current_limits", "routing_version",
-        "created_at", "updated_at",
+        "id", "slug", "current_limits", "routing_version", "created_at", "updated_at",
     )  # fmt: skip
 
     def subject_of(self, obj: Organization) -> Subject:

@@ -8,12 +8,11 @@ import uuid
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
-import pgtrigger
 from django.conf import settings
 from django.db import connection, models, transaction
 from django.db.models import Q
 
-from accounts.models import Organization, StayStill
+from accounts.models import Organization
 from billing.topups.chains import Chain, Token
 from billing.topups.models.chain_states import ChainState, chain_name
 from billing.topups.models.units import UnitsField, token_text
@@ -209,7 +208,7 @@ class TopUp(IdempotentModel, StatefulModel):
                 name="top_up_confirmation_stamp",
             ),
         ]
-        triggers = [StayStill(pgtrigger.Insert), Audit(ignored=("request_fingerprint",))]
+        triggers = [Audit(ignored=("request_fingerprint",))]
 
     def __str__(self) -> str:
         return f"{self.amount_text} on {chain_name(self.chain_id)}"

@@ -6,14 +6,11 @@ import time
 from contextlib import nullcontext
 from typing import Any, Final
 
-from django.conf import settings
 from django.core.management.base import CommandError
 from django.core.management.commands import migrate
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
-from django.db.models.signals import post_migrate
 from psycopg.errors import DeadlockDetected, LockNotAvailable, QueryCanceled
 
-from config.cells import HOME
 from config.database.aliases import pass_by_pooler
 from config.database.functions import make_functions
 from config.database.lock_limit import limiting_waits
@@ -42,10 +39,6 @@ class Command(migrate.Command):
     def handle(self, *args: Any, **options: Any) -> str | None:
         """Migrates; a migration that meets a lock is rolled back and tried again for minutes."""
         require_known_migrations()
-        if settings.CELL != HOME:
-            # They make permissions and roles, which are replicated from the home cell.
-            post_migrate.receivers = []
-            post_migrate.sender_receivers_cache.clear()
         connection: Any = connections[options["database"]]
         # Behind a pooler a session's setting would be somebody else's: there each transaction has
         # it, and statements that are no transactions are watched.

@@ -2,16 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import CommandParser
 from django.db import transaction
-from django.db.models import Q
 
-from accounts.models import BroadcastDestination, ByokCredential, Residence, Subscription
+from accounts.models import BroadcastDestination, ByokCredential, Subscription
 from catalog.models import Provider
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
-from config.cells import HOME
 from config.changes.models import ChangeSet
 from config.console.sign_in.models import SecondFactor
 from config.secrets import DecryptionFailed
@@ -35,36 +32,14 @@ class Command(JSONCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         counts = {"rotated": 0, "unchanged": 0, "failed": 0}
         rewraps = [
-            *(
-                row.rewrap
-                for row in ByokCredential.objects.filter(
-                    deleted_at=None, organization__residence=Residence.HERE
-                )
-            ),
-            *(
-                row.rewrap
-                for row in BroadcastDestination.objects.filter(
-                    organization__residence=Residence.HERE
-                )
-            ),
+            *(row.rewrap for row in ByokCredential.objects.filter(deleted_at=None)),
+            *(row.rewrap for row in BroadcastDestination.objects.all()),
             *(row.rewrap for row in TextKey.objects.all()),
             *(row.rewrap_arguments for row in ChangeSet.objects.exclude(sealed_arguments=None)),
-            *(
-                row.rewrap
-                for row in Subscription.objects.filter(
-                    Q(organization=None) | Q(organization__residence=Residence.HERE)
-                )
-            ),
+            *(row.rewrap for row in Subscription.objects.all()),
+            *(row.rewrap_credential for row in Provider.objects.exclude(sealed_credential=None)),
+            *(row.rewrap for row in SecondFactor.objects.all()),
         ]
-        if settings.CELL == HOME:
-            # The other cells receive these rows with the home cell's encryption.
-            rewraps += [
-                *(
-                    row.rewrap_credential
-                    for row in Provider.objects.exclude(sealed_credential=None)
-                ),
-                *(row.rewrap for row in SecondFactor.objects.all()),
-            ]
         for rewrap in rewraps:
             with transaction.atomic():
                 try:

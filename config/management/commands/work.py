@@ -17,7 +17,6 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError, connection, connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
 
-from accounts.cells.beats import beat_cells
 from billing.open_transactions import open_transactions
 from billing.topups import watcher
 from catalog.sync.run import sync_due
@@ -100,7 +99,6 @@ DUTIES: Final = (
     Duty("roll_up_usage", 300.0, roll_up_usage),
     Duty("roll_up_hours", 300.0, roll_up_hours),
     Duty("clear_health", 300.0, clear_health),
-    Duty("beat_cells", 15.0, beat_cells),
     *(Duty(source.duty, 5.0, source.run, own_thread=True) for source in sources()),
     Duty("find_notices", 300.0, find_notices, own_thread=True),
     Duty("clear_answers", 60.0, clear_expired),

@@ -14,7 +14,7 @@ import pytest
 from django.utils import timezone
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from accounts.models import Organization, Residence
+from accounts.models import Organization
 from accounts.webhooks import delivering
 from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Delivery, Subscription
@@ -432,21 +432,6 @@ def test_a_claim_of_a_killed_process_is_made_again(
     # The process was only slow: its late result does not change the later one.
     lost.store(Outcome("The receiver answered 500.", 500))
     assert results() == [("delivered", 2, "")]
-
-
-def test_events_of_an_organization_that_has_left_are_the_other_cells(
-    subscribe: Subscribe, tell: Tell, receiver: Receiver, tenant: Tenant
-) -> None:
-    subscribe(receiver.url)
-    tell()
-    delivering.dispatch_events()
-    tell()
-    rows = Organization.objects.filter(pk=tenant.organization.pk)
-    rows.update(residence=Residence.LEAVING, other_cell="north")
-    assert event_source.run() == 0
-    assert receiver.messages == []
-    rows.update(residence=Residence.HERE, other_cell="")
-    assert event_source.run() == 2
 
 
 def test_deliveries_stay_for_30_days(

@@ -29,7 +29,6 @@ READ = {
 }  # fmt: skip
 OF_OPERATORS = (
     "auth_user", "auth_group", "otp_totp_totpdevice", "config_signinlimit", "config_changerule",
-    "accounts_cell",
 )  # fmt: skip
 # The roles that may POST to each page. All other pages outside OWN refuse every role.
 WRITES = {

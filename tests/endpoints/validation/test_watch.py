@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from accounts.models import Organization
 from catalog.pricing import NANO
 from endpoints import watch
 from endpoints.models import PrivateEndpoint, Validation
@@ -153,12 +152,3 @@ def test_a_disabled_or_deleted_endpoint_is_not_watched(
     deleted.remove()
     endpoint.disable()
     assert watch.watch_due() == 0
-
-
-def test_the_watch_leaves_endpoints_of_organizations_elsewhere_alone(
-    endpoint: PrivateEndpoint,
-) -> None:
-    Organization.objects.update(residence="left", other_cell="north")
-    assert watch.watch_due() == 0
-    endpoint.refresh_from_db()
-    assert endpoint.watched_at is None

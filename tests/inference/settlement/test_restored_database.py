@@ -18,7 +18,6 @@ import pytest
 import requests
 
 from config.local import postgres
-from tests.support.cells.clusters import CellUnderTest
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE, Served, wait_until_started
 from tests.support.simulator.server import Simulator
@@ -33,7 +32,7 @@ class Installation:
     """A PostgreSQL of its own, and a service on it that is never restarted."""
 
     directory: Path
-    cell: CellUnderTest
+    url: str
     data: Path
     address: str = ""
 
@@ -60,8 +59,31 @@ class Installation:
 
     @property
     def version(self) -> int:
-        [(version,)] = self.cell.query("SELECT routing_version FROM accounts_organization")
+        [(version,)] = query(self.url, "SELECT routing_version FROM accounts_organization")
         return int(version)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "DATABASE_URL": self.url, "DRAIN_SECONDS": "0"}
+
+    def manage(self, *arguments: str) -> dict[str, Any]:
+        """Runs a command and returns what it prints as JSON."""
+        done = subprocess.run(
+            [sys.executable, str(MANAGE), *arguments, "--json"],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+def query(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
 
 
 @pytest.fixture
@@ -69,12 +91,14 @@ def installation(simulator: Simulator) -> Iterator[Installation]:
     with tempfile.TemporaryDirectory(prefix="causeway-past-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         directory.chmod(0o711)
-        cell = CellUnderTest("home", postgres.ensure_running(directory, durable=False))
+        url = postgres.ensure_running(directory, durable=False)
         try:
-            done = cell.run("migrate")
-            assert done.returncode == 0, done.stderr
-            [(data,)] = cell.query("SHOW data_directory")
-            yield Installation(directory, cell, Path(data))
+            [(data,)] = query(url, "SHOW data_directory")
+            made = Installation(directory, url, Path(data))
+            subprocess.run(
+                [sys.executable, str(MANAGE), "migrate"], env=made.environment, check=True
+            )
+            yield made
         finally:
             postgres.stop(directory)
 
@@ -82,23 +106,23 @@ def installation(simulator: Simulator) -> Iterator[Installation]:
 @pytest.fixture
 def served(installation: Installation, simulator: Simulator) -> Iterator[tuple[str, Path]]:
     """Yields the key of an organization, and the log of the service."""
-    cell, log = installation.cell, installation.directory / "serve.log"
+    log = installation.directory / "serve.log"
     file = installation.directory / "catalogue.json"
     file.write_text(json.dumps(describe(simulator.base_url)))
-    cell.manage("import_catalog", str(file))
+    installation.manage("import_catalog", str(file))
     subprocess.run(
         [sys.executable, str(MANAGE), "set_provider_credential", "acme"],
-        env=cell.environment,
+        env=installation.environment,
         input="operator-secret-0123456789",
         text=True,
         check=True,
     )
-    made = cell.manage("create_organization", "Acme")
-    cell.manage("grant_credits", made["organization_id"], "100")
+    made = installation.manage("create_organization", "Acme")
+    installation.manage("grant_credits", made["organization_id"], "100")
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, str(MANAGE), "serve", "--port", "0"],
-            env=cell.environment,
+            env=installation.environment,
             stdout=output,
             stderr=output,
             text=True,
@@ -153,9 +177,9 @@ def describe(base_url: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def revoke_at(cell: CellUnderTest, version: int) -> None:
+def revoke_at(url: str, version: int) -> None:
     """Revokes the inference keys, and gives the change the number that another one had."""
-    with psycopg.connect(cell.url) as connection:
+    with psycopg.connect(url) as connection:
         # No trigger numbers or announces it.
         connection.execute("SET LOCAL session_replication_role = replica")
         connection.execute("UPDATE accounts_apikey SET disabled = TRUE WHERE NOT is_management")
@@ -167,7 +191,7 @@ def test_a_running_service_believes_no_copy_of_the_time_before(
     installation: Installation, served: tuple[str, Path], way: str
 ) -> None:
     key, log = served
-    cell, backup = installation.cell, installation.directory / "backup"
+    url, backup = installation.url, installation.directory / "backup"
     assert installation.chat(key).status_code == 200
 
     installation.stop()
@@ -178,10 +202,10 @@ def test_a_running_service_believes_no_copy_of_the_time_before(
     wait_until(installation.is_ready)
     # The service learns a version that the backup does not have.
     for value in ("TRUE", "FALSE"):
-        cell.query(f"UPDATE accounts_organization SET requires_zdr = {value}")
+        query(url, f"UPDATE accounts_organization SET requires_zdr = {value}")
     later = installation.version
     assert installation.chat(key).status_code == 200
-    cell.query("UPDATE accounts_organization SET name = 'Later'")
+    query(url, "UPDATE accounts_organization SET name = 'Later'")
 
     installation.stop()
     shutil.rmtree(installation.data)
@@ -195,14 +219,14 @@ def test_a_running_service_believes_no_copy_of_the_time_before(
         with (installation.data / "postgresql.auto.conf").open("a") as settings:
             settings.write("restore_command = 'false'\n")
     installation.start()
-    wait_until(lambda: cell.query("SELECT pg_is_in_recovery()") == [(False,)])
-    assert cell.query("SELECT name FROM accounts_organization") == [("Acme",)]
+    wait_until(lambda: query(url, "SELECT pg_is_in_recovery()") == [(False,)])
+    assert query(url, "SELECT name FROM accounts_organization") == [("Acme",)]
     # The key is revoked, and its organization gets the very version that the service remembers.
-    revoke_at(cell, later)
+    revoke_at(url, later)
     assert installation.version == later
 
     wait_until(lambda: log.read_text().count("restored or replaced") == 2)
     wait_until(installation.is_ready)
     refused = installation.chat(key)
     assert refused.status_code == 401, refused.text
-    assert cell.manage("verify_ledger") == {"differences": []}
+    assert installation.manage("verify_ledger") == {"differences": []}
