@@ -19,7 +19,6 @@ from config import secrets
 from config.api.errors import Conflict, NotFound
 from config.audit.triggers import Audit
 from config.models import BaseModel
-from config.outbound.engine import is_slow
 
 MAX_OF_A_TYPE: Final = 5
 MAX_OF_AN_ORGANIZATION: Final = 500
@@ -289,10 +288,6 @@ class BroadcastProgress(models.Model):
     def state(self) -> str:
         """``failing`` while the last request failed, else ``delivering``."""
         return "failing" if self.failures else "delivering"
-
-    @property
-    def is_slow(self) -> bool:
-        return is_slow(self.failures, self.mean_ms)
 
     def next_mean(self, duration_ms: int) -> int:
         """Returns the mean duration after one more request, which counts for a quarter of it."""

@@ -26,7 +26,7 @@ from accounts.webhooks.models import (
 from config.apps import event_kinds
 from config.clocks.clock import clock
 from config.events.outbox import Event, first_event_id
-from config.outbound.locks import RowLocked, short_locks
+from config.outbound.engine import RowLocked, short_locks
 
 # Events of one organization that a subscription gets in an hour.
 HOURLY: Final = {"webhook": 1_000, "slack": 20, "email": 20}

@@ -14,17 +14,17 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Final
 
-from django.db import DatabaseError
+from django.db import DatabaseError, OperationalError, connection, transaction
 from django.utils.module_loading import import_string
+from psycopg.errors import LockNotAvailable
 
 from config.apps import declaring_apps
-from config.outbound.locks import RowLocked, short_locks
 from config.outbound.sending import Outcome
 
 logger = logging.getLogger("causeway.work")
@@ -35,6 +35,7 @@ LEASE_SECONDS: Final = 120
 RUN_SECONDS: Final = 60.0
 # How often a run looks for attempts that do not end, and for rows that are no longer locked.
 _LOOK_SECONDS: Final = 1.0
+_LOCK_MS: Final = 100
 # A receiver whose attempts take longer on average is slow, whether they fail or not.
 SLOW_MS: Final = 2_000
 _ENDLESS: Final = "The attempt did not end."
@@ -193,6 +194,28 @@ class Attempts:
             # the thread still replaces it.
             outcome = Outcome(_ENDLESS, is_ours=attempt.is_mail)
             self._finish(attempt, replace(outcome, duration_ms=round(LEASE_SECONDS * 1000)))
+
+
+class RowLocked(Exception):
+    """A row was locked for longer than the transaction waits; nothing has changed."""
+
+
+@contextmanager
+def short_locks() -> Iterator[None]:
+    """Runs a transaction of a duty that serves all organizations; raises :class:`RowLocked`.
+
+    The rows of one of them may be locked for long, for instance while a webhook with very many
+    deliveries is deleted.
+    """
+    try:
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET LOCAL lock_timeout = {_LOCK_MS}")
+            yield
+    except OperationalError as exc:
+        if not isinstance(exc.__cause__, LockNotAvailable):
+            raise
+        raise RowLocked from None
 
 
 class Source(ABC):

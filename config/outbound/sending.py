@@ -21,7 +21,6 @@ logger = logging.getLogger("causeway.work")
 ATTEMPT_SECONDS: Final = 10.0
 # Receivers answer with a few bytes; a longer answer is a mistake of theirs.
 _MAX_ANSWER: Final = 64 * 1024
-GONE: Final = 410
 # The receiver refuses what it was sent, not who sends it.
 _BODY_REFUSED: Final = frozenset([400, 413, 422])
 
@@ -45,7 +44,7 @@ class Outcome:
 
     @property
     def is_gone(self) -> bool:
-        return self.status == GONE
+        return self.status == 410
 
     @property
     def is_body_refused(self) -> bool:

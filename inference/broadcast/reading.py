@@ -66,11 +66,6 @@ class Page:
     cursor_id: str = ""
     has_more: bool = False
 
-    @property
-    def has_moved(self) -> bool:
-        """Whether there is anything to store."""
-        return self.cursor_at is not None or bool(self.ended)
-
 
 def find_horizon() -> tuple[datetime, datetime]:
     """Returns the present, and the moment before which every admitted generation is visible."""
