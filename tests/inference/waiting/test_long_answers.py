@@ -17,6 +17,7 @@ from tests.support import factories
 from tests.support.inference.moving import Moving, serve_with_moving_clock
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import environment, serve
 
 COMMENT = ": CAUSEWAY PROCESSING"
@@ -154,9 +155,14 @@ def test_the_limits_of_the_operator_end_what_takes_longer(
 ) -> None:
     publish(site, behaviour)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(lambda: ask(site, CHAT, stream=stream).text)
+        begun = pool.submit(ask, site, CHAT, stream=stream)
+        answer = pool.submit(lambda: begun.result().text)
         assert site.upstream.wait_until(lambda: len(site.dialled()) == 1)
-        site.eventually(lambda: site.dialled()[0].sent_bytes > 0 or behaviour == "sim-stall")
+        if behaviour == "sim-stall-stream":
+            # The silence begins after the first event, which the caller has with the head.
+            begun.result()
+        # The event loop takes a turn in which the wait begins, before the clock moves.
+        moving.advance(0)
         for _ in range(seconds // 50 - 1):
             moving.advance(50)
         assert Generation.objects.get().status == Generation.Status.PENDING
