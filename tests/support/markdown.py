@@ -95,6 +95,8 @@ class Reader:
             "HOME": str(home),
             "DATA_DIR": str(self.folder / ".data"),
             "LANG": "C.UTF-8",
+            # No proxy has to notice that a service ends.
+            "DRAIN_SECONDS": "0",
             **variables,
         }
 
