@@ -19,6 +19,7 @@ from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
+from tests.support.machine.waiting import wait_until
 
 MICRO = 1e-6
 
@@ -55,10 +56,7 @@ class Callers:
                 thread.join()
 
     def wait_for(self, count: int) -> None:
-        deadline = time.monotonic() + 60
-        while len(self.answers) < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: len(self.answers) >= count)
 
     def _ask(self, key: str, over: threading.Event) -> None:
         hosts = cycle(self.hosts)

@@ -13,7 +13,7 @@ from config.api.errors import Unavailable
 from config.database import direct
 from config.sql import Statement
 from inference.store import DataPlaneConnection
-from tests.support.clusters.programs import wait_until
+from tests.support.machine.waiting import wait_until
 
 # As a settlement, it changes nothing when it is repeated.
 STORE = Statement(
@@ -42,7 +42,7 @@ def missing_standby(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> 
     expect_standby("nobody")
     yield
     expect_standby("")
-    wait_until(lambda: not has_sessions(), "the end of the test's sessions")
+    wait_until(lambda: not has_sessions(), "sessions remain", seconds=90)
 
 
 def has_sessions() -> bool:

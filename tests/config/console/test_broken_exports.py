@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -12,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 
 from tests.support import factories
-from tests.support.database.locks import waiting
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import serve
 
 pytestmark = pytest.mark.slow
@@ -55,9 +56,16 @@ def test_an_export_without_an_end_leaves_the_console_usable(
 
 
 def stop_export(parts: Iterator[bytes]) -> None:
-    with transaction.atomic(), connection.cursor() as cursor:
+    """Cancels the statement that reads the next rows, which waits for a lock."""
+    with transaction.atomic(), connection.cursor() as cursor, ThreadPoolExecutor(1) as pool:
         cursor.execute("LOCK TABLE endusers_enduser IN ACCESS EXCLUSIVE MODE")
+        # The export goes on only while its caller reads.
+        rest = pool.submit(lambda: sum(map(len, parts)))
+
+        def is_stopped() -> bool:
+            cursor.execute(_CANCEL)
+            return rest.done()
+
+        wait_until(is_stopped, "the export goes on")
         with pytest.raises(requests.exceptions.ChunkedEncodingError):
-            for _ in parts:
-                if waiting():
-                    cursor.execute(_CANCEL)
+            rest.result()

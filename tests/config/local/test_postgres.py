@@ -10,8 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import environ
@@ -19,6 +18,7 @@ import psycopg
 import pytest
 
 from config.local import postgres
+from tests.support.machine.waiting import wait_until
 
 PROJECT = Path(postgres.__file__).parents[2]
 USE = """
@@ -71,15 +71,6 @@ def url_of(user: subprocess.Popen[str]) -> str:
 
 def end(user: subprocess.Popen[str]) -> None:
     user.communicate(timeout=60)
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def postmaster(data_dir: Path) -> int:
@@ -191,7 +182,7 @@ def test_a_killed_user_does_not_leave_the_server_behind(data_dir: Path) -> None:
     url_of(user)
     user.kill()
     end(user)
-    assert eventually(lambda: not postgres.is_running(data_dir))
+    wait_until(lambda: not postgres.is_running(data_dir))
 
 
 def test_a_killed_user_does_not_stop_the_server_of_another(data_dir: Path) -> None:
@@ -289,7 +280,7 @@ def test_a_throwaway_server_leaves_nothing_behind(how: str) -> None:
     if how == "is killed":
         user.kill()
     end(user)
-    assert eventually(lambda: not directory.exists())
+    wait_until(lambda: not directory.exists())
 
 
 @as_root

@@ -19,6 +19,7 @@ from django.conf import settings
 
 from inference.models import Generation
 from tests.support.inference.site import Site, content_of, events_of
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import Served, manage, serve
 
 
@@ -34,13 +35,6 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def wait_for(condition: object) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 def ready_status(served: Served) -> int:
     return requests.get(f"{served.address}/readyz", timeout=60).status_code
 
@@ -49,11 +43,11 @@ def test_a_killed_worker_is_replaced(site: Site) -> None:
     site.publish()
     with serve("--workers", "2") as served:
         site.server = served.address
-        wait_for(lambda: len(workers_of(served)) == 2)
+        wait_until(lambda: len(workers_of(served)) == 2)
         before = workers_of(served)
         killed = min(before)
         os.kill(killed, signal.SIGKILL)
-        wait_for(lambda: len(workers_of(served) - {killed}) == 2)
+        wait_until(lambda: len(workers_of(served) - {killed}) == 2)
         assert workers_of(served) > before - {killed}
         assert [site.chat().status_code for _ in range(4)] == [200] * 4
         code, errors = served.stop()
@@ -72,14 +66,14 @@ def test_sighup_replaces_the_workers_and_ends_no_stream(site: Site) -> None:
         before = workers_of(served)
         served.process.send_signal(signal.SIGHUP)
         # The worker with the stream stays until the stream has ended.
-        wait_for(lambda: len(workers_of(served) - before) == 2)
-        wait_for(lambda: len(before & workers_of(served)) == 1)
+        wait_until(lambda: len(workers_of(served) - before) == 2)
+        wait_until(lambda: len(before & workers_of(served)) == 1)
         assert ready_status(served) == 200
         site.upstream.release(20)
         events = events_of((first + b"".join(chunks)).decode())
         answer.close()
         assert content_of(events) == "You said: one two"
-        wait_for(lambda: not before & workers_of(served))
+        wait_until(lambda: not before & workers_of(served))
         code, errors = served.stop()
     assert (code, "Traceback" in errors) == (0, False), errors
 
@@ -93,7 +87,7 @@ def test_a_stopping_service_tells_its_proxy_and_still_serves(site: Site, workers
         with requests.Session() as session:
             session.get(f"{served.address}/healthz", timeout=60)
             served.process.send_signal(signal.SIGTERM)
-            wait_for(lambda: ready_status(served) == 503)
+            wait_until(lambda: ready_status(served) == 503)
             answer = session.get(f"{served.address}/readyz", timeout=60)
             assert answer.json()["reason"] == "stopping"
             assert answer.headers["Connection"] == "close"
@@ -122,7 +116,7 @@ def test_a_stopped_service_refuses_connections_while_its_streams_end(site: Site)
                 return True
             return False
 
-        wait_for(is_refused)
+        wait_until(is_refused)
         site.upstream.release(20)
         assert events_of((first + b"".join(chunks)).decode())[-1] == "[DONE]"
         answer.close()
@@ -134,7 +128,7 @@ def test_workers_stop_when_their_supervisor_was_killed(site: Site) -> None:
         workers = workers_of(served)
         assert len(workers) == 2
         served.process.kill()
-        wait_for(lambda: not any(map(is_alive, workers)))
+        wait_until(lambda: not any(map(is_alive, workers)))
 
 
 @contextmanager
@@ -162,7 +156,7 @@ def supervise(folder: Path) -> Iterator[Served]:
     )
     served = Served("", process, folder / "log")
     try:
-        wait_for(lambda: count_ready(folder) == 2)
+        wait_until(lambda: count_ready(folder) == 2)
         yield served
     finally:
         process.terminate()
@@ -185,20 +179,20 @@ def test_a_successor_that_hangs_is_killed_and_the_next_sighup_replaces_the_worke
         bundle.unlink()
         os.mkfifo(bundle)
         served.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: len(workers_of(served)) == 3)
+        wait_until(lambda: len(workers_of(served)) == 3)
         [hung] = workers_of(served) - before
         with open_when_it_is_read(bundle):
             bundle.unlink()
             bundle.write_text(good)
             if asked_meanwhile:
                 served.process.send_signal(signal.SIGHUP)
-            wait_for(lambda: not is_alive(hung))
+            wait_until(lambda: not is_alive(hung))
         assert f"worker {hung} was not ready within 3 s and is killed" in served.log
         if not asked_meanwhile:
-            wait_for(lambda: workers_of(served) == before)
+            wait_until(lambda: workers_of(served) == before)
             assert site.chat().status_code == 200
             served.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: len(workers_of(served)) == 2 and not before & workers_of(served))
+        wait_until(lambda: len(workers_of(served)) == 2 and not before & workers_of(served))
         assert site.chat().status_code == 200
         code, errors = served.stop()
     assert (code, "Traceback" in errors) == (0, False), errors
@@ -216,7 +210,7 @@ def open_when_it_is_read(pipe: Path) -> Iterator[None]:
             found.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
         return bool(found)
 
-    wait_for(is_read)
+    wait_until(is_read)
     try:
         yield
     finally:
@@ -247,11 +241,11 @@ def test_a_worker_that_dies_before_its_successor_is_ready_is_replaced_once(tmp_p
         before = workers_of(served)
         (tmp_path / "slow").touch()
         served.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: len(workers_of(served)) == 3)
+        wait_until(lambda: len(workers_of(served)) == 3)
         os.kill(min(before), signal.SIGKILL)
-        wait_for(lambda: min(before) not in workers_of(served))
+        wait_until(lambda: min(before) not in workers_of(served))
         (tmp_path / "go").touch()
-        wait_for(lambda: not before & workers_of(served))
+        wait_until(lambda: not before & workers_of(served))
         time.sleep(0.5)
         assert len(workers_of(served)) == 2
 
@@ -266,14 +260,14 @@ def test_a_second_sighup_replaces_no_worker_that_is_being_replaced(
         before = workers_of(served)
         (tmp_path / "slow").touch()
         served.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: len(workers_of(served)) == 3)
+        wait_until(lambda: len(workers_of(served)) == 3)
         # The first successor, which is not ready yet, is replaced too.
         served.process.send_signal(signal.SIGHUP)
         time.sleep(0.5)
         (tmp_path / "go").touch()
-        wait_for(lambda: count_ready(tmp_path) == 5)
+        wait_until(lambda: count_ready(tmp_path) == 5)
         (tmp_path / "end").touch()
-        wait_for(lambda: len(workers_of(served)) == 2)
+        wait_until(lambda: len(workers_of(served)) == 2)
         time.sleep(0.5)
         assert len(workers_of(served)) == 2
         assert not before & workers_of(served)

@@ -46,10 +46,11 @@ from inference.models import Generation, Journal
 from tests.support import factories
 from tests.support.clusters.callers import BROKEN, OTHER, REFUSED, WHOLE, Callers, examine
 from tests.support.clusters.patroni import Cluster, Node, run_cluster
-from tests.support.clusters.programs import PACKAGES, find_missing, wait_until
+from tests.support.clusters.programs import PACKAGES, find_missing
 from tests.support.clusters.services import run_service
 from tests.support.inference.site import Site, own_site
 from tests.support.ledger import differences
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import manage
 
 STREAMS: Final = 16
@@ -85,7 +86,7 @@ def main() -> None:
         for port in SERVICES:
             stack.enter_context(run_service("serve", "--port", str(port)))
         stack.enter_context(run_service("work"))
-        wait_until(is_served, "an answer of both hosts")
+        wait_until(is_served, "the two hosts do not answer", seconds=90)
         losses = [
             *[lose_by_kill] * options.kills,
             *[lose_by_freeze] * options.freezes,
@@ -136,7 +137,7 @@ def run(cluster: Cluster, site: Site, losses: list[Callable[[Cluster], float]]) 
             cluster.wait_until_whole()
     # This process's own connection went with a primary.
     connection.close()
-    wait_until(lambda: not Journal.objects.exists(), "settlement of everything", 240)
+    wait_until(lambda: not Journal.objects.exists(), "not everything is settled", seconds=240)
     report = describe(callers, site, lost_at)
     report["seconds_to_promotion"], report["seconds_from_promotion_to_success"] = promoted, back
     report["is_passed"] = report["is_passed"] and max(back) <= BACK_SECONDS
@@ -194,7 +195,9 @@ def find_nodes(cluster: Cluster) -> tuple[Node, list[Node]]:
 
 
 def wait_for_promotion(nodes: list[Node]) -> float:
-    wait_until(lambda: any(node.ask("primary") == 200 for node in nodes), "a promotion")
+    wait_until(
+        lambda: any(node.ask("primary") == 200 for node in nodes), "no node is promoted", seconds=90
+    )
     return time.monotonic()
 
 

@@ -54,11 +54,12 @@ from tests.support.bulkheads.clocks import HAS_COMPILER, shifted
 from tests.support.bulkheads.counters import read_counter
 from tests.support.clusters.callers import Callers, examine
 from tests.support.clusters.managers import Managers, Readiness
-from tests.support.clusters.programs import find_missing, wait_until
+from tests.support.clusters.programs import find_missing
 from tests.support.clusters.services import run_service
 from tests.support.clusters.single import MAX_CONNECTIONS, Engine, run_engine
 from tests.support.inference.site import Site, own_site
 from tests.support.ledger import differences
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import manage
 
 STREAMS: Final = 6
@@ -200,7 +201,7 @@ def main() -> None:
             for port, hours in zip(SERVICES, skews, strict=False)
         ]
         logs.append(stack.enter_context(run_service("work", **clock_of(skews[2]))).log)
-        wait_until(is_served, "an answer of both hosts", 180)
+        wait_until(is_served, "the two hosts do not answer", seconds=180)
         report = run(engine, site, faults, logs)
         report["hours_of_wrong_clocks"] = skews
     print(json.dumps(report, indent=2))
@@ -250,14 +251,14 @@ def run(engine: Engine, site: Site, faults: list[str], logs: list[Path]) -> dict
     found: dict[str, Any] = {}
     with callers, managers, readiness:
         for name in faults:
-            wait_until(lambda: are_over(logs), "the end of the last fault in the logs", 60)
+            wait_until(lambda: are_over(logs), "the last fault does not end", seconds=60)
             callers.wait_for_open_streams(STREAMS // 2)
             begins = [log.stat().st_size for log in logs]
             found[name] = suffer(engine, name, callers, managers, readiness)
             seconds = found[name]["seconds"]
             found[name] |= read_logs(logs, begins, FAULTS[name].reasons, seconds)
             say(f"{name}: {found[name]}")
-    wait_until(lambda: not Journal.objects.exists(), "settlement of everything", 240)
+    wait_until(lambda: not Journal.objects.exists(), "not everything is settled", seconds=240)
     return describe(callers, managers, site, found)
 
 
@@ -284,7 +285,7 @@ def suffer(
     began = time.monotonic()
     with fault.make(engine):
         if fault.stops_admissions:
-            wait_until(lambda: readiness.is_down, "503 of /readyz on both hosts", 60)
+            wait_until(lambda: readiness.is_down, "no 503 of /readyz on both hosts", seconds=60)
         time.sleep(_LASTS)
         was_down = readiness.is_down
         counted = [
@@ -293,8 +294,10 @@ def suffer(
         ]
     ended = time.monotonic()
     back = callers.wait_for_success(ended)
-    wait_until(lambda: readiness.is_up, "200 of /readyz on both hosts", 60)
-    wait_until(lambda: managers.succeeded_after(ended), "an answer of the control plane", 60)
+    wait_until(lambda: readiness.is_up, "no 200 of /readyz on both hosts", seconds=60)
+    wait_until(
+        lambda: managers.succeeded_after(ended), "the control plane does not answer", seconds=60
+    )
     managed = managers.count_since(before[1])
     outcomes = [asked.outcome for asked in callers.log[before[0] :] if asked.ended_at]
     return {

@@ -41,6 +41,7 @@ from inference.archive.sealing import list_sealed
 from inference.archive.stores import open_store
 from tests.bench.archive.months import Month, count_month, fill_closed_months
 from tests.support.database import archive
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE, environment
 
 _SECONDS = 600.0
@@ -137,10 +138,9 @@ def _has_others() -> bool:
 
 
 def _wait(is_so: Any, process: subprocess.Popen[bytes] | None = None) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not is_so() and (process is None or process.poll() is None):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(
+        lambda: is_so() or (process is not None and process.poll() is not None), seconds=_SECONDS
+    )
 
 
 if __name__ == "__main__":

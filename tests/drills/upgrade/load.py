@@ -12,6 +12,8 @@ from typing import Any, Final, Self
 
 import aiohttp
 
+from tests.support.machine.waiting import wait_until
+
 _TOTAL: Final = aiohttp.ClientTimeout(total=300)
 _PAUSE_SECONDS: Final = 0.1
 _WAIT_SECONDS: Final = 120.0
@@ -85,10 +87,7 @@ class Load:
 
     def wait_for(self, count: int) -> None:
         """Returns once so many requests were sent."""
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while len(self.sent) < count:
-            assert time.monotonic() < deadline, f"only {len(self.sent)} requests were sent"
-            time.sleep(0.1)
+        wait_until(lambda: len(self.sent) >= count, "too few were sent", seconds=_WAIT_SECONDS)
 
     def open_streams(self) -> int:
         """Counts the streams of which something has arrived, and not the end."""

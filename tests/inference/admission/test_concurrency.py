@@ -29,6 +29,7 @@ from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import Served, serve
 
 pytestmark = pytest.mark.slow
@@ -62,13 +63,6 @@ def ask(served: Served, body: dict[str, Any], key: str) -> requests.Response:
     )
 
 
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
 def ask_at_once(
     site: Site, served: Served, body: dict[str, Any], keys: list[str], admitted: int
 ) -> list[requests.Response]:
@@ -77,8 +71,8 @@ def ask_at_once(
         asked: list[Future[requests.Response]] = [
             pool.submit(ask, served, body, key) for key in keys
         ]
-        wait(lambda: sum(future.done() for future in asked) >= len(keys) - admitted)
-        wait(lambda: len(site.dialled()) >= admitted)
+        wait_until(lambda: sum(future.done() for future in asked) >= len(keys) - admitted)
+        wait_until(lambda: len(site.dialled()) >= admitted)
         assert Generation.objects.filter(status="pending").count() == admitted
         assert_in_order()
         site.upstream.release(admitted)
@@ -94,8 +88,8 @@ def test_credits_for_100_holds_admit_100_of_320_requests(held: Site, two_workers
 
     with ThreadPoolExecutor(320) as pool:
         asked = [pool.submit(ask, two_workers, body, poor.api_key) for _ in range(320)]
-        wait(lambda: sum(future.done() for future in asked) >= 220)
-        wait(lambda: len(held.dialled()) >= 100)
+        wait_until(lambda: sum(future.done() for future in asked) >= 220)
+        wait_until(lambda: len(held.dialled()) >= 100)
         seen.append(account.get().available)
         assert Transfer.objects.pending().count() == 100
         assert_in_order()
@@ -103,7 +97,7 @@ def test_credits_for_100_holds_admit_100_of_320_requests(held: Site, two_workers
         statuses = Counter(future.result().status_code for future in asked)
 
     assert (statuses, seen) == ({200: 100, 402: 220}, [0])
-    wait(lambda: not Transfer.objects.pending().exists())
+    wait_until(lambda: not Transfer.objects.pending().exists())
     assert Generation.objects.filter(status="completed", cost_nano=6000).count() == 100
     assert account.get().available == 100 * (hold_of(body) - 6000)
     assert_in_order()
@@ -186,7 +180,7 @@ def test_concurrent_requests_never_exceed_a_budget(held: Site, two_workers: Serv
             for answer in answers
             if answer.status_code == 402
         } == {scope}
-        wait(lambda: not Generation.objects.filter(status="pending").exists())
+        wait_until(lambda: not Generation.objects.filter(status="pending").exists())
     assert_in_order()
 
 
@@ -211,14 +205,14 @@ def test_budgets_of_one_member_in_two_workspaces_do_not_block_each_other(
         answers = list(pool.map(lambda key: (key, ask(two_workers, body, key)), secrets * 32))
     assert {answer.status_code for key, answer in answers if key == secrets[1]} == {200}
     assert {answer.status_code for key, answer in answers if key == secrets[0]} <= {200, 402, 403}
-    wait(lambda: not Generation.objects.filter(status="pending").exists())
+    wait_until(lambda: not Generation.objects.filter(status="pending").exists())
     assert_in_order()
 
 
 def test_all_workers_share_the_rate_limit_of_a_key(site: Site) -> None:
     site.publish()
     with serve("--workers", "2", REQUESTS_PER_MINUTE="25") as served:
-        wait(lambda: timezone.now().second < 45)
+        wait_until(lambda: timezone.now().second < 45)
         body = site.chat_body()
 
         def chat(number: int) -> tuple[int, str]:
@@ -321,6 +315,6 @@ def test_a_mixed_load_causes_no_deadlock_and_keeps_the_ledger_balanced(
     assert {status for _, status in statuses} <= {200, 402, 403, 502}, statuses
     assert {model for model, status in statuses if status == 502} <= {"acme/broken"}
     assert statuses["acme/falcon", 200] > 0
-    wait(lambda: not Generation.objects.filter(status="pending").exists())
+    wait_until(lambda: not Generation.objects.filter(status="pending").exists())
     assert deadlocks() == before
     assert_in_order()

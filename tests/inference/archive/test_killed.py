@@ -24,6 +24,7 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.database import archive
 from tests.support.database.archive import HOUR
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE, environment
 
 pytestmark = pytest.mark.slow
@@ -87,17 +88,18 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     connection.ensure_connection()
-    wait_until("SELECT count(*) = 0 FROM pg_locks WHERE relation = 'billing_fold'::regclass")
+    wait_for("SELECT count(*) = 0 FROM pg_locks WHERE relation = 'billing_fold'::regclass")
 
 
-def wait_until(query: str) -> None:
-    deadline = time.monotonic() + 60
-    with connection.cursor() as cursor:
-        cursor.execute(query)
-        while not cursor.fetchone()[0]:
-            assert time.monotonic() < deadline, query
-            time.sleep(0.01)
+def wait_for(query: str) -> None:
+    """Waits until the first column of a query is true."""
+
+    def is_true() -> bool:
+        with connection.cursor() as cursor:
             cursor.execute(query)
+            return bool(cursor.fetchone()[0])
+
+    wait_until(is_true, query)
 
 
 def archive_the_rest(months: int) -> None:
@@ -120,7 +122,7 @@ def test_a_process_that_is_killed_in_its_fold_has_changed_nothing(place: Path) -
     ) as reader:
         reader.execute("LOCK TABLE ONLY inference_generation IN ACCESS SHARE MODE")
         process = begin_work(place)
-        wait_until(
+        wait_for(
             "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'billing_opening'::regclass "
             "AND mode = 'RowExclusiveLock'"
         )
@@ -139,7 +141,7 @@ def test_a_process_that_is_killed_at_any_time_leaves_one_of_two_states(
     """The kills are spread over what the process does after its start, from the first seal on."""
     names = archive.partition_names()
     process = begin_work(place)
-    wait_until("SELECT EXISTS (SELECT 1 FROM pg_constraint WHERE conname = 'leaves')")
+    wait_for("SELECT EXISTS (SELECT 1 FROM pg_constraint WHERE conname = 'leaves')")
     time.sleep(0.04 * attempt)
     kill(process)
     done = Fold.objects.count()

@@ -19,6 +19,7 @@ from tests.support import factories
 from tests.support.bulkheads.leases import end_leases
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import manage, serve
 
 pytestmark = pytest.mark.slow
@@ -75,10 +76,7 @@ def life(site: Site, seed: int) -> list[tuple[float, Delivered]]:
     with serve(HOLD_TIMEOUT=LEASE) as served, ThreadPoolExecutor(STREAMS) as pool:
         streams = [Delivered() for _ in range(STREAMS)]
         reading = [pool.submit(read, site, served.address, had) for had in streams]
-        deadline = time.monotonic() + 60
-        while not all(had.pieces for had in streams):
-            assert time.monotonic() < deadline, "the streams do not begin"
-            time.sleep(0.02)
+        wait_until(lambda: all(had.pieces for had in streams), "the streams do not begin")
         time.sleep(random.Random(seed).uniform(0, 2.5))
         killed_at = time.monotonic()
         served.process.kill()

@@ -17,7 +17,6 @@ from tests.support import factories
 from tests.support.inference.moving import Moving, serve_with_moving_clock
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
-from tests.support.machine.waiting import wait_until
 from tests.support.processes import environment, serve
 
 COMMENT = ": CAUSEWAY PROCESSING"

@@ -17,6 +17,7 @@ from django.db import connection, connections
 from accounts.webhooks.models import Subscription
 from config.events.outbox import Event, record_event
 from tests.support import factories
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE, environment
 from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver
 
@@ -125,8 +126,5 @@ def _count_waiting() -> int:
 
 
 def _wait(condition: Any) -> None:
-    until = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < until, "nothing more was delivered"
-        time.sleep(0.01)
+    wait_until(condition, "nothing more was delivered", seconds=_SECONDS)
     connections.close_all()

@@ -19,6 +19,7 @@ from django.db.models import Count
 from billing.models import Account, Transfer
 from inference.models import Generation, Journal
 from tests.support.inference.site import CHAT, Site
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import Served
 
 # Each kill ends at least as many admitted streams.
@@ -98,10 +99,7 @@ class StreamsUnderFire:
     def kill(self) -> None:
         """Kills a worker with :data:`LOADED` streams or more, at a random moment of them."""
         time.sleep(self._dice.uniform(0, LATEST_SECONDS))
-        deadline = time.monotonic() + _SECONDS
-        while not self._kill_if_loaded():
-            assert time.monotonic() < deadline, "no worker has enough streams"
-            time.sleep(0.05)
+        wait_until(self._kill_if_loaded, "no worker has enough streams", seconds=_SECONDS)
 
     def _kill_if_loaded(self) -> bool:
         groups = self._streams_by_worker().items()

@@ -22,6 +22,7 @@ from django.db.models import Count
 from billing.models import Account, Transfer
 from inference.models import Generation, Journal
 from tests.support.inference.site import CHAT
+from tests.support.machine.waiting import wait_until
 
 _NANO: Final = 10**9
 _DEADLINE_SECONDS: Final = 240.0
@@ -129,11 +130,11 @@ class Callers:
         return [each for each in list(self.log) if each.is_stream and each.was_open_at(now)]
 
     def wait_for_open_streams(self, count: int, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while len(self.open_streams()) < count:
-            assert time.monotonic() < deadline, f"{len(self.open_streams())} streams are open"
+        def are_open() -> bool:
             assert self.problem is None, repr(self.problem)
-            time.sleep(0.1)
+            return len(self.open_streams()) >= count
+
+        wait_until(are_open, "too few streams are open", seconds=seconds)
 
     def first_success_after(self, moment: float) -> float | None:
         """Returns when the first answer came that began after a moment or was waiting then."""
@@ -142,11 +143,14 @@ class Callers:
 
     def wait_for_success(self, moment: float, seconds: float = 60) -> float:
         """Returns how many seconds after a moment the first answer came."""
-        deadline = time.monotonic() + seconds
-        while (found := self.first_success_after(moment)) is None:
-            assert time.monotonic() < deadline, "no request succeeds again"
+
+        def has_succeeded() -> bool:
             assert self.problem is None, repr(self.problem)
-            time.sleep(0.05)
+            return self.first_success_after(moment) is not None
+
+        wait_until(has_succeeded, "no request succeeds again", seconds=seconds)
+        found = self.first_success_after(moment)
+        assert found is not None
         return found - moment
 
     def _main(self) -> None:

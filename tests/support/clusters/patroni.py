@@ -26,8 +26,8 @@ from tests.support.clusters.programs import (
     descendants,
     give_to_account,
     send_signal,
-    wait_until,
 )
+from tests.support.machine.waiting import wait_until
 
 FILES: Final = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "ha"
 NODES: Final = ("db1", "db2", "db3")
@@ -196,7 +196,7 @@ class Cluster:
             "haproxy", ["/usr/sbin/haproxy", "-f", str(path), "-db"], self.directory, {}
         )
         self._programs.append(proxy)
-        wait_until(lambda: proxy.is_listening(self.gateway), "HAProxy's start")
+        wait_until(lambda: proxy.is_listening(self.gateway), "HAProxy does not start", seconds=90)
 
     def _create_database(self) -> None:
         """Creates the role and the database, as the page says."""
@@ -234,7 +234,7 @@ class Cluster:
         return False
 
     def wait_until_whole(self, seconds: float = 120) -> None:
-        wait_until(self.is_whole, "a cluster with a synchronous standby", seconds)
+        wait_until(self.is_whole, "no synchronous standby", seconds=seconds)
 
     def stop(self) -> None:
         for node in self.nodes:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.support.clusters.programs import Program, account, give_to_account, wait_until
+from tests.support.clusters.programs import Program, account, give_to_account
+from tests.support.machine.waiting import wait_until
 
 MAX_CONNECTIONS: Final = 60
 _BINARIES: Final = Path("/usr/lib/postgresql/15/bin")
@@ -61,7 +62,7 @@ class Engine:
             "-p", str(self.port), *options,
         ]  # fmt: skip
         self._program = Program("postgres", command, self._directory, {})
-        wait_until(self.answers, "the start of PostgreSQL")
+        wait_until(self.answers, "PostgreSQL does not start", seconds=90)
 
     def answers(self) -> bool:
         return self._ask("SELECT 1").returncode == 0

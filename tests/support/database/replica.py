@@ -11,7 +11,6 @@ import socketserver
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import psycopg
 
 from tests.support.clusters.programs import descendants, send_signal
+from tests.support.machine.waiting import wait_until
 
 _PORT: Final = 5432
 _DEADLINE_SECONDS: Final = 60
@@ -54,15 +54,16 @@ class Replica:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                 **_identity(self.uid),
             )  # fmt: skip
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while True:
-            try:
-                self.ask("SELECT pg_is_in_recovery()")
-                return
-            except psycopg.OperationalError:
-                assert self.process.poll() is None, (self.home / "log").read_text()
-                assert time.monotonic() < deadline, (self.home / "log").read_text()
-                time.sleep(0.05)
+        wait_until(self.answers, "the standby does not start", seconds=_DEADLINE_SECONDS)
+
+    def answers(self) -> bool:
+        try:
+            self.ask("SELECT pg_is_in_recovery()")
+        except psycopg.OperationalError:
+            assert self.process is not None
+            assert self.process.poll() is None, (self.home / "log").read_text()
+            return False
+        return True
 
     def kill(self) -> None:
         """Ends it as a crash does."""
@@ -85,10 +86,8 @@ class Replica:
     def pause(self) -> None:
         """Lets it stay as it is, whatever the primary writes."""
         self.ask("SELECT pg_wal_replay_pause()")
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while self.ask("SELECT pg_get_wal_replay_pause_state()") != "paused":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        query = "SELECT pg_get_wal_replay_pause_state()"
+        wait_until(lambda: self.ask(query) == "paused", seconds=_DEADLINE_SECONDS)
 
     def resume(self) -> None:
         self.ask("SELECT pg_wal_replay_resume()")
@@ -99,10 +98,8 @@ class Replica:
             # The tests' PostgreSQL commits before it writes.
             query = "SELECT pg_current_wal_insert_lsn()::text"
             [position] = primary.execute(query).fetchone() or ("",)
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not self.ask(f"SELECT pg_last_wal_replay_lsn() >= '{position}'"):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        query = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
+        wait_until(lambda: self.ask(query), seconds=_DEADLINE_SECONDS)
 
     def ask(self, query: str) -> Any:
         with psycopg.connect(
