@@ -14,7 +14,6 @@ from tests.support import factories
 from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
-from tests.support.machine.waiting import wait_until
 
 ROUTE = "/api/v1/private-endpoints"
 METRIC = "causeway_validation_refusals_total"

@@ -16,7 +16,7 @@ from django.contrib.postgres.functions import TransactionNow
 
 from config.clocks.leases import Lease
 from config.management.commands import work as command
-from inference.models import Generation, Journal, KeptAnswer, StoredText
+from inference.models import Generation, Journal, KeptAnswer, StoredText, Uptime
 from tests.support import factories
 from tests.support.database.locks import locked, waiting
 from tests.support.ledger import assert_in_order
@@ -32,6 +32,8 @@ def test_generations_are_swept_while_another_duty_waits_for_a_lock(
     row = factories.make_generation(tenant, status="pending")
     factories.place_hold(row, 1_000)
     earlier = TransactionNow() - timedelta(hours=1)
+    # Heartbeats have reached the database all the time, so the first sweep believes the silence.
+    Uptime.objects.update_or_create(pk=1, defaults={"since": earlier, "beat_at": TransactionNow()})
     Journal.objects.filter(generation=row).update(beat_at=earlier)
     KeptAnswer.objects.create(
         organization_id=tenant.organization.pk,

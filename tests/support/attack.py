@@ -181,12 +181,13 @@ def head_of(method: str, path: str, **headers: str | int) -> bytes:
 
 
 @contextmanager
-def counted(address: str, reason: str, at_least: int = 1) -> Iterator[None]:
+def counted(address: str, reason: str, exactly: int | None = None) -> Iterator[None]:
     """Checks that the server itself counts refusals with this reason meanwhile."""
     name = "causeway_refused_connections_total"
     before = read_counter(address, name, reason=reason)
     yield
-    assert read_counter(address, name, reason=reason) - before >= at_least
+    found = read_counter(address, name, reason=reason) - before
+    assert found == exactly if exactly is not None else found > 0, found
 
 
 class Browser:
