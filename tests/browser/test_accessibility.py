@@ -166,7 +166,9 @@ def test_errors_of_a_form_lead_to_their_fields(server: str) -> None:
     def visit(page: Page) -> None:
         page.goto(listing(Organization, "add"))
         page.keyboard.press("Control+k")
+        page.locator("#search-input-command:focus").wait_for()
         page.keyboard.press("Escape")
+        page.locator("[role=dialog][aria-label='Find anything']").wait_for(state="hidden")
         page.locator("[name=_save]").click()
         page.locator(".cw-errors:focus").wait_for()
         page.locator(".cw-errors a").first.click()
