@@ -42,6 +42,8 @@ from config.telemetry.workers import close_tracer, open_tracer
 from inference.asgi import Inference
 from inference.exchange.gateway import Gateway
 from inference.faces.routes import ROUTES
+from inference.taps.figures import WorkerWatcher
+from inference.taps.table import Options
 
 if TYPE_CHECKING:
     from config.server.bodies import Receive, Scope, Send
@@ -119,6 +121,7 @@ class Application:
     def __init__(self) -> None:
         self._gateway: Gateway | None = None
         self._inference: Inference | None = None
+        self._options: Options | None = None
         self._sessions: OperatorSessions | None = None
         self._collector: Collector | None = None
         self._loop_lag: LoopLag | None = None
@@ -182,13 +185,14 @@ class Application:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 open_tracer()
-                self._gateway = Gateway()
+                self._gateway = Gateway(WorkerWatcher)
                 await self._gateway.open()
-                self._inference = Inference(self._gateway)
+                self._options = Options()
+                self._inference = Inference(self._gateway, self._options)
                 self._sessions = OperatorSessions(self._gateway.bulkheads.refuse)
                 self._collector = Collector(self._gateway.bulkheads)
                 self._collector.start()
-                figures = [self._gateway.show_figures, self._inference.show_figures, show_pools]
+                figures = [self._gateway.show_figures, self._options.show_figures, show_pools]
                 self._loop_lag = LoopLag(figures)
                 self._loop_lag.start()
                 return_large_blocks()
@@ -197,8 +201,8 @@ class Application:
                 if self._gateway is not None and self._collector is not None:
                     self._collector.stop()
                     await self._gateway.close()
-                if self._inference is not None:
-                    await self._inference.close()
+                if self._options is not None:
+                    await self._options.close()
                 if self._loop_lag is not None:
                     self._loop_lag.stop()
                 await close_tracer()

@@ -1,6 +1,6 @@
 """The data plane's metrics for Prometheus: what happens before and beside a generation.
 
-What a generation itself counts stands in :mod:`inference.exchange.usage.counts`.
+What a generation itself counts stands in :mod:`inference.taps.figures`.
 """
 
 from __future__ import annotations

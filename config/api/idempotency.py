@@ -48,7 +48,12 @@ Row = TypeVar("Row", bound=IdempotentModel)
 def idempotency_key_of(headers: Mapping[str, str]) -> str | None:
     """Returns the idempotency key of a request, if it has one; raises :class:`InvalidRequest`."""
     key = headers.get(HEADER)
-    if key is not None and not _KEY.fullmatch(key):
+    return None if key is None else require_idempotency_key(key)
+
+
+def require_idempotency_key(key: str) -> str:
+    """Returns an idempotency key; raises :class:`InvalidRequest` for one that is malformed."""
+    if not _KEY.fullmatch(key):
         raise InvalidRequest(f"{HEADER}: must be 1 to {MAX_LENGTH} printable ASCII characters.")
     return key
 

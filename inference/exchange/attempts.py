@@ -38,26 +38,23 @@ from config.egress.client import EgressClient, OutboundResponse
 from config.egress.limits import tighten
 from config.live_settings import settings
 from config.server.load.large_work import LARGE_BYTES
-from inference import metrics
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.copies.organizations import record_first_use
 from inference.admission.decide import Admission
 from inference.admission.estimate import estimate_tokens
+from inference.exchange import calls, failures
+from inference.exchange.failures import read_pause
 from inference.exchange.metadata import routing_metadata
 from inference.exchange.rendering import ANSWERS
-from inference.exchange.upstream import calls, failures
-from inference.exchange.upstream.alerts import CredentialAlerts
-from inference.exchange.upstream.failures import read_pause
-from inference.exchange.usage.counts import count_fallback
-from inference.exchange.usage.spans import record_attempt
+from inference.exchange.tap import Watcher
 from inference.exchange.workload import ChunkReader, Workload
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
+from inference.requests.problems import Failure
 from inference.routing.health import HealthTable, classify_attempt
 from inference.routing.pacing import Pacer
 from inference.routing.routes import Candidate, FirstUse, Route
 from inference.store import run_in_thread
-from inference.texts.contents import Failure
 
 logger = logging.getLogger(__name__)
 
@@ -81,18 +78,18 @@ FAILURES: Final = (
 class AttemptReports:
     """The reports of one generation; ``probe`` is the subject that its first attempt probes."""
 
-    __slots__ = ("_alerts", "_health", "_is_stream", "_probe")
+    __slots__ = ("_health", "_is_stream", "_probe", "_watcher")
 
     def __init__(
         self,
         health: HealthTable,
-        alerts: CredentialAlerts,
+        watcher: Watcher,
         probe: uuid.UUID | None,
         *,
         is_stream: bool,
     ) -> None:
         self._health = health
-        self._alerts = alerts
+        self._watcher = watcher
         self._probe = probe
         self._is_stream = is_stream
 
@@ -101,7 +98,6 @@ class AttemptReports:
     ) -> None:
         """Records that an attempt failed, or that its answer has begun."""
         now = clock.time()
-        self._alerts.report(candidate, error)
         outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
         if outcome is None:
             self.release_probe()
@@ -133,13 +129,12 @@ class AttemptReports:
 
     def report_missing_mark(self, candidate: Candidate) -> None:
         """Notes that a whole stream ended without its end mark, which is no failure."""
-        route = candidate.route
-        metrics.count_missing_mark(route.facts.provider_slug)
-        if self._health.note_missing_mark(route.endpoint_id):
+        self._watcher.note_missing_mark(candidate)
+        if self._health.note_missing_mark(candidate.route.endpoint_id):
             logger.warning(
                 "the endpoint %s ends its streams without an end mark; finish reason and usage "
                 "came, so they are delivered as complete",
-                route.endpoint_id,
+                candidate.route.endpoint_id,
             )
 
     def release_probe(self) -> None:
@@ -248,7 +243,7 @@ class Attempts:
         repin: Repin,
         replan: Replan,
         workload: Workload,
-        alerts: CredentialAlerts,
+        watcher: Watcher,
     ) -> None:
         self.item = admission.candidates[0]
         self.response: OutboundResponse | None = None
@@ -260,8 +255,9 @@ class Attempts:
         self.failures: list[Failure] = []
         self._admission, self._request = admission, admission.request
         self._egress_client, self._workload = egress_client, workload
+        self._watcher = watcher
         is_stream = self._request.stream
-        self.reports = AttemptReports(health, alerts, admission.probe, is_stream=is_stream)
+        self.reports = AttemptReports(health, watcher, admission.probe, is_stream=is_stream)
         self._plan = Plan(admission, repin, replan)
         self.pace_count = PaceCount(health.pacer, self._request, self.item.candidate)
         self._started = time.monotonic()
@@ -334,7 +330,7 @@ class Attempts:
                     # The traceback leads to this frame: its name for the error would make a cycle,
                     # which keeps all that the request holds until the collector runs.
                     del error
-            count_fallback(self.candidate.route)
+            self._watcher.note_fallback(self.candidate)
             # Changed content filters may have changed the request.
             self._request = self._admission.request
 
@@ -348,6 +344,7 @@ class Attempts:
         """Returns the error for an answer that fails after it began, and records the failure."""
         error = self.explain(exc, limit="total")
         self.records[-1] |= _name_kind(error)
+        self._watcher.note_failure(self.candidate, error)
         self.reports.report(self.candidate, error)
         return error
 
@@ -453,6 +450,8 @@ class Attempts:
         outbound = await self._workload.run(
             request.size, calls.build_request, dialect, candidate, call
         )
+        if settings.TRACE_UPSTREAMS:
+            outbound = self._watcher.trace_request(outbound)
         self.response = response = await calls.start(
             self._egress_client, candidate, outbound, self._attempt_deadline
         )
@@ -480,7 +479,7 @@ class Attempts:
 
     def _record(self, latency_ms: int, error: GatewayError | None) -> None:
         self.records.append(_describe_attempt(self._admission, self.candidate, latency_ms, error))
-        record_attempt(self.candidate, self._request.operation, latency_ms, error)
+        self._watcher.note_attempt(self.candidate, self._request.operation, latency_ms, error)
 
 
 def may_accept(route: Route, error: UpstreamRefused, refusing: Route) -> bool:

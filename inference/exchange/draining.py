@@ -9,7 +9,7 @@ from typing import Final
 from config.egress.errors import TooLarge
 from inference.exchange.attempts import FAILURES, Attempts
 from inference.exchange.rendering import read_reported_cost
-from inference.exchange.usage.tally import Tally
+from inference.exchange.tally import Tally
 
 # An upstream that works on, or sends without end, is cut off after this time.
 _SECONDS: Final = 2.0

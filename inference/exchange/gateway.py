@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -26,7 +26,6 @@ from config.server.batching.waits import Blocked, Suspects
 from config.server.bulkheads import Bulkheads, Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime
-from inference import metrics
 from inference.admission.admit import AdmissionLanes
 from inference.admission.copies.presets import PresetReader
 from inference.admission.decide import Admission, AdmissionRequest, is_logged
@@ -34,28 +33,24 @@ from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
 from inference.exchange import draining
 from inference.exchange.attempts import FAILURES, Attempts, Stream
+from inference.exchange.failures import describe_failure
 from inference.exchange.rendering import Renderer, open_renderer
-from inference.exchange.upstream.alerts import CredentialAlerts
-from inference.exchange.upstream.failures import describe_failure
-from inference.exchange.usage.claims import ClaimLog
-from inference.exchange.usage.counts import count_settled
-from inference.exchange.usage.tally import Ending, Tally
+from inference.exchange.tally import Ending, Tally
+from inference.exchange.tap import Deliver, Rewrite, Watcher
 from inference.exchange.workload import Workload
 from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import screen
 from inference.requests.parsing import InferenceRequest
+from inference.requests.problems import Failure
 from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.health import HealthTable
-from inference.routing.routes import Candidate
+from inference.routing.routes import Candidate, CatalogSnapshot
 from inference.settlement.journal import Heartbeat, Progress
 from inference.settlement.settle import Settlement, open_lanes
-from inference.texts.contents import Failure
-from inference.texts.writer import TextWriter
 
 logger = logging.getLogger(__name__)
 
-Deliver = Callable[[bytes], Awaitable[None]]
-Rewrite = Callable[[list[Piece]], list[Piece]]
+MakeWatcher = Callable[[HealthTable, Callable[[], CatalogSnapshot]], Watcher]
 # Output of this size, about 256 tokens, is journalled without waiting for the next heartbeat.
 _JOURNALLED_BYTES: Final = 256 * BYTES_PER_TOKEN
 _FIRST_BYTE: Final = 1
@@ -80,16 +75,15 @@ class CallerStuck(Exception):
 class Gateway:
     """Keeps the state of a worker between requests: egress client, stores and batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_watcher: MakeWatcher) -> None:
         self.egress_client = EgressClient(settings.EGRESS_POLICY)
         self.health = HealthTable()
         self.bulkheads = Bulkheads()
         self.recognizer = Recognizer(self.bulkheads.refuse)
         self.presets = PresetReader()
-        self.claims = ClaimLog()
         suspects = Suspects()
         self._admissions = AdmissionLanes(self.health, suspects)
-        self.alerts = CredentialAlerts(self.health, lambda: self._admissions.catalog)
+        self.watcher = make_watcher(self.health, lambda: self._admissions.catalog)
         self._settlements = open_lanes(suspects)
         self._heartbeat = Heartbeat(self._collect_progress, self.health, self._forget_copies)
         self._running: set[Exchange] = set()
@@ -99,9 +93,6 @@ class Gateway:
         self.loop_time = LoopTime(lambda: self.bulkheads.is_shared)
         # Threads of their own: content filters may take seconds.
         self._screening = LargeWork("screening")
-        # The threads wait for the processes that read files: two at a time, one of an organization.
-        self.file_reading = LargeWork("file-reading")
-        self.texts = TextWriter()
 
     async def open(self) -> None:
         await self.egress_client.__aenter__()
@@ -128,13 +119,11 @@ class Gateway:
             )
         self.large_work.close()
         self._screening.close()
-        self.file_reading.close()
         await self._heartbeat.close()
         await self.recognizer.close()
         await self.presets.close()
         await self._admissions.close()
         await self._settlements.close()
-        await self.texts.close()
         await self.egress_client.__aexit__(None, None, None)
 
     async def admit(
@@ -150,17 +139,18 @@ class Gateway:
         try:
             admission = await self._submit_after_others(request, key.organization_id, occupancy)
         except ContentBlocked as exc:
-            metrics.count_findings([exc.finding])
+            self.watcher.note_findings([exc.finding])
             self._admissions.count_blocked(exc.finding.guardrail_id)
             raise
         except RateLimited as exc:
-            metrics.count_limited(exc.scope, exc.rate)
+            self.watcher.note_limit(exc)
             raise
         except (Unauthenticated, OrganizationSuspended):
             key.doubt()
             raise
         key.confirm()
-        metrics.count_findings(admission.findings)
+        if admission.findings:
+            self.watcher.note_findings(admission.findings)
         if admission.request.fields is not request.request.fields:
             # Only the request that the content filters rewrote is sent.
             request.request.fields.clear()
@@ -186,7 +176,7 @@ class Gateway:
             screened = await self._screening.run(
                 key.authority.organization_id, screen, key.filters, admission.request
             )
-            metrics.count_findings(screened.findings)
+            self.watcher.note_findings(screened.findings)
             admission.filters, admission.request = key.filters, screened.request
             admission.findings = (*admission.findings, *screened.findings)
         if admission.is_logged:
@@ -309,7 +299,7 @@ class Exchange:
             repin=gateway.repin,
             replan=gateway.replan,
             workload=self._workload,
-            alerts=gateway.alerts,
+            watcher=gateway.watcher,
         )
         # The output from which the progress is journalled without waiting for a heartbeat.
         self._urgent_bytes = _find_urgent(admission.request)
@@ -507,12 +497,9 @@ class Exchange:
             retry_of=self.admission.retry_of,
         )
         self._gateway.settle(self, self.outcome)
-        route, request = attempts.candidate.route, self._request
-        count_settled(self.organization_id, route, request, self.outcome)
-        if claim is not None:
-            self._gateway.claims.report(self.generation_id, route, claim)
-        if ending is Ending.CANCELLED:
-            metrics.count_cancelled(None if charged is None else charged.is_estimated)
+        self._gateway.watcher.note_end(
+            self.organization_id, attempts.candidate.route, self._request, self.outcome
+        )
 
     def is_ahead(self) -> bool:
         """Returns whether the generation delivered much since its progress was journalled."""

@@ -18,7 +18,7 @@ from catalog.pricing import Usage, nano_usd, usd
 from catalog.pricing.contract import describe_charges
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
-from inference.exchange.usage.tally import Tally
+from inference.exchange.tally import Tally
 from inference.requests.messages import relay
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses import envelope

@@ -18,7 +18,7 @@ from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError, InvalidRequest, Unauthenticated
-from config.api.idempotency import HEADER, idempotency_key_of
+from config.api.idempotency import HEADER, require_idempotency_key
 from config.live_settings import settings
 from config.secrets import KeyDigests
 from config.server import logs
@@ -183,8 +183,11 @@ class RequestHead:
         self._first_headers = dict(reversed(self._raw_headers))
         self._server = scope.get("server")
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
+        self.is_repeatable = IDEMPOTENCY_KEY in self._first_headers
         # Whether the body is digested; set before it is read.
         self.is_digested = False
+        # Whether the response cache shall be used; ``None`` leaves it to the workspace.
+        self.wants_cache: bool | None = None
         self.digest = b""
         self.body_hash = 0
         # The headers of the answer that say what the response cache did.
@@ -218,12 +221,12 @@ class RequestHead:
     def has_header(self, name: bytes) -> bool:
         return name in self._first_headers
 
-    def idempotency_key(self) -> str | None:
+    def idempotency_key(self) -> str:
         """Returns the one ``Idempotency-Key``; raises :class:`InvalidRequest`."""
         values = self._headers(IDEMPOTENCY_KEY)
         if len(values) > 1:
             raise InvalidRequest(f"{HEADER}: send one such header.")
-        return idempotency_key_of({HEADER: values[0].decode("latin-1")})
+        return require_idempotency_key(values[0].decode("latin-1"))
 
     def note_body(self, body: bytes) -> None:
         """Notes what the repeats of the request have in common with it.

@@ -13,6 +13,7 @@ from config.database.driver import Rejected
 from config.server.batching.waits import Blocked
 from inference.exchange.gateway import Exchange
 from inference.exchange.metadata import routing_metadata
+from inference.exchange.tap import KnownAnswer, Tap, Ways
 from inference.faces.connection import Connection
 from inference.models import Generation
 from inference.repeats.answers import Answer, CachedAnswer, KeptAnswers
@@ -26,7 +27,7 @@ _AGE = b"x-openrouter-cache-age"
 _TTL = b"x-openrouter-cache-ttl"
 
 
-class CacheUse:
+class CacheUse(Tap):
     """Answers an admitted request from the cache, or copies its answer for the cache.
 
     An entry is used only if the endpoint that answered it, with the credential that it was called
@@ -44,7 +45,7 @@ class CacheUse:
         self._is_hit = False
         self._is_native = False
 
-    async def find(self) -> Answer | None:
+    async def find_answer(self) -> KnownAnswer | None:
         """Returns the answer of the cache for this generation, which is then settled at no cost."""
         connection, exchange = self._connection, self._exchange
         self._key = await connection.workload.run(
@@ -71,38 +72,44 @@ class CacheUse:
         )
         exchange.settle(cached_from=cached.generation_id)
         self._is_hit = True
-        return renewed
+        return KnownAnswer(renewed.body, renewed.is_native)
 
-    async def deliver(self, data: bytes) -> None:
-        """Delivers events, and copies them."""
-        self._copy.add(data)
-        await self._connection.deliver(data)
+    def deliver(self, ways: Ways) -> Ways:
+        """Copies what is delivered, by the way on which it is."""
 
-    async def relay(self, data: bytes) -> None:
-        """Delivers events that have the caller's own format, and copies them."""
-        self._is_native = True
-        self._copy.add(data)
-        await self._connection.send_events(data)
+        async def deliver(data: bytes) -> None:
+            self._copy.add(data)
+            await ways.deliver(data)
 
-    def rewrite(self, reply: list[Piece]) -> list[Piece]:
-        """Rewrites a whole reply for its interface, and copies it."""
+        async def relay(data: bytes) -> None:
+            self._is_native = True
+            self._copy.add(data)
+            await ways.relay(data)
+
+        def rewrite(reply: list[Piece]) -> list[Piece]:
+            self._copy_pieces(reply)
+            return ways.rewrite(reply)
+
+        return Ways(deliver, relay, rewrite)
+
+    async def reply(self, pieces: list[Piece] | None) -> None:
+        """Keeps the answer; one that nobody rewrote had the caller's own format."""
+        if self._is_hit:
+            return
+        if pieces is not None and not self._copy.has_parts:
+            self._is_native = True
+            self._copy_pieces(pieces)
+        await self._keep()
+
+    def _copy_pieces(self, reply: list[Piece]) -> None:
         for piece in reply:
             self._copy.add(piece)
-        return self._connection.rewrite_reply(reply)
 
-    def note_reply(self, reply: list[Piece]) -> None:
-        """Copies a whole reply that had the caller's own format, so that nobody rewrote it."""
-        if not self._copy.has_parts:
-            self._is_native = True
-            for piece in reply:
-                self._copy.add(piece)
-
-    async def keep(self) -> None:
+    async def _keep(self) -> None:
         """Keeps the answer of an exchange that has completed; nothing of any other."""
         outcome, body = self._exchange.outcome, self._copy.whole()
         if (
-            self._is_hit
-            or body is None
+            body is None
             or outcome is None
             or outcome.usage is None
             or outcome.status != Generation.Status.COMPLETED

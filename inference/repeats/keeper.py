@@ -14,6 +14,7 @@ from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError, Unavailable
 from config.database.driver import Rejected
 from inference.exchange.gateway import Exchange
+from inference.exchange.tap import Tap
 from inference.faces.connection import Connection
 from inference.models import Generation
 from inference.repeats.answers import Answer, KeptAnswers
@@ -26,21 +27,31 @@ _JSON: Final = [(b"content-type", b"application/json")]
 _FREEING: Final = (Generation.Status.FAILED, Generation.Status.CANCELLED)
 
 
-class FirstRequest:
+class FirstRequest(Tap):
     """The first request with an idempotency key, from its key's use on.
 
     Its answer is kept if the workspace keeps answers. The work then goes on to its end when the
     caller leaves, because a client that has lost its connection sends the request again.
     """
 
-    def __init__(self, uses: KeyUses, use: KeyUse, organization_id: UUID) -> None:
+    def __init__(
+        self,
+        uses: KeyUses,
+        answers: KeptAnswers,
+        connection: Connection,
+        use: KeyUse,
+        organization_id: UUID,
+    ) -> None:
         self.generation_id = use.generation_id
         self._organization_id = organization_id
         self._uses = uses
+        self._answers = answers
+        self._connection = connection
         self._since = time.monotonic()
         self._exchange: Exchange | None = None
+        self._keeper: Keeper | None = None
 
-    def begin(self, exchange: Exchange) -> None:
+    def admitted(self, exchange: Exchange) -> None:
         """Notes the exchange; raises :class:`Unavailable` if its admission took too long.
 
         Another request may have the key by now, so nothing may be sent to an upstream.
@@ -49,6 +60,18 @@ class FirstRequest:
         if not may_still_be_admitted(self._since):
             exchange.settle(asyncio.CancelledError())
             raise Unavailable
+        if exchange.admission.keeping.is_allowed:
+            self._keeper = Keeper(self._answers, self._connection, exchange)
+            self.outlives_caller = True
+
+    async def reply(self, pieces: list[Piece] | None) -> None:
+        """Keeps the answer, if the workspace keeps answers."""
+        if self._keeper is None:
+            return
+        if pieces is None:
+            await self._keeper.keep_stream()
+        else:
+            await self._keeper.keep_reply(pieces)
 
     async def finish(self) -> None:
         """Ends the use of the key; frees it if the request failed without a charge."""

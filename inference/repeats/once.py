@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -21,11 +21,12 @@ from config.server.bodies import ClientGone
 from inference.admission.decide import AdmissionRequest
 from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import Exchange
+from inference.exchange.tap import Tap
 from inference.faces.connection import Connection
 from inference.ids import new_generation_id
 from inference.repeats.answers import Answer, KeptAnswers
 from inference.repeats.cache_use import CacheUse
-from inference.repeats.keeper import FirstRequest, Keeper
+from inference.repeats.keeper import FirstRequest
 from inference.repeats.key_uses import KeyUse, KeyUses
 from inference.repeats.retries import RetryMemory
 
@@ -36,7 +37,7 @@ _REPEATS: Final = Counter(
 )
 _REPLAYED: Final = (b"idempotency-replayed", b"true")
 
-Run = Callable[[AdmissionRequest, FirstRequest | None], Awaitable[None]]
+Run = Callable[[AdmissionRequest, Sequence[Tap]], Awaitable[None]]
 
 
 class Repeats:
@@ -59,7 +60,6 @@ class Repeats:
     async def serve_once(
         self,
         connection: Connection,
-        idempotency_key: str,
         entry: AdmissionRequest,
         key: RecognizedKey,
         run: Run,
@@ -75,7 +75,7 @@ class Repeats:
                 key.organization_id,
                 key.key_id,
                 connection.path,
-                idempotency_key,
+                connection.idempotency_key(),
                 fingerprint,
                 new_generation_id(),
             )
@@ -88,40 +88,28 @@ class Repeats:
                 continue
             await self._replay(connection, use, key.organization_id)
             return
-        first = FirstRequest(self._uses, use, key.organization_id)
+        first = FirstRequest(self._uses, self._answers, connection, use, key.organization_id)
         try:
-            await run(replace(entry, generation_id=use.generation_id), first)
+            await run(replace(entry, generation_id=use.generation_id), (first,))
         finally:
             await first.finish()
 
-    def keep(
-        self, connection: Connection, exchange: Exchange, first: FirstRequest | None
-    ) -> Keeper | None:
-        """Returns what keeps the answer of an exchange; ``None`` if it is not kept."""
-        if first is None:
-            return None
-        first.begin(exchange)
-        if not exchange.admission.keeping.is_allowed:
-            return None
-        return Keeper(self._answers, connection, exchange)
-
-    def use_cache(self, connection: Connection, exchange: Exchange) -> CacheUse | None:
-        """Returns the use of the response cache by an exchange; ``None`` if it does not use it."""
-        if not (exchange.admission.keeping.is_cached and connection.digest):
-            return None
+    def use_cache(self, connection: Connection, exchange: Exchange) -> CacheUse:
+        """Returns the use of the response cache by an exchange."""
         return CacheUse(self._answers, connection, exchange)
 
-    def note_retry(self, connection: Connection, exchange: Exchange) -> None:
-        """Tells the exchange of a request that an SDK has sent before, which one it was."""
-        count = connection.retry_count()
-        if count is not None:
-            authority = exchange.admission.authority
-            marks = (authority.key_id, connection.path, connection.body_hash)
-            exchange.admission.retry_of = self._retries.note(
-                authority.organization_id, marks, count, exchange.generation_id
-            )
-            if exchange.admission.retry_of is not None:
-                _REPEATS.labels("retry").inc()
+    def note_retry(self, connection: Connection, exchange: Exchange, count: str) -> None:
+        """Tells the exchange of a request that an SDK has sent before, which one it was.
+
+        ``count`` is how often the SDK says that it has sent the request before.
+        """
+        authority = exchange.admission.authority
+        marks = (authority.key_id, connection.path, connection.body_hash)
+        exchange.admission.retry_of = self._retries.note(
+            authority.organization_id, marks, count, exchange.generation_id
+        )
+        if exchange.admission.retry_of is not None:
+            _REPEATS.labels("retry").inc()
 
     async def _join(self, connection: Connection, use: KeyUse) -> None:
         """Waits until the first request with a key has ended; a caller who leaves ends the wait."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import msgspec
+
 from config.api.errors import InvalidRequest
 
 # A message of msgspec: "Expected `int`, got `str` - at `$.messages[0].role`".
@@ -36,3 +38,11 @@ def field_error(name: str, text: str) -> InvalidRequest:
 def missing_field(name: str) -> InvalidRequest:
     """Returns the error for a missing field."""
     return field_error(name, "This field is required.")
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error as its caller could see it; none of the provider's bytes."""
+
+    status: int
+    message: str
+    provider_name: str | None = None

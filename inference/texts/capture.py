@@ -10,9 +10,10 @@ from catalog.capabilities import NativeFormat
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
 from inference.requests.parsing import InferenceRequest
+from inference.requests.problems import Failure
 from inference.texts.assembling import MOST_BYTES, Assembler
 from inference.texts.buffers import Loss, TextBuffers
-from inference.texts.contents import Content, Failure
+from inference.texts.contents import Content
 from inference.texts.rules import INPUTS
 from inference.texts.shortening import decode_cut
 

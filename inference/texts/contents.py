@@ -9,17 +9,10 @@ from uuid import UUID
 import msgspec
 
 from config.secrets import DecryptionFailed, seal_with, unseal_with
+from inference.requests.problems import Failure
 
 # The first level makes texts half as long, and costs less than the encryption of what it saves.
 _LEVEL: Final = 1
-
-
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error as its caller could see it; none of the provider's bytes."""
-
-    status: int
-    message: str
-    provider_name: str | None = None
 
 
 class Content(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,8 +11,9 @@ from django.db import connection
 
 from config.secrets import DecryptionFailed
 from config.sql import execute, load_statement
+from inference.requests.problems import Failure
 from inference.stored_texts import TextKey
-from inference.texts.contents import Content, Failure, unseal_content
+from inference.texts.contents import Content, unseal_content
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from catalog.pricing import Price, Usage, cost_nano
 from catalog.pricing.contract import InvalidPricing
 from config.credentials import Secret
 from inference.admission.estimate import affordable_tokens, worst_case_nano
-from inference.exchange.usage.tally import Tally
+from inference.exchange.tally import Tally
 from inference.requests import parsing
 from inference.routing.routes import Candidate
 from tests.support.inference.prices import pricings, read_pricing

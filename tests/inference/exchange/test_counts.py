@@ -10,9 +10,11 @@ import pytest
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
 from config.server.load.figures import figures
-from inference.exchange.usage.counts import MOST_MODELS, ModelNames, count_settled
+from inference.admission.copies.catalog import NO_CATALOG
 from inference.models import Generation
+from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement
+from inference.taps.figures import MOST_MODELS, ModelNames, WorkerWatcher
 from tests.support.bulkheads.counters import read_counter, sample
 from tests.support.inference.routes import route as make_route
 from tests.support.inference.site import Site
@@ -116,11 +118,12 @@ def test_only_listed_organizations_have_figures_of_their_own(settings: Any) -> N
             sample(f"{name}_cost_usd_total", organization=text, kind="credits"),
         ]
 
+    watcher = WorkerWatcher(HealthTable(), lambda: NO_CATALOG)
     before = read("other")
-    count_settled(listed, route, Request(), outcome)  # type: ignore[arg-type]
+    watcher.note_end(listed, route, Request(), outcome)  # type: ignore[arg-type]
     settings.METRICS_ORGANIZATIONS = frozenset({listed})
-    count_settled(listed, route, Request(), outcome)  # type: ignore[arg-type]
-    count_settled(other, route, Request(), outcome)  # type: ignore[arg-type]
+    watcher.note_end(listed, route, Request(), outcome)  # type: ignore[arg-type]
+    watcher.note_end(other, route, Request(), outcome)  # type: ignore[arg-type]
     figures.flush()
     assert read(listed) == [1, 10, 2]
     assert read(other) == [0, 0, 0]

@@ -12,7 +12,7 @@ import pytest
 from catalog.dialects.base import Chunk, Operation, Reply
 from catalog.pricing import Price, Usage
 from config.credentials import Secret
-from inference.exchange.usage.tally import NO_COST, Cost, Count, Ending, Tally
+from inference.exchange.tally import NO_COST, Cost, Count, Ending, Tally
 from inference.models import Generation
 from inference.requests import parsing
 from inference.routing.routes import Candidate

@@ -13,7 +13,7 @@ from config import egress
 from config.api.errors import UpstreamError, UpstreamTimeout
 from config.local.certificates import ensure_certificates
 from endpoints.models import PrivateEndpoint
-from inference.exchange.upstream.failures import translate
+from inference.exchange.failures import translate
 from inference.routing.routes import Candidate
 from tests.support.console import page
 from tests.support.inference.routes import credential, planned, route

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 from catalog.models import CredentialRefusal, ModelEndpoint, Provider
 from config.credentials import Secret
-from inference.exchange.upstream.failures import CredentialRefused
+from inference.exchange.failures import CredentialRefused
 from tests.support import factories
 from tests.support.console import page
 from tests.support.inference.health import failures_of, is_paused

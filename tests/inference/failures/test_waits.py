@@ -22,7 +22,7 @@ from config.api.errors import (
 )
 from config.egress.client import Headers
 from inference.admission.budgets import LimitSpent
-from inference.exchange.upstream.failures import read_wait
+from inference.exchange.failures import read_wait
 from inference.routing.health import AttemptOutcome, HealthState, HealthTable
 from tests.support import factories
 from tests.support.inference.health import ONE, failures_of, is_paused

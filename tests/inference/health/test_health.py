@@ -26,7 +26,7 @@ from config.api.errors import (
     UpstreamTimeout,
 )
 from inference.admission.explain import READ_HEALTH
-from inference.exchange.upstream.failures import RequestUntranslatable
+from inference.exchange.failures import RequestUntranslatable
 from inference.models import EndpointHealth
 from inference.routing import health
 from inference.routing.health import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from config.egress.client import Headers
-from inference.exchange.upstream.failures import read_pause
+from inference.exchange.failures import read_pause
 from tests.support import factories
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order

@@ -16,8 +16,8 @@ from catalog.dialects.base import Operation, Reply
 from catalog.pricing import Price, Usage
 from config.api.errors import InvalidRequest
 from inference.admission.estimate import worst_case_nano
-from inference.exchange.upstream.calls import build_call
-from inference.exchange.usage.tally import Tally
+from inference.exchange.calls import build_call
+from inference.exchange.tally import Tally
 from inference.requests import parsing
 from inference.requests.messages import native
 from inference.routing.candidates import RoutingContext, Selection, require_candidates

@@ -28,6 +28,7 @@ from inference.models import Generation, Journal
 from inference.requests import parsing
 from inference.settlement.settle import Settlement, SettlementStore
 from inference.settlement.sweeper import sweep
+from inference.taps.figures import WorkerWatcher
 from tests.support import factories
 from tests.support.database.locks import locked, waiting
 from tests.support.factories import Tenant
@@ -411,7 +412,7 @@ def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site
     body = b'{"model":"acme/falcon","messages":[{"role":"user","content":""}]}'
 
     async def run() -> None:
-        gateway = Gateway()
+        gateway = Gateway(WorkerWatcher)
         await gateway.open()
         key = await gateway.recognizer.recognize(bearer_digests(f"Bearer {site.tenant.api_key}"))
         occupancy = gateway.bulkheads.enter(key.organization_id, key.key_id)

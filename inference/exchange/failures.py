@@ -64,8 +64,8 @@ from config.api.errors import (
 from config.clocks.clock import clock
 from config.egress.client import OutboundResponse
 from config.egress.retry_after import read_number, read_retry_after
+from inference.requests.problems import Failure
 from inference.routing.routes import Candidate
-from inference.texts.contents import Failure
 
 # A duration of hours, minutes, seconds and milliseconds, or a plain number of seconds.
 _DURATION: Final = re.compile(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from catalog.dialects.base import Call, Dialect, Untranslatable
 from config import egress
 from config.egress.client import EgressClient, OutboundResponse
 from config.egress.limits import tighten
 from config.live_settings import settings
-from config.telemetry.tracing import request_span, tracing
-from inference.exchange.upstream import failures
+from inference.exchange import failures
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS, EFFORTS
 from inference.requests.operations.server_tools import (
@@ -46,9 +44,6 @@ async def start(
     cannot be reached. The caller closes the response.
     """
     connect_timeout = settings.EGRESS_POLICY.connect_timeout
-    if settings.TRACE_UPSTREAMS and tracing.tracer is not None:
-        header = tracing.tracer.traceparent_of(request_span.get())
-        outbound = replace(outbound, headers={**outbound.headers, **header})
     try:
         return await client.start(
             outbound,

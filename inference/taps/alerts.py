@@ -10,8 +10,7 @@ from typing import Final
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
 from inference import metrics
-from inference.exchange.upstream.failures import CredentialRefused, Scope
-from inference.exchange.usage.counts import count_failed_attempt
+from inference.exchange.failures import CredentialRefused, Scope
 from inference.routing.health import WINDOW_SECONDS, HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
 
@@ -37,14 +36,8 @@ class CredentialAlerts:
         self._logged_at: dict[str, float] = {}
         self._paused_at: dict[str, float] = {}
 
-    def report(self, candidate: Candidate, error: GatewayError | None) -> None:
-        """Notes the outcome of an attempt: a refusal raises the alarm, and a success ends it."""
-        provider = candidate.route.facts.provider_slug
-        if error is None:
-            if self._health.refused.providers and not candidate.is_byok:
-                self._health.refused.clear(provider)
-            return
-        count_failed_attempt(candidate.route, getattr(error, "kind", None) or "other")
+    def report(self, candidate: Candidate, error: GatewayError) -> None:
+        """Notes a failed attempt: a refusal of the operator's credential raises the alarm."""
         if isinstance(error, CredentialRefused) and error.scope is not None:
             self._alert(candidate, error)
 

@@ -1,0 +1,234 @@
+"""What a worker counts and reports of its generations: their ends, their cost, their claims."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from billing.rate_limits import RateLimited
+from catalog.dialects.base import Operation
+from config.api.errors import GatewayError
+from config.egress import OutboundRequest
+from config.live_settings import settings
+from config.server.load.figures import figures
+from config.telemetry.tracing import request_span, tracing
+from inference import metrics
+from inference.admission.estimate import Claim
+from inference.filters.definitions import Finding
+from inference.models import Generation
+from inference.requests.parsing import InferenceRequest
+from inference.routing.health import HealthTable
+from inference.routing.routes import Candidate, CatalogSnapshot, Route
+from inference.settlement.settle import Settlement
+from inference.taps.alerts import CredentialAlerts
+from inference.taps.spans import record_attempt
+
+logger = logging.getLogger(__name__)
+
+_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_MODEL: Final = ("provider", "model", "operation")
+_GENERATIONS: Final = figures.counter(
+    "causeway_generations_total",
+    "Generations settled. The tenants' own endpoints are the provider and the model 'private'.",
+    (*_MODEL, "status"),
+)
+_ERRORS: Final = figures.counter(
+    "causeway_generation_errors_total",
+    "Generations that failed after their admission, by the type of the error.",
+    (*_MODEL, "type"),
+)
+_DURATION: Final = figures.histogram(
+    "causeway_generation_seconds", "Admission to settlement.", _MODEL, _SECONDS
+)
+_FIRST_TOKEN: Final = figures.histogram(
+    "causeway_time_to_first_token_seconds",
+    "Admission to the first event of the upstream, of streams.",
+    _MODEL,
+    _SECONDS,
+)
+_TOKENS: Final = figures.counter(
+    "causeway_tokens_total", "Tokens used.", ("provider", "model", "kind")
+)
+_COST: Final = figures.counter(
+    "causeway_cost_usd_total",
+    "What generations cost in USD: 'credits' is what they were charged, 'upstream' their price at "
+    "the provider.",
+    ("provider", "model", "kind"),
+)
+_ATTEMPTS: Final = figures.counter(
+    "causeway_attempts_total",
+    "Attempts at providers whose answer began, or that failed.",
+    ("provider",),
+)
+_FAILED_ATTEMPTS: Final = figures.counter(
+    "causeway_failed_attempts_total",
+    "Attempts at providers that failed, by the kind of failure.",
+    ("provider", "kind"),
+)
+_FALLBACKS: Final = figures.counter(
+    "causeway_fallbacks_total",
+    "Requests that moved on to another candidate, by the provider that failed.",
+    ("provider",),
+)
+_OF_ORGANIZATION: Final = figures.counter(
+    "causeway_organization_generations_total",
+    "Generations of the organizations that METRICS_ORGANIZATIONS lists, and of all 'other' ones.",
+    ("organization", "status"),
+)
+_TOKENS_OF_ORGANIZATION: Final = figures.counter(
+    "causeway_organization_tokens_total", "Tokens of these organizations.", ("organization", "kind")
+)
+_COST_OF_ORGANIZATION: Final = figures.counter(
+    "causeway_organization_cost_usd_total",
+    "What generations of these organizations cost in USD.",
+    ("organization", "kind"),
+)
+
+# Names of a tenant's endpoints would tell the readers of the metrics what it does.
+_PRIVATE: Final = ("private", "private")
+# A worker counts at most this many models of providers by name; each has some fifty series.
+MOST_MODELS: Final = 1_000
+_OTHER: Final = ("other", "other")
+_NANO: Final = 1e-9
+# An endpoint that lies about each of its answers must not fill the log.
+_LINE_SECONDS: Final = 60.0
+_MAX_REMEMBERED: Final = 1024
+
+
+class ModelNames:
+    """The models of the catalogue that have figures of their own, those used first."""
+
+    def __init__(self) -> None:
+        self._named: set[tuple[str, str]] = set()
+
+    def name(self, route: Route) -> tuple[str, str]:
+        """Returns the provider and the model of a route as labels."""
+        if route.is_private:
+            return _PRIVATE
+        named = route.facts.provider_slug, route.model_slug
+        if named not in self._named:
+            if len(self._named) >= MOST_MODELS:
+                return _OTHER
+            self._named.add(named)
+        return named
+
+
+names: Final = ModelNames()
+
+
+def _count_organization(organization_id: UUID, outcome: Settlement) -> None:
+    is_listed = organization_id in settings.METRICS_ORGANIZATIONS
+    name = str(organization_id) if is_listed else "other"
+    _OF_ORGANIZATION.add((name, outcome.status))
+    if (usage := outcome.usage) is not None:
+        _TOKENS_OF_ORGANIZATION.add((name, "prompt"), usage.prompt)
+        _TOKENS_OF_ORGANIZATION.add((name, "completion"), usage.completion)
+        _COST_OF_ORGANIZATION.add((name, "credits"), outcome.cost_nano * _NANO)
+        _COST_OF_ORGANIZATION.add((name, "upstream"), outcome.upstream_cost_nano * _NANO)
+
+
+class ClaimLog:
+    """Counts the claims of a worker, and logs at most one a minute for each endpoint."""
+
+    def __init__(self) -> None:
+        self._logged_at: dict[UUID, float] = {}
+
+    def report(self, generation_id: str, route: Route, claim: Claim) -> None:
+        """Counts a claim, and logs it if its endpoint was not named within the last minute."""
+        metrics.count_claim(claim.reason)
+        now = time.monotonic()
+        if now < self._logged_at.get(route.endpoint_id, -_LINE_SECONDS) + _LINE_SECONDS:
+            return
+        if len(self._logged_at) >= _MAX_REMEMBERED:
+            self._logged_at.clear()
+        self._logged_at[route.endpoint_id] = now
+        logger.warning(
+            "the endpoint %s claimed %d prompt and %d completion tokens for the generation %s, "
+            "which allowed %d and %d; the excess is under review",
+            route.endpoint_id,
+            claim.prompt,
+            claim.completion,
+            generation_id,
+            claim.allowed_prompt,
+            claim.allowed_completion,
+        )
+
+
+class WorkerWatcher:
+    """The watcher of a worker: counts, logs, alarms, and makes the spans of attempts."""
+
+    def __init__(self, health: HealthTable, catalog: Callable[[], CatalogSnapshot]) -> None:
+        self._refused = health.refused
+        self._alerts = CredentialAlerts(health, catalog)
+        self._claims = ClaimLog()
+
+    def note_refusal(self, error: GatewayError) -> None:
+        metrics.count_refused(error.status, error.error_type)
+
+    def note_limit(self, error: RateLimited) -> None:
+        metrics.count_limited(error.scope, error.rate)
+
+    def note_findings(self, findings: Iterable[Finding]) -> None:
+        metrics.count_findings(findings)
+
+    def trace_request(self, outbound: OutboundRequest) -> OutboundRequest:
+        if tracing.tracer is None:
+            return outbound
+        header = tracing.tracer.traceparent_of(request_span.get())
+        return replace(outbound, headers={**outbound.headers, **header})
+
+    def note_attempt(
+        self,
+        candidate: Candidate,
+        operation: Operation,
+        milliseconds: int,
+        error: GatewayError | None,
+    ) -> None:
+        if tracing.tracer is not None:
+            record_attempt(tracing.tracer, candidate, operation, milliseconds, error)
+        if error is not None:
+            self.note_failure(candidate, error)
+        elif self._refused.providers and not candidate.is_byok:
+            self._refused.clear(candidate.route.facts.provider_slug)
+
+    def note_failure(self, candidate: Candidate, error: GatewayError) -> None:
+        provider, _ = names.name(candidate.route)
+        _ATTEMPTS.add((provider,))
+        _FAILED_ATTEMPTS.add((provider, getattr(error, "kind", None) or "other"))
+        self._alerts.report(candidate, error)
+
+    def note_fallback(self, candidate: Candidate) -> None:
+        _FALLBACKS.add((names.name(candidate.route)[0],))
+
+    def note_missing_mark(self, candidate: Candidate) -> None:
+        metrics.count_missing_mark(candidate.route.facts.provider_slug)
+
+    def note_end(
+        self, organization_id: UUID, route: Route, request: InferenceRequest, outcome: Settlement
+    ) -> None:
+        provider, model = names.name(route)
+        labels = provider, model, request.operation
+        _GENERATIONS.add((*labels, outcome.status))
+        if outcome.duration_ms is not None:
+            _DURATION.observe(labels, outcome.duration_ms / 1000)
+        if outcome.latency_ms is not None:
+            _ATTEMPTS.add((provider,))
+            if request.stream:
+                _FIRST_TOKEN.observe(labels, outcome.latency_ms / 1000)
+        if outcome.error_type is not None:
+            _ERRORS.add((*labels, outcome.error_type))
+        if (usage := outcome.usage) is not None:
+            _TOKENS.add((provider, model, "prompt"), usage.prompt)
+            _TOKENS.add((provider, model, "completion"), usage.completion)
+            _COST.add((provider, model, "credits"), outcome.cost_nano * _NANO)
+            _COST.add((provider, model, "upstream"), outcome.upstream_cost_nano * _NANO)
+        if settings.METRICS_ORGANIZATIONS:
+            _count_organization(organization_id, outcome)
+        if outcome.claim is not None:
+            self._claims.report(outcome.generation_id, route, outcome.claim)
+        if outcome.status == Generation.Status.CANCELLED:
+            metrics.count_cancelled(None if usage is None else outcome.is_estimated)

@@ -1,0 +1,52 @@
+"""Reads the PDF files of requests in threads, before their admission."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from config.api.errors import Unavailable
+from config.server.bodies import ClientGone
+from config.server.bulkheads import Occupancy
+from config.server.load.large_work import LargeWork
+from inference.documents.parts import read_files
+from inference.faces.connection import Connection
+from inference.requests.parsing import InferenceRequest
+
+# How long a request waits for the text of its files, which takes up to 30 seconds of its turn.
+_SECONDS: Final = 60.0
+_WAIT: Final = "Too many PDF files of other requests are being read. Try again shortly."
+
+
+class FileReader:
+    """The threads that wait for the processes that read files: two, one of an organization."""
+
+    def __init__(self) -> None:
+        self._threads = LargeWork("file-reading")
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def read(
+        self, connection: Connection, request: InferenceRequest, occupancy: Occupancy
+    ) -> InferenceRequest:
+        """Returns the request with the text of its PDF files; a caller who leaves ends the wait.
+
+        Raises :class:`InvalidRequest` for a file that is not read, and :class:`Unavailable` if
+        other files are read for too long.
+        """
+        try:
+            connection.watch_caller()
+            async with asyncio.timeout(_SECONDS):
+                read = await self._threads.run(occupancy.organization_id, read_files, request)
+        except TimeoutError:
+            raise Unavailable(_WAIT) from None
+        except asyncio.CancelledError:
+            if connection.unwatch_caller():
+                raise ClientGone from None
+            raise
+        finally:
+            connection.unwatch_caller()
+        if (grown := len(read.fields["messages"]) - len(request.fields["messages"])) > 0:
+            occupancy.reserve(grown)
+        return read

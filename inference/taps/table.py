@@ -1,0 +1,120 @@
+"""The table of options: what a request may have besides, in the order in which its taps are called.
+
+===============  ====================================  ============================================
+Option           A request has it if                   It is called
+===============  ====================================  ============================================
+span             a receiver of traces is set           around the whole request, and at its end
+access log       ``ACCESS_LOG`` is set                 when the caller is known, and at the end
+PDF text         a message has a PDF file              before the admission
+idempotency      it has an ``Idempotency-Key``         around the admission, and for the answer
+SDK's retry      an SDK says that it repeats           after the admission
+response cache   its header or its workspace says so   for the answer, which it may know
+text capture     its workspace logs texts              for the answer, and at the end
+===============  ====================================  ============================================
+
+The taps of an admitted request are opened in the order of :meth:`Options.open_taps`. The ways of an
+answer pass the last tap first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from config.server.bulkheads import Occupancy
+from config.telemetry.access_log import AccessEntry
+from config.telemetry.tracing import tracing
+from inference.admission.decide import AdmissionRequest
+from inference.admission.recognition import RecognizedKey
+from inference.exchange.gateway import Exchange
+from inference.exchange.tap import Tap
+from inference.faces.connection import Connection
+from inference.repeats.caching import read_wish
+from inference.repeats.once import Repeats, Run
+from inference.requests.parsing import InferenceRequest
+from inference.taps.capture import CaptureTap
+from inference.taps.files import FileReader
+from inference.taps.spans import RequestSpan, SpanTap
+from inference.texts.writer import TextWriter
+
+Serve = Callable[[Connection], Awaitable[None]]
+
+
+class AccessTap(Tap):
+    """Names in the line of the access log what served the request."""
+
+    def __init__(self, entry: AccessEntry) -> None:
+        self._entry = entry
+
+    def ended(self, exchange: Exchange) -> None:
+        names = exchange.attempts.candidate.route.names
+        self._entry.name_generation(exchange.generation_id, *names)
+
+
+class Options:
+    """The options of a worker's requests, with what they share."""
+
+    def __init__(self) -> None:
+        self._repeats = Repeats()
+        self._files = FileReader()
+        self._texts = TextWriter()
+
+    def show_figures(self) -> None:
+        """Sets the gauges of the queues of repeated requests."""
+        self._repeats.show_figures()
+
+    async def close(self) -> None:
+        """Stores the texts that wait, and closes the connections."""
+        self._files.close()
+        await self._texts.close()
+        await self._repeats.close()
+
+    def trace(self, serve: Serve) -> Serve:
+        """Returns what serves a request within a span, if there is a tracer."""
+        return serve if tracing.tracer is None else RequestSpan(tracing.tracer, serve)
+
+    def recognize(self, connection: Connection, key: RecognizedKey) -> None:
+        """Names the caller in the access log, and reads what the headers ask for.
+
+        The body is digested only for an idempotency key or the response cache. Raises
+        :class:`InvalidRequest`.
+        """
+        if connection.access_entry is not None:
+            connection.access_entry.name_caller(key.organization_id, key.digest)
+        if connection.is_repeatable:
+            connection.idempotency_key()
+        connection.wants_cache = wants_cache = read_wish(connection).is_wanted
+        may_cache = key.may_cache if wants_cache is None else wants_cache
+        connection.is_digested = connection.is_repeatable or may_cache
+
+    async def read_files(
+        self, connection: Connection, request: InferenceRequest, occupancy: Occupancy
+    ) -> InferenceRequest:
+        """Returns the request with the text of its PDF files; see :class:`FileReader`."""
+        return await self._files.read(connection, request, occupancy)
+
+    async def serve_once(
+        self, connection: Connection, entry: AdmissionRequest, key: RecognizedKey, run: Run
+    ) -> None:
+        """Runs the first request with an idempotency key; see :class:`Repeats`."""
+        await self._repeats.serve_once(connection, entry, key, run)
+
+    def open_taps(
+        self, connection: Connection, exchange: Exchange, first: Sequence[Tap]
+    ) -> Sequence[Tap]:
+        """Returns the taps of an admitted request; ``first`` are those that it has before."""
+        keeping = exchange.admission.keeping
+        taps: list[Tap] = []
+        if connection.wants_cache is None:
+            connection.caller.may_cache = keeping.is_cached
+        if (count := connection.retry_count()) is not None:
+            self._repeats.note_retry(connection, exchange, count)
+        if keeping.is_cached and connection.digest:
+            taps.append(self._repeats.use_cache(connection, exchange))
+        if exchange.admission.is_logged:
+            taps.append(CaptureTap(self._texts, exchange))
+        taps += first
+        if tracing.tracer is not None:
+            taps.append(SpanTap(connection))
+        if connection.access_entry is not None:
+            taps.append(AccessTap(connection.access_entry))
+        return taps
