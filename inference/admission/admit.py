@@ -22,7 +22,6 @@ from config.server.batching.waits import Blocked, Suspects
 from config.server.readiness import readiness
 from config.sql import load_statement
 from inference.admission.authority import (
-    Authority,
     AuthorityReader,
     GovernedKey,
     KeyReading,
@@ -61,6 +60,8 @@ _PATIENCE_SECONDS: Final = 4.5
 _REPINS: Final = 8
 _encode = msgspec.json.Encoder().encode
 
+# Stands for a request that has no decision yet.
+_UNDECIDED: Final = StaleReading()
 # The decision about one request. It must be decided again after ``None``, because its data changed,
 # and after :class:`StaleReading`, with its key read again.
 Decision = Admission | BaseException | None
@@ -191,7 +192,7 @@ class AdmissionStore:
         :class:`Blocked` stands for a request that is not stored because of a lock, or whose key
         must be read while other organizations share the batch.
         """
-        results: list[Admission | BaseException] = [Unavailable() for _ in batch]
+        results: list[Admission | BaseException] = [_UNDECIDED] * len(batch)
         waiting = list(range(len(batch)))
         may_recall = True
         for attempt in range(_TRIES):
@@ -221,8 +222,8 @@ class AdmissionStore:
                     results[index] = decision
             waiting = undecided
             if not waiting:
-                break
-        return results
+                return results
+        return [Unavailable() if each is _UNDECIDED else each for each in results]
 
     async def _try_admit(
         self, batch: list[AdmissionRequest], *, may_recall: bool, is_last: bool
@@ -240,17 +241,20 @@ class AdmissionStore:
         if is_current:
             readings = await self._authority.read(digests)
         catalog = self._snapshots.catalog
-        keys = {
-            digest: _govern(self._authority, each.authority, catalog)
-            for digest, each in readings.items()
-        }
+        keys: dict[str, GovernedKey | GatewayError | StaleReading] = {}
+        for digest, each in readings.items():
+            try:
+                keys[digest] = self._authority.govern(each.authority, catalog)
+            except (GatewayError, StaleReading) as exc:
+                keys[digest] = exc
         budgets = build_budgets(readings.values(), is_current=is_current)
         if not is_current:
             self._authority.recall_meters(list(budgets.readings), budgets)
         screening = BatchScreening()
         decisions = await self._decide_all(batch, keys, budgets, catalog, screening)
         await self._store_admitted(batch, decisions, budgets, is_last=is_last)
-        _count_verdicts(screening, self._authority.guardrail_counts)
+        if screening.verdicts:
+            _count_verdicts(screening, self._authority.guardrail_counts)
         is_undecided = any(each is None for each in decisions)
         if is_undecided and not await _has_moved(self._snapshots, catalog):
             # A key, an organization, a balance or a meter has changed.
@@ -440,16 +444,6 @@ async def _has_moved(snapshots: Snapshots, catalog: CatalogSnapshot) -> bool:
     if snapshots.catalog is catalog:
         await snapshots.refresh_catalog()
     return snapshots.catalog is not catalog
-
-
-def _govern(
-    reader: AuthorityReader, authority: Authority, catalog: CatalogSnapshot
-) -> GovernedKey | GatewayError | StaleReading:
-    """Returns a key with the rules that apply to it, or the error that refuses its requests."""
-    try:
-        return reader.govern(authority, catalog)
-    except (GatewayError, StaleReading) as exc:
-        return exc
 
 
 def _make_parameters(admission: Admission, candidate: Candidate) -> list[Any]:

@@ -19,6 +19,8 @@ from config.clocks.clock import clock
 from config.server.batching.batcher import Batcher
 from config.sql import load_statement
 from inference.admission.budgets import Budgets, StaleReading
+from inference.admission.copies.catalog import NO_CATALOG
+from inference.admission.copies.organizations import OrganizationCopy
 from inference.admission.copies.snapshots import Snapshots
 from inference.admission.governance import (
     BudgetRule,
@@ -107,6 +109,8 @@ class GovernedKey:
     rates: RateRules = NO_RULES
     shadows: Sequence[ShadowedRules] = ()
     guardrails: Mapping[UUID, Policy] = field(default_factory=dict)
+    # Whether nothing but its limits and its filters can refuse a request of the key.
+    is_unrestricted: bool = False
 
 
 class AuthorityReader:
@@ -123,6 +127,10 @@ class AuthorityReader:
         self._reads: Batcher[str, KeyReading | None] = Batcher(self._read)
         self._remembered: OrderedDict[str, KeyReading] = OrderedDict()
         self._meters: OrderedDict[UUID, tuple[datetime, MeterReading]] = OrderedDict()
+        # The keys as they were governed last, each by its authority and its organization's copy,
+        # and the catalogue with which they were.
+        self._governed: dict[UUID, tuple[Authority, OrganizationCopy, GovernedKey]] = {}
+        self._catalog = NO_CATALOG
 
     async def close(self) -> None:
         await self._reads.drain()
@@ -134,6 +142,7 @@ class AuthorityReader:
         """Forgets every reading and every copy."""
         self._remembered.clear()
         self._meters.clear()
+        self._governed.clear()
         self.snapshots.forget()
 
     def recall(self, digest: str) -> KeyReading | None:
@@ -235,8 +244,23 @@ class AuthorityReader:
         Raises :class:`StaleReading` when the organization's copy has another version.
         """
         copy = self.snapshots.find(authority.organization_id, authority.routing_version)
-        workspace = None if copy is None else copy.rules.workspaces.get(authority.workspace_id)
-        if copy is None or workspace is None:
+        if copy is None:
+            raise StaleReading
+        if self._catalog is not catalog or len(self._governed) >= _REMEMBERED:
+            self._catalog = catalog
+            self._governed.clear()
+        known = self._governed.get(authority.key_id)
+        if known is not None and known[0] is authority and known[1] is copy:
+            return known[2]
+        key = self._govern_anew(authority, copy, catalog)
+        self._governed[authority.key_id] = authority, copy, key
+        return key
+
+    def _govern_anew(
+        self, authority: Authority, copy: OrganizationCopy, catalog: CatalogSnapshot
+    ) -> GovernedKey:
+        workspace = copy.rules.workspaces.get(authority.workspace_id)
+        if workspace is None:
             raise StaleReading
         rules = copy.rules.for_key(
             authority.workspace_id, authority.member_guardrail_id, authority.key_guardrail_id
@@ -251,6 +275,9 @@ class AuthorityReader:
             copy.rules.rates,
             rules.shadows,
             rules.guardrails,
+            not (authority.disabled or authority.is_management or authority.suspension_reason)
+            and authority.expires_at is None
+            and rules.policy.ingress_regions is None,
         )
 
 

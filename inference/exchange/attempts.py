@@ -52,7 +52,6 @@ from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure
 from inference.routing.health import HealthTable, classify_attempt
-from inference.routing.pacing import Pacer
 from inference.routing.routes import Candidate, FirstUse, Route
 from inference.store import run_in_thread
 
@@ -73,101 +72,6 @@ FAILURES: Final = (
     TimeoutError,
     egress.EgressError,
 )
-
-
-class AttemptReports:
-    """The reports of one generation; ``probe`` is the subject that its first attempt probes."""
-
-    __slots__ = ("_health", "_is_stream", "_probe", "_watcher")
-
-    def __init__(
-        self,
-        health: HealthTable,
-        watcher: Watcher,
-        probe: uuid.UUID | None,
-        *,
-        is_stream: bool,
-    ) -> None:
-        self._health = health
-        self._watcher = watcher
-        self._probe = probe
-        self._is_stream = is_stream
-
-    def report(
-        self, candidate: Candidate, error: GatewayError | None, latency_ms: int | None = None
-    ) -> None:
-        """Records that an attempt failed, or that its answer has begun."""
-        now = clock.time()
-        outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
-        if outcome is None:
-            self.release_probe()
-        else:
-            self._health.record(
-                candidate.subject,
-                outcome,
-                now=now,
-                retry_after=error.retry_after if isinstance(error, UpstreamError) else None,
-                has_own_credential=candidate.is_byok,
-            )
-            self._probe = None
-        if latency_ms is not None and self._is_stream:
-            self._health.measure(candidate.measured_subject, latency_ms, now=now)
-
-    def report_pause(self, candidate: Candidate, seconds: float) -> None:
-        """Records that the upstream takes no further request for a while."""
-        self._health.pause(candidate.subject, seconds, now=clock.time())
-
-    def report_speed(self, candidate: Candidate, completion_tokens: int, milliseconds: int) -> None:
-        """Records the throughput of a stream, which took this time after its first event."""
-        if not completion_tokens:
-            return
-        self._health.measure(
-            candidate.measured_subject,
-            tokens_per_second=completion_tokens / (max(milliseconds, 1) / 1000),
-            now=clock.time(),
-        )
-
-    def report_missing_mark(self, candidate: Candidate) -> None:
-        """Notes that a whole stream ended without its end mark, which is no failure."""
-        self._watcher.note_missing_mark(candidate)
-        if self._health.note_missing_mark(candidate.route.endpoint_id):
-            logger.warning(
-                "the endpoint %s ends its streams without an end mark; finish reason and usage "
-                "came, so they are delivered as complete",
-                candidate.route.endpoint_id,
-            )
-
-    def release_probe(self) -> None:
-        """Gives back the probe of the first candidate, if it has had no outcome."""
-        if self._probe is not None:
-            self._health.release(self._probe)
-            self._probe = None
-
-
-class PaceCount:
-    """Counts the attempts of a request; admission has counted the first one.
-
-    The estimate of the prompt counts when it is sent, the usage of the answer afterwards.
-    """
-
-    __slots__ = ("_counted", "_is_first", "_pacer")
-
-    def __init__(self, pacer: Pacer, request: InferenceRequest, first: Candidate) -> None:
-        self._pacer = pacer
-        self._is_first = True
-        self._counted = 0 if first.pace is None else estimate_tokens(request.prompt_bytes)
-
-    def count_attempt(self, candidate: Candidate, request: InferenceRequest) -> None:
-        """Counts an attempt before it is sent."""
-        is_counted, self._is_first = self._is_first, False
-        if candidate.pace is not None and not is_counted:
-            self._counted = estimate_tokens(request.prompt_bytes)
-            self._pacer.count(candidate.pace.provider_id, 1, self._counted, clock.time())
-
-    def count_usage(self, candidate: Candidate, tokens: int) -> None:
-        """Counts the tokens of the last attempt in place of their estimate."""
-        if candidate.pace is not None:
-            self._pacer.count(candidate.pace.provider_id, 0, tokens - self._counted, clock.time())
 
 
 @dataclass(slots=True)
@@ -246,6 +150,7 @@ class Attempts:
         watcher: Watcher,
     ) -> None:
         self.item = admission.candidates[0]
+        self.candidate = self.item.candidate
         self.response: OutboundResponse | None = None
         self.reader: ChunkReader | None = None
         # A whole answer that is being parsed.
@@ -256,10 +161,12 @@ class Attempts:
         self._admission, self._request = admission, admission.request
         self._egress_client, self._workload = egress_client, workload
         self._watcher = watcher
-        is_stream = self._request.stream
-        self.reports = AttemptReports(health, watcher, admission.probe, is_stream=is_stream)
+        # The subject that the first attempt probes, while it has no outcome.
+        self.probe = admission.probe
+        self._health = health
         self._plan = Plan(admission, repin, replan)
-        self.pace_count = PaceCount(health.pacer, self._request, self.item.candidate)
+        # The estimate that counts for the pace of the latest attempt until its usage is known.
+        self._paced_tokens = 0
         self._started = time.monotonic()
         # No attempt may run longer, even if its upstream still sends bytes, because the sweeper
         # ends the generation then.
@@ -270,10 +177,6 @@ class Attempts:
     @property
     def elapsed_ms(self) -> int:
         return round((time.monotonic() - self._started) * 1000)
-
-    @property
-    def candidate(self) -> Candidate:
-        return self.item.candidate
 
     @property
     def is_sent(self) -> bool:
@@ -299,7 +202,9 @@ class Attempts:
         """
         while True:
             self.item = self._plan.take()
-            self.pace_count.count_attempt(self.candidate, self._request)
+            self.candidate = self.item.candidate
+            if (pace := self.candidate.pace) is not None:
+                self._count_pace(pace.provider_id)
             started_ms = self.elapsed_ms
             try:
                 begun = await attempt(self.item, _dialect_of(self.candidate, self._request))
@@ -309,13 +214,13 @@ class Attempts:
                 error = self.explain(exc)
                 self._record(self.elapsed_ms - started_ms, error)
                 self.failures.append(failures.describe_failure(error))
-                self.reports.report(self.candidate, error)
+                self._report(error)
                 if isinstance(error, UpstreamRefused):
                     self._plan.note_refusal(error)
             else:
                 self.latency_ms = self.elapsed_ms
                 self._record(self.latency_ms - started_ms, None)
-                self.reports.report(self.candidate, None, self.latency_ms - started_ms)
+                self._report(None, self.latency_ms - started_ms)
                 return begun
             try:
                 has_time = time.monotonic() < self._deadline
@@ -334,6 +239,24 @@ class Attempts:
             # Changed content filters may have changed the request.
             self._request = self._admission.request
 
+    def _report(self, error: GatewayError | None, latency_ms: int | None = None) -> None:
+        """Tells the health of endpoints that an attempt failed, or that its answer has begun."""
+        now, candidate = clock.time(), self.candidate
+        outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
+        if outcome is None:
+            self.release_probe()
+        else:
+            self._health.record(
+                candidate.subject,
+                outcome,
+                now=now,
+                retry_after=error.retry_after if isinstance(error, UpstreamError) else None,
+                has_own_credential=candidate.is_byok,
+            )
+            self.probe = None
+        if latency_ms is not None and self._request.stream:
+            self._health.measure(candidate.measured_subject, latency_ms, now=now)
+
     def explain(self, exc: Exception, *, limit: str = "first_event") -> GatewayError:
         """Returns the error for a failure of the latest attempt; see :func:`failures.translate`."""
         error = failures.translate(exc, self.candidate, limit=limit)
@@ -345,7 +268,7 @@ class Attempts:
         error = self.explain(exc, limit="total")
         self.records[-1] |= _name_kind(error)
         self._watcher.note_failure(self.candidate, error)
-        self.reports.report(self.candidate, error)
+        self._report(error)
         return error
 
     async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
@@ -358,7 +281,7 @@ class Attempts:
     async def _read_reply(self, dialect: Dialect, response: OutboundResponse) -> Reply:
         body = self._answer = await self._workload.read_answer(response)
         try:
-            return await self._parse_reply(dialect, body)
+            return await self._workload.run(len(body), _parse_reply, dialect, self._request, body)
         except BaseException:
             self._workload.forget_answer(body)
             raise
@@ -400,12 +323,10 @@ class Attempts:
         try:
             # The caller may have left while a thread parsed the answer.
             body = self._answer or await self._workload.read_answer(self.response)
-            return await self._parse_reply(_dialect_of(self.candidate, self._request), body)
+            dialect = _dialect_of(self.candidate, self._request)
+            return await self._workload.run(len(body), _parse_reply, dialect, self._request, body)
         except (TooManyRequests, Unavailable):
             raise egress.TooLarge from None
-
-    async def _parse_reply(self, dialect: Dialect, body: Body) -> Reply:
-        return await self._workload.run(len(body), _parse_reply, dialect, self._request, body)
 
     async def receive_late_chunks(self, limit: int) -> AsyncGenerator[Chunk]:
         """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all."""
@@ -457,7 +378,7 @@ class Attempts:
         )
         await calls.accept(response, candidate, headers_timeout)
         if (pause := read_pause(response.headers)) is not None:
-            self.reports.report_pause(candidate, pause)
+            self._health.pause(candidate.subject, pause, now=clock.time())
         if candidate.first_use is not None:
             await _bind_credential(candidate.first_use)
         return response
@@ -465,10 +386,46 @@ class Attempts:
     def report_end(self, completion_tokens: int, *, is_unmarked: bool) -> None:
         """Reports the throughput of a whole stream after its first event, and a missing mark."""
         if is_unmarked:
-            self.reports.report_missing_mark(self.candidate)
-        if self.latency_ms is not None:
-            milliseconds = self.elapsed_ms - self.latency_ms
-            self.reports.report_speed(self.candidate, completion_tokens, milliseconds)
+            self._report_missing_mark()
+        if self.latency_ms is not None and completion_tokens:
+            seconds = max(self.elapsed_ms - self.latency_ms, 1) / 1000
+            self._health.measure(
+                self.candidate.measured_subject,
+                tokens_per_second=completion_tokens / seconds,
+                now=clock.time(),
+            )
+
+    def _report_missing_mark(self) -> None:
+        """Notes that a whole stream ended without its end mark, which is no failure."""
+        candidate = self.candidate
+        self._watcher.note_missing_mark(candidate)
+        if self._health.note_missing_mark(candidate.route.endpoint_id):
+            logger.warning(
+                "the endpoint %s ends its streams without an end mark; finish reason and usage "
+                "came, so they are delivered as complete",
+                candidate.route.endpoint_id,
+            )
+
+    def release_probe(self) -> None:
+        """Gives back the probe of the first candidate, if it has had no outcome."""
+        if self.probe is not None:
+            self._health.release(self.probe)
+            self.probe = None
+
+    def _count_pace(self, provider_id: uuid.UUID) -> None:
+        """Counts an attempt before it is sent; admission has counted the first one.
+
+        The estimate of the prompt counts now, the usage of the answer afterwards.
+        """
+        self._paced_tokens = estimate_tokens(self._request.prompt_bytes)
+        if self.records:
+            self._health.pacer.count(provider_id, 1, self._paced_tokens, clock.time())
+
+    def count_usage(self, tokens: int) -> None:
+        """Counts the tokens of the last attempt in place of their estimate."""
+        if (pace := self.candidate.pace) is not None:
+            more = tokens - self._paced_tokens
+            self._health.pacer.count(pace.provider_id, 0, more, clock.time())
 
     def metadata(self) -> dict[str, Any]:
         """Returns the members that describe the routing; none unless the caller asked for them."""
@@ -478,7 +435,27 @@ class Attempts:
         return _describe_routing(self._admission, self.records, left_out, self.elapsed_ms)
 
     def _record(self, latency_ms: int, error: GatewayError | None) -> None:
-        self.records.append(_describe_attempt(self._admission, self.candidate, latency_ms, error))
+        """Records an attempt as the generation stores it.
+
+        Only the console shows ``credential_id``, the organization's own credential, and
+        ``requested``, the name that the request gave the model if that has another one.
+        """
+        record: dict[str, Any] = {
+            "provider": self.candidate.route.facts.provider_name,
+            "endpoint_id": str(self.candidate.route.endpoint_id),
+            "is_byok": self.candidate.is_byok,
+            "latency_ms": latency_ms,
+            "status": 200,
+        }
+        if self.candidate.credential_id is not None:
+            record["credential_id"] = str(self.candidate.credential_id)
+        if self._admission.selection.resolution is not None:
+            record["requested"] = self._admission.selection.requested
+        if error is not None:
+            record["status"] = getattr(error, "upstream_status", None) or error.status
+            record["error_type"] = error.error_type
+            record |= _name_kind(error)
+        self.records.append(record)
         self._watcher.note_attempt(self.candidate, self._request.operation, latency_ms, error)
 
 
@@ -499,32 +476,6 @@ def may_accept(route: Route, error: UpstreamRefused, refusing: Route) -> bool:
             return False
         case _:
             return True
-
-
-def _describe_attempt(
-    admission: Admission, candidate: Candidate, latency_ms: int, error: GatewayError | None
-) -> dict[str, Any]:
-    """Returns an attempt as the generation stores it.
-
-    Only the console shows ``credential_id``, the organization's own credential, and ``requested``,
-    the name that the request gave the model if that has another one.
-    """
-    record: dict[str, Any] = {
-        "provider": candidate.route.facts.provider_name,
-        "endpoint_id": str(candidate.route.endpoint_id),
-        "is_byok": candidate.is_byok,
-        "latency_ms": latency_ms,
-        "status": 200,
-    }
-    if candidate.credential_id is not None:
-        record["credential_id"] = str(candidate.credential_id)
-    if admission.selection.resolution is not None:
-        record["requested"] = admission.selection.requested
-    if error is not None:
-        record["status"] = getattr(error, "upstream_status", None) or error.status
-        record["error_type"] = error.error_type
-        record |= _name_kind(error)
-    return record
 
 
 def _describe_routing(

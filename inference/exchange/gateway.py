@@ -40,7 +40,6 @@ from inference.exchange.tap import Deliver, Rewrite, Watcher
 from inference.exchange.workload import Workload
 from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import screen
-from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure
 from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.health import HealthTable
@@ -301,8 +300,10 @@ class Exchange:
             workload=self._workload,
             watcher=gateway.watcher,
         )
-        # The output from which the progress is journalled without waiting for a heartbeat.
-        self._urgent_bytes = _find_urgent(admission.request)
+        # The output from which the progress is journalled without waiting for a heartbeat: the
+        # first bytes of a speech, or much text.
+        is_bytes = OPERATIONS[admission.request.operation].is_bytes
+        self._urgent_bytes = _FIRST_BYTE if is_bytes else _JOURNALLED_BYTES
         self._is_delivering = False
 
     def name_left_out(self) -> list[str]:
@@ -460,7 +461,8 @@ class Exchange:
         if self.outcome is not None:
             return
         attempts, tally = self.attempts, self._tally
-        attempts.reports.release_probe()
+        if attempts.probe is not None:
+            attempts.release_probe()
         tally.allow(attempts.candidate, attempts.item.max_tokens)
         if error is None:
             ending = Ending.COMPLETED
@@ -474,8 +476,7 @@ class Exchange:
         cost = tally.price(usage, attempts.candidate)
         claim = None if charged is None else tally.find_claim()
         if usage is not None:
-            tokens = usage.prompt + usage.completion
-            attempts.pace_count.count_usage(attempts.candidate, tokens)
+            attempts.count_usage(usage.prompt + usage.completion)
         self.outcome = Settlement(
             generation_id=self.generation_id,
             status=ending,
@@ -527,11 +528,6 @@ def _render_reply(
 ) -> list[Piece]:
     pieces = renderer.render_reply(reply, metadata)
     return pieces if renderer.is_native else rewrite(pieces)
-
-
-def _find_urgent(request: InferenceRequest) -> int:
-    """Returns the output that is journalled first: the first bytes of a speech, or much text."""
-    return _FIRST_BYTE if OPERATIONS[request.operation].is_bytes else _JOURNALLED_BYTES
 
 
 async def _deliver_last(deliver: Deliver, event: bytes) -> None:

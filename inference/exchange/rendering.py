@@ -327,7 +327,8 @@ class Renderer:
         cost = tally.price(None if tally.is_blank(usage) else usage, candidate)
         parts = tally.split_cost(usage, candidate)
         body = self._read_usage(tally.usage_body) if tally.is_believed else {}
-        tally.reported_cost_nano = _read_cost(body.get("cost"))
+        reported = body.get("cost")
+        tally.reported_cost_nano = None if reported is None else _read_cost(reported)
         return {
             **body,
             **self._count(usage, body, is_exact=not count.is_estimated),
@@ -337,7 +338,7 @@ class Renderer:
                 "upstream_inference_cost": usd(cost.upstream_nano),
                 "upstream_inference_prompt_cost": usd(parts.prompt),
                 "upstream_inference_completions_cost": usd(parts.completion),
-                **_detail_cost(tally, usage, candidate),
+                **(_detail_cost(tally, usage, candidate) if candidate.route.price.rules else {}),
             },
         }
 
@@ -466,13 +467,11 @@ def open_renderer(
 
 
 def _detail_cost(tally: Tally, usage: Usage, candidate: Candidate) -> dict[str, Any]:
-    """Returns the further members of an answer's ``cost_details``, if its price has rules.
+    """Returns the further members of an answer's ``cost_details`` for a price that has rules.
 
     A price of plain rates needs none: prompt and completion say it all.
     """
     price, usage = candidate.route.price, tally.complete(usage)
-    if not price.rules:
-        return {}
     details: dict[str, Any] = {"rules": describe_charges(price, usage, tally.at)}
     if usage.searches:
         details["server_tool_cost"] = usd(tally.split_cost(usage, candidate).searches)

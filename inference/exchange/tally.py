@@ -294,7 +294,12 @@ class Tally:
         """
         usage = None if self.usage is None else self._believe(self.usage)
         if usage is not None and self._is_final:
-            return self._count_tokens(usage) or self._count_length(usage) or Count(usage, False)
+            found: Count | None = None
+            if not (usage.prompt or usage.completion):
+                found = self._count_tokens(usage)
+            if found is None and self._request.allowed.milliseconds and not usage.milliseconds:
+                found = self._count_length(usage)
+            return found or Count(usage, False)
         estimate = self.estimate()
         if usage is None:
             return Count(estimate, True)
@@ -303,12 +308,12 @@ class Tally:
         return Count(replace(usage, completion=estimate.completion), True)
 
     def _count_tokens(self, usage: Usage) -> Count | None:
-        """Estimates the tokens of a usage that counts only images or searches without a rate.
+        """Estimates the tokens of a usage without tokens, of images or searches without a rate.
 
         A price that bills only tokens would make such an answer free. Returns ``None`` for any
         other usage.
         """
-        if self._candidate is None or usage.prompt or usage.completion:
+        if self._candidate is None:
             return None
         price = self._candidate.route.price
         estimate = self.estimate()
@@ -321,12 +326,7 @@ class Tally:
         return None
 
     def _count_length(self, usage: Usage) -> Count | None:
-        """Estimates the length of audio whose provider reports none, where seconds are billed.
-
-        Returns ``None`` for any other usage.
-        """
-        if not self._request.allowed.milliseconds or usage.milliseconds:
-            return None
+        """Estimates the length of audio whose provider reports none, if seconds are billed."""
         if self._candidate is None or not self._candidate.route.price.has_rate(Billable.SECOND):
             return None
         return Count(replace(usage, milliseconds=self.estimate().milliseconds), True)
@@ -335,7 +335,8 @@ class Tally:
         if self._believed is None or self._believed[0] is not usage:
             candidate = self._candidate
             cost_of = None if candidate is None else partial(self._calculate, candidate)
-            self._believed = usage, believe(usage, self._allowance(), cost_of)
+            allowance = Allowance(self._bounds[0], self._most_output, self._bounds[1])
+            self._believed = usage, believe(usage, allowance, cost_of)
         return self._believed[1]
 
     @property
@@ -346,13 +347,10 @@ class Tally:
 
     def find_claim(self) -> Claim | None:
         """Returns what the upstream claimed beyond what was allowed; ``None`` if nothing."""
-        if self.usage is None or self._candidate is None:
+        if self.usage is None or self._candidate is None or self._believe(self.usage) is self.usage:
             return None
-        return find_claim(self.usage, self._allowance(), partial(self._calculate, self._candidate))
-
-    def _allowance(self) -> Allowance:
-        prompt, pieces = self._bounds
-        return Allowance(prompt, self._most_output, pieces)
+        allowance = Allowance(self._bounds[0], self._most_output, self._bounds[1])
+        return find_claim(self.usage, allowance, partial(self._calculate, self._candidate))
 
     def is_blank(self, usage: Usage) -> bool:
         """Returns whether the answer is empty, and its finish reason is missing or "error"."""

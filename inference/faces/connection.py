@@ -28,7 +28,6 @@ from config.server.bodies import (
     Scope,
     Send,
     body_length,
-    mark_recognized,
     read_body,
 )
 from config.server.bulkheads import Occupancy
@@ -81,15 +80,6 @@ class Patience(NamedTuple):
 
     in_all: float | None = None
     silence: float = math.inf
-
-    def count_left(self, since: float) -> float | None:
-        """Returns the seconds that are left if the caller has waited since a monotonic time.
-
-        A caller who is watched again has waited before.
-        """
-        if self.in_all is None:
-            return None
-        return max(since + self.in_all - time.monotonic(), 0.0)
 
 
 def read_patience(header: Callable[[bytes], str | None], *, is_stream: bool) -> Patience:
@@ -218,8 +208,9 @@ class RequestHead:
             return str(self._server[0])
         return b",".join(values).decode("latin-1")
 
-    def has_header(self, name: bytes) -> bool:
-        return name in self._first_headers
+    def has_header(self, *names: bytes) -> bool:
+        """Returns whether the request has a header of one of these names."""
+        return not self._first_headers.keys().isdisjoint(names)
 
     def idempotency_key(self) -> str:
         """Returns the one ``Idempotency-Key``; raises :class:`InvalidRequest`."""
@@ -237,10 +228,6 @@ class RequestHead:
             self.digest = self._digest(body)
         if RETRY_COUNT in self._first_headers:
             self.body_hash = hash(tuple(self._split(body)))
-
-    def retry_count(self) -> str | None:
-        """Returns how often an SDK says that it has sent the request before."""
-        return self.header(RETRY_COUNT)
 
     def header(self, name: bytes) -> str | None:
         """Returns the first header of this name."""
@@ -306,6 +293,8 @@ class Connection(RequestHead):
         self.operation = operation
         self._receive, self._send = receive, send
         self._cycle: Cycle = scope["causeway.cycle"]
+        # Tells the server that the caller is known.
+        self.mark_recognized = self._cycle.recognize
         self.access_entry: AccessEntry | None = scope.get(ENTRY)
         self.generation_id = ""
         self.rate_headers: Mapping[str, str] | None = None
@@ -318,10 +307,6 @@ class Connection(RequestHead):
         self.has_begun = self._has_events = False
         self._late_timer: asyncio.TimerHandle | None = None
         self._keepalive: Keepalive | None = None
-
-    def mark_recognized(self) -> None:
-        """Tells the server that the caller is known."""
-        mark_recognized(self._scope)
 
     async def read_request(self, occupancy: Occupancy) -> InferenceRequest:
         """Reads and parses the request's body.
@@ -383,7 +368,9 @@ class Connection(RequestHead):
     def watch_caller(self) -> None:
         """Cancels the work from now on when the caller disconnects, or waits no longer."""
         self._cycle.watch()
-        if (seconds := self._patience.count_left(self._since)) is not None:
+        if self._patience.in_all is not None:
+            # A caller who is watched again has waited before.
+            seconds = max(self._since + self._patience.in_all - time.monotonic(), 0.0)
             self._late_timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:

@@ -47,7 +47,7 @@ _NO_WISH: Final = CacheWish()
 
 def read_wish(head: RequestHead) -> CacheWish:
     """Returns what a request says of the cache; raises :class:`InvalidRequest`."""
-    if not any(map(head.has_header, _HEADERS)):
+    if not head.has_header(*_HEADERS):
         return _NO_WISH
     seconds = _DEFAULT_SECONDS
     if (text := head.header(_TTL)) is not None:

@@ -27,7 +27,7 @@ from inference.admission.decide import AdmissionRequest
 from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import Exchange
 from inference.exchange.tap import Tap
-from inference.faces.connection import Connection
+from inference.faces.connection import RETRY_COUNT, Connection
 from inference.repeats.caching import read_wish
 from inference.repeats.once import Repeats, Run
 from inference.requests.parsing import InferenceRequest
@@ -106,7 +106,7 @@ class Options:
         taps: list[Tap] = []
         if connection.wants_cache is None:
             connection.caller.may_cache = keeping.is_cached
-        if (count := connection.retry_count()) is not None:
+        if (count := connection.header(RETRY_COUNT)) is not None:
             self._repeats.note_retry(connection, exchange, count)
         if keeping.is_cached and connection.digest:
             taps.append(self._repeats.use_cache(connection, exchange))

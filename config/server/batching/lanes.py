@@ -239,7 +239,7 @@ class Sides(Generic[Item, Result]):
         self._patience = patience
         # The organizations that are served apart. Those of them that have items stand in one of two
         # queues: the blocked ones, and the others.
-        self._apart: dict[UUID, _Apart[Item, Result]] = {}
+        self.apart: dict[UUID, _Apart[Item, Result]] = {}
         self._turns: dict[UUID, _Apart[Item, Result]] = {}
         self._blocked_turns: dict[UUID, _Apart[Item, Result]] = {}
         self._blocked_lanes = 0
@@ -253,28 +253,21 @@ class Sides(Generic[Item, Result]):
     @property
     def waiting(self) -> int:
         """The number of items that wait here."""
-        return sum(len(apart.waiting) for apart in self._apart.values())
+        return sum(len(apart.waiting) for apart in self.apart.values())
 
     def serves(self, organization_id: UUID, now: float) -> bool:
         """Returns whether the items of an organization belong here."""
-        if not self._apart and not self._suspects:
-            return False
-        return organization_id in self._apart or self._suspects.has(organization_id, now)
+        return organization_id in self.apart or self._suspects.has(organization_id, now)
 
     def suspect(self, organization_id: UUID) -> None:
         """Makes all lanes of the worker serve an organization apart, because a lock is its own."""
         self._suspects.warn(organization_id, asyncio.get_running_loop().time())
 
-    def count(self, organization_id: UUID) -> int:
-        """Returns the number of items of an organization that wait here."""
-        apart = self._apart.get(organization_id)
-        return 0 if apart is None else len(apart.waiting)
-
     def add(self, organization_id: UUID, tickets: Sequence[Ticket[Item, Result]]) -> None:
         """Queues items of an organization, which is served apart from now on."""
-        apart = self._apart.get(organization_id)
+        apart = self.apart.get(organization_id)
         if apart is None:
-            apart = self._apart[organization_id] = _Apart(organization_id, self._limit)
+            apart = self.apart[organization_id] = _Apart(organization_id, self._limit)
             if self._timer is None:
                 self._tend_later()
         apart.waiting += tickets
@@ -364,7 +357,7 @@ class Sides(Generic[Item, Result]):
         now = asyncio.get_running_loop().time()
         if organization_id in self._busy or self._suspects.has(organization_id, now):
             return
-        del self._apart[organization_id]
+        del self.apart[organization_id]
         self._turns.pop(organization_id, None)
         self._blocked_turns.pop(organization_id, None)
         self._give_back(organization_id, apart.waiting)
@@ -376,7 +369,7 @@ class Sides(Generic[Item, Result]):
     def _tend(self) -> None:
         """Refuses items that waited too long, tries those that are due, closes what is idle."""
         now = asyncio.get_running_loop().time()
-        for apart in list(self._apart.values()):
+        for apart in list(self.apart.values()):
             if self._patience is not None:
                 apart.refuse(now - self._patience, Blocked())
             apart.forget_done()
@@ -386,7 +379,7 @@ class Sides(Generic[Item, Result]):
                 self._release(apart)
         waits.report_blocked(self._name, len(self._blocked_turns) + self._blocked_lanes)
         self._timer = None
-        if self._apart:
+        if self.apart:
             self.start()
             self._tend_later()
             return
@@ -439,6 +432,7 @@ class Lanes(Generic[Item, Result]):
         self._shared = [Runner(open_lane(False), self._figures) for _ in range(shared)]
         self._queues: dict[UUID, list[Ticket[Item, Result]]] = {}
         self._busy: set[UUID] = set()
+        self._suspects = suspects
         self._sides = Sides(
             name,
             [Runner(open_lane(True), self._figures) for _ in range(side)],
@@ -467,7 +461,7 @@ class Lanes(Generic[Item, Result]):
         ticket: Ticket[Item, Result] = Ticket(
             organization_id, item, loop.create_future(), now, on_abandoned
         )
-        if self._sides.serves(organization_id, now):
+        if (self._sides.apart or self._suspects.known) and self._sides.serves(organization_id, now):
             self._set_apart([ticket])
             return ticket
         queue = self._queues.get(organization_id)
@@ -480,7 +474,8 @@ class Lanes(Generic[Item, Result]):
 
     def is_full(self, organization_id: UUID) -> bool:
         """Returns whether a locked organization has as many waiting items as it may have."""
-        return self._sides.count(organization_id) >= _MOST_BLOCKED
+        apart = self._sides.apart.get(organization_id)
+        return apart is not None and len(apart.waiting) >= _MOST_BLOCKED
 
     def show_figures(self) -> None:
         """Sets the number of items that wait."""
@@ -603,7 +598,7 @@ class Lanes(Generic[Item, Result]):
                 self._is_slow = False
         if blocked:
             self._set_apart(blocked)
-        else:
+        elif self._sides.apart:
             self._sides.start()
 
     async def _flush_again(

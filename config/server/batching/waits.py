@@ -65,15 +65,12 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        self._suspects: dict[UUID, _Suspect] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._suspects)
+        self.known: dict[UUID, _Suspect] = {}
 
     def accuse(self, organization_id: UUID, now: float) -> None:
         """Records that a statement of this organization alone met a lock."""
         self._forget(now)
-        suspect = self._suspects.setdefault(organization_id, _Suspect(0, 0.0))
+        suspect = self.known.setdefault(organization_id, _Suspect(0, 0.0))
         if suspect.until <= now or not suspect.strikes:
             suspect.strikes += 1
         seconds = min(_FIRST_SECONDS * 2 ** (suspect.strikes - 1), _LONGEST_SECONDS)
@@ -82,18 +79,18 @@ class Suspects:
     def warn(self, organization_id: UUID, now: float) -> None:
         """Records that a statement of several organizations met a lock of this one."""
         self._forget(now)
-        suspect = self._suspects.setdefault(organization_id, _Suspect(0, 0.0))
+        suspect = self.known.setdefault(organization_id, _Suspect(0, 0.0))
         suspect.until = max(suspect.until, now + _WARNED_SECONDS)
 
     def has(self, organization_id: UUID, now: float) -> bool:
         """Returns whether the organization is to be served apart."""
-        suspect = self._suspects.get(organization_id)
+        suspect = self.known.get(organization_id)
         return suspect is not None and suspect.until > now
 
     def _forget(self, now: float) -> None:
-        for organization_id, suspect in list(self._suspects.items()):
+        for organization_id, suspect in list(self.known.items()):
             if suspect.until + _REMEMBERED_SECONDS < now:
-                del self._suspects[organization_id]
+                del self.known[organization_id]
 
 
 class Blocked(Unavailable):

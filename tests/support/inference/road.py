@@ -70,11 +70,14 @@ class RecordedApplication:
             self._begin()
 
     def read_road(self, requests: int) -> Road:
-        """Returns what each of these requests ran between start and stop."""
+        """Returns what nine of ten of these requests ran between start and stop.
+
+        Others run in some requests alone, such as the functions whose result lasts for a second.
+        """
         functions: dict[str, list[str]] = {}
         calls = 0
         for code, count in self._calls.items():
-            each = round(count / requests)
+            each = int(count / requests + 0.1)
             path = self._files[code.co_filename]
             if each and path is not None:
                 functions.setdefault(path, []).append(code.co_qualname)
