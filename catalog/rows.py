@@ -23,7 +23,7 @@ from catalog.pricing.contract import (
 )
 from config.api.text import NOT_STORABLE
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
-from config.egress.limits import MOST_SECONDS, TimeLimits
+from config.egress.rules import MOST_SECONDS, TimeLimits
 from config.models import time_columns
 
 # The latest time, in seconds: in the year 5138. A present time in milliseconds is greater, so it is

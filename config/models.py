@@ -24,7 +24,7 @@ from config.clocks.leases import Lease as Lease
 from config.console.lists.models import SavedView as SavedView
 from config.console.sign_in.models import SecondFactor as SecondFactor
 from config.console.sign_in.models import SignInLimit as SignInLimit
-from config.egress.limits import MOST_SECONDS, TimeLimits
+from config.egress.rules import MOST_SECONDS, TimeLimits
 from config.events.outbox import Event as Event
 from config.partitions.departures import Departure as Departure
 

@@ -69,15 +69,16 @@ def digest_api_key(key: str) -> str:
 class KeyDigests(Sequence[str]):
     """The digests of a presented API key, one for each pepper; the first pepper's comes first.
 
-    A digest is computed when it is asked for: a key that is found by the first costs only that one.
+    Those after the first are computed when they are asked for: most keys are found by the first.
     """
 
-    __slots__ = ("_computed", "_key", "_peppers")
+    __slots__ = ("_computed", "_key", "_peppers", "first")
 
     def __init__(self, key: str) -> None:
         self._key = key
         self._peppers = list_peppers(API_KEY)
-        self._computed: list[str] = []
+        self.first = self._peppers[0].digest(key)
+        self._computed = [self.first]
 
     @overload
     def __getitem__(self, index: int) -> str: ...

@@ -33,7 +33,7 @@ from config.api.text import CONTROL_CHARACTERS
 from config.bulk.problems import ImportRefused, Problems
 from config.bulk.report import Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
-from config.egress.limits import NO_OWN_LIMITS
+from config.egress.rules import NO_OWN_LIMITS
 from config.models import time_columns
 from endpoints.models import Draft, PrivateEndpoint, canonical_base_url
 from endpoints.pricing import EndpointPricing, read_endpoint_price, render_endpoint_pricing

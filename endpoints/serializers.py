@@ -25,7 +25,7 @@ from config.api.fields import (
     UUIDField,
 )
 from config.api.openapi import envelope
-from config.egress.limits import SETTING_OF, TimeLimits
+from config.egress.rules import SETTING_OF, TimeLimits
 from endpoints.models import PrivateEndpoint, Proof, offered_parameters
 from endpoints.pricing import decode_endpoint_price, render_endpoint_pricing
 from endpoints.validation import Reason

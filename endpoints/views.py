@@ -19,7 +19,7 @@ from config.api.openapi import ErrorSerializer, errors
 from config.api.pagination import WholeList
 from config.api.params import FlagParameter, read_parameter
 from config.api.viewsets import OrganizationViewSet
-from config.egress.limits import NO_OWN_LIMITS
+from config.egress.rules import NO_OWN_LIMITS
 from endpoints import validation
 from endpoints.activation import NotActivated, validate_and_activate
 from endpoints.models import EndpointNotFound, PrivateEndpoint, ValidationSlot

@@ -263,7 +263,7 @@ def _make_entry(
         key.digest,
         request,
         connection.request_id,
-        region=region_of_host(host, settings.REGION_HOSTS),
+        region=region_of_host(host, regions) if (regions := settings.REGION_HOSTS) else None,
         http_referer=_clip(connection.header(b"http-referer"), 512),
         app_title=_clip(connection.header(b"x-openrouter-title"), 255),
         user_agent=_clip(connection.header(b"user-agent"), 255),

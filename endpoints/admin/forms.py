@@ -15,7 +15,7 @@ from accounts.models import Region, Workspace
 from catalog.pricing import Price
 from config.console.forms import ConsoleForm, NoteField, RateField
 from config.console.unfold import Dialog, SelectWidget, TextWidget
-from config.egress.limits import SETTING_OF, TimeLimits
+from config.egress.rules import SETTING_OF, TimeLimits
 from config.models import TIME_COLUMNS
 from endpoints.models import (
     InvalidBaseURL,

@@ -18,7 +18,7 @@ from catalog.pricing import Price, decimal_text, dump_rules, scale_rate
 from config.api.errors import GatewayError, NotFound, Unprocessable
 from config.api.idempotency import fingerprint_of
 from config.egress.addresses import InvalidURL, parse_base_url
-from config.egress.limits import NO_OWN_LIMITS, TimeLimits
+from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 
 # The further columns of a price, which few endpoints use.
 _FURTHER: Final = ("image", "request", "image_output", "discount")

@@ -22,7 +22,7 @@ from config.api.errors import GatewayError, InvalidTransition, NotFound, Unproce
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.egress.limits import NO_OWN_LIMITS, TimeLimits
+from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from config.events.outbox import record_event
 from config.models import TIME_COLUMNS, StatefulModel, TimeLimitedModel, time_columns
 from endpoints.models.attestation import Attestation, next_attestation

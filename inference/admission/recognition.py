@@ -122,7 +122,7 @@ class Recognizer:
         lookups cannot take more.
         ``must_be_current`` asks PostgreSQL in any case, where no admission follows.
         """
-        presented = digests[0]
+        presented = digests.first
         known = self._known.get(presented)
         now = time.monotonic()
         if known is None:

@@ -14,13 +14,7 @@ from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
-from inference.admission.estimate import (
-    Claim,
-    estimate_tokens,
-    fee_nano,
-    find_bounds,
-    output_bound,
-)
+from inference.admission.estimate import Claim, estimate_tokens, fee_nano, find_bounds, output_bound
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate

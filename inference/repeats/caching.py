@@ -19,7 +19,7 @@ from inference.requests.messages.relay import STOP
 _CACHE: Final = b"x-openrouter-cache"
 _TTL: Final = b"x-openrouter-cache-ttl"
 _CLEAR: Final = b"x-openrouter-cache-clear"
-_HEADERS: Final = (_CACHE, _TTL, _CLEAR)
+CACHE_HEADERS: Final = (_CACHE, _TTL, _CLEAR)
 _FLAGS: Final = {"true": True, "false": False}
 _SECONDS: Final = re.compile("[1-9][0-9]{0,4}")
 _MOST_SECONDS: Final = 86_400
@@ -47,7 +47,7 @@ _NO_WISH: Final = CacheWish()
 
 def read_wish(head: RequestHead) -> CacheWish:
     """Returns what a request says of the cache; raises :class:`InvalidRequest`."""
-    if not head.has_header(*_HEADERS):
+    if not head.has_header(*CACHE_HEADERS):
         return _NO_WISH
     seconds = _DEFAULT_SECONDS
     if (text := head.header(_TTL)) is not None:

@@ -29,9 +29,8 @@ from inference.requests.operations.server_tools import (
     read_server_tools,
 )
 from inference.requests.problems import explain_decode_error, field_error
-from inference.requests.rows import Body, RequestRow
+from inference.requests.rows import Body, RequestRow, bound_prompt
 from inference.requests.schemas import SESSION_LENGTH, ProviderPreferences
-from inference.requests.sizes import bound_prompt
 
 # All names of a search of the web mean this tool, which a workspace may disable.
 WEB_SEARCH: Final = "openrouter:web_search"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from config.api.errors import GatewayError, InvalidRequest, NotFound
 from inference.requests.parsing import InferenceRequest
-from inference.requests.sizes import TOKEN_BYTES
+from inference.requests.rows import TOKEN_BYTES
 from inference.routing.routes import Route
 
 

@@ -19,7 +19,7 @@ from catalog.dialects.shared.searches import SEARCH_FIELDS, SEARCH_SETTINGS, Sea
 from catalog.pricing import Billable, Price
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
-from config.egress.limits import NO_OWN_LIMITS, TimeLimits
+from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 from inference.routing.health import Health

@@ -28,7 +28,7 @@ from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import Exchange
 from inference.exchange.tap import Tap
 from inference.faces.connection import RETRY_COUNT, Connection
-from inference.repeats.caching import read_wish
+from inference.repeats.caching import CACHE_HEADERS, read_wish
 from inference.repeats.once import Repeats, Run
 from inference.requests.parsing import InferenceRequest
 from inference.taps.capture import CaptureTap
@@ -82,8 +82,10 @@ class Options:
             connection.access_entry.name_caller(key.organization_id, key.digest)
         if connection.is_repeatable:
             connection.idempotency_key()
-        connection.wants_cache = wants_cache = read_wish(connection).is_wanted
-        may_cache = key.may_cache if wants_cache is None else wants_cache
+        may_cache = key.may_cache
+        if connection.has_header(*CACHE_HEADERS):
+            connection.wants_cache = read_wish(connection).is_wanted
+            may_cache = may_cache if connection.wants_cache is None else connection.wants_cache
         connection.is_digested = connection.is_repeatable or may_cache
 
     async def read_files(

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 
 from catalog.models import LanguageModel, Provider
 from config.bulk.rows import read_lines
-from config.egress.limits import NO_OWN_LIMITS, TimeLimits
+from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from endpoints import imports
 from endpoints.models import PrivateEndpoint
 from tests.support import factories

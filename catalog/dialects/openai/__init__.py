@@ -22,13 +22,6 @@ from catalog.dialects.base import (
     StreamParser,
     decode_object,
 )
-from catalog.dialects.openai.choices import (
-    add_long_reasoning,
-    add_reasoning,
-    find_finish_reason,
-    measure_choices,
-    parse_choices,
-)
 from catalog.dialects.openai.embeddings import parse_embeddings
 from catalog.dialects.openai.images import (
     EDITS,
@@ -37,7 +30,16 @@ from catalog.dialects.openai.images import (
     images_parser,
     parse_images,
 )
-from catalog.dialects.openai.members import parse_usage, raise_for_error, read_text
+from catalog.dialects.openai.members import (
+    add_long_reasoning,
+    add_reasoning,
+    find_finish_reason,
+    measure_choices,
+    parse_choices,
+    parse_usage,
+    raise_for_error,
+    read_text,
+)
 from catalog.dialects.openai.requests import build_request as build_json
 from catalog.dialects.openai.rerank import parse_rerank, place_rerank, write_rerank
 from catalog.dialects.openai.responses import PATH, NativeResponses, build_response

@@ -14,19 +14,17 @@ from catalog.dialects.base import (
     check_answer,
     decode_object,
 )
-from catalog.dialects.openai.choices import (
+from catalog.dialects.openai.members import (
+    NULL,
     Choice,
     add_reasoning,
     count_bytes,
     decode_choices,
+    decode_text,
     find_finish_reason,
     find_finished,
     measure_choices,
     parse_choices,
-)
-from catalog.dialects.openai.members import (
-    NULL,
-    decode_text,
     parse_usage,
     raise_for_error,
     read_text,

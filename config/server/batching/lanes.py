@@ -53,17 +53,12 @@ _MOST_BLOCKED: Final = 1_000
 class QueueFigures:
     """The figures of one queue of a worker."""
 
-    __slots__ = ("_gauge", "_labels", "name")
+    __slots__ = ("_gauge", "labels", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._labels = (name,)
+        self.labels = (name,)
         self._gauge = _WAITING.labels(name)
-
-    def count_batch(self, items: int, waited: float) -> None:
-        """Counts a batch that begins; ``waited`` is for how long its oldest item has waited."""
-        _BATCH.observe(self._labels, items)
-        _WAITED.observe(self._labels, waited)
 
     def show(self, waiting: int) -> None:
         """Sets the number of items that wait in this worker."""
@@ -143,7 +138,9 @@ class Runner(Generic[Item, Result]):
             ticket.is_taken = True
         self.started_at = now = asyncio.get_running_loop().time()
         if tickets:
-            self._figures.count_batch(len(tickets), now - tickets[0].submitted_at)
+            _BATCH.observe(self._figures.labels, len(tickets))
+            # The oldest item comes first.
+            _WAITED.observe(self._figures.labels, now - tickets[0].submitted_at)
         results: Sequence[Result | BaseException]
         try:
             results = await self.lane.flush([ticket.item for ticket in tickets], organizations)

@@ -26,7 +26,7 @@ from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
 from config import secrets, sql
 from config.credentials import Secret
-from config.egress.limits import TimeLimits
+from config.egress.rules import TimeLimits
 from inference.requests.operations.completions import EFFORTS
 from inference.routing.pacing import Pace
 from inference.routing.routes import CatalogModel, CatalogProvider, CatalogSnapshot, Route

@@ -17,7 +17,7 @@ from catalog.models.aliases import ModelAlias
 from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
-from config.egress.limits import NO_OWN_LIMITS, TimeLimits
+from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from config.secrets import DecryptionFailed
 from config.sql import read_together
 from endpoints.models import (

@@ -11,9 +11,15 @@ from catalog.dialects.shared.raw import first_byte, is_null, measure_value
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
 from inference.requests.operations.completions import PARAMETERS
 from inference.requests.problems import explain_decode_error, field_error
-from inference.requests.rows import Fields, RequestRow, name_models
+from inference.requests.rows import (
+    CHARACTERS_PER_TOKEN,
+    Fields,
+    RequestRow,
+    count_characters,
+    find_media,
+    name_models,
+)
 from inference.requests.schemas import Completion, Parts, Tokens
-from inference.requests.sizes import CHARACTERS_PER_TOKEN, count_characters, find_media
 
 _CONTENTS: Final[list[dict[str, Any]]] = [
     {"type": "string"},

@@ -8,9 +8,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from inference.requests.operations.completions import PARAMETERS
-from inference.requests.rows import Fields, RequestRow, name_model
+from inference.requests.rows import Fields, RequestRow, find_media, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
-from inference.requests.sizes import find_media
 
 
 class EmbeddingsItem(msgspec.Struct):

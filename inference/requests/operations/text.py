@@ -9,9 +9,14 @@ import msgspec
 from catalog.dialects.shared.raw import first_byte
 from inference.requests.limits import MAX_CHOICES
 from inference.requests.operations.completions import PARAMETERS
-from inference.requests.rows import Fields, RequestRow, name_models
+from inference.requests.rows import (
+    CHARACTERS_PER_TOKEN,
+    Fields,
+    RequestRow,
+    count_characters,
+    name_models,
+)
 from inference.requests.schemas import Completion
-from inference.requests.sizes import CHARACTERS_PER_TOKEN, count_characters
 
 # The first bytes of a prompt that is a text or a list of tokens; another one begins a token.
 _PROMPTS: Final = (b'"', b"[")

@@ -16,7 +16,7 @@ import requests
 from django.conf import LazySettings
 
 from billing.models import Excess
-from config.egress.limits import TimeLimits
+from config.egress.rules import TimeLimits
 from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories

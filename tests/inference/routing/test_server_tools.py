@@ -16,7 +16,7 @@ from catalog.dialects.base import Operation, Reply
 from catalog.pricing import Price, Usage
 from config.api.errors import InvalidRequest
 from inference.admission.estimate import worst_case_nano
-from inference.exchange.calls import build_call
+from inference.exchange.attempts import build_call
 from inference.exchange.tally import Tally
 from inference.requests import parsing
 from inference.requests.messages import native

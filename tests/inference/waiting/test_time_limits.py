@@ -10,7 +10,7 @@ from django.conf import LazySettings
 from catalog import imports
 from catalog.models import ModelEndpoint
 from config.bulk.problems import ImportRefused
-from config.egress.limits import TimeLimits
+from config.egress.rules import TimeLimits
 from tests.support import factories
 from tests.support.inference.site import Site, content_of, events_of
 
