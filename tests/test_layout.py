@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.suite.quarantine import read_entries
 from tests.support.suite.reach import Sources
 from tests.support.suite.tiers import Rules, function_of, path_of
 
@@ -58,8 +59,8 @@ def test_no_module_has_a_name_without_a_subject(name: str) -> None:
     assert [path for path in FILES if name in path.parts or path.stem == name] == []
 
 
-def test_every_test_that_the_tiers_name_exists() -> None:
-    """The names stand in ``tests/tiers.toml`` and ``tests/costs.toml``."""
+def test_every_test_that_the_tiers_and_the_quarantine_name_exists() -> None:
     tests = set(Sources().tests)
     known = tests | {path_of(test) for test in tests}
-    assert [name for name in sorted(Rules.read().names) if function_of(name) not in known] == []
+    names = Rules.read().names | {entry.test for entry in read_entries()}
+    assert [name for name in sorted(names) if function_of(name) not in known] == []

@@ -23,7 +23,7 @@ from tests.support.suite.tiers import (
 RULES = Rules(
     core=frozenset({"tests/a/test_a.py::test_core", "tests/a/test_a.py::test_cases[one]"}),
     sampled={"tests/a/test_a.py::test_table": 2},
-    dear=frozenset({"tests/a/test_a.py::test_dear", "tests/a/test_a.py::test_some[dear]"}),
+    dear={"tests/a/test_a.py::test_dear": 0.4, "tests/a/test_a.py::test_some[dear]": 3.2},
     release={},
 )
 BEYOND = {

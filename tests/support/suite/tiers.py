@@ -58,7 +58,7 @@ class Rules:
 
     core: frozenset[str]
     sampled: dict[str, int]
-    dear: frozenset[str]
+    dear: dict[str, float]
     release: dict[str, list[str]]
 
     @classmethod
@@ -68,7 +68,7 @@ class Rules:
         return cls(
             core=frozenset(rules["core"].values()),
             sampled=rules["sampled"],
-            dear=frozenset(costs["dear"]),
+            dear=costs["dear"],
             release=rules["release"],
         )
 
@@ -147,7 +147,7 @@ class Selection:
         either = {test, function_of(test)}
         if self.tier is None or self.rules.core & either:
             return True
-        if self.tier is Tier.QUICK and self.rules.dear & either:
+        if self.tier is Tier.QUICK and self.rules.dear.keys() & either:
             return False
         return not self.beyond & either
 
@@ -162,7 +162,15 @@ class Selection:
         return left
 
 
-_SELECTION: Final = pytest.StashKey[Selection]()
+SELECTION: Final = pytest.StashKey[Selection]()
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Returns whether a run has all tests of a tier."""
+    option = config.option
+    is_named = config.args_source is pytest.Config.ArgsSource.ARGS
+    is_narrowed = option.keyword or option.markexpr or getattr(option, "lf", False)
+    return bool(option.tier and not is_named and not is_narrowed and not option.collectonly)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -190,7 +198,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if tier and getattr(config.option, "timeout", 0) is None:
         config.option.timeout = TIMEOUTS[tier]
     os.environ[TIER_VARIABLE] = tier.name if tier else ""
-    selection = config.stash[_SELECTION] = Selection(Rules.read(), tier)
+    selection = config.stash[SELECTION] = Selection(Rules.read(), tier)
     if hasattr(config, "workerinput"):
         selection.beyond = set(config.workerinput["beyond"])
         selection.empty_modules = set(config.workerinput["empty_modules"])
@@ -201,7 +209,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Hands what was read from the sources to a process of xdist."""
-    selection = node.config.stash[_SELECTION]
+    selection = node.config.stash[SELECTION]
     node.workerinput["beyond"] = sorted(selection.beyond)
     node.workerinput["empty_modules"] = sorted(selection.empty_modules)
 
@@ -217,13 +225,13 @@ def read_seed() -> int | str:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    selection = config.stash[_SELECTION]
+    selection = config.stash[SELECTION]
     return f"tier: {selection.tier.name.lower() if selection.tier else 'all that was named'}"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves out a module of which the tier has no test, so that nobody imports it."""
-    selection = config.stash[_SELECTION]
+    selection = config.stash[SELECTION]
     path = collection_path.relative_to(ROOT) if collection_path.is_relative_to(ROOT) else ""
     return True if str(path) in selection.empty_modules else None
 
@@ -231,7 +239,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out the tests that the tier does not have."""
-    selection = config.stash[_SELECTION]
+    selection = config.stash[SELECTION]
     left: set[str] = set()
     if selection.tier is Tier.QUICK:
         left = selection.draw([item.nodeid for item in items], config.option.randomly_seed)
@@ -244,7 +252,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Closes the guard while a test of the quick tier runs that is no core scenario."""
-    selection = item.config.stash[_SELECTION]
+    selection = item.config.stash[SELECTION]
     names = {item.nodeid, function_of(item.nodeid)}
     _guard.is_closed = selection.tier is Tier.QUICK and not selection.rules.core & names
     try:

@@ -1,0 +1,102 @@
+"""The meter of the suite: CPU seconds by room, budgets, and the list of dear tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.suite import meter
+from tests.support.suite.meter import Cost
+from tests.support.suite.reach import TESTS
+from tests.support.suite.tiers import Rules, Selection, Tier
+
+RULES = Rules(
+    core=frozenset({"tests/billing/test_a.py::test_core"}),
+    sampled={},
+    dear={"tests/a/test_a.py::test_old": 1.0, "tests/a/test_a.py::test_again": 2.0},
+    release={},
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the tests, as far as the meter reads and writes it."""
+    monkeypatch.setattr(meter, "TESTS", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("test", "room"),
+    [
+        ("tests/billing/test_a.py::test_a[1/2]", "billing"),
+        ("tests/billing/topups/test_a.py::test_a", "billing"),
+        ("tests/billing/test_a.py::test_core[one]", "core"),
+        ("tests/test_house.py::test_a", "house"),
+    ],
+)
+def test_a_test_belongs_to_its_folder_or_to_the_core(test: str, room: str) -> None:
+    assert meter.room_of(test, RULES) == room
+
+
+def test_a_room_beyond_its_budget_is_named_with_its_dearest_tests(folder: Path) -> None:
+    (folder / "budgets.toml").write_text("[quick]\nbilling = 10\ncatalog = 10\nothers = 1\n")
+    rooms = {
+        "billing": Cost(8, 3.01), "catalog": Cost(11, 0), "docs": Cost(1.2, 0), "core": Cost(1, 0)
+    }  # fmt: skip
+    tests = {f"tests/billing/test_a.py::test_{number}": float(number) for number in range(7)}
+    tests["tests/docs/test_b.py::test"] = 1.2
+    found = meter.find_complaints(rooms, tests, Selection(RULES, Tier.QUICK))
+    assert [line.split(":")[0] for line in found if line[0] != " "] == [
+        "billing costs 11 CPU seconds and its budget is 10",
+        "docs costs 1 CPU seconds and its budget is 1",
+    ]
+    assert [line.split() for line in found if line[0] == " "] == [
+        *(
+            [f"{number}.00", f"tests/billing/test_a.py::test_{number}"]
+            for number in (6, 5, 4, 3, 2)
+        ),
+        ["1.20", "tests/docs/test_b.py::test"],
+    ]
+    assert meter.find_complaints(rooms, tests, Selection(RULES, Tier.FULL)) == []
+
+
+def test_dear_tests_are_recorded_by_case_or_whole(folder: Path) -> None:
+    tests = {
+        "tests/a/test_a.py::test_again": 0.2, "tests/a/test_a.py::test_dear[1]": 0.4,
+        "tests/a/test_a.py::test_dear[2]": 0.5, "tests/a/test_a.py::test_mixed[a\"b]": 0.31,
+        "tests/a/test_a.py::test_mixed[b]": 0.3,
+    }  # fmt: skip
+    meter.record_costs(tests, RULES)
+    lines = (folder / "costs.toml").read_text().splitlines()
+    assert [line for line in lines if line[0] != "#"] == [
+        "[dear]",
+        '"tests/a/test_a.py::test_dear" = 0.5',
+        '"tests/a/test_a.py::test_mixed[a\\"b]" = 0.3',
+        '"tests/a/test_a.py::test_old" = 1.0',
+    ]
+
+
+def test_every_budget_is_that_of_a_room() -> None:
+    for tier in (Tier.QUICK, Tier.FULL):
+        budgets = meter.read_budgets(Selection(RULES, tier))
+        rooms = budgets.keys() - {meter.CORE, meter.OTHERS, meter.PREPARATION, "house"}
+        assert [room for room in rooms if not (TESTS / room).is_dir()] == []
+
+
+def test_the_time_of_a_child_counts_while_it_runs() -> None:
+    burn = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint()\nsys.stdin.read()"
+    before = meter.sum_descendants(os.getpid())
+    child = subprocess.Popen(
+        [sys.executable, "-uc", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    own, of_children = meter.read_process(child.pid)
+    assert (round(own, 1) >= 0.2, of_children) == (True, 0.0)
+    assert meter.sum_descendants(os.getpid()) == pytest.approx(before + own)
+    child.communicate()
+    assert meter.sum_descendants(os.getpid()) == before
