@@ -1,0 +1,156 @@
+"""What lets a test fail by chance: a few kinds stand nowhere, the others only become fewer.
+
+The tables count what is left by room. Whoever removes some lowers the number; none may come.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+TESTS: Final = Path(__file__).parent
+# The loop that waits, and what is no test: benchmarks, drills and the simulated provider take time.
+WAITING: Final = "support/machine/waiting.py"
+UNTESTED: Final = ("bench/", "drills/", "support/simulator/")
+
+SLEEPS: Final = {
+    "attack": 1,
+    "billing": 2,
+    "bulkheads": 2,
+    "config": 41,
+    "docs": 1,
+    "inference": 22,
+    "support": 12,
+}
+DEADLINES: Final = {"config": 2, "inference": 1, "support": 2}
+BOUNDS: Final = {
+    "accounts": 4,
+    "attack": 2,
+    "billing": 1,
+    "browser": 3,
+    "bulkheads": 2,
+    "catalog": 13,
+    "config": 7,
+    "contract": 1,
+    "docs": 5,
+    "inference": 20,
+    "support": 1,
+}
+
+
+@cache
+def parse_tests() -> list[tuple[str, ast.AST]]:
+    """Returns each node of each file with the path of the file."""
+    return [
+        (path.relative_to(TESTS).as_posix(), node)
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call | ast.BinOp | ast.Assert | ast.With)
+    ]
+
+
+def calls(node: ast.AST, *names: str) -> bool:
+    """Returns whether a node is a call of a function with one of these last names."""
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in names
+
+
+def is_sleep(node: ast.AST) -> bool:
+    """Returns whether it passes time; a sleep of 0 gives the event loop a turn."""
+    return calls(node, "sleep") and ast.unparse(node.args[0]) != "0"  # type: ignore[attr-defined]
+
+
+def is_deadline(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Add)
+        and any(calls(side, "monotonic", "perf_counter") for side in (node.left, node.right))
+    )
+
+
+def is_bound(node: ast.AST) -> bool:
+    """Returns whether it asserts that a number of things is not below or above another one."""
+    return isinstance(node, ast.Assert) and any(
+        isinstance(each, ast.Compare)
+        and any(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in each.ops)
+        and any(calls(side, "len", "count", "sum") for side in (each.left, *each.comparators))
+        for each in ast.walk(node.test)
+    )
+
+
+def binds_socket(node: ast.AST) -> bool:
+    return isinstance(node, ast.With) and any(
+        calls(item.context_expr, "socket", "create_server") for item in node.items
+    )
+
+
+def lets_port_go(node: ast.AST) -> bool:
+    """Returns whether a block closes a socket and gives away the number of its port."""
+    if not binds_socket(node):
+        return False
+    returned = [each for each in ast.walk(node) if isinstance(each, ast.Return)]
+    return any("getsockname" in ast.unparse(each) for each in returned)
+
+
+@pytest.mark.parametrize(
+    ("is_meant", "allowed"),
+    [(is_sleep, SLEEPS), (is_deadline, DEADLINES), (is_bound, BOUNDS)],
+    ids=["sleeps", "deadlines", "bounds"],
+)
+def test_what_depends_on_time_only_becomes_less(
+    is_meant: Callable[[ast.AST], bool], allowed: dict[str, int]
+) -> None:
+    """An event is awaited, ``wait_until`` waits for other processes, and a number is exact."""
+    found = Counter(
+        name.rpartition("/")[0].partition("/")[0]
+        for name, node in parse_tests()
+        if name != WAITING and not name.startswith(UNTESTED) and is_meant(node)
+    )
+    assert dict(found) == allowed
+
+
+def test_no_port_is_picked_and_let_go() -> None:
+    """Another process may take it meanwhile: ``serve`` says its port, others get a reserved one."""
+    found = [
+        f"{name}:{node.lineno}"  # type: ignore[attr-defined]
+        for name, node in parse_tests()
+        if lets_port_go(node) or calls(node, "free_port")
+    ]
+    assert found == []
+
+
+def test_examples_of_hypothesis_are_those_of_the_last_run() -> None:
+    """Another seed finds other faults: it belongs before a release, not into a gate."""
+    profiles = [
+        {name.arg: ast.unparse(name.value) for name in node.keywords}
+        for name, node in parse_tests()
+        if name == "conftest.py" and calls(node, "register_profile")
+    ]
+    assert profiles
+    assert [each.get("derandomize") for each in profiles] == ["True"] * len(profiles)
+
+
+def test_each_kind_is_recognized() -> None:
+    program = """
+def pick():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+time.sleep(1)
+await asyncio.sleep(0)
+until = time.monotonic() + 60
+assert len(found) >= 2
+assert found == [2]
+"""
+    nodes = list(ast.walk(ast.parse(program)))
+    kinds = (lets_port_go, is_sleep, is_deadline, is_bound)
+    assert [[node.lineno for node in nodes if kind(node)] for kind in kinds] == [[3], [6], [8], [9]]
