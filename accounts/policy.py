@@ -17,6 +17,27 @@ class RegionNotAllowed(Forbidden):
     error_type = "region_not_allowed"
 
 
+class Fallback(StrEnum):
+    """Which public endpoints of a private model a request may use; the strictest comes first.
+
+    ``LISTED`` are those whose provider the request names.
+    """
+
+    NONE = "none"
+    LISTED = "listed"
+    ANY = "any"
+
+
+_STRICTNESS: Final = {level: place for place, level in enumerate(Fallback)}
+
+
+def find_strictest(*levels: Fallback | None) -> Fallback | None:
+    """Returns the strictest of the levels that are set; ``None`` if none is."""
+    return min(
+        (one for one in levels if one is not None), key=_STRICTNESS.__getitem__, default=None
+    )
+
+
 class Family(StrEnum):
     """The model families for which zero data retention can be required separately."""
 
@@ -57,11 +78,13 @@ class Policy:
     Providers are named by slug or by display name, in lower case; models by public or canonical
     slug, or as ``author/*``, which names all models of an author. Every allow-list in ``only`` must
     name the provider. For the other allow-lists ``None`` means any. A request must arrive through a
-    host of ``ingress_regions`` and be served in one of ``served_in``.
+    host of ``ingress_regions`` and be served in one of ``served_in``. ``fallback`` is the level of
+    organization, workspace and guardrails for private models; ``None`` if none of them is set.
 
     ``a & b`` permits what both permit: ``only`` collects the allow-lists of both, other allow-lists
     intersect, and everything else is united. The operation commutes, and each further policy can
-    only tighten the result.
+    only tighten the result, except that ``fallback: any`` loosens the level of private models while
+    no other is set.
     """
 
     only: frozenset[frozenset[str]] = frozenset()
@@ -73,6 +96,7 @@ class Policy:
     no_free_training: bool = False
     ingress_regions: frozenset[str] | None = None
     served_in: frozenset[str] | None = None
+    fallback: Fallback | None = None
 
     @classmethod
     def of(
@@ -87,6 +111,7 @@ class Policy:
         no_free_training: bool = False,
         ingress_regions: Iterable[str] | None = None,
         served_in: str | None = None,
+        fallback: str | None = None,
     ) -> Self:
         """Returns the policy of lists and flags; ``zdr=True`` stands for every family."""
         families = Family if zdr is True else zdr or ()
@@ -100,6 +125,7 @@ class Policy:
             no_free_training=no_training or no_free_training,
             ingress_regions=None if ingress_regions is None else frozenset(ingress_regions),
             served_in=None if served_in is None else frozenset((served_in,)),
+            fallback=None if fallback is None else Fallback(fallback),
         )
 
     def __and__(self, other: Policy) -> Policy:
@@ -117,6 +143,7 @@ class Policy:
             no_free_training=self.no_free_training or other.no_free_training,
             ingress_regions=_both(self.ingress_regions, other.ingress_regions),
             served_in=_both(self.served_in, other.served_in),
+            fallback=find_strictest(self.fallback, other.fallback),
         )
 
     @property

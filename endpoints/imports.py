@@ -225,7 +225,7 @@ def _write(organization_id: uuid.UUID, matches: list[_Match], problems: Problems
         price = _new_price(match.row, match.endpoint)
         try:
             if changes:
-                match.endpoint.edit(upstream_model_id=match.row.upstream_model_id, by=by, **changes)
+                match.endpoint.edit(by=by, **changes)
             if price is not None:
                 match.endpoint.reprice(price)
         except GatewayError as exc:

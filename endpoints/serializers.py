@@ -13,6 +13,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.fields import SkipField
 
 from accounts.models import Region
+from accounts.serializers.fallback import FallbackChoice
 from catalog.pricing import Price
 from catalog.pricing.contract import DECIMAL, InvalidPricing
 from catalog.serializers import LineSerializer, LinesField, OverrideSerializer
@@ -187,6 +188,13 @@ class TimeoutsSerializer(StrictSerializer):
         return instance.stated()
 
 
+@extend_schema_serializer(component_name="PrivateEndpointSettings")
+class SettingsSerializer(StrictSerializer):
+    """Settings that routing goes by."""
+
+    fallback = FallbackChoice()
+
+
 @extend_schema_serializer(component_name="PrivateEndpointActivation")
 class ActivationSerializer(StrictSerializer):
     workspace_id = UUIDField()
@@ -209,16 +217,22 @@ class CreateSerializer(_PricedSerializer):
     pricing = PricingSerializer(source="price", required=False)
     lines = _LinesField(required=False, allow_null=True)
     timeouts = TimeoutsSerializer(source="time_limits", required=False, allow_null=True)
+    settings = SettingsSerializer(required=False)
     activate = ActivationSerializer(required=False)
 
 
 @extend_schema_serializer(component_name="UpdatePrivateEndpointRequest")
-class UpdateSerializer(StrictSerializer):
-    upstream_model_id = StringField(min_length=1)
+class UpdateSerializer(_PricedSerializer):
+    """What is named changes, all of it or nothing; an upstream field only of a draft."""
+
+    upstream_model_id = StringField(min_length=1, required=False)
     base_url = StringField(min_length=1, max_length=2048, required=False)
     declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
     declared_zdr = FlagField(required=False, allow_null=True)
+    pricing = PricingSerializer(source="price", required=False)
+    lines = _LinesField(required=False, allow_null=True)
     timeouts = TimeoutsSerializer(source="time_limits", required=False, allow_null=True)
+    settings = SettingsSerializer(required=False)
 
 
 @extend_schema_serializer(component_name="UpdatePrivateEndpointTimeoutsRequest")
@@ -271,6 +285,7 @@ class FullSerializer(serializers.Serializer[PrivateEndpoint]):
     pricing = PricingSerializer(source="price.price")
     lines = LinesField(required=False)
     timeouts = TimeoutsSerializer(source="time_limits", required=False)
+    settings = SettingsSerializer(source="*")
     supported_parameters = serializers.SerializerMethodField(
         help_text="Those of the model that were not disproved, and those that were proven."
     )
@@ -323,6 +338,21 @@ SummaryListSerializer = envelope("ListPrivateEndpointsResponse", data=SummarySer
 ManagedResponseSerializer = envelope("ManagedPrivateEndpointResponse", data=ManagedSerializer())
 
 
+@extend_schema_serializer(component_name="PrivateEndpointTraffic")
+class TrafficSerializer(serializers.Serializer[Any]):
+    """Extension: what happens to the traffic of an endpoint that serves no longer."""
+
+    requests_last_hour = serializers.IntegerField(
+        allow_null=True, help_text="Null if they cannot be counted in two seconds."
+    )
+    then = serializers.CharField(help_text="Where such requests go from now on, in sentences.")
+
+
+DisabledResponseSerializer = envelope(
+    "DisablePrivateEndpointResponse", data=ManagedSerializer(), traffic=TrafficSerializer()
+)
+
+
 FullResponseSerializer = envelope("PrivateEndpointResponse", data=FullSerializer())
 
 
@@ -336,7 +366,9 @@ class DeletedSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
 
 
-DeletedResponseSerializer = envelope("DeletePrivateEndpointResponse", data=DeletedSerializer())
+DeletedResponseSerializer = envelope(
+    "DeletePrivateEndpointResponse", data=DeletedSerializer(), traffic=TrafficSerializer()
+)
 
 
 @extend_schema_serializer(component_name="CreatePrivateEndpointFailure")

@@ -18,6 +18,7 @@ from config.api.idempotency import idempotency_key_of
 from config.api.openapi import ErrorSerializer, errors
 from config.api.pagination import WholeList
 from config.api.params import FlagParameter, read_parameter
+from config.api.text import parse_uuid
 from config.api.viewsets import OrganizationViewSet
 from config.egress.rules import NO_OWN_LIMITS
 from endpoints import validation
@@ -27,6 +28,7 @@ from endpoints.serializers import (
     ActivationSerializer,
     CreateSerializer,
     DeletedResponseSerializer,
+    DisabledResponseSerializer,
     FailureDataSerializer,
     FullResponseSerializer,
     FullSerializer,
@@ -41,6 +43,7 @@ from endpoints.serializers import (
     ValidationResponseSerializer,
     ValidationSerializer,
 )
+from inference.reports.usage.consequences import describe_end
 
 _ERROR_OR_DRAFT: Final = PolymorphicProxySerializer(
     component_name="PrivateEndpointCreateError",
@@ -103,6 +106,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         """Creates a draft; with `activate`, also validates it by a live call and activates it."""
         key = idempotency_key_of(request.headers)
         fields = {"base_url": None, **self.read_body(CreateSerializer)}
+        fields |= fields.pop("settings", {})
         activation = fields.pop("activate", None)
         slot = None if activation is None else ValidationSlot(organization_id=self.organization_id)
         endpoint, is_new = PrivateEndpoint.objects.create_draft(
@@ -130,8 +134,13 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         extensions=errors(*_WRITE_ERRORS),
     )
     def partial_update(self, request: Request, pk: str) -> Response:
-        """Replaces the upstream configuration of a draft; any change clears its validation."""
+        """Changes what is named; a change of a draft's upstream clears its validation.
+
+        Everything is optional. Prices, limits of time and settings can be changed of an active
+        endpoint too, for later requests; its upstream cannot.
+        """
         fields = self.read_body(UpdateSerializer)
+        fields |= fields.pop("settings", {})
         endpoint = self.get_object()
         endpoint.edit(by=self.actor, **fields)
         return self.respond(endpoint)
@@ -141,17 +150,40 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         parameters=[
             OpenApiParameter(
                 "draft_only", bool, description="Refuse once the endpoint has been activated."
-            )
+            ),
+            OpenApiParameter(
+                "release",
+                bool,
+                description="Extension: let requests for the model go to public endpoints again. "
+                "Releases the model of an endpoint that is deleted already, too.",
+            ),
         ],
         responses={200: DeletedResponseSerializer},
         extensions=errors(*_WRITE_ERRORS),
     )
     def destroy(self, request: Request, pk: str) -> Response:
-        """Deletes a private endpoint; nothing is routed to it any more."""
+        """Deletes a private endpoint; nothing is routed to it any more.
+
+        If it was ever active, its model stays private: requests for it are refused unless another
+        private endpoint serves them, they list a public provider, or they may fall back.
+        """
         draft_only = read_parameter(request, "draft_only", FlagParameter())
-        endpoint = self.get_object()
-        endpoint.remove(draft_only=draft_only, by=self.actor)
-        return Response({"data": {"id": str(endpoint.pk)}})
+        release = read_parameter(request, "release", FlagParameter())
+        endpoint = self._find_deleted(pk) if release else None
+        if endpoint is not None:
+            endpoint.release(by=self.actor)
+        else:
+            endpoint = self.get_object()
+            endpoint.remove(draft_only=draft_only, release=release, by=self.actor)
+        return Response({"data": {"id": str(endpoint.pk)}, "traffic": describe_end(endpoint)})
+
+    def _find_deleted(self, pk: str) -> PrivateEndpoint | None:
+        found: PrivateEndpoint | None = (
+            self.queryset.filter(organization_id=self.organization_id, pk=parse_uuid(pk))
+            .exclude(deleted_at=None)
+            .first()
+        )
+        return found
 
     @extend_schema(
         operation_id="validatePrivateEndpoint",
@@ -208,16 +240,17 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="disablePrivateEndpoint",
         request=None,
-        responses=ManagedResponseSerializer,
+        responses=DisabledResponseSerializer,
         extensions=errors(*_WRITE_ERRORS),
     )
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, pk: str) -> Response:
-        """Stops routing to an active endpoint and keeps it."""
+        """Stops routing to an active endpoint and keeps it; its model stays private."""
         self.read_body(StrictSerializer)
         endpoint = self.get_object()
         endpoint.disable(by=self.actor)
-        return self.respond(endpoint)
+        data = self.get_serializer(endpoint).data
+        return Response({"data": data, "traffic": describe_end(endpoint)})
 
     @extend_schema(
         operation_id="updatePrivateEndpointPricing",

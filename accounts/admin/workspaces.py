@@ -88,6 +88,7 @@ class WorkspaceAdmin(UsagePanel, DeleteTexts, RateLimitedPartAdmin, ConsoleAdmin
     add_fieldsets = ((None, {"fields": ("organization", "name", "slug")}),)
     fieldsets = (
         (None, {"fields": ("organization", "name", "slug", "is_default")}),
+        ("Private models", {"fields": ("fallback",)}),
         ("Kept answers", {"fields": ("is_answer_storage_enabled", "is_response_caching_enabled")}),
         ("Broadcast", {"fields": ("is_observability_broadcast_enabled", "destinations")}),
         (

@@ -36,7 +36,7 @@ from accounts.models.rate_limits import (
     RateLimit,
     describe_limits,
 )
-from accounts.models.terms import BudgetInterval, LimitReset, Region
+from accounts.models.terms import BudgetInterval, FallbackField, LimitReset, Region
 from accounts.models.workspaces import (
     WORKSPACE_SLUG,
     BudgetNotFound,
@@ -69,6 +69,7 @@ __all__ = [
     "Ceilings",
     "CredentialNotFound",
     "Delivery",
+    "FallbackField",
     "Guardrail",
     "GuardrailNotFound",
     "GuardrailShadow",

@@ -18,7 +18,7 @@ from accounts.models.organizations import Organization
 from accounts.models.terms import LimitReset, Region
 from accounts.models.versions import RoutingVersionBump
 from accounts.models.workspaces import Workspace, default_guardrail_id, require_workspace
-from accounts.policy import Family, Policy
+from accounts.policy import Fallback, Family, Policy
 from config.api.errors import InvalidRequest, NotFound
 from config.audit.triggers import Audit
 from config.models import BaseModel
@@ -28,8 +28,8 @@ LIMITS: Final = (
     "allowed_data_regions", "enforce_zdr", "enforce_zdr_anthropic", "enforce_zdr_google",
     "enforce_zdr_openai", "enforce_zdr_xai", "enforce_zdr_other", "allow_safety_retention_google",
     "allow_safety_retention_other", "enable_free_model_publication", "enable_free_model_training",
-    "enable_paid_model_training", "content_filters", "content_filter_builtins", "limit_nano",
-    "reset_interval", "include_byok_in_budgets",
+    "enable_paid_model_training", "require_private", "content_filters", "content_filter_builtins",
+    "limit_nano", "reset_interval", "include_byok_in_budgets",
 )  # fmt: skip
 """The fields of a guardrail that limit requests."""
 
@@ -112,6 +112,11 @@ class Guardrail(BaseModel):
     enable_free_model_publication = models.BooleanField(null=True, blank=True)
     enable_free_model_training = models.BooleanField(null=True, blank=True)
     enable_paid_model_training = models.BooleanField(null=True, blank=True)
+    require_private = models.BooleanField(
+        null=True,
+        blank=True,
+        help_text="Requests for a model with a private endpoint never go to public ones.",
+    )
     content_filters = models.JSONField(null=True, blank=True)
     content_filter_builtins = models.JSONField(null=True, blank=True)
     limit_nano = models.BigIntegerField(null=True, blank=True, help_text="In nano-USD.")
@@ -150,6 +155,7 @@ class Guardrail(BaseModel):
             no_training=self.enable_paid_model_training is False,
             no_free_training=self.enable_free_model_training is False,
             ingress_regions=self.allowed_data_regions,
+            fallback=Fallback.NONE if self.require_private else None,
         )
 
     def require_whole_budget(self) -> None:

@@ -13,6 +13,7 @@ from django.db.models import Q
 from django.utils.text import slugify
 
 from accounts.models.edits import write_fields
+from accounts.models.terms import FallbackField
 from accounts.policy import Policy
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
@@ -85,6 +86,7 @@ class Organization(BaseModel):
         db_default=False,
         help_text="Endpoints whose provider trains on prompts are never used.",
     )
+    fallback = FallbackField()
     routing_version = models.BigIntegerField(
         default=0,
         editable=False,
@@ -123,6 +125,7 @@ class Organization(BaseModel):
                     "ignored_providers",
                     "requires_zdr",
                     "forbids_training",
+                    "fallback",
                     "suspension_reason",
                 ),
                 func=f"NEW.routing_version := {TRANSACTION_ID};\nRETURN NEW;",
@@ -157,6 +160,7 @@ class Organization(BaseModel):
             ignore=self.ignored_providers,
             zdr=self.requires_zdr,
             no_training=self.forbids_training,
+            fallback=self.fallback,
         )
 
     def suspend(self, *, reason: str, by: str) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db import models
+
+from accounts.policy import Fallback
 
 # The integers that JavaScript can tell apart.
 _NUMBERS: Final = 2**53
@@ -18,6 +21,28 @@ class Region(models.TextChoices):
     GLOBAL = "global", "global"
     EUROPE = "europe", "europe"
     US = "us", "us"
+
+
+class FallbackField(models.CharField):  # type: ignore[type-arg]
+    """A level of fallback from private models; ``None`` leaves the decision to other levels."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        fixed = {
+            "verbose_name": "fallback from private models",
+            "max_length": 16,
+            "null": True,
+            "blank": True,
+            "choices": [(level.value, level.value) for level in Fallback],
+            "help_text": "none: requests for a model with a private endpoint never go to public "
+            "ones. listed: only to providers that the request names in provider.order or "
+            "provider.only. any: to all. Empty inherits; the strictest level that is set decides, "
+            "and listed where none is set.",
+        }
+        super().__init__(**{**fixed, **kwargs})
+
+    def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.CharField", args, kwargs
 
 
 class LimitReset(models.TextChoices):

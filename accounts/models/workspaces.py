@@ -17,7 +17,7 @@ from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.models.rate_limits import LimitOwner, RateLimit
-from accounts.models.terms import BudgetInterval, number_of_key
+from accounts.models.terms import BudgetInterval, FallbackField, number_of_key
 from accounts.models.versions import RoutingVersionBump
 from config.api.errors import InvalidRequest, NotFound, Unavailable
 from config.audit.triggers import Audit
@@ -148,6 +148,7 @@ class Workspace(LoggingSettings, BaseModel):
         max_length=16, choices=ProviderSort, null=True, blank=True
     )
     disabled_server_tools = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    fallback = FallbackField()
     is_data_discount_logging_enabled = models.BooleanField(default=False, db_default=False)
     is_observability_broadcast_enabled = models.BooleanField(
         "broadcast generations",

@@ -122,6 +122,12 @@ class _GuardrailFields(StrictSerializer):
     enable_free_model_publication = FlagField(required=False, allow_null=True)
     enable_free_model_training = FlagField(required=False, allow_null=True)
     enable_paid_model_training = FlagField(required=False, allow_null=True)
+    require_private = FlagField(
+        required=False,
+        allow_null=True,
+        help_text="Extension: requests for a model for which the organization has, or had, a "
+        "private endpoint never go to public ones.",
+    )
     content_filters = serializers.ListField(
         child=_ContentFilterInput(), max_length=MAX_FILTERS, required=False, allow_null=True
     )
@@ -302,6 +308,7 @@ class GuardrailSerializer(serializers.ModelSerializer[Guardrail]):
             "enable_free_model_publication",
             "enable_free_model_training",
             "enable_paid_model_training",
+            "require_private",
             "content_filters",
             "content_filter_builtins",
             "limit_usd",

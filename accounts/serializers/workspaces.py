@@ -16,6 +16,7 @@ from accounts.models import (
     WorkspaceBudget,
     WorkspaceMember,
 )
+from accounts.serializers.fallback import FallbackChoice
 from accounts.serializers.rate_limits import (
     RateLimitedListSerializer,
     RateLimitsSerializer,
@@ -78,6 +79,7 @@ class _WorkspaceFields(StrictSerializer):
         allow_null=True,
         help_text="Requests that name one of these are refused; an empty list or null clears it.",
     )
+    fallback = FallbackChoice()
     io_logging_api_key_ids = serializers.ListField(
         child=IntegerField(min_value=0, max_value=_MAX_BIGINT),
         max_length=_MAX_LIST,
@@ -165,6 +167,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "default_image_model",
             "default_provider_sort",
             "disabled_server_tools",
+            "fallback",
             "include_byok_in_budgets",
             "is_answer_storage_enabled",
             "io_logging_api_key_ids",

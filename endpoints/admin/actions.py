@@ -9,12 +9,14 @@ from django.http import HttpRequest
 
 from catalog.admin.prices import PricePage
 from config.changes.kinds import FourEyes, Kind
-from config.console.actions import Message, bulk_action, transition
+from config.console.actions import Message, bulk_action, report, transition
 from config.console.base import ConsoleAdmin, actor_of
 from endpoints import validation as live
 from endpoints.admin.forms import (
     DisableDialog,
     EditDialog,
+    FallbackDialog,
+    RemoveDialog,
     TimesDialog,
     ValidateDialog,
     may_point_secrets,
@@ -24,10 +26,12 @@ from inference.reports.usage.consequences import foresee_endpoint, foresee_endpo
 
 Status = PrivateEndpoint.Status
 _BY_STATUS: Final[dict[str, set[str]]] = {
-    Status.DRAFT: {"edit", "edit_price", "limit_time", "validate", "activate", "remove"},
-    Status.ACTIVE: {"edit_price", "limit_time", "disable", "remove"},
-    Status.DISABLED: {"edit_price", "limit_time", "enable", "remove"},
-}
+    Status.DRAFT: {
+        "edit", "edit_price", "limit_time", "limit_fallback", "validate", "activate", "remove",
+    },
+    Status.ACTIVE: {"edit_price", "limit_time", "limit_fallback", "disable", "remove"},
+    Status.DISABLED: {"edit_price", "limit_time", "limit_fallback", "enable", "remove"},
+}  # fmt: skip
 _DELETION: Final = FourEyes((Kind.DELETIONS,), "endpoints.delete_privateendpoint")
 _EDITED: Final = ("upstream_model_id", "base_url", "declared_region", "declared_zdr")
 
@@ -37,7 +41,8 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
 
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
     actions_detail = (
-        "edit", "edit_price", "limit_time", "validate", "activate", "disable", "enable", "remove",
+        "edit", "edit_price", "limit_time", "limit_fallback", "validate", "activate", "disable",
+        "enable", "remove", "release",
     )  # fmt: skip
 
     def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -50,6 +55,8 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         return request.user.has_perm("endpoints.delete_privateendpoint")
 
     def offers_action(self, request: HttpRequest, obj: PrivateEndpoint, name: str) -> bool:
+        if obj.deleted_at is not None:
+            return name == "release"
         return name in _BY_STATUS[obj.status]
 
     @transition(
@@ -79,6 +86,18 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
     def limit_time(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         endpoint.limit_time(form.limits)
         return messages.SUCCESS, "The limits of time are saved."
+
+    @transition(
+        description="Fallback",
+        question="Says where later requests for the model may go besides private endpoints.",
+        submit="Save the fallback",
+        permission="operate",
+        icon="alt_route",
+        form=FallbackDialog,
+    )
+    def limit_fallback(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.edit(by=actor_of(request), fallback=form.cleaned_data["fallback"])
+        return messages.SUCCESS, "The fallback is saved."
 
     @transition(
         description="Validate",
@@ -116,7 +135,8 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
 
     @transition(
         description="Disable",
-        question="No request is routed to this endpoint from now on.",
+        question="No request is routed to this endpoint from now on. Its model stays private: "
+        "public endpoints serve only what lists them, or may fall back to any.",
         submit="Disable",
         permission="operate",
         icon="pause",
@@ -141,17 +161,33 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
     @transition(
         description="Delete",
         question="The endpoint disappears from every list and no request is routed to it. Its "
-        "generations stay. This cannot be undone.",
+        "generations stay. If it was ever active, its model stays private until it is released. "
+        "This cannot be undone.",
         submit="Delete the endpoint",
         permission="remove",
         icon="delete",
         danger=True,
+        form=RemoveDialog,
         foresee=foresee_endpoint,
         four_eyes=_DELETION,
     )
     def remove(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
-        endpoint.remove(by=actor_of(request))
+        endpoint.remove(by=actor_of(request), release=form.cleaned_data["release"])
         return messages.SUCCESS, f"{endpoint} is deleted."
+
+    @transition(
+        description="Release",
+        question="Requests for the model go to public endpoints again, from the next one on. The "
+        "model becomes private again when an endpoint of it is activated.",
+        submit="Release the model",
+        permission="remove",
+        icon="lock_open",
+        danger=True,
+        four_eyes=_DELETION,
+    )
+    def release(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        done = f"{endpoint.model} is not private any more."
+        return report(endpoint.release(by=actor_of(request)), done, "It was released before.")
 
     @bulk_action(description="Activate", question="Activate these endpoints?", permission="operate")
     def activate_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:

@@ -17,7 +17,10 @@ from endpoints.admin.validations import OUTCOMES
 from endpoints.history import SHOWN, events, render_operations, render_proofs
 from endpoints.models import PrivateEndpoint, Validation
 
-_STATES: Final = {"draft": "info", "active": "success", "disabled": "warning"}
+_KEPT: Final = "deleted, stays private until released"
+_STATES: Final = {
+    "draft": "info", "active": "success", "disabled": "warning", _KEPT: "warning",
+}  # fmt: skip
 _DRIFT: Final = {"drifted": "danger"}
 
 
@@ -36,7 +39,7 @@ class PrivateEndpointColumns:
         label=_STATES,
     )
     def state(self, endpoint: PrivateEndpoint) -> str:
-        return str(endpoint.status)
+        return str(endpoint.status) if endpoint.deleted_at is None else _KEPT
 
     @display(description="Validation", label=OUTCOMES)
     def validated(self, endpoint: PrivateEndpoint) -> str:

@@ -12,6 +12,7 @@ from django.http import HttpRequest
 from django.utils.text import capfirst
 
 from accounts.models import Region, Workspace
+from accounts.policy import Fallback
 from catalog.pricing import Price
 from config.console.forms import ConsoleForm, NoteField, RateField
 from config.console.unfold import Dialog, SelectWidget, TextWidget
@@ -154,6 +155,37 @@ class DisableDialog(Dialog):
 
     reason = NoteField(
         required=False, max_length=255, help_text="Appears in the endpoint's history."
+    )
+
+
+class FallbackDialog(Dialog):
+    """Asks where requests for the model of an endpoint may go besides private endpoints."""
+
+    fallback = forms.TypedChoiceField(
+        choices=(("", "Inherit"), *((str(level), str(level)) for level in Fallback)),
+        required=False,
+        empty_value=None,
+        widget=SelectWidget(),
+        help_text=str(PrivateEndpoint._meta.get_field("fallback").help_text),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        try:
+            endpoint = PrivateEndpoint.objects.filter(pk=uuid.UUID(self.object_id)).first()
+        except ValueError:
+            return
+        if endpoint is not None:
+            self.initial = {"fallback": endpoint.fallback or ""}
+
+
+class RemoveDialog(Dialog):
+    """Asks whether the model of a deleted endpoint is released too."""
+
+    release = forms.BooleanField(
+        label="Release the model",
+        required=False,
+        help_text="Requests for it go to public endpoints from now on.",
     )
 
 

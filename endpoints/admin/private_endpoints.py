@@ -95,7 +95,7 @@ class PrivateEndpointAdmin(
             {"fields": (("state", "validated", "drift"), ("model", "provider"), "organization")},
         ),
         ("Upstream", {"fields": ("base_url", "upstream_model_id", "credentials")}),
-        ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
+        ("Declarations", {"fields": (("declared_region", "declared_zdr"), "fallback")}),
         ("Price", {"fields": (("rates", "reviews"),)}),
         ("Limits of time", {"classes": ["collapse"], "fields": TIME_COLUMNS}),
         ("Operations and parameters", {"fields": ("operations", "proofs")}),
@@ -108,6 +108,8 @@ class PrivateEndpointAdmin(
                     ("activated_at", "activated_by"),
                     ("disabled_at", "disabled_by"),
                     "disabled_reason",
+                    ("deleted_at", "deleted_by"),
+                    ("released_at", "released_by"),
                     ("watched_at", "drifted_at"),
                     ("created_at", "updated_at"),
                     "id",
@@ -119,7 +121,8 @@ class PrivateEndpointAdmin(
     readonly_fields = (
         "state", "validated", "drift", "credentials", "rates", "reviews", "operations",
         "proofs", "history", "activated_at", "activated_by",
-        "disabled_at", "disabled_by", "disabled_reason", "watched_at", "drifted_at", "created_at",
+        "disabled_at", "disabled_by", "disabled_reason", "deleted_at", "deleted_by",
+        "released_at", "released_by", "watched_at", "drifted_at", "created_at",
         "updated_at", "id", "idempotency_key",
     )  # fmt: skip
 
@@ -127,11 +130,13 @@ class PrivateEndpointAdmin(
         return subjects.of_private_endpoint(obj)
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        rows = super().get_queryset(request).filter(deleted_at=None)
+        rows = super().get_queryset(request)
         # The list names what it needs. A page names these too.
         match = request.resolver_match
         if match is None or str(match.url_name).endswith("_changelist"):
-            return rows
+            return rows.filter(deleted_at=None)
+        # Whoever deleted an endpoint may still release its model.
+        rows = rows.filter(Q(deleted_at=None) | Q(activated_at__isnull=False, released_at=None))
         return rows.select_related(*self.list_select_related)
 
     def get_search_results(

@@ -11,6 +11,7 @@ from endpoints.models.drafts import (
     require_base_url,
 )
 from endpoints.models.endpoint import (
+    AlreadyActive,
     EndpointLimitReached,
     EndpointNotFound,
     NotValidated,
@@ -30,6 +31,7 @@ from endpoints.models.validation import (
 
 __all__ = [
     "IMAGE_INPUT",
+    "AlreadyActive",
     "Attestation",
     "Draft",
     "EndpointLimitReached",

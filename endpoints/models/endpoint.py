@@ -6,15 +6,16 @@ Each transition is one method of :class:`PrivateEndpoint`; no other code writes 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import pgtrigger
 from django.db import models, transaction
 from django.db.models import Q
 
-from accounts.models import Organization, Region
+from accounts.models import FallbackField, Organization, Region
+from accounts.models.edits import write_fields
 from accounts.models.versions import RoutingVersionBump
 from catalog.models import LanguageModel, PriceVersion, Provider, require_basis
 from catalog.pricing import Price
@@ -38,6 +39,9 @@ from endpoints.models.drafts import (
 from endpoints.models.slots import ValidationSlot
 from endpoints.models.validation import Validation
 
+# What a validation is about, and what its owner attests of it.
+_UPSTREAM: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
+
 
 class EndpointLimitReached(Unprocessable):
     error_type = "endpoint_limit_reached"
@@ -58,6 +62,10 @@ class ValidationStale(InvalidTransition):
     message = "The endpoint has changed since its validation: call validate again."
 
 
+class AlreadyActive(InvalidTransition):
+    error_type = "already_active"
+
+
 class PrivateEndpointQuerySet(models.QuerySet["PrivateEndpoint"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         """Returns the endpoints of an organization that are not deleted."""
@@ -65,6 +73,15 @@ class PrivateEndpointQuerySet(models.QuerySet["PrivateEndpoint"]):
 
     def routable(self) -> Self:
         return self.filter(status=PrivateEndpoint.Status.ACTIVE, deleted_at=None)
+
+    def withdrawn(self) -> Self:
+        """Returns the endpoints that were active once and whose owner has not released them.
+
+        They are disabled or deleted, and keep their model private.
+        """
+        return self.filter(activated_at__isnull=False, released_at=None).exclude(
+            status=PrivateEndpoint.Status.ACTIVE, deleted_at=None
+        )
 
 
 class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySet)):  # type: ignore[misc]
@@ -80,6 +97,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         declared_zdr: bool | None = None,
         price: Price | None = None,
         time_limits: TimeLimits | None = None,
+        fallback: str | None = None,
         idempotency_key: str | None = None,
         slot: ValidationSlot | None = None,
         by: str = "",
@@ -124,6 +142,8 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 idempotency_key=idempotency_key,
                 derives_cache_rates=True,
             )
+            if fallback is not None:
+                endpoint.edit(by=by, fallback=fallback)
         return endpoint, True
 
     def create_drafts(
@@ -212,7 +232,8 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
 class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     """A deployment that an organization registered for itself.
 
-    The row of a deleted endpoint stays, because an idempotency key and generations point at it.
+    The row of a deleted endpoint stays, because an idempotency key and generations point at it, and
+    because an endpoint that was ever active keeps its model private until its owner releases it.
     """
 
     class Status(models.TextChoices):
@@ -256,6 +277,13 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     disabled_reason = models.CharField(max_length=255, default="", editable=False)
     deleted_at = models.DateTimeField(null=True, editable=False)
     deleted_by = models.CharField(max_length=255, default="", editable=False)
+    released_at = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="When its owner let requests for the model go to public endpoints again.",
+    )
+    released_by = models.CharField(max_length=255, default="", db_default="", editable=False)
+    fallback = FallbackField()
     watched_at = models.DateTimeField(
         null=True, editable=False, help_text="When the drift watch last validated the deployment."
     )
@@ -289,6 +317,11 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
                 | Q(status__in=("active", "disabled"), activated_at__isnull=False),
                 name="private_endpoint_activation_stamp",
             ),
+            models.CheckConstraint(
+                condition=Q(released_at=None)
+                | Q(deleted_at__isnull=False, activated_at__isnull=False),
+                name="private_endpoint_released_after_deletion",
+            ),
             TimeLimitedModel.constrain_times("private_endpoint_times"),
         ]
         triggers = [
@@ -315,6 +348,11 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             return urlsplit(self.base_url or "").hostname or ""
         except ValueError:
             return ""  # the address is refused when it is called
+
+    @property
+    def keeps_private(self) -> bool:
+        """Returns whether the endpoint keeps its model private: it was active, and not released."""
+        return self.activated_at is not None and self.released_at is None
 
     @property
     def model_slug(self) -> str | None:
@@ -393,34 +431,54 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             )
             self._record("endpoint.activated")
 
-    def edit(self, *, upstream_model_id: str, by: str = "", **changes: Any) -> None:
-        """DRAFT → DRAFT. Replaces the configuration; any change clears the validation.
+    def edit(self, *, by: str = "", **changes: Any) -> None:
+        """ANY → same. Changes what is named, all of it or nothing.
 
-        ``changes`` may contain ``base_url``, ``declared_region`` and ``declared_zdr``. A missing
-        declaration is kept if the upstream stays the same, and cleared if the upstream changes. It
-        may also contain ``time_limits``, which are no part of what is validated.
+        Of a draft only, ``changes`` may contain ``upstream_model_id``, ``base_url``,
+        ``declared_region`` and ``declared_zdr``; any change of these clears the validation. A
+        missing declaration is kept if the upstream stays the same, and cleared if the upstream
+        changes. Of every endpoint it may contain ``time_limits``, ``fallback`` and ``price``, for
+        later requests.
+
+        Raises :class:`AlreadyActive` for a change of the upstream of another endpoint than a draft.
         """
         with transaction.atomic():
             self.lock_present()
-            self.require_status(self.Status.DRAFT)
+            if not _UPSTREAM.isdisjoint(changes):
+                self._move(by, changes)
             if "time_limits" in changes:
                 self.limit_time(changes["time_limits"] or NO_OWN_LIMITS)
-            base_url = self.base_url
-            if "base_url" in changes:
-                base_url = canonical_base_url(changes["base_url"])
-                require_base_url(base_url, self.provider)
-            moved = (upstream_model_id, base_url) != (self.upstream_model_id, self.base_url)
-            region = changes.get("declared_region", None if moved else self.declared_region)
-            zdr = changes.get("declared_zdr", None if moved else self.declared_zdr)
-            if not moved and (region, zdr) == (self.declared_region, self.declared_zdr):
-                return
-            self.upstream_model_id, self.base_url = upstream_model_id, base_url
-            self.declared_region, self.declared_zdr = region, zdr
-            self.validation = None
-            self.save_fields(
-                "upstream_model_id", "base_url", "declared_region", "declared_zdr", "validation"
+            if "fallback" in changes:
+                write_fields(self, {"fallback": changes["fallback"]})
+            if "price" in changes:
+                self.reprice(changes["price"])
+
+    def _move(self, by: str, changes: Mapping[str, Any]) -> None:
+        """Changes the upstream and the declarations of a draft that the caller has locked."""
+        if self.status != self.Status.DRAFT:
+            named = ", ".join(sorted(_UPSTREAM & changes.keys()))
+            raise AlreadyActive(
+                f"The endpoint is {self.status}; {named} can be changed of a draft only. Delete "
+                "the endpoint and create another one.",
+                metadata={"status": str(self.status)},
             )
-            self.attest(by=by)
+        upstream_model_id = changes.get("upstream_model_id", self.upstream_model_id)
+        base_url = self.base_url
+        if "base_url" in changes:
+            base_url = canonical_base_url(changes["base_url"])
+            require_base_url(base_url, self.provider)
+        moved = (upstream_model_id, base_url) != (self.upstream_model_id, self.base_url)
+        region = changes.get("declared_region", None if moved else self.declared_region)
+        zdr = changes.get("declared_zdr", None if moved else self.declared_zdr)
+        if not moved and (region, zdr) == (self.declared_region, self.declared_zdr):
+            return
+        self.upstream_model_id, self.base_url = upstream_model_id, base_url
+        self.declared_region, self.declared_zdr = region, zdr
+        self.validation = None
+        self.save_fields(
+            "upstream_model_id", "base_url", "declared_region", "declared_zdr", "validation"
+        )
+        self.attest(by=by)
 
     def reprice(self, price: Price, *, basis: int | None = None) -> bool:
         """ANY → same. Sets the price of later requests; returns ``True``.
@@ -445,13 +503,16 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
                 self.time_limits = limits
                 self.save_fields(*TIME_COLUMNS)
 
-    def remove(self, *, draft_only: bool = False, by: str = "") -> None:
+    def remove(self, *, draft_only: bool = False, release: bool = False, by: str = "") -> None:
         """ANY → DELETED. Keeps the row, but nothing shows it or routes to it.
 
-        Raises :class:`InvalidTransition` when ``draft_only`` is set and the endpoint was ever
-        activated.
+        If the endpoint was ever active, its model stays private unless ``release`` is set; see
+        :meth:`release`. Raises :class:`InvalidTransition` when ``draft_only`` is set and the
+        endpoint was ever activated.
         """
         with transaction.atomic():
+            if release:
+                self._lock_keeping()
             self.lock_present()
             if draft_only and self.activated_at is not None:
                 raise InvalidTransition(
@@ -460,6 +521,47 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
                 )
             self.deleted_at, self.deleted_by = clock.now(), by
             self.save_fields("deleted_at", "deleted_by")
+            if release:
+                self.release(by=by)
+
+    def release(self, *, by: str = "") -> bool:
+        """DELETED → DELETED. Lets requests for its model go to public endpoints again.
+
+        Releases all deleted endpoints that the organization has of the model, and returns whether
+        there were any that kept it private. Raises :class:`InvalidTransition` while another
+        endpoint of the model, which was activated, is not deleted: it would keep the model private.
+        """
+        with transaction.atomic():
+            keeping = self._lock_keeping()
+            self.lock()
+            if self.deleted_at is None:
+                raise InvalidTransition("The endpoint is not deleted. Delete it with release=true.")
+            for endpoint in keeping:
+                if endpoint.deleted_at is None and endpoint.pk != self.pk:
+                    raise InvalidTransition(
+                        f"The endpoint {endpoint.pk} of the same model is {endpoint.status}, so "
+                        "the model stays private. Delete that endpoint first.",
+                        metadata={"endpoint_id": str(endpoint.pk)},
+                    )
+            for endpoint in keeping:
+                endpoint.released_at, endpoint.released_by = clock.now(), by
+                endpoint.save_fields("released_at", "released_by")
+            self.refresh_from_db(fields=["released_at", "released_by"])
+        return bool(keeping)
+
+    def _lock_keeping(self) -> list[PrivateEndpoint]:
+        """Locks and returns the endpoints of the organization that keep the model private.
+
+        The order of the locks is the same for all of them, so that two releases never wait for
+        each other.
+        """
+        rows = PrivateEndpoint.objects.filter(
+            organization_id=self.organization_id,
+            model_id=self.model_id,
+            activated_at__isnull=False,
+            released_at=None,
+        )
+        return list(rows.order_by("pk").select_for_update())
 
     def attest(self, *, by: str) -> None:
         """ANY → same. Appends the present declarations to the history if they are new.

@@ -81,6 +81,7 @@ class WorkspaceRules:
     budgets: tuple[BudgetRule, ...] = ()
     defaults: RoutingDefaults = NO_DEFAULTS
     disabled_server_tools: frozenset[str] = frozenset()
+    fallback: str | None = None
     keeps_answers: bool = False
     caches_responses: bool = False
     # ``None`` unless the workspace logs inputs and outputs.
@@ -193,6 +194,8 @@ class OrganizationRules:
         """Merges policies and filters; orders budget rules as they are enforced."""
         workspace = self.workspaces[workspace_id]
         policy = self.policy
+        if workspace.fallback is not None:
+            policy &= Policy.of(fallback=workspace.fallback)
         rules: list[BudgetRule | None] = []
         filters: dict[UUID, Filters] = {}
         policies: dict[UUID, Policy] = {}
@@ -369,6 +372,7 @@ def _read_workspace(workspace: Workspace, budgets: Iterable[WorkspaceBudget]) ->
             workspace.default_image_model,
         ),
         disabled_server_tools=frozenset(workspace.disabled_server_tools or ()),
+        fallback=workspace.fallback,
         keeps_answers=workspace.is_answer_storage_enabled,
         caches_responses=workspace.is_response_caching_enabled,
         io_logging=_read_logging(workspace),

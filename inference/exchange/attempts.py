@@ -237,6 +237,8 @@ class Attempts:
                 error, has_next = exc, False
             if not has_next:
                 error.details |= self.metadata()
+                if kept := self._admission.selection.kept_private():
+                    error.metadata = {"excluded": kept, **error.metadata}
                 try:
                     raise error from None
                 finally:

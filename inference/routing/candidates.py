@@ -15,21 +15,27 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from accounts.policy import Policy
+from accounts.policy import Fallback, Policy, find_strictest
 from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS
 from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Price
 from catalog.visibility import exclusions
-from config.api.errors import LONGEST_RETRY_AFTER, Forbidden, InvalidRequest, TooManyRequests
+from config.api.errors import (
+    LONGEST_RETRY_AFTER,
+    Forbidden,
+    GatewayError,
+    InvalidRequest,
+    TooManyRequests,
+)
 from config.credentials import Secret
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import field_error, missing_field
-from inference.requests.schemas import MaxPrice, ProviderPreferences
+from inference.requests.schemas import MaxPrice, ProviderPreferences, Sorting
 from inference.routing.health import UNKNOWN, Health, subject_of
 from inference.routing.needs import NoEndpoint, explain_no_candidate, find_shortfalls
 from inference.routing.pacing import Pace
@@ -40,6 +46,7 @@ from inference.routing.routes import (
     CatalogSnapshot,
     Credential,
     OrganizationSnapshot,
+    PrivateModel,
     Route,
     RoutingDefaults,
 )
@@ -69,6 +76,18 @@ class Unusable(StrEnum):
     PROVIDER_LIMIT = "provider_limit"
     NO_RATE = "no_rate"
     NATIVE = "native_format"
+    PRIVATE_ONLY = "private_only"
+
+
+class PrivateUnavailable(GatewayError):
+    """The private endpoints of the model cannot be called now, and no public one may serve."""
+
+    status = 503
+    error_type = "provider_unavailable"
+
+
+_UNREACHABLE: Final = frozenset((Unusable.NO_CREDENTIAL, Unusable.CREDENTIAL_HOST))
+_JUST_PRIVATE: Final = PrivateModel(frozenset())
 
 
 class ProvidersBusy(TooManyRequests):
@@ -114,6 +133,10 @@ class Selection:
     paced: dict[str, float] = field(default_factory=dict)
     unpriced: frozenset[str] = frozenset()
     resolution: Resolution | None = None
+
+    def kept_private(self) -> list[dict[str, Any]]:
+        """Describes the public endpoints that are not used because the model is private."""
+        return [each.body() for each in self.excluded if Unusable.PRIVATE_ONLY in each.reasons]
 
 
 def never_wait(pace: Pace, prompt_bytes: int) -> float:
@@ -207,6 +230,12 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
             "the request to /responses, without a preset or plugins.",
             metadata=metadata,
         )
+    if selection.kept_private() and any(_is_unreachable(each) for each in selection.excluded):
+        raise PrivateUnavailable(
+            f"The private endpoints of {selection.requested!r} cannot be called, and its public "
+            "ones are not used (private_only). Check the credential of their provider.",
+            metadata=metadata,
+        )
     reasons = [(excluded.route, excluded.reasons) for excluded in selection.excluded]
     raise explain_no_candidate(request, selection.requested, reasons, metadata)
 
@@ -224,13 +253,25 @@ def select_candidates(request: InferenceRequest, context: RoutingContext) -> Sel
     _require_enabled_tools(request, context.disabled_tools)
     found = _find_models(request, context)
     search = _Search(request, context)
+    own = context.own
+    has_private = bool(own.private_models or own.routes)
+    if has_private and _is_one_partition(request.preferences):
+        search.keep_private(*found.models)
     for position, model in enumerate(found.models):
+        if has_private:
+            search.keep_private(model)
         for route in (
-            *context.own.routes.get(model.slug, ()),
+            *own.routes.get(model.slug, ()),
             *context.snapshot.routes.get(model.slug, ()),
         ):
             search.visit(route, model, position)
     return search.select(found)
+
+
+def _is_one_partition(preferences: ProviderPreferences) -> bool:
+    """Returns whether any model of the request may be tried before any other."""
+    sort = preferences.sort
+    return isinstance(sort, Sorting) and sort.partition == "none"
 
 
 def _require_enabled_tools(request: InferenceRequest, disabled_tools: frozenset[str]) -> None:
@@ -309,6 +350,11 @@ def _narrow_policy(policy: Policy, preferences: ProviderPreferences) -> Policy:
     )
 
 
+def _is_unreachable(excluded: ExcludedEndpoint) -> bool:
+    """Returns whether only the lack of a usable credential excludes a private endpoint."""
+    return excluded.route.is_private and _UNREACHABLE.issuperset(excluded.reasons)
+
+
 def _pair(
     route: Route,
     credential: Credential,
@@ -326,7 +372,8 @@ class _Search:
 
     __slots__ = (
         "_candidates", "_closed_models", "_contenders", "_context", "_credentials", "_excluded",
-        "_is_open", "_may_fall_back", "_options", "_paced", "_policy", "_request",
+        "_fallback", "_is_open", "_listed", "_may_fall_back", "_options", "_paced", "_policy",
+        "_private_providers", "_request",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, context: RoutingContext) -> None:
@@ -346,10 +393,45 @@ class _Search:
         # Models whose public endpoints may not be called with the operator's credential: a private
         # endpoint of the model can serve the request, and a credential for it is required.
         self._closed_models: set[str] = set()
+        # The level of the private models so far, and the providers of their endpoints.
+        self._fallback: Fallback | None = None
+        self._private_providers = frozenset[str]()
+        self._listed = frozenset[str]()
         self._candidates: dict[uuid.UUID, list[Candidate]] = {}
         self._excluded: dict[uuid.UUID, ExcludedEndpoint] = {}
         self._contenders: list[Contender] = []
         self._paced: dict[str, float] = {}
+
+    def keep_private(self, *models: NamedModel) -> None:
+        """Closes public endpoints from now on, if one of the models is private.
+
+        The public endpoints of a model that comes after a private one would serve in its place, so
+        they are closed like its own.
+        """
+        own = self._context.own
+        for model in models:
+            routes = own.routes.get(model.slug, ())
+            if not routes and model.slug not in own.private_models:
+                continue
+            private = own.private_models.get(model.slug, _JUST_PRIVATE)
+            level = find_strictest(private.fallback, self._policy.fallback) or Fallback.LISTED
+            self._fallback = find_strictest(self._fallback, level)
+            self._private_providers |= private.providers
+            self._private_providers |= {route.facts.provider_slug for route in routes}
+        if self._fallback is Fallback.LISTED and not self._listed:
+            preferences = self._request.preferences
+            named = (*(preferences.order or ()), *(preferences.only or ()))
+            self._listed = frozenset(name.lower() for name in named)
+
+    def _is_kept_from(self, route: Route) -> bool:
+        """Returns whether a public endpoint is closed, because the prompt is for a private one."""
+        if self._fallback is Fallback.ANY or route.is_private:
+            return False
+        return (
+            self._fallback is Fallback.NONE
+            or route.facts.provider_slug in self._private_providers
+            or self._listed.isdisjoint(route.provider_names)
+        )
 
     def visit(self, route: Route, model: NamedModel, position: int) -> None:
         """Stores the candidates of an endpoint, or the reasons why it has none.
@@ -360,6 +442,8 @@ class _Search:
         if key in self._candidates:
             return  # the request names the model twice
         reasons = _unmet_requirements(route, self._request, model.variants)
+        if self._fallback is not None and self._is_kept_from(route):
+            reasons.append(Unusable.PRIVATE_ONLY)
         credentials = self._credentials.get(route.facts.provider_slug, ())
         candidates = self._pair_credentials(
             route, credentials, reasons, is_closed=model.slug in self._closed_models

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from accounts.hosts import NO_LIMITS, HostLimits
+from accounts.policy import Fallback
 from catalog import dialects
 from catalog.aliases.resolution import NO_ALIASES, Alias, AliasTable
 from catalog.aliases.spellings import NO_NAMES, NameIndex
@@ -373,17 +374,30 @@ class CatalogSnapshot:
     is_whole: bool = field(default=True, compare=False)
 
 
+class PrivateModel(NamedTuple):
+    """A model that is private for an organization, because it has an endpoint of it, or had one.
+
+    ``providers`` are the slugs of their providers, and ``fallback`` is the strictest level that its
+    endpoints set; ``None`` if none of them sets any.
+    """
+
+    providers: frozenset[str]
+    fallback: Fallback | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class OrganizationSnapshot:
     """The credentials and aliases of an organization, and its endpoints by the slug of their model.
 
-    ``version`` is that of the organization.
+    ``version`` is that of the organization. ``private_models`` has more models than ``routes``:
+    those whose endpoints are disabled or deleted, until their owner releases them.
     """
 
     version: int
     routes: Mapping[str, tuple[Route, ...]]
     credentials: tuple[Credential, ...]
     aliases: AliasTable = NO_ALIASES
+    private_models: Mapping[str, PrivateModel] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ def settings_of(tenant: Tenant, *, filtered: bool) -> dict[str, Any]:
         "data": {
             "id": str(tenant.organization.pk),
             "is_filtered_model_catalog_enabled": filtered,
+            "fallback": None,
         }
     }
 

@@ -133,11 +133,12 @@ def test_private_endpoint_is_validated_activated_disabled_enabled_and_deleted(
     assert endpoint.activated_by == "operator operator"
 
     response = operator.post(page(endpoint, "remove"), SUBMIT, follow=True)
-    assert response.redirect_chain == [(listing(PrivateEndpoint), 302)]
+    assert response.redirect_chain == [(page(endpoint), 302)]
     endpoint.refresh_from_db()
     assert (endpoint.deleted_at is not None, endpoint.deleted_by) == (True, "operator operator")
     assert AuditEntry.objects.filter(object_id=str(endpoint.pk)).count() == 5
     assert not LogEntry.objects.exists()
+    response = operator.get(listing(PrivateEndpoint))
     assert list(response.context["cl"].result_list) == []
 
 
@@ -151,13 +152,13 @@ def test_private_endpoint_page_offers_the_actions_of_its_state(
         return [action["title"] for action in actions]
 
     assert offered() == [
-        "Edit", "Edit price", "Limit time", "Validate", "Activate", "Delete",
+        "Edit", "Edit price", "Limit time", "Fallback", "Validate", "Activate", "Delete",
     ]  # fmt: skip
     operator.post(page(endpoint, "validate"), {**SUBMIT, "workspace": str(tenant.workspace.pk)})
     operator.post(page(endpoint, "activate"), SUBMIT)
-    assert offered() == ["Edit price", "Limit time", "Disable", "Delete"]
+    assert offered() == ["Edit price", "Limit time", "Fallback", "Disable", "Delete"]
     operator.post(page(endpoint, "disable"), SUBMIT)
-    assert offered() == ["Edit price", "Limit time", "Enable", "Delete"]
+    assert offered() == ["Edit price", "Limit time", "Fallback", "Enable", "Delete"]
 
 
 def test_validate_shows_every_check_latest_first(
@@ -204,3 +205,41 @@ def test_private_endpoint_cannot_be_changed_by_its_form(operator: Client, tenant
 
     assert response.status_code == 403
     assert fingerprint() == before
+
+
+def test_a_model_stays_private_until_it_is_released(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    provider = factories.make_provider()
+    endpoint = factories.make_active(
+        tenant, factories.make_model(), provider, base_url=simulator.base_url
+    )
+    response = operator.post(
+        page(endpoint, "limit_fallback"), {**SUBMIT, "fallback": "none"}, follow=True
+    )
+    assert messages_of(response) == ["The fallback is saved."]
+    endpoint.refresh_from_db()
+    assert endpoint.fallback == "none"
+    operator.post(page(endpoint, "remove"), SUBMIT)
+    shown = operator.get(page(endpoint))
+    assert "deleted, stays private until released" in shown.content.decode()
+    assert [action["title"] for action in shown.context["actions_detail"]] == ["Release"]
+    owner = operator.get(page(tenant.organization)).content.decode()
+    assert f'<a href="{page(endpoint)}">{endpoint.model}</a> (deleted)' in owner
+    response = operator.post(page(endpoint, "release"), SUBMIT, follow=True)
+    assert messages_of(response) == [f"{endpoint.model} is not private any more."]
+    endpoint.refresh_from_db()
+    assert (endpoint.keeps_private, endpoint.released_by) == (False, "operator operator")
+    assert page(endpoint) not in operator.get(page(tenant.organization)).content.decode()
+
+
+def test_deleting_may_release_at_once(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    provider = factories.make_provider()
+    endpoint = factories.make_active(
+        tenant, factories.make_model(), provider, base_url=simulator.base_url
+    )
+    operator.post(page(endpoint, "remove"), {**SUBMIT, "release": "on"})
+    endpoint.refresh_from_db()
+    assert (endpoint.deleted_at is not None, endpoint.keeps_private) == (True, False)

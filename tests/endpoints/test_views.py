@@ -62,6 +62,7 @@ def full(endpoint: PrivateEndpoint, base_url: str) -> dict[str, Any]:
         "upstream_model_id": "sim-echo",
         "base_url": base_url,
         "pricing": {"prompt": "0.5", "completion": "0.25"},
+        "settings": {"fallback": None},
         "supported_parameters": [],
     }
     del view["created_at"]
@@ -138,7 +139,8 @@ def test_enable_and_disable_return_the_managed_view(
     for verb, status in (("disable", "disabled"), ("enable", "active")):
         response = management.post(f"{ROUTE}/{endpoint.pk}/{verb}")
         assert response.status_code == 200
-        assert response.json() == {"data": managed(endpoint) | {"status": status}}
+        assert response.json()["data"] == managed(endpoint) | {"status": status}
+        assert ("traffic" in response.json()) == (verb == "disable")
 
 
 def test_an_unlisted_model_and_provider_lose_their_slugs(

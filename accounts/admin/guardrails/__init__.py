@@ -74,7 +74,7 @@ _SWITCHES: Final = (
     ("enforce_zdr_other", "enforce_zdr"),
     ("allow_safety_retention_google", "allow_safety_retention_other"),
     ("enable_paid_model_training", "enable_free_model_training"),
-    "enable_free_model_publication",
+    ("enable_free_model_publication", "require_private"),
 )  # fmt: skip
 
 

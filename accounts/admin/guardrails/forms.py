@@ -49,6 +49,7 @@ _SWITCHES: Final = {
     "enable_free_model_publication": "Free models that publish prompts",
     "enable_free_model_training": "Free models that train on prompts",
     "enable_paid_model_training": "Paid models that train on prompts",
+    "require_private": "Private models stay private (no fallback)",
 }
 
 LABELS: Final = {
@@ -103,6 +104,7 @@ class GuardrailForm(CatalogueForm):
     enable_free_model_publication = _switch("enable_free_model_publication")
     enable_free_model_training = _switch("enable_free_model_training")
     enable_paid_model_training = _switch("enable_paid_model_training")
+    require_private = _switch("require_private")
     limit = DollarsField(
         required=False,
         label="Budget in USD",

@@ -15,6 +15,7 @@ from accounts.models import (
     ApiKey,
     policy_of,
 )
+from accounts.policy import Policy
 from billing.models import Meter
 from catalog.aliases.resolution import Origin, quote_name
 from config.api.errors import GatewayError
@@ -57,10 +58,11 @@ class ModelForm(forms.Form):
 
 def preview(key: ApiKey, query: QueryDict, *, region: str | None) -> dict[str, Any]:
     """Returns the tables of a key's page; ``query`` may name a ``model``."""
+    policy = policy_of(key) & Policy.of(fallback=key.workspace.fallback)
     form = ModelForm(query if "model" in query else None)
     shown: dict[str, Any] = {
         "form": form,
-        "policy": _render_policy(describe_policy(policy_of(key))),
+        "policy": _render_policy(describe_policy(policy)),
         "budgets": _render_budgets(key),
     }
     if not form.is_valid():

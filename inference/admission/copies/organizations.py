@@ -6,11 +6,13 @@ import logging
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from django.db import connection, transaction
+from django.db.models import F
 
 from accounts.models import ByokCredential, CredentialNotFound, Organization
+from accounts.policy import Fallback, find_strictest
 from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
 from catalog.models import PriceVersion, hosts_of
 from catalog.models.aliases import ModelAlias
@@ -43,6 +45,7 @@ from inference.routing.routes import (
     Credential,
     FirstUse,
     OrganizationSnapshot,
+    PrivateModel,
     Route,
 )
 
@@ -70,6 +73,13 @@ class OwnEndpoint(NamedTuple):
     time_limits: TimeLimits = NO_OWN_LIMITS
 
 
+class KeptModel(NamedTuple):
+    """A model that private endpoints keep private, without what the catalogue says about it."""
+
+    providers: frozenset[uuid.UUID]
+    fallback: Fallback | None
+
+
 @dataclass(slots=True)
 class OrganizationCopy:
     """The endpoints, credentials, rules and aliases of an organization at one version.
@@ -83,6 +93,7 @@ class OrganizationCopy:
     credentials: Sequence[Credential]
     rules: OrganizationRules
     aliases: AliasTable = NO_ALIASES
+    kept_models: Mapping[uuid.UUID, KeptModel] = field(default_factory=dict)
     _resolved: OrganizationSnapshot | None = None
     _models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
     _providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
@@ -102,6 +113,7 @@ class OrganizationCopy:
                 routes=_group_by_model(self._make_routes(catalog)),
                 credentials=self._place_credentials(catalog),
                 aliases=self.aliases,
+                private_models=dict(self._name_private(catalog)),
             )
             self._models, self._providers = catalog.models, catalog.providers
         return self._resolved
@@ -114,6 +126,14 @@ class OrganizationCopy:
             if model is not None and provider is not None:
                 yield _make_route(endpoint, model, provider)
 
+    def _name_private(self, catalog: CatalogSnapshot) -> Iterable[tuple[str, PrivateModel]]:
+        for model_id, kept in self.kept_models.items():
+            model = catalog.models.get(model_id)
+            if model is not None:
+                found = (catalog.providers.get(key) for key in kept.providers)
+                slugs = frozenset(provider.slug for provider in found if provider is not None)
+                yield model.slug, PrivateModel(slugs, kept.fallback)
+
     def _place_credentials(self, catalog: CatalogSnapshot) -> tuple[Credential, ...]:
         if not self.credentials:
             return ()
@@ -122,6 +142,9 @@ class OrganizationCopy:
             _place_credential(credential, providers.get(credential.provider_slug))
             for credential in self.credentials
         )
+
+
+_NOTHING_KEPT: Final = KeptModel(frozenset(), None)
 
 
 def load_organization(organization_id: uuid.UUID) -> OrganizationCopy:
@@ -143,15 +166,23 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
     """
     own = PrivateEndpoint.objects.routable().filter(organization__in=ids)
     usable = ByokCredential.objects.usable().filter(organization__in=ids)
-    organizations, endpoints, prices, validations, credentials, aliases, *rules = read_together(
-        Organization.objects.filter(pk__in=ids),
-        own,
-        PriceVersion.objects.filter(pk__in=own.values("price")),
-        Validation.objects.filter(pk__in=own.values("validation")),
-        usable.order_by("provider_slug", "sort_order", "created_at"),
-        ModelAlias.objects.filter(organization__in=ids),
-        *select_rules(ids),
+    withdrawn = PrivateEndpoint.objects.withdrawn().filter(organization__in=ids)
+    # One row stands for all that say the same; a disabled one comes before a deleted one.
+    told = ("organization_id", "model_id", "provider_id", "fallback")
+    withdrawn = withdrawn.order_by(*told, F("deleted_at").asc(nulls_first=True)).distinct(*told)
+    organizations, endpoints, kept, prices, validations, credentials, aliases, *rules = (
+        read_together(
+            Organization.objects.filter(pk__in=ids),
+            own,
+            withdrawn,
+            PriceVersion.objects.filter(pk__in=own.values("price")),
+            Validation.objects.filter(pk__in=own.values("validation")),
+            usable.order_by("provider_slug", "sort_order", "created_at"),
+            ModelAlias.objects.filter(organization__in=ids),
+            *select_rules(ids),
+        )
     )
+    kept_of = _group_by_owner((row.organization_id, row) for row in (*endpoints, *kept))
     endpoints_of = _group_by_owner(_make_endpoints(endpoints, prices, validations))
     credentials_of = _group_by_owner(
         (row.organization_id, _make_credential(row)) for row in credentials
@@ -165,6 +196,7 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
             credentials=credentials_of.get(each.pk, []),
             rules=rules_of[each.pk],
             aliases=make_table(aliases_of.get(each.pk, ())),
+            kept_models=_keep_models(kept_of.get(each.pk, ())),
         )
         for each in organizations
     }
@@ -174,6 +206,23 @@ def _group_by_owner(rows: Iterable[tuple[uuid.UUID, Item]]) -> dict[uuid.UUID, l
     found: dict[uuid.UUID, list[Item]] = {}
     for owner, item in rows:
         found.setdefault(owner, []).append(item)
+    return found
+
+
+def _keep_models(rows: Iterable[PrivateEndpoint]) -> dict[uuid.UUID, KeptModel]:
+    """Returns the models that endpoints keep private: active ones, and those withdrawn.
+
+    What is deleted sets no level any more, and what is disabled allows nothing.
+    """
+    found: dict[uuid.UUID, KeptModel] = {}
+    for row in rows:
+        level = None if row.fallback is None or row.deleted_at else Fallback(row.fallback)
+        if level is Fallback.ANY and row.status != PrivateEndpoint.Status.ACTIVE:
+            level = None
+        before = found.get(row.model_id, _NOTHING_KEPT)
+        found[row.model_id] = KeptModel(
+            before.providers | {row.provider_id}, find_strictest(before.fallback, level)
+        )
     return found
 
 

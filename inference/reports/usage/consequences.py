@@ -77,6 +77,37 @@ def foresee_endpoint(endpoint: PrivateEndpoint) -> list[str]:
     ]
 
 
+def describe_end(endpoint: PrivateEndpoint) -> dict[str, Any]:
+    """Describes the traffic of a private endpoint that was disabled or deleted, for its owner."""
+    columns = {"organization": endpoint.organization_id, "private_endpoint": endpoint.pk}
+    rows, rules = _read_with_rules(columns)
+    total = None if rows is None else len(rows)
+    if total == _MOST_ROWS:
+        total = _count(columns)
+    told = foresee_routes(rows or (), rules, {endpoint.pk}, price=endpoint.price.price)
+    return {
+        "requests_last_hour": total,
+        "then": " ".join((*told, _describe_privacy(endpoint))),
+    }
+
+
+def _describe_privacy(endpoint: PrivateEndpoint) -> str:
+    """Says whether the model of a private endpoint stays private without it."""
+    model = endpoint.model.slug
+    others = PrivateEndpoint.objects.filter(
+        organization=endpoint.organization_id, model=endpoint.model_id
+    )
+    if others.routable().exists():
+        return f"Another private endpoint of {model} is active."
+    if others.withdrawn().exists():
+        return (
+            f"{model} stays private until its owner releases it: a public endpoint serves only "
+            "requests that name its provider in provider.order or provider.only, or that may fall "
+            "back to any."
+        )
+    return f"{model} is not private."
+
+
 def foresee_endpoints(model: type[Model], ids: Sequence[Any]) -> list[str]:
     """Returns what happens when several private endpoints are disabled or removed."""
     owners = PrivateEndpoint.objects.filter(pk__in=ids).values_list("organization_id", flat=True)
@@ -220,6 +251,16 @@ def _read(columns: dict[str, Any], *conditions: Q, **computed: Any) -> list[Row]
     try:
         with limit_time(rows, _MOST_MILLISECONDS):
             return list(rows)
+    except TookTooLong:
+        return None
+
+
+def _count(columns: dict[str, Any]) -> int | None:
+    """Returns the number of generations of the last hour; ``None`` if counting takes too long."""
+    rows: QuerySet[Any] = Generation.objects.created(clock.now() - _SPAN).filter(**columns)
+    try:
+        with limit_time(rows, _MOST_MILLISECONDS):
+            return rows.count()
     except TookTooLong:
         return None
 

@@ -65,6 +65,7 @@ def test_an_organization_names_its_keys(operator: Client, tenant: Tenant) -> Non
 
 
 def test_an_endpoint_names_where_its_requests_will_go(operator: Client, site: Site) -> None:
+    site.allow_fallback()
     endpoint = site.own(price=factories.make_price("0.000001", "0.000002"))
     for _ in range(2):
         factories.make_generation(
@@ -359,6 +360,7 @@ def selected(client: Client, model: type[Any], action: str, *rows: Any) -> list[
 
 
 def test_an_action_over_rows_sums_their_traffic(operator: Client, site: Site) -> None:
+    site.allow_fallback()
     endpoint = site.own()
     second = factories.make_draft(site.tenant, factories.make_model(), site.provider)
     for row in (endpoint, second):

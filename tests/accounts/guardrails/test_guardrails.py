@@ -42,6 +42,7 @@ SWITCHES = [
     "enable_free_model_publication",
     "enable_free_model_training",
     "enable_paid_model_training",
+    "require_private",
 ]
 PLAIN: dict[str, Any] = {
     "description": None,

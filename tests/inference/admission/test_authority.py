@@ -45,6 +45,7 @@ def statuses(answers: list[requests.Response]) -> set[int]:
 def test_every_change_takes_effect_on_the_next_request(
     site: Site, everywhere: Callable[..., list[requests.Response]]
 ) -> None:
+    site.allow_fallback()
     public = site.publish(price=factories.make_price("0.000001", "0.000001"))
     assert statuses(everywhere()) == {200}
 

@@ -49,6 +49,7 @@ def explained(site: Site, **body: Any) -> dict[str, Any]:
 
 
 def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) -> None:
+    site.allow_fallback()
     private = site.own()
     public = site.publish(provider=site.another_provider("beta", name="Beta"))
     site.publish(provider=site.another_provider("gamma", name="Gamma"))
@@ -106,6 +107,7 @@ def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) ->
             "zdr": [],
             "data_collection": "allow",
             "served_in": None,
+            "fallback": "any",
         },
         "broadcast": [],
         "io_logging": {

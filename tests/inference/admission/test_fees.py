@@ -137,6 +137,7 @@ def test_a_private_endpoint_falls_back_to_an_affordable_public_one(
     site: Site, credits_usd: int
 ) -> None:
     site.tenant = factories.make_tenant("Other", credits_usd=credits_usd)
+    site.allow_fallback()
     site.own("sim-status:503", price=price_of_one("0"))
     public = site.another_provider("public")
     site.publish(provider=public, price=price_of_one("1000"))

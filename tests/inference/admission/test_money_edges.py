@@ -203,6 +203,7 @@ def test_output_after_an_early_usage_is_estimated(site: Site, taught: Teach) -> 
 def test_a_budget_that_includes_own_credentials_covers_the_dearest_candidate_only(
     site: Site, is_private_good: bool
 ) -> None:
+    site.allow_fallback()
     site.own("sim-echo" if is_private_good else "sim-status:503", price=factories.make_price())
     site.publish(provider=site.another_provider("public"))
     key = site.tenant.organization.api_keys.get(is_management=False)
@@ -312,6 +313,7 @@ def test_a_failing_own_credential_does_not_affect_other_tenants(site: Site, taug
 
 
 def test_an_unhealthy_private_endpoint_is_no_longer_tried_first(site: Site) -> None:
+    site.allow_fallback()
     site.own("sim-status:503")
     site.publish(provider=site.another_provider("beta", name="Beta"))
     assert who_answers(site, site.tenant.api_key) == ("Beta", False, 2)
@@ -537,6 +539,7 @@ def test_a_caller_that_leaves_after_the_upstream_headers_pays_for_the_prompt(
 
 
 def test_a_failed_attempt_charges_no_prompt(site: Site) -> None:
+    site.allow_fallback()
     # The private endpoint is tried first; the dearer one is the next.
     site.own("sim-empty-stream", price=factories.make_price("0.001", "0.001"))
     site.publish("sim-stall", provider=site.another_provider("second"))

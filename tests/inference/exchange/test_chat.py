@@ -200,6 +200,7 @@ def test_a_public_endpoint_costs_its_list_price_exactly(site: Site, stream: bool
 
 
 def test_the_private_endpoint_is_preferred(site: Site) -> None:
+    site.allow_fallback()
     site.publish("sim-status:500", price=factories.make_price("0", "0"))
     endpoint = site.own()
     assert site.chat().status_code == 200

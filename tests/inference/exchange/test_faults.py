@@ -535,6 +535,7 @@ def test_the_retry_after_of_an_upstream_is_passed_on(site: Site) -> None:
 def test_a_failing_private_endpoint_falls_back_to_a_public_one(
     priced: Site, behaviour: str, status: int, stream: bool
 ) -> None:
+    priced.allow_fallback()
     limits = TimeLimits(total=1) if behaviour == "sim-stall" else TimeLimits()
     private = priced.own(behaviour, price=factories.make_price("5", "5"), time_limits=limits)
     other = priced.another_provider("backup", name="Backup")
@@ -559,6 +560,7 @@ def test_a_failing_private_endpoint_falls_back_to_a_public_one(
 def test_an_error_of_the_request_does_not_fall_back(
     site: Site, behaviour: str, stream: bool
 ) -> None:
+    site.allow_fallback()
     private = site.own(behaviour)
     site.publish(provider=site.another_provider("backup"))
     assert site.chat(stream=stream).status_code in (400, 413)
@@ -568,6 +570,7 @@ def test_an_error_of_the_request_does_not_fall_back(
 
 
 def test_fallback_can_be_forbidden(site: Site) -> None:
+    site.allow_fallback()
     site.own("sim-status:503")
     site.publish(provider=site.another_provider("backup"))
     assert site.chat(provider={"allow_fallbacks": False}).status_code == 503
@@ -575,6 +578,7 @@ def test_fallback_can_be_forbidden(site: Site) -> None:
 
 
 def test_a_stream_does_not_fall_back_after_the_first_event(site: Site) -> None:
+    site.allow_fallback()
     site.own("sim-reset-stream")
     site.publish(provider=site.another_provider("backup"))
     answer = site.chat(stream=True)
@@ -584,6 +588,7 @@ def test_a_stream_does_not_fall_back_after_the_first_event(site: Site) -> None:
 
 
 def test_a_fault_in_the_first_bytes_falls_back_and_relays_none_of_them(site: Site) -> None:
+    site.allow_fallback()
     site.own("sim-error-stream")
     site.publish(provider=site.another_provider("backup"))
     events = events_of(site.chat("one two", stream=True).text)
@@ -592,6 +597,7 @@ def test_a_fault_in_the_first_bytes_falls_back_and_relays_none_of_them(site: Sit
 
 
 def test_the_last_error_is_returned_if_all_candidates_fail(site: Site) -> None:
+    site.allow_fallback()
     site.own("sim-status:503")
     site.publish("sim-status:429", provider=site.another_provider("backup"))
     answer = site.chat()

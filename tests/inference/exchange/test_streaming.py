@@ -181,6 +181,7 @@ def test_a_caller_that_leaves_before_the_first_event_pays_for_the_prompt(
 
 
 def test_a_request_whose_caller_left_does_not_fall_back(site: Site) -> None:
+    site.allow_fallback()
     site.own("sim-held")
     site.publish(provider=site.another_provider("backup"))
     with raw_stream(site):

@@ -287,7 +287,7 @@ def test_options_go_only_to_their_provider() -> None:
             own=OrganizationSnapshot(1, {}, ()),
             workspace_id=WORKSPACE,
             key_digest=KEY,
-            policy=Policy(),
+            policy=Policy.of(fallback="any"),
         ),
     )
     assert [each.options for each in found.candidates] == [mine, None]

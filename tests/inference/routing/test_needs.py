@@ -49,7 +49,7 @@ def select(request: parsing.InferenceRequest, *routes: Route) -> Selection:
             own=OrganizationSnapshot(1, {"a/b": own}, (credential("own"),)),
             workspace_id=WORKSPACE,
             key_digest=KEY,
-            policy=Policy(),
+            policy=Policy.of(fallback="any"),
         ),
     )
 

@@ -83,7 +83,7 @@ def test_require_parameters_excludes_endpoints_that_do_not_list_them() -> None:
             own=OrganizationSnapshot(1, {}, ()),
             workspace_id=WORKSPACE,
             key_digest=KEY,
-            policy=Policy(),
+            policy=Policy.of(fallback="any"),
         ),
     )
     assert {each.route.facts.provider_slug for each in found.candidates} == {"one", "three"}
@@ -129,7 +129,7 @@ def test_require_parameters_compares_parameters_by_meaning(
             own=OrganizationSnapshot(1, {}, ()),
             workspace_id=WORKSPACE,
             key_digest=KEY,
-            policy=Policy(),
+            policy=Policy.of(fallback="any"),
         ),
     )
     assert bool(found.candidates) is serves
@@ -195,7 +195,7 @@ def test_required_parameters_of_a_private_endpoint(
             own=OrganizationSnapshot(1, {"a/b": (own,)}, (credential("own"),)),
             workspace_id=WORKSPACE,
             key_digest=KEY,
-            policy=Policy(),
+            policy=Policy.of(fallback="any"),
         ),
     )
     assert bool(found.candidates) is admitted

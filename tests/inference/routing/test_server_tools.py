@@ -59,7 +59,7 @@ def select(request: parsing.InferenceRequest, *routes: Route, **context: Any) ->
             own=OrganizationSnapshot(1, {"a/b": own}, (credential("own"),)),
             workspace_id=WORKSPACE,
             key_digest=KEY,
-            policy=Policy(),
+            policy=Policy.of(fallback="any"),
             **context,
         ),
     )

@@ -100,6 +100,7 @@ def test_no_candidate_is_tried_after_the_time_in_all(site: Site, settings: LazyS
 
 
 def test_a_changed_limit_holds_on_the_next_request(site: Site) -> None:
+    site.allow_fallback()
     public = publish(site, SLOW_FIRST, total=1)
     assert outcome(site) == (504, NO_ANSWER)
     public.total_timeout = None

@@ -28,6 +28,7 @@ from inference.routing.routes import (
     CatalogSnapshot,
     Credential,
     OrganizationSnapshot,
+    PrivateModel,
     Route,
 )
 
@@ -89,6 +90,7 @@ def planned(
     tools: frozenset[str] = frozenset(),
     options: dict[str, Any] | None = None,
     by: Callable[..., Selection] = require_candidates,
+    private_models: dict[str, PrivateModel] | None = None,
     **preferences: Any,
 ) -> Selection:
     """The selection of a request; ``options`` are members of the context."""
@@ -120,10 +122,11 @@ def planned(
                 version=1,
                 routes={name: tuple(routes) for name, routes in own.items()},
                 credentials=tuple(credentials or []),
+                private_models=private_models or {},
             ),
             workspace_id=WORKSPACE,
             key_digest=KEY,
-            policy=policy or Policy(),
+            policy=Policy.of(fallback="any") if policy is None else policy,
             **(options or {}),
         ),
     )

@@ -67,6 +67,10 @@ class Site:
         self.upstream.clear()
         return endpoint
 
+    def allow_fallback(self) -> None:
+        """Lets requests for private models of the tenant go to public endpoints."""
+        self.tenant.organization.edit(fallback="any")
+
     def post(
         self, body: Any, *, path: str = CHAT, key: str | None = None, **options: Any
     ) -> requests.Response:
