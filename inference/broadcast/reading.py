@@ -38,7 +38,7 @@ _FRACTIONS: Final = 2**64
 
 # Writers that have been open for longer than the lag hold the horizon back.
 _HORIZON: Final = """
-SELECT now(), least(now() - make_interval(secs => %s), min(xact_start))
+SELECT least(now() - make_interval(secs => %s), min(xact_start))
 FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend'
     AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()
@@ -67,13 +67,13 @@ class Page:
     has_more: bool = False
 
 
-def find_horizon() -> tuple[datetime, datetime]:
-    """Returns the present, and the moment before which every admitted generation is visible."""
+def find_horizon() -> datetime:
+    """Returns the moment before which every admitted generation is visible."""
     with connection.cursor() as cursor:
         cursor.execute(_HORIZON, [LAG.total_seconds()])
-        row = cursor.fetchone()
-    assert row is not None
-    return row[0], row[1]
+        [horizon] = cursor.fetchone()
+    assert isinstance(horizon, datetime)
+    return horizon
 
 
 def find_due() -> list[Due]:

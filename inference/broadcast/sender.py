@@ -53,7 +53,7 @@ class Broadcaster(Source):
         self._resting.clear()
 
     def begin_due(self, attempts: Attempts) -> bool:
-        _, horizon = find_horizon()
+        horizon = find_horizon()
         for due in find_due():
             if attempts.taken["all"] >= LIMITS.total:
                 break
