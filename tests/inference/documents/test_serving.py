@@ -11,8 +11,8 @@ import requests
 
 from accounts.models import Guardrail
 from catalog.models import LanguageModel
-from inference import asgi
 from inference.documents import reading
+from inference.taps import files
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
@@ -215,7 +215,7 @@ def test_a_caller_who_leaves_gives_up_the_turn(
 
 
 def test_too_long_a_queue_is_refused(text_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "_FILES_SECONDS", 0.01)
+    monkeypatch.setattr(files, "_SECONDS", 0.01)
     before = snapshots.everything()
     answer = chat(text_site, PAPER)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
