@@ -64,7 +64,9 @@ class Broadcaster(Source):
             if (destination := load_destination(due.pk)) is not None:
                 page, send = self._read(destination, horizon)
                 name = f"the broadcast to destination {due.pk}"
-                attempts.begin(Attempt(name, places, send, partial(_store, page)))
+                # It rests, too, if what became of it cannot be stored.
+                self._resting[due.pk] = time.monotonic() + _REST_SECONDS
+                attempts.begin(Attempt(name, places, send, partial(self._store, page)))
         return False
 
     def _read(
@@ -79,8 +81,6 @@ class Broadcaster(Source):
             logger.exception("a page of destination %s cannot be read", destination.pk)
             unread = "The generations cannot be read."
             return Page(destination), Outcome(unread, detail=type(exc).__name__)
-        if not page.has_more:
-            self._resting[destination.pk] = time.monotonic() + _REST_SECONDS
         if not page.generations:
             return page, Outcome()
         try:
@@ -88,6 +88,16 @@ class Broadcaster(Source):
         except DecryptionFailed:
             lost = "The stored headers cannot be read. Enter them again."
             return page, Outcome(lost, detail=lost)
+
+    def _store(self, page: Page, outcome: Outcome) -> int:
+        if outcome.error:
+            progress.store_failure(page, outcome, clock.now())
+            return 0
+        rejected = min(_read_rejected(outcome.body), len(page.generations))
+        is_stored = progress.store_success(page, rejected, duration_ms=outcome.duration_ms)
+        if page.has_more:
+            self._resting.pop(page.destination.pk, None)
+        return len(page.generations) - rejected if is_stored else 0
 
 
 broadcaster: Final = Broadcaster()
@@ -105,15 +115,6 @@ def _send(page: Page, receiver: Receiver) -> Outcome:
     if outcome.error and outcome.status is not None:
         outcome = replace(outcome, error=f"The receiver answered with HTTP {outcome.status}.")
     return outcome
-
-
-def _store(page: Page, outcome: Outcome) -> int:
-    if outcome.error:
-        progress.store_failure(page, outcome, clock.now())
-        return 0
-    rejected = min(_read_rejected(outcome.body), len(page.generations))
-    is_stored = progress.store_success(page, rejected, duration_ms=outcome.duration_ms)
-    return len(page.generations) - rejected if is_stored else 0
 
 
 def _read_rejected(text: bytes) -> int:

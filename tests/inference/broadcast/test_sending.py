@@ -358,6 +358,30 @@ def test_a_destination_whose_row_is_locked_delays_no_other_tenant(
     assert len(receiver.heads) == 2
 
 
+def test_a_page_whose_result_cannot_be_stored_is_not_sent_again_at_once(
+    tenant: Tenant,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    BroadcastProgress.objects.filter(pk=destination.pk).update(batch=1)
+    make_some(tenant, 3)
+    monkeypatch.setattr(engine, "RUN_SECONDS", 1.0)
+    with connection.cursor() as cursor:
+        # PostgreSQL alters no table while deferred checks are pending.
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute(
+            "ALTER TABLE accounts_broadcastprogress ADD CONSTRAINT nothing_sent CHECK (sent = 0)"
+        )
+    assert broadcaster.run() == 0
+    assert len(receiver.heads) == 1
+    assert progress_of(destination).sent == 0
+    name = f"the broadcast to destination {destination.pk}"
+    assert f"the result of {name} is not stored: IntegrityError" in caplog.text
+
+
 def test_rules_that_cannot_be_read_stop_no_other_tenant(
     tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
 ) -> None:
