@@ -77,6 +77,8 @@ def test_guardrail_is_filled_in_tried_and_assigned(server: str, width: int) -> N
         if width < 1000:
             return
         page.locator("[hx-get$='/assign-keys/']").first.click()
+        # The dialog takes the focus when it is shown, away from a field that was clicked before.
+        page.locator("#dialog :focus").wait_for(state="attached")
         page.locator("#dialog .select2-search__field").click()
         page.locator("#dialog .select2-search__field").press_sequentially("robot")
         page.get_by_role("option", name="robot").click()
