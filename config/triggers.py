@@ -36,13 +36,6 @@ class TriggerSql(compiler.UpsertTriggerSql):
         """
 
 
-class ReplicatedTriggerSql(TriggerSql):
-    """The SQL of a trigger in a migration, which a later one replaces."""
-
-    def get_template(self) -> str:
-        return super().get_template() + "ALTER TABLE {table} ENABLE ALWAYS TRIGGER {pgid};"
-
-
 class Trigger(pgtrigger.Trigger):
     """A trigger whose function runs exactly the declared statements."""
 

@@ -1,26 +1,20 @@
-"""The table of transfers of an earlier release is divided without losing what it guarantees."""
+"""The partitions of transfers guarantee what one table would, and statements read only theirs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
-from importlib import import_module
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from billing import ledger
 from billing.models import Transfer
-from config.partitions.tables import list_partitions, read_now
+from config.partitions.tables import read_now
 from inference.ids import id_bound
 from inference.settlement.settle import SETTLE
 from tests.support import factories
-from tests.support.database import archive
 from tests.support.factories import Tenant
-
-DIVISION = import_module("billing.migrations.0009_partitions_of_transfers")
 
 
 def run(statement: str) -> list[tuple[Any, ...]]:
@@ -29,63 +23,11 @@ def run(statement: str) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall()) if cursor.description else []
 
 
-@pytest.fixture
-def plain(transactional_db: None) -> Iterator[None]:
-    """The table as an earlier release had it."""
-    DIVISION.backward(None, None)
-    assert list_partitions(Transfer.partitioning) == []
-    yield
-    if not list_partitions(Transfer.partitioning):
-        DIVISION.forward(None, None)
-
-
 def place_of(transfer: Transfer) -> str:
     [(name,)] = run(
         f"SELECT tableoid::regclass::text FROM billing_transfer WHERE id = {transfer.pk}"
     )
     return str(name)
-
-
-def test_old_transfers_become_the_first_partition(plain: None) -> None:
-    tenant = factories.make_tenant()
-    ledger.grant(tenant.organization.pk, 5, actor="test", note="100 %")
-    ledger.credit_deposit(tenant.organization.pk, 9, reference="deposit:1", actor="test")
-    paid = factories.make_generation(tenant, cost_nano=7)
-    before = [*Transfer.objects.order_by("pk").values()]
-    file = run("SELECT pg_relation_filenode('billing_transfer')")
-
-    DIVISION.forward(None, None)
-
-    first, *later = list_partitions(Transfer.partitioning)
-    assert run(f"SELECT pg_relation_filenode('{first.name}')") == file
-    assert (first.begin, later[-1].is_default) == (None, True)
-    expected = [{**row, "reference": row["reference"] or f"credit:{row['id']}"} for row in before]
-    assert [*Transfer.objects.order_by("pk").values()] == expected
-    assert archive.verify() == [
-        f"transfer {Transfer.objects.get(kind='deposit').pk}: there is no credited deposit:1"
-    ]
-    grant = ledger.grant(tenant.organization.pk, 5, actor="test")
-    assert (grant.reference, grant.pk) == (None, before[-1]["id"] + 1)
-    assert place_of(grant) == "billing_transfer_default"
-    assert place_of(ledger.refund(paid.pk, actor="test")) == first.name
-    DIVISION.forward(None, None)
-    assert run("SELECT 1 FROM pg_proc WHERE proname = 'causeway_name_grant_1'") == []
-
-
-def test_a_division_that_was_broken_off_goes_on(plain: None) -> None:
-    """An old worker grants credits while the rows get their references."""
-    tenant = factories.make_tenant()
-    with connection.cursor() as cursor:
-        DIVISION.name_grants(cursor)
-    grant = ledger.grant(tenant.organization.pk, 5, actor="test")
-    assert Transfer.objects.get(pk=grant.pk).reference == f"credit:{grant.pk}"
-    with pytest.raises(IntegrityError, match="never changed"), transaction.atomic():
-        Transfer.objects.filter(pk=grant.pk).update(reference=None)
-
-    DIVISION.forward(None, None)
-
-    assert archive.verify() == []
-    assert Transfer.objects.filter(reference__startswith="credit:").count() == 2
 
 
 def test_a_generation_has_one_hold_in_all_partitions(db: None, tenant: Tenant) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from typing import Any
 
 import pytest
-from django.apps import apps
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 
 from catalog import imports
 from catalog.capabilities import (
@@ -22,8 +20,6 @@ from catalog.models import LanguageModel
 from config.bulk.problems import ImportRefused
 from tests.support import factories
 from tests.support.database.snapshots import everything
-
-migration = import_module("catalog.migrations.0005_describe_models")
 
 OLD_CLAUDE = Capabilities(NativeFormat.ANTHROPIC, ThinkingControl.BUDGET)
 CLAUDE = Capabilities(NativeFormat.ANTHROPIC)
@@ -102,45 +98,3 @@ def test_the_database_refuses_an_unknown_capability(db: None) -> None:
     for column in ("native_format", "thinking"):
         with pytest.raises(IntegrityError, match="model_capabilities_known"), transaction.atomic():
             LanguageModel.objects.filter(pk=model.pk).update(**{column: "other"})
-
-
-# The rules that the dialects applied to the name at the provider.
-@pytest.mark.parametrize(
-    ("slug", "upstream", "expected"),
-    [
-        ("a/one", "claude-opus-4-8", CLAUDE),
-        ("a/one", "claude-opus-4-6-20260205", CLAUDE),
-        ("a/one", "claude-sonnet-5", CLAUDE),
-        ("a/one", "claude-haiku-4-5-20251001", OLD_CLAUDE),
-        ("a/one", "us.anthropic.claude-haiku-4-5-20251001-v1:0", OLD_CLAUDE),
-        ("a/one", "claude-haiku-4-5@20251001", OLD_CLAUDE),
-        ("a/one", "claude-sonnet-4-20250514", OLD_CLAUDE),
-        ("a/one", "claude-opus-4-1-20250805", OLD_CLAUDE),
-        (
-            "a/one",
-            "claude-3-7-sonnet-20250219",
-            Capabilities(NativeFormat.ANTHROPIC, ThinkingControl.BUDGET, combines_sampling=True),
-        ),
-        (
-            "a/one",
-            "claude-sonnet-5-5",
-            Capabilities(NativeFormat.ANTHROPIC, thinks_between_tools=True),
-        ),
-        ("a/one", "claude-sonnet-5-50", CLAUDE),
-        ("a/one", "gemini-2.5-flash", Capabilities(thinking=ThinkingControl.BUDGET)),
-        ("a/one", "google/gemini-2.5-pro", Capabilities(thinking=ThinkingControl.BUDGET)),
-        ("a/one", "gemini-3.8-flash", UNDESCRIBED),
-        ("a/one", "gpt-4o", UNDESCRIBED),
-        ("anthropic/claude-haiku-4.5", "deployment", OLD_CLAUDE),
-        ("anthropic/claude-opus-4.8", "deployment", CLAUDE),
-    ],
-)
-def test_the_upgrade_describes_stored_models_as_the_dialects_did(
-    db: None, slug: str, upstream: str, expected: Capabilities
-) -> None:
-    model = factories.make_model(slug)
-    factories.make_endpoint(model, factories.make_provider(), upstream_model_id=upstream)
-    migration.describe_models(apps, connection.schema_editor())
-    described = LanguageModel.objects.get()
-    assert described.capabilities == expected
-    assert described.updated_at == model.updated_at

@@ -73,7 +73,7 @@ def test_migrations_can_be_applied_and_reversed(empty_database: str) -> None:
 def test_a_migration_that_meets_a_lock_gives_way_and_is_tried_again(
     migrated_url: str, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
-    assert manage("migrate", "inference", "0005", DATABASE_URL=migrated_url).returncode == 0
+    assert manage("migrate", "inference", "0001", DATABASE_URL=migrated_url).returncode == 0
     waiting = (
         "SELECT count(*) FROM pg_stat_activity "
         "WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -83,7 +83,7 @@ def test_a_migration_that_meets_a_lock_gives_way_and_is_tried_again(
         psycopg.connect(migrated_url) as reader,
         psycopg.connect(migrated_url, autocommit=True) as observer,
     ):
-        reader.execute("LOCK TABLE inference_generation IN ACCESS SHARE MODE")
+        reader.execute("LOCK TABLE inference_endpointhealth IN ACCESS SHARE MODE")
         migrated = pool.submit(manage, "migrate", DATABASE_URL=migrated_url)
         eventually(lambda: observer.execute(waiting).fetchone() == (1,))
         eventually(lambda: observer.execute(waiting).fetchone() == (0,))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from datetime import timedelta
 from typing import Any
 
-import pytest
-from django.apps import apps
 from django.conf import settings as configured
 from django.contrib.auth.models import User
-from django.contrib.sessions.backends.db import SessionStore as DjangosStore
 from django.contrib.sessions.models import Session
 from django.core.management import call_command
 from django.db import connection
@@ -23,7 +19,6 @@ from config.console.sign_in.sessions import SIGNED_IN_AT, SessionStore, digest_s
 
 COOKIE = configured.SESSION_COOKIE_NAME
 OLD = "an earlier secret key of 32 characters"
-migration = importlib.import_module("config.migrations.0002_digest_session_keys")
 
 
 def is_inside(client: Client) -> bool:
@@ -154,45 +149,6 @@ def test_clearsessions_deletes_only_what_has_ended(operator: Client) -> None:
 
     assert Session.objects.count() == 1
     assert is_inside(operator)
-
-
-@pytest.fixture
-def older(db: None, settings: Any) -> Client:
-    """Returns a browser that signed in before the migration."""
-    user = User.objects.create_superuser("ann")
-    settings.SESSION_ENGINE = "django.contrib.sessions.backends.db"
-    client = Client()
-    client.force_login(user)
-    assert Session.objects.get().pk == client.cookies[COOKIE].value
-    settings.SESSION_ENGINE = "config.console.sign_in.sessions"
-    return client
-
-
-def test_migration_keeps_operators_signed_in(older: Client) -> None:
-    assert not is_inside(with_cookie(older.cookies[COOKIE].value))
-    migration.digest_keys(apps, None)
-    before = Session.objects.get()
-    migration.digest_keys(apps, None)
-
-    assert Session.objects.values_list().get() == (
-        before.session_key, before.session_data, before.expire_date,
-    )  # fmt: skip
-    assert before.expire_date <= timezone.now() + timedelta(hours=2)
-    assert is_inside(older)
-
-
-def test_migration_back_ends_all_sessions(older: Client) -> None:
-    migration.digest_keys(apps, None)
-    migration.delete_sessions(apps, None)
-
-    assert not Session.objects.exists()
-
-
-def test_migration_deletes_a_session_that_nobody_can_read(older: Client) -> None:
-    Session.objects.update(session_data=DjangosStore().encode({})[:-1] + "!")
-    migration.digest_keys(apps, None)
-
-    assert not Session.objects.exists()
 
 
 def test_recognition_before_a_large_body_leaves_a_session_of_an_older_secret_to_the_request(

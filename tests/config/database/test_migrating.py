@@ -9,7 +9,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from django.db import OperationalError, connection
+from environ import Env
 
+from config.database.lock_limit import limiting_waits
 from tests.support import processes
 from tests.support.database.pooler import Pooler, needs_pgbouncer
 from tests.support.processes import manage
@@ -32,11 +35,11 @@ def own_url(pooler: Pooler) -> Iterator[str]:
         server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_statements_outside_transactions_give_way_to_locks(
+def test_a_migration_gives_way_to_locks(
     own_url: str, pooler: Pooler, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     behind = {"DATABASE_URL": pooler.url(own_url)}
-    for command in (("migrate",), ("migrate", "billing", "0008")):
+    for command in (("migrate",), ("migrate", "inference", "0001")):
         found = manage(*command, **behind)
         assert found.returncode == 0, found.stderr
     with (
@@ -44,7 +47,7 @@ def test_statements_outside_transactions_give_way_to_locks(
         psycopg.connect(own_url) as reader,
         psycopg.connect(own_url, autocommit=True) as observer,
     ):
-        reader.execute("LOCK TABLE billing_transfer IN ACCESS SHARE MODE")
+        reader.execute("LOCK TABLE inference_endpointhealth IN ACCESS SHARE MODE")
         migrated = pool.submit(manage, "migrate", **behind)
         eventually(lambda: observer.execute(WAITING).fetchone() == (1,))
         eventually(lambda: observer.execute(WAITING).fetchone() == (0,))
@@ -53,6 +56,27 @@ def test_statements_outside_transactions_give_way_to_locks(
     assert done.returncode == 0, done.stderr
     assert "Another transaction uses a table that must change." in done.stderr
     assert manage("migrate", "--check", **behind).returncode == 0
+
+
+def test_a_statement_outside_a_transaction_gives_way_to_a_lock(
+    own_url: str, pooler: Pooler, transactional_db: None
+) -> None:
+    behind = connection.copy("behind")
+    behind.settings_dict.update(Env.db_url_config(pooler.url(own_url)))
+    with psycopg.connect(own_url) as reader, limiting_waits(behind, 0.5):
+        reader.execute("CREATE TABLE notes (id int)")
+        reader.commit()
+        reader.execute("LOCK TABLE notes IN ROW EXCLUSIVE MODE")
+        build = "CREATE INDEX CONCURRENTLY notes_by_id ON notes (id)"
+        with (
+            behind.cursor() as cursor,
+            pytest.raises(OperationalError, match="canceling statement due to user request"),
+        ):
+            cursor.execute(build)
+        reader.rollback()
+        with behind.cursor() as cursor:
+            cursor.execute("DROP INDEX CONCURRENTLY notes_by_id")
+            cursor.execute(build)
 
 
 def test_the_pooler_is_passed_by(pooled_url: str, pooler: Pooler, transactional_db: None) -> None:

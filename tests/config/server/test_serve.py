@@ -39,7 +39,7 @@ def test_serve_refuses_an_unmigrated_database(transactional_db: None) -> None:
             )
     assert refusal.value.returncode == 1
     assert str(refusal.value) == (
-        f"The database lacks {len(rows)} migrations (inference.0001_initial, …); "
+        f"The database lacks {len(rows)} migrations (inference.0001_tables, …); "
         "run: python3 manage.py migrate"
     )
 
