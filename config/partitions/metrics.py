@@ -15,7 +15,6 @@ from config.clocks.clock import clock
 from config.partitions.declarations import partitionings
 from config.partitions.tables import (
     count_odd,
-    is_partitioned,
     list_all_partitions,
     list_partitions,
     read_now,
@@ -44,11 +43,10 @@ class PartitionCollector(Collector):
         try:
             now = read_now()
             for partitioning in partitionings():
-                if is_partitioned(partitioning.table):
-                    begins = [each.begin for each in list_partitions(partitioning)]
-                    later = sum(begin is not None and begin > now for begin in begins)
-                    ahead.add_metric((partitioning.table,), later)
-                    odd.add_metric((partitioning.table,), count_odd(partitioning))
+                begins = [each.begin for each in list_partitions(partitioning)]
+                later = sum(begin is not None and begin > now for begin in begins)
+                ahead.add_metric((partitioning.table,), later)
+                odd.add_metric((partitioning.table,), count_odd(partitioning))
         except DatabaseError:
             return
         yield from (ahead, odd)
@@ -58,8 +56,7 @@ def find_missing() -> Iterator[Alert]:
     """Yields an alert for each table that has no partition for the next span; asks one query."""
     tables, now = list(partitionings()), clock.now()
     for table, found in zip(tables, list_all_partitions(tables), strict=True):
-        # A table without partitions was not converted yet, and takes every row.
-        if found and not any(each.begin is not None and each.begin > now for each in found):
+        if not any(each.begin is not None and each.begin > now for each in found):
             yield Alert(
                 f"{table.table} has no partition for the next span of time. Its rows are stored, "
                 "but cannot leave by month. See that `manage.py work` runs make_partitions.",

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from billing.models.ledger import OF_GENERATIONS
 from config.partitions.declarations import Partitioning
-from config.partitions.tables import Partition, has_time, is_partitioned, list_partitions
+from config.partitions.tables import Partition, has_time, list_partitions
 from inference.archive.tables import Table
 from inference.models import Generation
 from inference.reports.hours import summed_until
@@ -88,12 +88,10 @@ def id_bound(moment: datetime) -> str:
 
 
 def list_ranges(kind: str) -> list[Range]:
-    """Returns the ranges of a kind in the order of time; none if its tables are not divided."""
+    """Returns the ranges of a kind in the order of time."""
     columns = []
     for label, key in _MODELS[kind]:
-        partitioning = getattr(apps.get_model(label), "partitioning", None)
-        if partitioning is None or not is_partitioned(partitioning.table):
-            return []
+        partitioning: Partitioning = apps.get_model(label).partitioning
         columns.append(
             [
                 Part(partitioning, each, key)

@@ -15,7 +15,6 @@ from config.database.aliases import pass_by_pooler
 from config.database.functions import make_functions
 from config.database.lock_limit import limiting_waits
 from config.management.migrations import require_known_migrations
-from config.partitions.conversion import CannotConvert
 from config.partitions.tables import make_all_ahead
 from config.sql import load_statements
 
@@ -52,8 +51,6 @@ class Command(migrate.Command):
                         cursor.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
                 try:
                     return self._try(*args, **options)
-                except CannotConvert as exc:
-                    raise CommandError(str(exc)) from None
                 except OperationalError as exc:
                     if not isinstance(exc.__cause__, locked):
                         raise
