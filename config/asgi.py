@@ -29,6 +29,7 @@ from accounts.bearers import bearer_digests
 from config.api.errors import GatewayError, PayloadTooLarge, Unavailable
 from config.console.sign_in.gate import SignInGate
 from config.console.sign_in.recognition import PREFIX, OperatorSessions
+from config.database.patience import PatientConnection
 from config.database.replica.watch import ALIAS as REPLICA
 from config.pages.failures import render_refusal
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
@@ -36,7 +37,7 @@ from config.server.collector import Collector
 from config.server.load.loop_lag import LoopLag
 from config.server.load.memory import return_large_blocks
 from config.server.load.pools import show_pools
-from config.server.readiness import PROBES, serve_probe
+from config.server.readiness import PROBES, HistoryLost, readiness, serve_probe
 from config.telemetry.access_log import ENTRY, AccessLog, AccessLogMiddleware
 from config.telemetry.workers import close_tracer, open_tracer
 from inference.asgi import Inference
@@ -149,8 +150,12 @@ class Application:
         path = scope["path"]
         bulkheads = self._gateway.bulkheads
         if path.startswith(_API):
+            if readiness.is_history_lost and scope["method"] not in ("GET", "HEAD"):
+                raise HistoryLost
             try:
                 key = await self._recognize(scope, self._gateway)
+            except Unavailable:
+                raise
             except GatewayError:
                 if is_large:
                     raise
@@ -247,5 +252,12 @@ def pooled_application() -> Any:
     for alias in (DEFAULT_DB_ALIAS, REPLICA):
         if alias in connections.settings:
             options = connections.settings[alias]["OPTIONS"]
-            options["pool"] = {"min_size": 0, "max_size": settings.DATABASE_POOL_SIZE, "timeout": 2}
+            options["pool"] = {
+                "min_size": 0,
+                "max_size": settings.DATABASE_POOL_SIZE,
+                "timeout": 1.8,
+                # It would try again after 1, 2, 4, 8, 16 seconds: a failover must not last longer.
+                "reconnect_timeout": 2,
+                "connection_class": PatientConnection,
+            }
     return application

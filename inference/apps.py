@@ -24,6 +24,7 @@ class InferenceConfig(CausewayApp):
         "inference.broadcast.metrics.BroadcastCollector",
         "inference.settlement.collector.HoldCollector",
     )
+    alerts = ("inference.settlement.collector.find_lost",)
     events: ClassVar = (
         EventKind(
             "provider.failing",
@@ -56,6 +57,18 @@ class InferenceConfig(CausewayApp):
                 "requests": 1200,
                 "percent": 26,
             },
+        ),
+        EventKind(
+            "history.lost",
+            "The database has lost what a worker had stored: nothing is admitted.",
+            "The database lost what {worker} stored since {since}, until {until}. New requests are "
+            "refused until an operator runs accept_history.",
+            {
+                "worker": "serve1:812:9f2c41aa",
+                "since": "2026-11-23T16:00:00.000000Z",
+                "until": "2026-11-23T16:00:21.000000Z",
+            },
+            for_operators=True,
         ),
         EventKind(
             "spend.anomaly",
@@ -97,6 +110,8 @@ class InferenceConfig(CausewayApp):
         "textdeletion": INTERNAL,
         "endpointhealth": INTERNAL,
         "uptime": INTERNAL,
+        "workerbeat": INTERNAL,
+        "historyloss": INTERNAL,
         "providerpace": INTERNAL,
         "usageday": INTERNAL,
         "dailyusage": INTERNAL,

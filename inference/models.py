@@ -8,13 +8,15 @@ from typing import ClassVar, Self
 
 import pgtrigger
 from django.contrib.postgres.fields import ArrayField
-from django.db import models
+from django.db import models, transaction
 from django.db.models import Q
+from django.db.models.functions import Now
 
 from accounts.models import ApiKey, Member, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import Usage
 from config.api.errors import Conflict
+from config.events.outbox import record_event
 from config.models import StampField
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import YEAR
@@ -28,10 +30,10 @@ from inference.stored_texts import StoredText, TextDeletion, TextKey
 
 __all__ = (
     "ApiKeyUse", "DailyUsage", "EndpointHealth", "EndpointHour", "Feedback", "FeedbackGiven",
-    "Generation", "GuardrailCount", "HourlyFailure", "HourlyShare", "HourlySpending",
-    "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse", "ModelEndpointUse",
-    "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "ShadowCount", "StoredText",
-    "TextDeletion", "TextKey", "Uptime", "UsageDay", "WorkspaceUse",
+    "Generation", "GuardrailCount", "HistoryLoss", "HourlyFailure", "HourlyShare", "HourlySpending",
+    "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse",
+    "ModelEndpointUse", "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "ShadowCount",
+    "StoredText", "TextDeletion", "TextKey", "Uptime", "UsageDay", "WorkerBeat", "WorkspaceUse",
 )  # fmt: skip
 
 
@@ -310,6 +312,60 @@ class Uptime(models.Model):
 
     def __str__(self) -> str:
         return f"since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class WorkerBeat(models.Model):
+    """The last heartbeat of a worker, whose number only grows; ``beat.sql`` writes it.
+
+    A worker that finds a lower number than it has written, or no row, knows that the database has
+    lost what it had committed.
+    """
+
+    worker = models.CharField(primary_key=True, max_length=128)
+    number = models.BigIntegerField()
+    beat_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.worker
+
+
+class HistoryLossManager(models.Manager["HistoryLoss"]):
+    def record(self, loss: HistoryLoss) -> None:
+        """Stores what a worker has noticed, and an event of it; again after it was lost itself."""
+        told = {"worker": loss.worker, "since": loss.since, "until": loss.until}
+        with transaction.atomic():
+            self.bulk_create([loss], ignore_conflicts=True)
+            record_event("history.lost", organization=None, data=told, once=str(loss.pk))
+
+    def accept(self) -> list[HistoryLoss]:
+        """Acknowledges every open loss, and returns them; workers then settle and admit again.
+
+        The sweeper waits for a lease, as after an outage: workers settle first what they know.
+        """
+        with transaction.atomic():
+            losses = list(self.filter(accepted_at=None).order_by("since", "pk").select_for_update())
+            self.filter(pk__in=[loss.pk for loss in losses]).update(accepted_at=Now())
+            if losses:
+                Uptime.objects.update(since=Now())
+        return losses
+
+
+class HistoryLoss(models.Model):
+    """What the database has lost of that which a worker had committed: nothing between two times.
+
+    While one is not accepted no worker admits, and the sweeper ends nothing.
+    """
+
+    id = models.UUIDField(primary_key=True)
+    worker = models.CharField(max_length=128)
+    since = models.DateTimeField()
+    until = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True)
+
+    objects = HistoryLossManager()
+
+    def __str__(self) -> str:
+        return f"{self.worker}: {self.since} to {self.until}"
 
 
 class EndpointHealth(models.Model):

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime
+from enum import Enum
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+import msgspec
 from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError, connection
 
 from config.api.errors import Unavailable
+from config.clocks.clock import clock
 from config.database.driver import LOCK_MS, Away, Canceled, DriverConnection, Locked, Rejected
 from config.database.outages import outages
 from config.database.pool import Pool, find_pool
@@ -30,6 +35,12 @@ WAIT_FOR_STANDBY: Final = load_statement("inference", "wait_for_standby")
 # the same rows in other workers. The limit moves in steps, because setting it takes a round trip.
 _STEP_MS: Final = 50
 _STATEMENTS_TO_WAIT_FOR: Final = 5
+
+# What a worker remembers of its commits. A failover loses seconds; more would be a database of its
+# own in the memory of a process.
+KEPT_SECONDS: Final = 60.0
+KEPT_BYTES: Final = 8 * 1024 * 1024
+_decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 # Where PostgreSQL says which lock it was, in the context of the error.
 _ROW: Final = re.compile(r"tuple \((\d+),(\d+)\)")
@@ -149,6 +160,47 @@ class DataPlaneConnection:
         self._pool = find_pool()
         self._pool.join(self)
         return self._pool
+
+
+class Committed(Enum):
+    """What a worker remembers: the rows of admissions, of moves to a candidate, of settlements."""
+
+    ADMITTED = "admitted"
+    MOVED = "moved"
+    SETTLED = "settled"
+
+
+class CommitMemory:
+    """Remembers what a worker committed within a minute, 8 MiB of it at most."""
+
+    def __init__(self) -> None:
+        self._commits: deque[tuple[float, Committed, str]] = deque()
+        # Remembers the rows of a statement, as JSON, and when it had committed. A request calls no
+        # more than this: heartbeats forget.
+        self.note = self._commits.append
+        # While history is lost nothing is forgotten: all that comes are ends of running requests.
+        self.is_kept = False
+
+    @property
+    def newest(self) -> datetime | None:
+        """When the newest commit was made, by the database's clock."""
+        if not self._commits:
+            return None
+        return datetime.fromtimestamp(clock.time() - time.monotonic() + self._commits[-1][0], UTC)
+
+    def forget_old(self) -> None:
+        """Forgets what is older than a minute, or too much."""
+        size = sum(len(rows) for _, _, rows in self._commits)
+        oldest = time.monotonic() - KEPT_SECONDS
+        while not self.is_kept and (
+            size > KEPT_BYTES or (self._commits and self._commits[0][0] < oldest)
+        ):
+            size -= len(self._commits.popleft()[2])
+
+    def read(self, kind: Committed) -> dict[str, dict[str, Any]]:
+        """Returns the remembered rows of a kind by the ids of their generations."""
+        texts = [rows for _, its_kind, rows in self._commits if its_kind is kind]
+        return {row["id"]: row for rows in texts for row in _decode(rows)}
 
 
 async def _find_owner(driver: DriverConnection, context: str | None) -> UUID | None:

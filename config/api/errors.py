@@ -193,6 +193,15 @@ class Unavailable(GatewayError):
         super().__init__(message, headers={"Retry-After": "1"})
 
 
+class OutcomeUnknown(Unavailable):
+    """The database did not confirm a commit: it may be stored, and may be lost in a failover."""
+
+    message = (
+        "The database did not confirm in time that this is stored, so its outcome is unknown. Look "
+        "whether it is there before you repeat it."
+    )
+
+
 class UpstreamError(GatewayError):
     """An upstream endpoint failed before it produced output; another candidate may succeed.
 

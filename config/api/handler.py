@@ -25,12 +25,14 @@ from config.api.errors import (
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
+    OutcomeUnknown,
     PayloadTooLarge,
     Unauthenticated,
     Unavailable,
     UnsupportedMediaType,
 )
 from config.database.outages import is_away, outages
+from config.database.patience import CommitUnknown
 from config.server.health import error_response
 
 
@@ -64,6 +66,9 @@ def from_framework(exc: BaseException) -> GatewayError | None:
             return HostNotServed()
         case SuspiciousOperation():
             return InvalidRequest()
+        case OperationalError() if isinstance(exc.__cause__, CommitUnknown):
+            outages.report(exc)
+            return OutcomeUnknown()
         case OperationalError() | InterfaceError() | InternalError() if is_away(exc):
             outages.report(exc)
             return Unavailable()

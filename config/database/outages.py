@@ -42,15 +42,20 @@ _STATES: Final = {
 }
 # A connection that was refused has no code, only words.
 _WORDS: Final = (
+    # PgBouncer's own.
+    (re.compile("server_login_retry|query_wait_timeout|pgbouncer cannot connect"), "pooler"),
+    (re.compile("was not confirmed in time"), "standby"),
+    (re.compile("did not end in time"), "lock"),
     # The last one is PgBouncer's.
     (
         re.compile("too many (clients|connections)|connection slots|connection limit|no more conn"),
         "connections",
     ),
     (
-        re.compile("the database system is|terminating connection|shutting down|(closed|lost)"),
+        re.compile("the database system is|terminating connection|shutting down"),
         "stopped",
     ),
+    (re.compile("closed|lost|server conn crashed"), "broken"),
     (re.compile("read-only transaction|session is read-only"), "read_only"),
     (re.compile("No space left"), "disk_full"),
     (re.compile("could not (write|extend|create|sync|read) "), "input_output"),
@@ -65,8 +70,13 @@ _REMEDIES: Final = {
     "timeout": "Statements run into their time limit: look for slow ones in pg_stat_activity.",
     "lock": "Another transaction holds a lock: find it in pg_stat_activity.",
     "stopped": "It stops, starts or recovers: read its log.",
+    "broken": "A connection to it ended: it stopped, or a proxy or a pooler in between did that.",
+    "pooler": "PgBouncer has no server, or waits before it connects again: let server_login_retry "
+    "be 1 in its configuration.",
+    "standby": "A commit waits for the synchronous standby: look whether that runs.",
     "input_output": "It cannot read or write its files: read its log.",
-    "pool": "No connection of this process became free: statements are slow, or none opens.",
+    "pool": "No connection of this process became free: look for another reason beside it, then "
+    "for slow statements.",
     "unreachable": "Look whether its host runs and can be reached.",
 }
 

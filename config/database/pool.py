@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -53,6 +54,8 @@ class Pool:
     """
 
     def __init__(self, size: int) -> None:
+        # Is told of each connection that was opened: it may lead to another server.
+        self.on_open: Callable[[], None] = lambda: None
         self._size = size
         self._most_apart = max(1, size - _LEFT_TO_OTHERS)
         self._idle: list[DriverConnection] = []
@@ -62,7 +65,7 @@ class Pool:
         self._members: set[object] = set()
         self._waits = 0
         self._waited_seconds = 0.0
-        self._logged_at = -_LOG_SECONDS
+        self._logged_at = self._served_at = -_WAIT_SECONDS
 
     def use(self) -> PoolUse:
         """Returns how the pool is used."""
@@ -108,7 +111,9 @@ class Pool:
             self._idle.remove(last)
             return last, False
         try:
-            return await open_connection(), True
+            opened = await open_connection()
+            self.on_open()
+            return opened, True
         except OSError as exc:
             self.give_back(None, is_apart=is_apart)
             raise Away(str(exc)) from exc
@@ -121,6 +126,7 @@ class Pool:
         self._busy -= 1
         self._apart -= is_apart
         if connection is not None:
+            self._served_at = time.monotonic()
             if self._members:
                 self._idle.append(connection)
             else:
@@ -173,7 +179,9 @@ class Pool:
 
     def _report_full(self) -> None:
         now = time.monotonic()
-        if now >= self._logged_at + _LOG_SECONDS:
+        # Where none has ended meanwhile, no statement is slow: the database is away.
+        is_served = now < self._served_at + _WAIT_SECONDS
+        if is_served and now >= self._logged_at + _LOG_SECONDS:
             self._logged_at = now
             logger.error(
                 "a statement waited %.0f s for one of the data plane's %d connections, and %d "

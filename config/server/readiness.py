@@ -25,8 +25,16 @@ _QUIET_SECONDS: Final = 5.0
 _MESSAGES: Final = {
     "stopping": "The worker stops; it still serves for DRAIN_SECONDS.",
     "database": "The worker's heartbeat does not reach the database.",
+    "history": "The database has lost what workers had stored: run manage.py accept_history.",
     "admissions": "The database has taken no admission of this worker since one failed.",
 }
+
+
+class HistoryLost(Unavailable):
+    message = (
+        "The database has lost requests that it had stored. Nothing new is stored until an "
+        "operator of the service has acknowledged that."
+    )
 
 
 class Admissions:
@@ -119,6 +127,8 @@ class Readiness:
     def __init__(self) -> None:
         self.is_draining = False
         self.is_database_available = True
+        # Whether the database has lost what a worker had stored, and nobody has accepted it.
+        self.is_history_lost = False
         self.admissions = Admissions()
 
     def body(self) -> tuple[int, dict[str, Any]]:
@@ -136,6 +146,8 @@ class Readiness:
             return "stopping"
         if not self.is_database_available:
             return "database"
+        if self.is_history_lost:
+            return "history"
         return "admissions" if self.admissions.is_failing else None
 
 

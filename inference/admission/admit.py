@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -19,7 +20,7 @@ from config.clocks.clock import clock
 from config.database.driver import Rejected
 from config.server.batching.lanes import Lane, Lanes, Ticket
 from config.server.batching.waits import Blocked, Suspects
-from config.server.readiness import readiness
+from config.server.readiness import HistoryLost, readiness
 from config.sql import load_statement
 from inference.admission.authority import (
     AuthorityReader,
@@ -44,7 +45,7 @@ from inference.routing.routes import Candidate, CatalogSnapshot
 from inference.shadow_counts import Refusal
 from inference.shadows.counting import GuardrailCounts
 from inference.shadows.refusals import find_refusing
-from inference.store import DataPlaneConnection
+from inference.store import CommitMemory, Committed, DataPlaneConnection
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,12 @@ _PATIENCE_SECONDS: Final = 4.5
 # Generations that one connection moves in turn, before others may use it.
 _REPINS: Final = 8
 _encode = msgspec.json.Encoder().encode
+# The columns of :class:`GenerationRow` that the parameters of :data:`REPIN` are.
+_REPINNED: Final = (
+    "id", "organization_id", "key_expires_at", "private_endpoint_id", "model_endpoint_id",
+    "provider_name", "price_id", "is_byok", "attestation_id", "model", "routing_version",
+    "catalog_version",
+)  # fmt: skip
 
 # Stands for a request that has no decision yet.
 _UNDECIDED: Final = StaleReading()
@@ -167,10 +174,12 @@ class AdmissionStore:
         self,
         health: HealthTable,
         authority: AuthorityReader | None = None,
+        memory: CommitMemory | None = None,
         *,
         is_apart: bool = False,
     ) -> None:
         self._health = health
+        self._memory = memory or CommitMemory()
         self._connection = DataPlaneConnection(is_apart=is_apart)
         self._is_alone = authority is None
         self._authority = authority or AuthorityReader(Snapshots())
@@ -192,6 +201,8 @@ class AdmissionStore:
         :class:`Blocked` stands for a request that is not stored because of a lock, or whose key
         must be read while other organizations share the batch.
         """
+        if readiness.is_history_lost:
+            return [HistoryLost() for _ in batch]
         results: list[Admission | BaseException] = [_UNDECIDED] * len(batch)
         waiting = list(range(len(batch)))
         may_recall = True
@@ -362,16 +373,18 @@ class AdmissionStore:
         """Stores the generations whose decision is still valid, and returns their ids."""
         if not admitted:
             return set()
+        given = _encode([make_row(entry, admission) for entry, admission in admitted]).decode()
         rows = await self._connection.execute(
             ADMIT,
             [
-                _encode([make_row(entry, admission) for entry, admission in admitted]).decode(),
+                given,
                 _encode(list(budgets.ceilings.values())).decode(),
                 list({rule.subject_id for _, each in admitted for rule in each.rates}),
                 *id_range([admission.generation_id for _, admission in admitted]),
             ],
             {admission.authority.organization_id for _, admission in admitted},
         )
+        self._memory.note((time.monotonic(), Committed.ADMITTED, given))
         readiness.admissions.record_success()
         stored = _note_stored(admitted, rows, self._authority.guardrail_counts)
         if len(rows) > len(stored):
@@ -410,8 +423,9 @@ class AdmissionStore:
 class RepinStore:
     """Moves generations to their next candidates, one statement for each."""
 
-    def __init__(self, *, is_apart: bool) -> None:
+    def __init__(self, memory: CommitMemory, *, is_apart: bool) -> None:
         self._connection = DataPlaneConnection(is_apart=is_apart)
+        self._memory = memory
 
     async def close(self) -> None:
         await self._connection.close()
@@ -427,9 +441,13 @@ class RepinStore:
             try:
                 if organization_id in blocked:
                     raise blocked[organization_id]
-                rows = await self._connection.execute(
-                    REPIN, _make_parameters(admission, candidate), [organization_id]
-                )
+                parameters = _make_parameters(admission, candidate)
+                rows = await self._connection.execute(REPIN, parameters, [organization_id])
+                if rows:
+                    moved = dict(zip(_REPINNED, parameters, strict=True))
+                    self._memory.note(
+                        (time.monotonic(), Committed.MOVED, _encode([moved]).decode())
+                    )
                 results.append(bool(rows))
             except Blocked as exc:
                 blocked[organization_id] = exc
@@ -472,8 +490,11 @@ class AdmissionLanes:
     Moving is rare. It has lanes of its own, so that it never waits for a batch of admissions.
     """
 
-    def __init__(self, health: HealthTable, suspects: Suspects) -> None:
+    def __init__(
+        self, health: HealthTable, suspects: Suspects, memory: CommitMemory | None = None
+    ) -> None:
         self._health = health
+        self._memory = memory or CommitMemory()
         snapshots = Snapshots()
         self._authority = AuthorityReader(snapshots)
         self._hints = VersionHints(snapshots)
@@ -483,7 +504,7 @@ class AdmissionLanes:
             "admit", self._open_admission, suspects, patience=_PATIENCE_SECONDS
         )
         self._repins: Lanes[Repinning, bool] = Lanes(
-            "repin", _open_repin, suspects, side=2, limit=_REPINS, patience=_PATIENCE_SECONDS
+            "repin", self._open_repin, suspects, side=2, limit=_REPINS, patience=_PATIENCE_SECONDS
         )
 
     @property
@@ -579,13 +600,12 @@ class AdmissionLanes:
         await self._probe_connection.execute(ADMIT, ["[]", "[]", [], "", ""])
 
     def _open_admission(self, is_apart: bool) -> Lane[AdmissionRequest, Admission]:
-        store = AdmissionStore(self._health, self._authority, is_apart=is_apart)
+        store = AdmissionStore(self._health, self._authority, self._memory, is_apart=is_apart)
         return Lane(store.admit, store.close)
 
-
-def _open_repin(is_apart: bool) -> Lane[Repinning, bool]:
-    store = RepinStore(is_apart=is_apart)
-    return Lane(store.repin, store.close)
+    def _open_repin(self, is_apart: bool) -> Lane[Repinning, bool]:
+        store = RepinStore(self._memory, is_apart=is_apart)
+        return Lane(store.repin, store.close)
 
 
 def _count_refused(

@@ -44,8 +44,10 @@ from inference.requests.problems import Failure
 from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
+from inference.settlement.history import History
 from inference.settlement.journal import Heartbeat, Progress
 from inference.settlement.settle import Settlement, open_lanes
+from inference.store import CommitMemory
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +83,14 @@ class Gateway:
         self.recognizer = Recognizer(self.bulkheads.refuse)
         self.presets = PresetReader()
         suspects = Suspects()
-        self._admissions = AdmissionLanes(self.health, suspects)
+        memory = CommitMemory()
+        self._admissions = AdmissionLanes(self.health, suspects, memory)
         self.watcher = make_watcher(self.health, lambda: self._admissions.catalog)
-        self._settlements = open_lanes(suspects)
-        self._heartbeat = Heartbeat(self._collect_progress, self.health, self._forget_copies)
+        self._settlements = open_lanes(suspects, memory)
+        history = History(memory, self._find_running)
+        self._heartbeat = Heartbeat(
+            self._collect_progress, self.health, self._forget_copies, history
+        )
         self._running: set[Exchange] = set()
         # The newest settlement of each organization that is not stored yet.
         self._ending: dict[UUID, asyncio.Future[None]] = {}
@@ -95,7 +101,7 @@ class Gateway:
 
     async def open(self) -> None:
         await self.egress_client.__aenter__()
-        self._heartbeat.start()
+        await self._heartbeat.open()
         self._admissions.start()
 
     async def close(self) -> None:
@@ -216,6 +222,10 @@ class Gateway:
         """Forgets what the worker knows of the database, which is another one than before."""
         self._admissions.forget_copies()
         self.recognizer.forget()
+
+    def _find_running(self) -> set[str]:
+        """Returns the generations that are not settled yet."""
+        return {exchange.generation_id for exchange in self._running}
 
     def _collect_progress(self, is_urgent: bool) -> list[Progress]:
         """Returns the progress of running generations.

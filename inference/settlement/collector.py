@@ -11,9 +11,10 @@ from django.db.models import Count, Min
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from config.apps import Alert
 from config.clocks.clock import clock
 from config.clocks.leases import Lease
-from inference.models import Journal
+from inference.models import HistoryLoss, Journal
 from inference.settlement.verification import CHECK_LEDGER
 
 _SECOND: Final = re.compile(r"gen-([0-9]+)-")
@@ -32,10 +33,16 @@ class HoldCollector(Collector):
             found = Journal.objects.aggregate(count=Count("pk"), first=Min("pk"))
             differences = Lease.objects.filter(name=CHECK_LEDGER).values_list("result", flat=True)
             differing = next(iter(differences), None)
+            lost = HistoryLoss.objects.filter(accepted_at=None).count()
         except DatabaseError:
             return
         yield GaugeMetricFamily(
             "causeway_open_holds", "Generations whose hold is open.", value=found["count"]
+        )
+        yield GaugeMetricFamily(
+            "causeway_history_losses",
+            "Losses of stored rows that workers have noticed and nobody has accepted.",
+            value=lost,
         )
         begun = _SECOND.match(found["first"] or "")
         yield GaugeMetricFamily(
@@ -50,3 +57,14 @@ class HoldCollector(Collector):
         if differing is not None:
             ledger.add_metric((), differing)
         yield ledger
+
+
+def find_lost() -> Iterator[Alert]:
+    """Yields an alert for each loss of history that nobody has accepted."""
+    for loss in HistoryLoss.objects.filter(accepted_at=None).order_by("since", "pk"):
+        yield Alert(
+            f"The database lost what the worker {loss.worker} had stored since "
+            f"{loss.since:%Y-%m-%d %H:%M:%S} UTC, until {loss.until:%H:%M:%S}: nothing is "
+            "admitted. Bring the right database back, or run `manage.py accept_history`.",
+            "inference.view_generation",
+        )

@@ -21,13 +21,15 @@ from config.clocks.clock import clock
 from config.clocks.report import clock_report
 from config.database.driver import Rejected
 from config.database.outages import outages
+from config.database.pool import find_pool
 from config.server.batching.waits import Blocked
 from config.server.readiness import readiness
 from config.sql import load_statement
 from inference.routing.health import HealthTable
 from inference.routing.pacing import oldest_pace
 from inference.settlement.health_exchange import HealthExchange
-from inference.store import DataPlaneConnection
+from inference.settlement.history import Beat, History
+from inference.store import CommitMemory, DataPlaneConnection
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +70,16 @@ class Heartbeat:
         collect_progress: Callable[[bool], Sequence[Progress]],
         health: HealthTable,
         forget_copies: Callable[[], None],
+        history: History | None = None,
     ) -> None:
         """Stores the source of progress.
 
         ``collect_progress(is_urgent)`` returns the progress of all running generations, or only of
         those that have delivered much since they were journalled. ``forget_copies`` is called when
-        the database may have been restored: versions of an earlier state come again.
+        the database may have been restored: versions of an earlier state come again. ``history``
+        notices what it has lost.
         """
+        self._history = history or History(CommitMemory(), list)
         self._collect_progress = collect_progress
         self._forget_copies = forget_copies
         self._health = health
@@ -106,6 +111,17 @@ class Heartbeat:
             self._flushed = asyncio.get_running_loop().create_future()
         self._is_urgent.set()
         await asyncio.wait([self._flushed], timeout=_INTERVAL_SECONDS)
+
+    async def open(self) -> None:
+        """Beats before a request is admitted, once a second, and after each new connection."""
+        with suppress(Unavailable, Rejected):
+            await self._beat()
+        find_pool().on_open = self._beat_now
+        self.start()
+
+    def _beat_now(self) -> None:
+        self._last_full = 0.0
+        self._is_urgent.set()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -176,8 +192,11 @@ class Heartbeat:
     async def _beat(self) -> None:
         """Records that the database is reached, and reads its time."""
         sent = time.monotonic()
-        [[read_at, server]] = await self._connection.execute(BEAT, [GAP_SECONDS])
-        clock.observe(read_at, sent)
+        parameters = [GAP_SECONDS, *self._history.parameters()]
+        [row] = await self._connection.execute(BEAT, parameters)
+        beat = Beat(*row)
+        server = beat.server
+        clock.observe(beat.read_at, sent)
         clock_report.update()
         before, self._server = self._server, server
         if before not in (None, server):
@@ -188,6 +207,7 @@ class Heartbeat:
                 before,
             )
             self._forget_copies()
+        await self._history.follow(beat, self._connection)
 
     async def _exchange_pace(self) -> None:
         pacer = self._health.pacer

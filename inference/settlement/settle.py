@@ -19,7 +19,7 @@ from config.server.batching.waits import Blocked, Suspects
 from config.sql import load_statement
 from inference.admission.estimate import Claim
 from inference.ids import id_range
-from inference.store import DataPlaneConnection
+from inference.store import CommitMemory, Committed, DataPlaneConnection
 
 logger = logging.getLogger(__name__)
 
@@ -113,8 +113,9 @@ class SettlementStore:
     A store is not for concurrent use: each lane has its own.
     """
 
-    def __init__(self, *, is_apart: bool = False) -> None:
+    def __init__(self, memory: CommitMemory | None = None, *, is_apart: bool = False) -> None:
         self._connection = DataPlaneConnection(is_apart=is_apart)
+        self._memory = memory or CommitMemory()
 
     async def close(self) -> None:
         await self._connection.close()
@@ -169,17 +170,18 @@ class SettlementStore:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_RETRY_SECONDS)
             else:
+                self._memory.note((time.monotonic(), Committed.SETTLED, parameters[0]))
                 return
 
 
-def open_lanes(suspects: Suspects) -> Lanes[Settlement, None]:
+def open_lanes(suspects: Suspects, memory: CommitMemory) -> Lanes[Settlement, None]:
     """Opens the lanes in which a worker settles; a settlement that a lock stops waits for ever."""
-    return Lanes("settle", _open_lane, suspects, pause=_PAUSE_SECONDS, interval=_INTERVAL_SECONDS)
 
+    def open_lane(is_apart: bool) -> Lane[Settlement, None]:
+        store = SettlementStore(memory, is_apart=is_apart)
+        return Lane(store.store, store.close)
 
-def _open_lane(is_apart: bool) -> Lane[Settlement, None]:
-    store = SettlementStore(is_apart=is_apart)
-    return Lane(store.store, store.close)
+    return Lanes("settle", open_lane, suspects, pause=_PAUSE_SECONDS, interval=_INTERVAL_SECONDS)
 
 
 def settlement_parameters(batch: Sequence[Settlement]) -> list[str]:

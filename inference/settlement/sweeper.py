@@ -25,7 +25,7 @@ from config import sql
 from config.clocks.clock import clock
 from config.server.batching.waits import Blocked, waits
 from inference.admission.estimate import fee_nano
-from inference.models import Generation, Journal, ProviderPace, Uptime
+from inference.models import Generation, HistoryLoss, Journal, ProviderPace, Uptime, WorkerBeat
 from inference.requests.operations import ROWS
 from inference.routing.health import oldest_bucket
 from inference.routing.pacing import oldest_pace
@@ -41,6 +41,8 @@ _BATCH: Final = 500
 # Rows are kept for this long after their window, because a worker's idea of the database's time
 # may be some seconds old, and workers of an older release use the clocks of their hosts.
 _KEPT_SECONDS: Final = 600
+# A host may be paused for so long, and its worker must still find its heartbeat.
+_BEAT_DAYS: Final = 30
 _UNCHARGEABLE: Final = "unchargeable"
 # How long a transaction waits for a lock; one that ends a single generation waits less.
 _LOCK_MS: Final = 200
@@ -64,7 +66,7 @@ def beat() -> None:
     """Records a heartbeat of ``work``, and learns the database's time."""
     with connection.cursor() as cursor:
         sent = time.monotonic()
-        sql.execute(cursor, BEAT, [GAP_SECONDS])
+        sql.execute(cursor, BEAT, [GAP_SECONDS, None, None, 0, None])
         read_at, *_ = cursor.fetchone()
     clock.observe(read_at, sent)
 
@@ -76,6 +78,9 @@ def may_believe_silence() -> bool:
     however long ago the server was started.
     """
     now = TransactionNow()
+    if HistoryLoss.objects.filter(accepted_at=None).exists():
+        # Workers settle first what they know of it, once it is accepted.
+        return False
     return Uptime.objects.filter(
         since__lte=now - timedelta(seconds=settings.HOLD_LEASE),
         beat_at__gte=now - timedelta(seconds=GAP_SECONDS),
@@ -113,11 +118,13 @@ def sweep() -> int:
 
 
 def clear_health() -> int:
-    """Deletes the health and the paces that no worker reads any more; returns the row count."""
+    """Deletes health, paces and heartbeats that no worker reads any more; returns the count."""
     with connection.cursor() as cursor:
         sql.execute(cursor, CLEAR_HEALTH, [oldest_bucket(clock.time() - _KEPT_SECONDS)])
         cleared: int = cursor.rowcount
     oldest = oldest_pace(clock.time() - _KEPT_SECONDS)
+    old = TransactionNow() - timedelta(days=_BEAT_DAYS)
+    cleared += WorkerBeat.objects.filter(beat_at__lt=old).delete()[0]
     return cleared + ProviderPace.objects.filter(bucket__lte=oldest).delete()[0]
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from django.db.backends.postgresql import base
 from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 
+from config.database.patience import limit_write
+
 
 class SchemaEditor(DatabaseSchemaEditor):
     """Changes the schema; waits for locks as long as the command ``migrate`` says."""
@@ -26,6 +28,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
     SchemaEditorClass = SchemaEditor
     # How long the statements of a migration wait for a lock.
     migration_lock_seconds: int | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.execute_wrappers.append(limit_write)
 
     def is_pooled(self) -> bool:
         """Returns whether another process answers than the one that was connected to.

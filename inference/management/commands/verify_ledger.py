@@ -19,4 +19,7 @@ class Command(JSONCommand):
                 self.stdout.write(text)
         if differences:
             refuse(f"{len(differences)} differences.")
-        self.note("The ledger is in order.")
+        self.note(
+            "The ledger is in order. Rows that are gone, after a restore or a failover, differ "
+            "from nothing: compare the providers' usage with reconcile_invoice."
+        )

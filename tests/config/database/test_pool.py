@@ -87,6 +87,32 @@ def test_a_statement_that_finds_no_free_connection_is_refused_and_leaves_no_trac
             await store.close()
 
     run(test)
+    # Nobody looks for slow statements where none has ended.
+    assert "DATABASE_DATA_PLANE_CONNECTIONS" not in caplog.text
+
+
+def test_slow_statements_are_looked_for_where_others_end(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.DATABASE_DATA_PLANE_CONNECTIONS = 3
+
+    async def test() -> None:
+        slow, late = DataPlaneConnection(is_apart=True), DataPlaneConnection(is_apart=True)
+        quick = DataPlaneConnection()
+        asleep = asyncio.create_task(slow.execute(SLEEP, []))
+        await asyncio.sleep(0)
+        # It waits until another one has ended.
+        monkeypatch.setattr(pools, "_WAIT_SECONDS", 0.2)
+        refused = asyncio.create_task(late.execute(PID, []))
+        await asyncio.sleep(0)
+        assert await quick.execute(PID, [])
+        with pytest.raises(Unavailable):
+            await refused
+        await asleep
+        for store in (slow, late, quick):
+            await store.close()
+
+    run(test)
     assert "DATABASE_DATA_PLANE_CONNECTIONS" in caplog.text
 
 

@@ -3,13 +3,17 @@
 Builds on this machine what ``docs/deploy/ha`` describes, from its files: three PostgreSQL under
 Patroni with etcd, HAProxy, two ``serve`` hosts and one ``work``, with a simulated upstream. Streams
 that outlast a failover and short requests go on all the time. Each kill (SIGKILL) ends
-PostgreSQL and Patroni of the primary; ``--freezes`` stops them instead, as if their machine hung,
-and lets them go on when another one has been promoted. ``--outages`` keeps the standbys from being
-promoted for longer than a worker may be silent: the sweeper must not end what still runs.
+PostgreSQL and Patroni of the primary; ``--hangs`` stops them instead, as if their machine hung, and
+lets them go on 20 seconds after another one was promoted. ``--outages`` keeps the standbys from
+being promoted for longer than a worker may be silent: the sweeper must not end what still runs.
+``--standbys`` lets the synchronous standby hang, ``--poolers`` ends PgBouncer (with ``--pooled``).
+``--losses`` loses history on purpose: an asynchronous standby is promoted that lacks some seconds,
+and the workers must notice it, admit nothing, and settle it again once it is accepted.
 
 Prints one JSON object. Exits with 1 if an answer was lost or charged twice, if a request failed
 otherwise than with 503 and ``Retry-After``, if a stream broke off, if the service was back later
-than 10 seconds after a promotion, or if the ledger contradicts itself.
+than 10 seconds after a promotion, if management took longer than its time, or if the ledger
+contradicts itself.
 """
 
 # ruff: noqa: E402
@@ -24,7 +28,7 @@ import time
 
 from tests.support.clusters import ports
 
-DATABASE, GATEWAY, *SERVICES = (ports.reserve() for _ in range(4))
+DATABASE, POOLER, GATEWAY, *SERVICES = (ports.reserve() for _ in range(5))
 # Made-up data never goes into the database that the caller's environment names.
 os.environ["DATABASE_URL"] = f"postgres://causeway:{ports.PASSWORD}@127.0.0.1:{DATABASE}/causeway"
 os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
@@ -36,7 +40,8 @@ import tests.support.embedded  # noqa: F401 - makes secrets and certificates, be
 django.setup()
 
 import contextlib
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import requests
@@ -45,8 +50,15 @@ from django.db import connection
 from inference.models import Generation, Journal
 from tests.support import factories
 from tests.support.clusters.callers import BROKEN, OTHER, REFUSED, WHOLE, Callers, examine
+from tests.support.clusters.managers import Managers
 from tests.support.clusters.patroni import Cluster, Node, run_cluster
-from tests.support.clusters.programs import PACKAGES, find_missing
+from tests.support.clusters.pooler import ClusterPooler
+from tests.support.clusters.programs import (
+    PACKAGES,
+    find_missing,
+    find_missing_patroni,
+    send_signal,
+)
 from tests.support.clusters.services import run_service
 from tests.support.inference.site import Site, own_site
 from tests.support.ledger import differences
@@ -59,7 +71,14 @@ PLAIN: Final = 4
 SECONDS: Final = 36
 # An outage that is longer than the lease of a generation, HOLD_LEASE.
 OUTAGE_SECONDS: Final = 65
+# How long a machine hangs after another one was promoted, and a standby alone.
+HANG_SECONDS: Final = 20
+STANDBY_SECONDS: Final = 12
+# How long standbys lack what the primary commits, before it is lost.
+BEHIND_SECONDS: Final = 4
 BACK_SECONDS: Final = 10.0
+# What a loaded machine adds to the two seconds of a management request.
+MANAGEMENT_SECONDS: Final = 3.0
 
 
 def main() -> None:
@@ -68,13 +87,17 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--freezes", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--hangs", type=int, default=0, help="for 20 s beyond the promotion")
     parser.add_argument("--switchovers", type=int, default=0)
     parser.add_argument("--outages", type=int, default=0, help="without a primary for a minute")
+    parser.add_argument("--standbys", type=int, default=0, help="the synchronous one hangs")
+    parser.add_argument("--poolers", type=int, default=0, help="PgBouncer ends; needs --pooled")
+    parser.add_argument("--losses", type=int, default=0, help="history is lost on purpose")
+    parser.add_argument("--pooled", action="store_true", help="PgBouncer stands before HAProxy")
     parser.add_argument("--etcds", type=int, choices=(1, 3), default=3)
     options = parser.parse_args()
-    if missing := find_missing(*PACKAGES):
+    if missing := find_missing(*PACKAGES) or find_missing_patroni():
         sys.exit(missing)
     with contextlib.ExitStack() as stack:
         say("three PostgreSQL, etcd and HAProxy start")
@@ -83,15 +106,24 @@ def main() -> None:
         )
         say("the database is migrated")
         site = stack.enter_context(own_site())
+        changes = {}
+        if options.pooled:
+            cluster.pooler = stack.enter_context(
+                ClusterPooler(cluster.directory, port=POOLER, database=DATABASE)
+            )
+            changes["DATABASE_URL"] = os.environ["DATABASE_URL"].replace(str(DATABASE), str(POOLER))
         for port in SERVICES:
-            stack.enter_context(run_service("serve", "--port", str(port)))
-        stack.enter_context(run_service("work"))
+            stack.enter_context(run_service("serve", "--port", str(port), **changes))
+        stack.enter_context(run_service("work", **changes))
         wait_until(is_served, "the two hosts do not answer", seconds=90)
         losses = [
             *[lose_by_kill] * options.kills,
-            *[lose_by_freeze] * options.freezes,
+            *[lose_by_hang] * options.hangs,
             *[lose_by_switchover] * options.switchovers,
             *[lose_for_long] * options.outages,
+            *[lose_standby] * options.standbys,
+            *[lose_pooler] * options.poolers,
+            *[lose_history] * options.losses,
         ]
         report = run(cluster, site, losses)
     print(json.dumps(report, indent=2))
@@ -126,7 +158,10 @@ def run(cluster: Cluster, site: Site, losses: list[Callable[[Cluster], float]]) 
         spread=seconds,
     )
     promoted, back, lost_at = [], [], []
-    with callers:
+    managers = Managers(
+        [f"http://127.0.0.1:{port}" for port in SERVICES], site.tenant.management_key
+    )
+    with callers, managers:
         for number, lose in enumerate(losses, 1):
             callers.wait_for_open_streams(STREAMS // 2, 2 * seconds)
             lost_at.append(time.monotonic())
@@ -140,7 +175,22 @@ def run(cluster: Cluster, site: Site, losses: list[Callable[[Cluster], float]]) 
     wait_until(lambda: not Journal.objects.exists(), "not everything is settled", seconds=240)
     report = describe(callers, site, lost_at)
     report["seconds_to_promotion"], report["seconds_from_promotion_to_success"] = promoted, back
-    report["is_passed"] = report["is_passed"] and max(back) <= BACK_SECONDS
+    report["management"] = managers.count_since(0)
+    slow = sorted(managers.log, key=lambda each: -each.seconds)[:5]
+    report["management_slowest"] = [
+        f"{each.name} {each.status} {each.seconds:.2f} s, {each.began_at - lost_at[0]:.1f} s after "
+        "the first loss"
+        for each in slow
+    ]
+    report["problems"] += managers.problems()[:5]
+    report["lost_history"] = _LOSSES
+    report["is_passed"] = (
+        report["is_passed"]
+        and max(back) <= BACK_SECONDS
+        and slow[0].seconds <= MANAGEMENT_SECONDS
+        and not managers.problems()
+        and not any(each["admitted_meanwhile"] for each in _LOSSES)
+    )
     return report
 
 
@@ -153,13 +203,102 @@ def lose_by_kill(cluster: Cluster) -> float:
     return promoted_at
 
 
-def lose_by_freeze(cluster: Cluster) -> float:
-    """Stops the primary, which goes on where it was and finds that it is none any more."""
+def lose_by_hang(cluster: Cluster) -> float:
+    """Stops the primary, which goes on where it was long after another one was promoted."""
     lost, others = find_nodes(cluster)
     lost.freeze()
     promoted_at = wait_for_promotion(others)
+    time.sleep(HANG_SECONDS)
     lost.thaw()
     return promoted_at
+
+
+def lose_standby(cluster: Cluster) -> float:
+    """Stops the synchronous standby for some seconds: every commit waits for it."""
+    lost, others = find_nodes(cluster)
+    [name] = [each["name"] for each in lost.members() if each["role"] == "sync_standby"]
+    [standby] = [node for node in others if node.name == name]
+    standby.freeze()
+    time.sleep(STANDBY_SECONDS)
+    standby.thaw()
+    return time.monotonic()
+
+
+def lose_pooler(cluster: Cluster) -> float:
+    """Ends PgBouncer, which is started again."""
+    assert cluster.pooler is not None, "needs --pooled"
+    cluster.pooler.kill()
+    time.sleep(1)
+    cluster.pooler.start()
+    return time.monotonic()
+
+
+def lose_history(cluster: Cluster) -> float:
+    """Promotes an asynchronous standby that lacks some seconds; accepts it when it is noticed.
+
+    Returns when it was accepted.
+    """
+    lost, others = find_nodes(cluster)
+    lost.configure(synchronous_mode=False, maximum_lag_on_failover=1 << 30)
+    wait_until(
+        lambda: all(each["role"] != "sync_standby" for each in lost.members()),
+        "the end of synchronous replication",
+    )
+    wait_until(lambda: all(node.find_receivers() for node in others), "streaming standbys")
+    receivers = [pid for node in others for pid in node.find_receivers()]
+    send_signal(receivers, signal.SIGSTOP)
+    behind_at = time.time()
+    time.sleep(BEHIND_SECONDS)
+    lost.kill()
+    killed_at = time.time()
+    # What waits in their sockets is lost with them.
+    send_signal(receivers, signal.SIGKILL)
+    promoted_at = wait_for_promotion(others)
+    wait_until(lambda: all(reason == "history" for reason in reasons()), "no notice", seconds=60)
+    noticed_at = time.monotonic()
+    lost.start()
+    with database() as cursor:
+        newest = "SELECT count(*), max(id) FROM inference_generation"
+        cursor.execute(newest)
+        before = cursor.fetchone()
+        time.sleep(3)
+        cursor.execute(newest)
+        admitted = cursor.fetchone() != before
+    told = json.loads(manage("accept_history", "--json").stdout)["lost"]
+    accepted_at = time.monotonic()
+    _LOSSES.append(
+        {
+            "behind_since": behind_at,
+            "killed_at": killed_at,
+            "told": told,
+            "seconds_from_promotion_to_notice": round(noticed_at - promoted_at, 1),
+            "admitted_meanwhile": admitted,
+        }
+    )
+    wait_until(is_served, "no answer after the acknowledgement", seconds=60)
+    cluster.wait_until_running()
+    primary = cluster.find_primary()
+    assert primary is not None
+    primary.configure(synchronous_mode=True)
+    return accepted_at
+
+
+_LOSSES: Final[list[dict[str, Any]]] = []
+
+
+def reasons() -> list[str]:
+    """Returns why each host is not ready."""
+    urls = [f"http://127.0.0.1:{port}/readyz" for port in SERVICES]
+    return [str(requests.get(url, timeout=5).json().get("reason")) for url in urls]
+
+
+@contextlib.contextmanager
+def database() -> Iterator[Any]:
+    """Yields a cursor on the present primary."""
+    connection.close()
+    with connection.cursor() as cursor:
+        yield cursor
+    connection.close()
 
 
 def lose_for_long(cluster: Cluster) -> float:

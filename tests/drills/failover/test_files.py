@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,11 +13,12 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
-from config.api.errors import Unavailable
+from config.api.errors import GatewayError, Unavailable, UpstreamTimeout
 from tests.support.clusters.patroni import FILES, read_environment
+from tests.support.clusters.programs import PATRONI, find_missing_patroni
 
 needs_haproxy = pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy is missing")
-needs_patroni = pytest.mark.skipif(shutil.which("patroni") is None, reason="patroni is missing")
+needs_patroni = pytest.mark.skipif(not PATRONI.exists(), reason=find_missing_patroni())
 
 
 @needs_haproxy
@@ -30,8 +32,43 @@ def test_haproxy_accepts_its_file(tmp_path: Path) -> None:
 
 
 def test_haproxy_refuses_in_our_words() -> None:
-    [text] = re.findall(r'string "(.*)"$', (FILES / "haproxy.cfg").read_text(), re.MULTILINE)
-    assert json.loads(text.replace('\\"', '"')) == Unavailable().body()
+    text = (FILES / "haproxy.cfg").read_text()
+    found = re.findall(r'http-error status (\d+) .*string "(.*)"$', text, re.MULTILINE)
+    bodies = {int(status): json.loads(body.replace('\\"', '"')) for status, body in found}
+    assert bodies[503] == Unavailable().body()
+    assert {status: body["error"]["code"] for status, body in bodies.items()} == {
+        502: 502,
+        503: 503,
+        504: 504,
+    }
+    types = {status: body["error"]["metadata"] for status, body in bodies.items()}
+    assert types == {
+        502: {"error_type": GatewayError.error_type},
+        503: {"error_type": Unavailable.error_type},
+        504: {"error_type": UpstreamTimeout.error_type},
+    }
+
+
+@needs_haproxy
+@pytest.mark.parametrize("files", [1024, 4096, 20_000])
+def test_haproxy_starts_under_a_limit_of_open_files(tmp_path: Path, files: int) -> None:
+    text = re.sub(r"\w+\.internal", "127.0.0.1", (FILES / "haproxy.cfg").read_text())
+    # Sockets in a directory: no port is free for sure.
+    text = re.sub(r"bind \S*:(\d+)", rf"bind {tmp_path}/\1", text)
+    path = tmp_path / "haproxy.cfg"
+    path.write_text(text)
+    with subprocess.Popen(
+        ["haproxy", "-db", "-d", "-f", path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        # It says so once it has its limits, and exits before that if they do not suffice.
+        assert any("Using epoll()" in line for line in lines)
+        process.kill()
 
 
 def test_haproxy_lets_the_longest_generation_end() -> None:
@@ -42,11 +79,11 @@ def test_haproxy_lets_the_longest_generation_end() -> None:
 
 @needs_patroni
 def test_patroni_accepts_its_file(tmp_path: Path) -> None:
-    """Its check misses only two parts that may be left out, and the names of other machines."""
+    """Its check misses only the names of other machines."""
     shutil.copy(FILES / "patroni.yml", tmp_path)
     environment = {**os.environ, **read_environment("patroni.env")}
     shown = subprocess.run(
-        ["patroni", "--validate-config", "patroni.yml"],
+        [PATRONI, "--validate-config", "patroni.yml"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -57,10 +94,34 @@ def test_patroni_accepts_its_file(tmp_path: Path) -> None:
         for line in (shown.stdout + shown.stderr).splitlines()
         if line.strip() and ".internal" not in line
     ]
-    assert problems == [
-        "bootstrap.pg_hba is not defined.",
-        "postgresql.authentication.rewind is not defined.",
-    ]
+    assert problems == []
+
+
+@pytest.mark.parametrize(("version", "code"), [("3.0.2", 1), ("3.0.3", 0), ("4.1.5", 0)])
+def test_the_unit_refuses_a_patroni_that_loses_history(
+    tmp_path: Path, version: str, code: int
+) -> None:
+    program = tmp_path / "patroni"
+    program.write_text(f"#!/bin/sh\necho patroni {version}\n")
+    program.chmod(0o755)
+    unit = (FILES / "patroni.service").read_text()
+    [check] = re.findall(r"^ExecStartPre=/bin/sh -c '(.*)'$", unit, re.MULTILINE)
+    check = check.replace("/opt/patroni/bin/patroni", str(program))
+    done = subprocess.run(["/bin/sh", "-c", check], capture_output=True, text=True)
+    assert (done.returncode, "loses history" in done.stderr) == (code, bool(code))
+
+
+def test_the_page_installs_the_version_that_was_tried() -> None:
+    [wanted] = re.findall(r"patroni\[etcd3,psycopg3\]==([\d.]+)", (FILES / "index.md").read_text())
+    assert wanted == "4.1.5"
+    if PATRONI.exists():
+        shown = subprocess.run([PATRONI, "--version"], capture_output=True, text=True, check=True)
+        assert shown.stdout.split()[1] == wanted
+
+
+def test_pgbouncer_connects_again_soon() -> None:
+    lines = (FILES / "pgbouncer.ini").read_text().splitlines()
+    assert {"server_login_retry = 1", "pool_mode = transaction"} <= set(lines)
 
 
 def test_the_key_of_a_dead_primary_expires_as_the_page_says() -> None:

@@ -226,6 +226,10 @@ def test_a_running_service_believes_no_copy_of_the_time_before(
     assert installation.version == later
 
     wait_until(lambda: log.read_text().count("restored or replaced") == 2)
+    # It has lost its heartbeats too, and serves once that is accepted.
+    losses = "SELECT count(*) FROM inference_historyloss"
+    wait_until(lambda: query(installation.url, losses) == [(1,)])
+    installation.manage("accept_history")
     wait_until(installation.is_ready)
     refused = installation.chat(key)
     assert refused.status_code == 401, refused.text

@@ -15,13 +15,14 @@ _PAUSE_SECONDS: Final = 0.5
 
 @dataclass(frozen=True)
 class Managed:
-    """A request to the control plane: when it began, what it was, its status and its answer."""
+    """A request to the control plane: when it began, what it was, its answer and its time."""
 
     began_at: float
     name: str
     status: int
     retry_after: str
     text: str
+    seconds: float
 
 
 class _Repeating:
@@ -70,7 +71,8 @@ class Managers(_Repeating):
                 method, f"{server}/api/v1/keys", json=body, headers=self._headers, timeout=60
             )
             told = response.headers.get("Retry-After", "")
-            self.log.append(Managed(began, method, response.status_code, told, response.text[:300]))
+            seconds, text = time.monotonic() - began, response.text[:300]
+            self.log.append(Managed(began, method, response.status_code, told, text, seconds))
 
     def count_since(self, begin: int) -> dict[str, int]:
         found = Counter(f"{each.name} {each.status}" for each in self.log[begin:])

@@ -19,8 +19,10 @@ from typing import Any, Final
 
 import requests
 
+from tests.support.clusters.pooler import ClusterPooler
 from tests.support.clusters.ports import PASSWORD, reserve
 from tests.support.clusters.programs import (
+    PATRONI,
     Program,
     account,
     descendants,
@@ -77,7 +79,7 @@ class Node:
         }
         self._program = Program(
             "patroni",
-            [shutil.which("patroni") or "patroni", "patroni.yml"],
+            [str(PATRONI), "patroni.yml"],
             self.directory,
             {**read_environment("patroni.env"), **changes},
         )
@@ -119,6 +121,21 @@ class Node:
         self._frozen = self._processes()
         send_signal(self._frozen, signal.SIGSTOP)
 
+    def find_receivers(self) -> list[int]:
+        """Returns the process that receives the primary's changes, if it runs."""
+        found = []
+        for pid in self._processes():
+            with contextlib.suppress(OSError):
+                if b"walreceiver" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return found
+
+    def configure(self, **changes: Any) -> None:
+        """Changes the configuration of the whole cluster, as ``patronictl edit-config`` does."""
+        url = f"http://127.0.0.1:{self.rest_port}/config"
+        answer = requests.patch(url, json=changes, timeout=30)
+        assert answer.status_code == 200, answer.text
+
     def thaw(self) -> None:
         send_signal(self._frozen, signal.SIGCONT)
         self._frozen = []
@@ -139,6 +156,8 @@ class Cluster:
         self.gateway = gateway
         self._services = services
         self.nodes: list[Node] = []
+        # What stands before HAProxy, if the drill wants it.
+        self.pooler: ClusterPooler | None = None
         self._programs: list[Program] = []
 
     def start(self, etcds: int) -> None:
@@ -176,8 +195,6 @@ class Cluster:
     def _start_proxy(self) -> None:
         text = (FILES / "haproxy.cfg").read_text()
         changes = {
-            # An account without privileges may not raise its limit of open files.
-            "maxconn 20000": "maxconn 2000",
             "bind 127.0.0.1:5000": f"bind 127.0.0.1:{self.database}",
             "bind 127.0.0.1:5001": f"bind 127.0.0.1:{reserve()}",
             "bind :8080": f"bind 127.0.0.1:{self.gateway}",
@@ -232,6 +249,17 @@ class Cluster:
                     "streaming",
                 }
         return False
+
+    def is_running(self) -> bool:
+        """Returns whether all nodes run, synchronously or not."""
+        primary = self.find_primary()
+        if primary is None:
+            return False
+        states = [each["state"] for each in primary.members()]
+        return len(states) == len(NODES) and set(states) <= {"running", "streaming"}
+
+    def wait_until_running(self, seconds: float = 120) -> None:
+        wait_until(self.is_running, "three nodes do not run", seconds=seconds)
 
     def wait_until_whole(self, seconds: float = 120) -> None:
         wait_until(self.is_whole, "no synchronous standby", seconds=seconds)

@@ -15,7 +15,6 @@ from typing import Final
 
 # Debian's package, for each program that is run.
 PACKAGES: Final = {
-    "patroni": "patroni",
     "etcd": "etcd-server",
     "haproxy": "haproxy",
     "pg_rewind": "postgresql-15",
@@ -30,6 +29,17 @@ def find_missing(*names: str) -> str:
     if not missing:
         return ""
     return f"Install first: apt-get install --no-install-recommends {' '.join(sorted(missing))}"
+
+
+# The published version, in an environment of its own; Debian 12 has one that loses history.
+PATRONI: Final = Path(os.environ.get("PATRONI", "/opt/patroni/bin/patroni"))
+
+
+def find_missing_patroni() -> str:
+    """Returns how to install Patroni, or nothing if it is there."""
+    if PATRONI.exists():
+        return ""
+    return f"Install Patroni in {PATRONI.parents[1]}, as docs/deploy/ha/index.md does"
 
 
 def account() -> str | None:

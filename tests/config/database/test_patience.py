@@ -1,0 +1,188 @@
+"""Connections of the control plane wait neither for a standby nor for a pooler without a server."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, connections, transaction
+from django.db.utils import OperationalError
+
+from config.api.errors import OutcomeUnknown, Unavailable
+from config.api.handler import from_framework
+from config.database import patience
+from config.database.outages import find_reason
+from config.database.patience import CommitUnknown, PatientConnection
+from config.local import postgres
+from tests.support.database.pooler import needs_pgbouncer, run_pooler
+
+
+@pytest.fixture(autouse=True)
+def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a server that is busy with other tests end what was cancelled."""
+    monkeypatch.setattr(patience, "_CANCEL_SECONDS", 30.0)
+
+
+@contextmanager
+def run_server() -> Iterator[tuple[str, Path]]:
+    """Runs a server with a table, and yields its URL and its directory."""
+    with tempfile.TemporaryDirectory(prefix="causeway-wait-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        directory.chmod(0o711)
+        url = postgres.ensure_running(directory)
+        with psycopg.connect(url, autocommit=True) as session:
+            session.execute("CREATE TABLE kept (number int)")
+        try:
+            yield url, directory
+        finally:
+            postgres.stop(directory)
+
+
+@pytest.fixture(scope="module")
+def waiting() -> Iterator[str]:
+    """Yields the URL of a server whose commits wait for a standby that does not exist."""
+    with run_server() as (url, _):
+        with psycopg.connect(url, autocommit=True) as session:
+            session.execute("ALTER SYSTEM SET synchronous_commit = 'on'")
+            session.execute("ALTER SYSTEM SET synchronous_standby_names = 'absent'")
+            session.execute("SELECT pg_reload_conf()")
+        yield url
+
+
+def numbers(url: str) -> list[int]:
+    with psycopg.connect(url) as session:
+        return [number for (number,) in session.execute("SELECT number FROM kept")]
+
+
+@pytest.fixture
+def wrapper(db: None, waiting: str) -> Iterator[Any]:
+    """Yields a connection of Django to that server, as requests have them."""
+    session = connection.copy()
+    given = psycopg.conninfo.conninfo_to_dict(waiting)
+    session.settings_dict = {
+        **session.settings_dict,
+        "NAME": given["dbname"],
+        "USER": given.get("user", ""),
+        "HOST": given.get("host", ""),
+        "PORT": given.get("port", ""),
+        "OPTIONS": {},
+    }
+    parameters = session.get_connection_params()
+    session.connect = lambda: None
+    session.connection = PatientConnection.connect(**parameters, autocommit=True)
+    session.in_atomic_block, session.autocommit = False, True
+    connections["patient"] = session
+    try:
+        yield session
+    finally:
+        session.connection.close()
+        del connections["patient"]
+
+
+def test_a_commit_that_waits_for_a_standby_has_an_unknown_outcome(waiting: str) -> None:
+    with PatientConnection.connect(waiting) as session:
+        session.execute("DELETE FROM kept")
+        session.execute("INSERT INTO kept VALUES (1)")
+        with pytest.raises(CommitUnknown) as caught:
+            session.commit()
+        # It is stored on this server, and the connection goes on.
+        assert numbers(waiting) == [1]
+        assert session.execute("SELECT 2").fetchone() == (2,)
+        session.rollback()
+    assert find_reason(caught.value) == "standby"
+
+
+def test_the_answer_says_that_the_outcome_is_unknown(waiting: str, wrapper: Any) -> None:
+    with psycopg.connect(waiting, options="-c synchronous_commit=off") as session:
+        session.execute("DELETE FROM kept")
+    with (
+        pytest.raises(OperationalError) as caught,
+        transaction.atomic(using="patient"),
+        wrapper.cursor() as cursor,
+    ):
+        cursor.execute("INSERT INTO kept VALUES (3)")
+    answer = from_framework(caught.value)
+    assert isinstance(answer, OutcomeUnknown)
+    assert (answer.status, answer.headers) == (503, {"Retry-After": "1"})
+    assert numbers(waiting) == [3]
+    # A statement without a transaction commits too.
+    with pytest.raises(OperationalError) as caught, wrapper.cursor() as cursor:
+        cursor.execute("UPDATE kept SET number = 4")
+    assert isinstance(from_framework(caught.value), OutcomeUnknown)
+    assert numbers(waiting) == [4]
+
+
+def test_a_statement_does_not_wait_for_the_locks_of_a_commit_that_waits(
+    waiting: str, wrapper: Any
+) -> None:
+    with psycopg.connect(waiting, options="-c synchronous_commit=off") as session:
+        session.execute("DELETE FROM kept")
+        session.execute("INSERT INTO kept VALUES (7)")
+        session.commit()
+        session.execute("UPDATE kept SET number = 8")
+        with (
+            pytest.raises(OperationalError) as caught,
+            transaction.atomic(using="patient"),
+            wrapper.cursor() as cursor,
+        ):
+            cursor.execute("SELECT number FROM kept FOR UPDATE")
+        session.rollback()
+    # Nothing was stored, and the connection goes on.
+    answer = from_framework(caught.value)
+    assert type(answer) is Unavailable
+    assert find_reason(caught.value) == "lock"
+    assert numbers(waiting) == [7]
+    with wrapper.cursor() as cursor:
+        cursor.execute("SELECT number FROM kept")
+        assert cursor.fetchall() == [(7,)]
+
+
+def test_a_query_may_take_longer(waiting: str) -> None:
+    with PatientConnection.connect(waiting, autocommit=True) as session:
+        assert session.execute("SELECT 5 FROM pg_sleep(1.5)").fetchone() == (5,)
+
+
+def test_a_commit_that_the_server_refuses_has_changed_nothing(waiting: str) -> None:
+    with PatientConnection.connect(waiting) as session:
+        session.execute("CREATE TEMPORARY TABLE one (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        session.execute("INSERT INTO one VALUES (1), (1)")
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            session.commit()
+
+
+def test_a_server_that_ends_a_commit_leaves_its_outcome_unknown(waiting: str) -> None:
+    with PatientConnection.connect(waiting) as session:
+        session.execute("INSERT INTO kept VALUES (6)")
+        pid = session.info.backend_pid
+
+        def end() -> None:
+            with psycopg.connect(waiting, autocommit=True) as other:
+                found = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s "
+                while not other.execute(found + "AND wait_event = 'SyncRep'", [pid]).fetchone():
+                    pass
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        with pytest.raises(CommitUnknown):
+            session.commit()
+        ending.join()
+
+
+@needs_pgbouncer
+def test_a_check_does_not_wait_for_the_server_of_a_pooler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "_CANCEL_SECONDS", 0.3)
+    with run_server() as (url, directory), run_pooler(url) as pooler:
+        session = PatientConnection.connect(pooler.url(url), autocommit=True)
+        session.execute("")
+        postgres.stop(directory)
+        with pytest.raises(psycopg.OperationalError):
+            session.execute("")
+        assert session.closed

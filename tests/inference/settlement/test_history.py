@@ -1,0 +1,486 @@
+"""A database that has lost what workers had stored: they notice it, stop, and settle it again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import requests
+from psycopg.sql import SQL, Identifier
+
+from billing import ledger
+from billing.models import Excess, Transfer
+from config.database.pool import find_pool
+from config.server.readiness import HistoryLost, readiness
+from inference.models import Generation, HistoryLoss, Journal, WorkerBeat
+from inference.settlement.history import FIND_UNSTORED, Beat, History
+from inference.settlement.journal import BEAT, GAP_SECONDS
+from inference.settlement.sweeper import may_believe_silence
+from inference.store import KEPT_BYTES, KEPT_SECONDS, CommitMemory, Committed, DataPlaneConnection
+from tests.support import factories
+from tests.support.database.migrated import own_database
+from tests.support.factories import Tenant
+from tests.support.inference.site import CHAT, events_of
+from tests.support.ledger import differences
+from tests.support.machine.waiting import wait_until
+from tests.support.processes import MANAGE, Served, environment, manage, serve
+from tests.support.simulator.server import Simulator
+
+QUICK, SLOW = "acme/quick", "acme/slow"
+COPY = "history_copy"
+
+
+@dataclass
+class Installation:
+    """A database that a test copies and puts back, and the services on it."""
+
+    url: str
+    key: str = ""
+    management_key: str = ""
+    organization_id: str = ""
+    services: list[Served] = field(default_factory=list)
+
+    def post(self, server: str, model: str, path: str = CHAT, **fields: Any) -> requests.Response:
+        words = " ".join(["word"] * 16)
+        body = {"model": model, "messages": [{"role": "user", "content": words}], **fields}
+        headers = {"Authorization": f"Bearer {self.key}"}
+        return requests.post(f"{server}{path}", json=body, headers=headers, timeout=60)
+
+    def manage_key(self, server: str, method: str) -> requests.Response:
+        headers = {"Authorization": f"Bearer {self.management_key}"}
+        body = {"name": "another"} if method == "POST" else None
+        return requests.request(
+            method, f"{server}/api/v1/keys", json=body, headers=headers, timeout=60
+        )
+
+    def reason(self, server: str) -> str | None:
+        found: str | None = requests.get(f"{server}/readyz", timeout=60).json().get("reason")
+        return found
+
+    def manage(self, *arguments: str) -> dict[str, Any]:
+        """Runs a command and returns what it prints as JSON."""
+        done = manage(*arguments, "--json", DATABASE_URL=self.url)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            return connection.execute(statement).fetchall()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Returns what was stored of each generation, and what was paid for it."""
+        return self.query(
+            "SELECT g.id, g.status, g.model, g.prompt_tokens, g.completion_tokens, g.cost_nano, "
+            "t.posted_nano FROM inference_generation AS g "
+            "LEFT JOIN billing_transfer AS t ON t.reference = g.id ORDER BY g.id"
+        )
+
+    def balance(self) -> list[tuple[Any, ...]]:
+        return self.query(
+            "SELECT posted_credits, posted_debits, pending_debits FROM billing_account "
+            "WHERE kind = 'credits'"
+        )
+
+    def replace(self, target: str, source: str) -> None:
+        """Puts a copy of one database in the place of another, as a restore does."""
+        with psycopg.connect(self.url, dbname="template1", autocommit=True) as server:
+            alter = SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+            server.execute(alter.format(Identifier(source), SQL("false")))
+            server.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s",
+                [source],
+            )
+            server.execute(
+                SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(Identifier(target))
+            )
+            create = SQL("CREATE DATABASE {} TEMPLATE {}")
+            server.execute(create.format(Identifier(target), Identifier(source)))
+            server.execute(alter.format(Identifier(source), SQL("true")))
+
+
+def describe(base_url: str) -> dict[str, Any]:
+    """Returns a catalogue with a quick model and one that takes its time."""
+    text = {"input_modalities": ["text"], "output_modalities": ["text"]}
+    behaviours = {QUICK: "sim-echo", SLOW: "sim-slow:0,0.5"}
+    return {
+        "providers": [
+            {"slug": "acme", "name": "Acme AI", "dialect": "openai", "base_url": base_url,
+             "data_policy": {"training": False, "retains_prompts": False}}
+        ],
+        "models": [
+            {"id": name, "canonical_slug": name, "name": name, "created": 1780272000,
+             "description": "", "context_length": 131072, "supported_parameters": ["max_tokens"],
+             "architecture": {**text, "modality": "text->text", "tokenizer": "Other",
+                              "instruct_type": None}}
+            for name in behaviours
+        ],
+        "endpoints": [
+            {"model": name, "provider": "acme", "upstream_model_id": behaviour,
+             "pricing": {"prompt": "0.000001", "completion": "0.000002"},
+             "context_length": 131072, "max_completion_tokens": 1000}
+            for name, behaviour in behaviours.items()
+        ],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def installation(
+    django_db_setup: None, simulator: Simulator, tmp_path: Path
+) -> Iterator[Installation]:
+    with own_database("history", is_migrated=True) as url, ExitStack() as stack:
+        found = Installation(url)
+        (tmp_path / "catalogue.json").write_text(json.dumps(describe(simulator.base_url)))
+        found.manage("import_catalog", str(tmp_path / "catalogue.json"))
+        subprocess.run(
+            [sys.executable, str(MANAGE), "set_provider_credential", "acme"],
+            env=environment(DATABASE_URL=url),
+            input="operator-secret-0123456789",
+            text=True,
+            check=True,
+        )
+        made = found.manage("create_organization", "Acme")
+        found.key, found.management_key = made["api_key"], made["management_key"]
+        found.organization_id = made["organization_id"]
+        found.manage("grant_credits", made["organization_id"], "1")
+        found.services.append(stack.enter_context(serve(DATABASE_URL=url)))
+        yield found
+        with psycopg.connect(url, dbname="template1", autocommit=True) as server:
+            server.execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(Identifier(COPY)))
+
+
+@pytest.mark.slow
+def test_a_backup_restored_under_a_running_service_is_noticed_and_settled_again(
+    installation: Installation,
+) -> None:
+    [served] = installation.services
+    server = served.address
+    assert installation.post(server, QUICK).status_code == 200
+    wait_until(lambda: installation.rows()[-1][1] == "completed")
+    installation.replace(COPY, "history")
+
+    for _ in range(3):
+        assert installation.post(server, QUICK).status_code == 200
+    wait_until(lambda: [row[1] for row in installation.rows()] == ["completed"] * 4)
+    answers: list[requests.Response] = []
+    stream = threading.Thread(
+        target=lambda: answers.append(installation.post(server, SLOW, stream=True))
+    )
+    stream.start()
+    wait_until(lambda: len(installation.rows()) == 5)
+    before = [row for row in installation.rows() if row[1] == "completed"]
+    assert len(before) == 4
+    installation.replace("history", COPY)
+
+    wait_until(lambda: installation.reason(server) == "history")
+    refused = installation.post(server, QUICK)
+    assert (refused.status_code, refused.json()) == (503, HistoryLost().body())
+    assert refused.headers["Retry-After"] == "1"
+    assert installation.manage_key(server, "POST").status_code == 503
+    assert installation.manage_key(server, "GET").status_code == 200
+    assert "manage.py accept_history" in served.log
+    told = "SELECT count(*) FROM config_event WHERE kind = 'history.lost'"
+    wait_until(lambda: installation.query(told) == [(1,)])
+    # A worker that starts now remembers nothing, and reads it.
+    with serve(DATABASE_URL=installation.url) as late:
+        second = late.address
+        assert installation.reason(second) == "history"
+        assert installation.post(second, QUICK).status_code == 503
+        # Its answer ends while nothing of it is stored.
+        stream.join(60)
+        assert [answer.status_code for answer in answers] == [200]
+        assert len(installation.rows()) == 1
+
+        [lost] = installation.manage("accept_history")["lost"]
+        assert lost["since"] < lost["until"]
+        assert installation.manage("accept_history") == {"lost": []}
+        wait_until(lambda: installation.reason(server) is None)
+        wait_until(lambda: installation.reason(second) is None)
+        assert installation.post(second, QUICK).status_code == 200
+    wait_until(lambda: all(row[1] == "completed" for row in installation.rows()))
+    rows = installation.rows()
+    assert set(before) < set(rows)
+    *_, last, done = events_of(answers[0].text)
+    assert done == "[DONE]"
+    told = last["usage"]
+    assert [(row[3], row[4]) for row in rows if row[2] == SLOW] == [
+        (told["prompt_tokens"], told["completion_tokens"])
+    ]
+    assert len(rows) == 6
+    paid = sum(row[5] for row in rows)
+    assert installation.balance() == [(10**9, paid, 0)]
+    assert installation.manage("verify_ledger") == {"differences": []}
+
+
+@pytest.mark.slow
+def test_history_that_comes_back_needs_no_operator(installation: Installation) -> None:
+    [served] = installation.services
+    server = served.address
+    installation.replace(COPY, "history")
+    assert installation.post(server, QUICK).status_code == 200
+    wait_until(lambda: [row[1] for row in installation.rows()] == ["completed"])
+    rows = installation.rows()
+    installation.replace("history_good", "history")
+    installation.replace("history", COPY)
+    wait_until(lambda: installation.reason(server) == "history")
+    assert installation.post(server, QUICK).status_code == 503
+    installation.replace("history", "history_good")
+    wait_until(lambda: installation.reason(server) is None)
+    assert installation.rows() == rows
+    assert installation.post(server, QUICK).status_code == 200
+    assert installation.manage("accept_history") == {"lost": []}
+    assert installation.manage("verify_ledger") == {"differences": []}
+    with psycopg.connect(installation.url, dbname="template1", autocommit=True) as other:
+        other.execute("DROP DATABASE history_good WITH (FORCE)")
+
+
+@pytest.fixture
+def followed(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., History]:
+    """Returns a function that lets a history follow heartbeats, with changes of their rows."""
+    monkeypatch.setattr(readiness, "is_history_lost", False)
+
+    def follow(history: History, *changes: dict[str, Any]) -> History:
+        async def run() -> None:
+            connection = DataPlaneConnection()
+            for change in changes:
+                parameters = [GAP_SECONDS, *history.parameters()]
+                [row] = await connection.execute(BEAT, parameters)
+                await history.follow(Beat(*row)._replace(**change), connection)
+            await connection.close()
+
+        asyncio.run(run())
+        return history
+
+    return follow
+
+
+def test_each_heartbeat_of_a_worker_is_higher(followed: Callable[..., History]) -> None:
+    history = followed(History(CommitMemory(), list), {}, {}, {})
+    assert WorkerBeat.objects.get(pk=history.worker).number == 3
+    assert not readiness.is_history_lost
+
+
+@pytest.mark.parametrize("loss", ["gone", "older", "timeline"])
+def test_a_lost_heartbeat_is_noticed_by_the_next_one(
+    followed: Callable[..., History], loss: str
+) -> None:
+    history = followed(History(CommitMemory(), list), {"timeline": 7}, {"timeline": 7})
+    row = WorkerBeat.objects.filter(pk=history.worker)
+    if loss == "gone":
+        row.delete()
+    elif loss == "older":
+        row.update(number=1)
+    followed(history, {"timeline": 6 if loss == "timeline" else 7})
+    found = HistoryLoss.objects.get()
+    assert (found.worker, found.accepted_at) == (history.worker, None)
+    assert found.since <= found.until
+    assert readiness.is_history_lost
+    assert not may_believe_silence()
+    # Its own heartbeats say nothing more, until somebody has accepted the loss.
+    followed(history, {"timeline": 6 if loss == "timeline" else 7, "number": 0})
+    assert readiness.is_history_lost
+    assert list(HistoryLoss.objects.values_list("pk", flat=True)) == [found.pk]
+    HistoryLoss.objects.accept()
+    followed(history, {}, {})
+    assert not readiness.is_history_lost
+    assert not HistoryLoss.objects.filter(accepted_at=None).exists()
+
+
+def test_the_record_of_a_loss_is_made_again_when_it_is_lost_itself(
+    followed: Callable[..., History],
+) -> None:
+    history = followed(History(CommitMemory(), list), {})
+    WorkerBeat.objects.filter(pk=history.worker).delete()
+    followed(history, {})
+    found = HistoryLoss.objects.get()
+    HistoryLoss.objects.all().delete()
+    followed(history, {})
+    assert HistoryLoss.objects.get().pk == found.pk
+
+
+def test_a_loss_that_another_worker_noticed_stops_this_one(
+    followed: Callable[..., History],
+) -> None:
+    history, other = History(CommitMemory(), list), History(CommitMemory(), list)
+    followed(other, {})
+    WorkerBeat.objects.filter(pk=other.worker).delete()
+    followed(other, {})
+    readiness.is_history_lost = False
+    followed(history, {})
+    assert readiness.is_history_lost
+    HistoryLoss.objects.accept()
+    followed(history, {})
+    assert not readiness.is_history_lost
+
+
+def test_each_new_connection_asks_for_a_heartbeat(transactional_db: None) -> None:
+    """It may lead to another server, and a second is long there."""
+
+    async def run() -> list[bool]:
+        pool, told = find_pool(), list[bool]()
+        pool.on_open = lambda: told.append(True)
+        store = DataPlaneConnection()
+        for _ in range(2):
+            await store.execute(FIND_UNSTORED, [[], [], "", ""])
+        assert told == [True]
+        pool.drop_idle()
+        await store.execute(FIND_UNSTORED, [[], [], "", ""])
+        await store.close()
+        return told
+
+    assert asyncio.run(run()) == [True, True]
+
+
+def note(memory: CommitMemory, kind: Committed, rows: str) -> None:
+    memory.note((time.monotonic(), kind, rows))
+
+
+def make_rows(tenant: Tenant, generation_id: str, hold: int) -> str:
+    """Returns the rows of an admission, as a worker sends and remembers them."""
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    held, used = (tenant.organization.accounts.get(kind=kind).pk for kind in ("credits", "usage"))
+    row = {
+        "id": generation_id, "organization_id": str(tenant.organization.pk),
+        "workspace_id": str(tenant.workspace.pk),
+        "api_key_id": str(tenant.organization.api_keys.get(is_management=False).pk),
+        "region": "global", "operation": "chat/completions", "streamed": False,
+        "model": endpoint.model.slug, "model_endpoint_id": str(endpoint.pk),
+        "provider_name": endpoint.provider.name, "price_id": endpoint.price.pk, "is_byok": False,
+        "request_id": "r", "hold_nano": hold, "upstream_hold_nano": 0, "held_tokens": 9,
+        "images": 0, "credits_id": held, "usage_id": used,
+    }  # fmt: skip
+    return json.dumps([row])
+
+
+def make_end(generation_id: str, cost: int) -> str:
+    row = {
+        "id": generation_id, "status": "completed", "prompt_tokens": 3, "completion_tokens": 4,
+        "is_estimated": False, "cost_nano": cost, "upstream_cost_nano": cost, "attempts": [],
+        "excess_nano": 0, "upstream_excess_nano": 0,
+    }  # fmt: skip
+    return json.dumps([row])
+
+
+def test_less_than_a_heartbeat_is_missed_when_the_server_was_started(
+    followed: Callable[..., History],
+) -> None:
+    """An asynchronous standby may lack what came after the last heartbeat that it got."""
+    tenant = factories.make_tenant()
+    memory = CommitMemory()
+    history = followed(History(memory, list), {}, {})
+    note(memory, Committed.ADMITTED, make_rows(tenant, "gen-1780000000-aa", 500))
+    note(memory, Committed.SETTLED, make_end("gen-1780000000-aa", 300))
+    followed(history, {})
+    assert not readiness.is_history_lost
+    followed(history, {"server": "1/2/3"})
+    assert readiness.is_history_lost
+    HistoryLoss.objects.accept()
+    followed(history, {"server": "1/2/3"}, {"server": "1/2/3"}, {"server": "1/2/4"})
+    assert not readiness.is_history_lost
+    generation = Generation.objects.get()
+    assert (generation.status, generation.cost_nano, generation.hold_nano) == (
+        "completed",
+        300,
+        300,
+    )
+    assert generation.created_at.timestamp() == 1780000000
+    assert (generation.prompt_tokens, generation.completion_tokens) == (3, 4)
+    assert [
+        (each.status, each.amount_nano, each.posted_nano)
+        for each in Transfer.objects.filter(kind="usage")
+    ] == [("posted", 300, 300)]
+    assert differences() == []
+
+
+def test_what_the_balance_does_not_cover_any_more_goes_under_review(
+    followed: Callable[..., History],
+) -> None:
+    """A grant may be lost too: nothing is overdrawn, and nothing is forgotten."""
+    tenant = factories.make_tenant(credits_usd=0)
+    ledger.grant(tenant.organization.pk, 400, actor="test")
+    memory = CommitMemory()
+    history = followed(History(memory, list), {})
+    for number in (1, 2):
+        key = f"gen-178000000{number}-aa"
+        note(memory, Committed.ADMITTED, make_rows(tenant, key, 500))
+        note(memory, Committed.SETTLED, make_end(key, 300))
+    followed(history, {"server": "1/2/3"})
+    HistoryLoss.objects.accept()
+    followed(history, {"server": "1/2/3"})
+    assert list(Generation.objects.order_by("pk").values_list("cost_nano", flat=True)) == [300, 0]
+    excess = Excess.objects.get()
+    assert (excess.reference, excess.amount_nano) == ("gen-1780000002-aa", 300)
+    assert excess.status == "under_review"
+    assert differences() == []
+
+
+def test_a_running_generation_is_admitted_again_and_settles_later(
+    followed: Callable[..., History],
+) -> None:
+    tenant = factories.make_tenant()
+    memory = CommitMemory()
+    name = "gen-1780000000-aa"
+    history = followed(History(memory, lambda: [name]), {})
+    note(memory, Committed.ADMITTED, make_rows(tenant, name, 500))
+    # It was moved to another candidate before it was lost.
+    other = factories.make_endpoint(
+        factories.make_model("acme/other"), factories.make_provider("other")
+    )
+    moved = {"id": name, "model_endpoint_id": str(other.pk), "price_id": other.price.pk,
+             "provider_name": other.provider.name, "model": "acme/other"}  # fmt: skip
+    note(memory, Committed.MOVED, json.dumps([moved]))
+    followed(history, {"server": "1/2/3"})
+    HistoryLoss.objects.accept()
+    followed(history, {"server": "1/2/3"})
+    generation = Generation.objects.get()
+    assert (generation.status, generation.hold_nano) == ("pending", 500)
+    assert (generation.model_endpoint_id, generation.model) == (other.pk, "acme/other")
+    assert Journal.objects.get().pk == name
+    assert differences() == []
+
+
+def test_a_generation_whose_price_is_gone_is_named(
+    followed: Callable[..., History], caplog: pytest.LogCaptureFixture
+) -> None:
+    tenant = factories.make_tenant()
+    memory = CommitMemory()
+    name = "gen-1780000000-aa"
+    history = followed(History(memory, list), {})
+    [row] = json.loads(make_rows(tenant, name, 500))
+    note(memory, Committed.ADMITTED, json.dumps([{**row, "price_id": 2**40}]))
+    note(memory, Committed.SETTLED, make_end(name, 300))
+    followed(history, {"server": "1/2/3"})
+    HistoryLoss.objects.accept()
+    followed(history, {"server": "1/2/3"}, {"server": "1/2/3"}, {"server": "1/2/4"})
+    assert not Generation.objects.exists()
+    assert f"1 lost for good ({name})" in caplog.text
+    # It is told once.
+    assert not readiness.is_history_lost
+
+
+def test_the_memory_is_bounded_until_history_is_lost() -> None:
+    memory = CommitMemory()
+    text = json.dumps([{"id": "x", "rest": "y" * (KEPT_BYTES // 4)}])
+    for number in range(5):
+        note(memory, Committed.SETTLED, text.replace('"x"', f'"{number}"'))
+    memory.forget_old()
+    assert list(memory.read(Committed.SETTLED)) == ["2", "3", "4"]
+    memory.is_kept = True
+    note(memory, Committed.SETTLED, text.replace('"x"', '"5"'))
+    memory.forget_old()
+    assert list(memory.read(Committed.SETTLED)) == ["2", "3", "4", "5"]
+    memory.is_kept = False
+    memory.note((time.monotonic() - KEPT_SECONDS - 1, Committed.MOVED, "[]"))
+    memory.forget_old()
+    assert list(memory.read(Committed.SETTLED)) == ["3", "4", "5"]
