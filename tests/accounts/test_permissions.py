@@ -15,7 +15,8 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
-from rest_framework.test import APIClient
+from rest_framework.response import Response
+from rest_framework.test import APIClient, APIRequestFactory
 from rest_framework.views import APIView
 
 from accounts.authentication import AnyKey, Anyone, DenyAll, ManagementKey
@@ -185,6 +186,19 @@ def test_every_route_declares_its_key_type(route: Route) -> None:
     else:
         assert permissions in ([ManagementKey], [AnyKey])
         assert DenyAll not in permissions
+
+
+def test_a_view_that_declares_no_key_type_refuses_everybody(tenant: Tenant) -> None:
+    class Undeclared(APIView):
+        def get(self, request: Any) -> Response:
+            return Response("it is served")
+
+    statuses = []
+    for key in (None, tenant.api_key, tenant.management_key):
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        request = APIRequestFactory().get("/", headers=headers)
+        statuses.append(Undeclared.as_view()(request).status_code)
+    assert statuses == [401, 403, 403]
 
 
 @pytest.mark.parametrize("route", KEYED_ROUTES, ids=str)

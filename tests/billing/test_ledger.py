@@ -70,6 +70,18 @@ def test_refund_refuses_a_generation_without_payment(poor: Tenant) -> None:
         ledger.refund("gen-none", actor="ops")
 
 
+def test_refund_gives_back_once_what_was_paid(tenant: Tenant) -> None:
+    generation = factories.make_generation(tenant, cost_nano=7)
+    before = balances(tenant)["credits"]
+    assert ledger.refund(generation.pk, actor="ops").amount_nano == 7
+    after = balances(tenant)
+    assert after["credits"] == (before[0], before[1] + 7, 0)
+    with pytest.raises(ledger.NothingToRefund):
+        ledger.refund(generation.pk, actor="ops")
+    assert balances(tenant) == after
+    assert Transfer.objects.filter(reference=generation.pk, kind="refund").count() == 1
+
+
 @pytest.mark.parametrize(
     "change",
     [

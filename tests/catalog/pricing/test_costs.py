@@ -82,6 +82,19 @@ def test_nano_usd_rounds_half_to_even_or_up(amount: str, rounded: int, rounded_u
     assert nano_usd(Decimal(amount), round_up=True) == rounded_up
 
 
+@pytest.mark.parametrize(
+    ("rate", "tokens", "cost"),
+    [
+        ("0.0000000005", 1, 0), ("0.0000000005", 3, 2), ("0.0000000005", 5, 2),
+        ("0.00000000051", 1, 1), ("0.00000000049", 1, 0), ("0.000000001", 3, 3),
+    ],
+)  # fmt: skip
+def test_the_cost_of_a_usage_is_rounded_once_half_to_even(
+    rate: str, tokens: int, cost: int
+) -> None:
+    assert cost_nano(make_price(rate, "0"), Usage(tokens, 0)) == cost
+
+
 rates = st.decimals(0, 999_999, places=30, allow_nan=False, allow_infinity=False)
 optional_rates = st.none() | rates
 counts = st.integers(0, 100_000_000)

@@ -247,6 +247,30 @@ def test_a_spent_budget_refuses_free_requests_in_every_worker(site: Site) -> Non
     assert asyncio.run(run()) == ["Admission", "Admission", "LimitSpent", "LimitSpent"]
 
 
+def test_two_workers_run_no_more_requests_at_once_than_a_limit_allows(site: Site) -> None:
+    site.publish()
+    key = ApiKey.objects.get(name="inference")
+    key.edit(rate_limits={"concurrent_requests": 2})
+    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
+    entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
+
+    async def run() -> list[str]:
+        first, second = AdmissionStore(HealthTable()), AdmissionStore(HealthTable())
+        settlements = SettlementStore()
+        # From then on the second worker remembers one request that runs.
+        [over] = await second.admit([entry])
+        assert isinstance(over, Admission)
+        await settlements.store([Settlement(over.generation_id, "completed")])
+        found = [(await store.admit([entry]))[0] for store in (first, first, second)]
+        for store in (first, second, settlements):
+            await store.close()
+        return [type(one).__name__ for one in found]
+
+    assert asyncio.run(run()) == ["Admission", "Admission", "RateLimited"]
+    counted = Meter.objects.filter(requests__gt=0).values_list("running", "requests")
+    assert set(counted) == {(2, 3)}
+
+
 def test_a_late_batch_counts_in_the_newer_minute_of_the_meter(site: Site) -> None:
     """A batch of the previous minute may wait for a batch of the current one."""
     site.publish()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from accounts.bearers import bearer_digests
 from billing import ledger, reviews
-from billing.models import Account, Transfer
+from billing.models import Account, Excess, Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
 from config.server.batching.batcher import Batcher
@@ -154,6 +154,30 @@ def test_a_second_settlement_changes_nothing(tenant: Tenant) -> None:
     first = Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=3)
     settle([first], [replace(first, status="failed", cost_nano=9)], [first])
     assert facts(row) == ("completed", 1, 2, 3, None)
+
+
+def test_a_generation_that_has_ended_costs_its_neighbours_in_the_batch_nothing(
+    tenant: Tenant,
+) -> None:
+    """The batch leaves it out and ends its neighbours with one statement."""
+    rows = [make_generation(tenant) for _ in range(3)]
+    first, *others = [Settlement(row.pk, "completed", cost_nano=3) for row in rows]
+    settle([first], [replace(first, status="failed", cost_nano=9), *others])
+    assert [facts(row)[3] for row in rows] == [3, 3, 3]
+    ended = Transfer.objects.filter(reference__in=[row.pk for row in rows[1:]])
+    assert len(set(ended.values_list("ended_at", flat=True))) == 1
+    assert_in_order()
+
+
+def test_a_cost_beyond_the_hold_is_charged_up_to_it_and_recorded_for_review(
+    tenant: Tenant,
+) -> None:
+    row = make_generation(tenant)
+    settle([Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=HOLD + 7)])
+    assert facts(row)[3] == HOLD
+    excess = Excess.objects.get()
+    assert (excess.reference, excess.amount_nano, excess.status) == (row.pk, 7, "under_review")
+    assert_in_order()
 
 
 def test_a_settlement_of_an_unknown_generation_changes_nothing(tenant: Tenant) -> None:
