@@ -268,22 +268,13 @@ UNRUNNABLE = {
     "a*": "Must not match the empty text.",
     "a|": "Must not match the empty text.",
 }
+# What the schema of a field refuses is tested with all other bodies in `tests/contract`.
 MALFORMED: list[tuple[str, str]] = [
-    *(("name", text) for text in ("null", '""', "5", f'"{"n" * 256}"', '"a\\n"')),
-    *(("description", text) for text in ("5", f'"{"d" * 4097}"', '"\\u0000"')),
-    *((name, text) for name in LISTS for text in (
-        '"acme"', "{}", "[5]", "[null]", '[""]', f'["{"x" * 256}"]', '["acme/none"]',
-        f"[{', '.join(['1'] * 1001)}]",
-    )),
-    *(("allowed_data_regions", text) for text in (
-        "[]", '"us"', '["Us"]', '["asia"]', "[null]", "[1]", "{}",
-    )),
-    *((name, text) for name in (*ZDR, *SWITCHES, "enforce_zdr") for text in (
-        '"true"', "1", "[]",
-    )),
-    *(("include_byok_in_budgets", text) for text in ("null", '"true"', "1")),
+    ("name", '"a\\n"'),
+    *((name, '["acme/none"]') for name in LISTS),
+    ("allowed_data_regions", "[]"),
     *(("content_filters", text) for text in (
-        "{}", '"x"', "[1]", "[null]", "[{}]", f"[{{{BLOCK}}}]", '[{"pattern": "x"}]',
+        "[{}]", f"[{{{BLOCK}}}]", '[{"pattern": "x"}]',
         '[{"action": "drop", "pattern": "x"}]', f'[{{{BLOCK}, "pattern": ""}}]',
         f'[{{{BLOCK}, "pattern": 5}}]', f'[{{{BLOCK}, "pattern": "{"p" * 513}"}}]',
         f'[{{{BLOCK}, "pattern": "a\\u0000"}}]', f'[{{{BLOCK}, "pattern": "x", "more": 1}}]',
@@ -294,7 +285,7 @@ MALFORMED: list[tuple[str, str]] = [
         *(f'[{{{BLOCK}, "pattern": {json.dumps(pattern)}}}]' for pattern in UNRUNNABLE),
     )),
     *(("content_filter_builtins", text) for text in (
-        "{}", '"email"', '["email"]', "[{}]", '[{"slug": "email"}]', f"[{{{BLOCK}}}]",
+        "[{}]", '[{"slug": "email"}]', f"[{{{BLOCK}}}]",
         f'[{{{BLOCK}, "slug": "person-name"}}]', f'[{{{BLOCK}, "slug": "address"}}]',
         f'[{{{BLOCK}, "slug": "Email"}}]', '[{"action": "drop", "slug": "email"}]',
         f'[{{{BLOCK}, "slug": "email"}}, {{"action": "flag", "slug": "email"}}]',
@@ -302,8 +293,7 @@ MALFORMED: list[tuple[str, str]] = [
         '[{"action": "flag", "slug": "email", "block_unreadable": true}]',
         f'[{{{BLOCK}, "slug": "regex-prompt-injection", "scan_scope": "all"}}]',
     )),
-    *(("limit_usd", text) for text in ('"5"', "true", "-1", "0.0000000001", "1000000001", "[]")),
-    *(("reset_interval", text) for text in ('""', '"Daily"', '"lifetime"', "1")),
+    ("limit_usd", "0.0000000001"),
     *((name, "true") for name in ("id", "organization_id", "created_at", "policy")),
 ]  # fmt: skip
 

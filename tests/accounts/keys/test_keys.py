@@ -166,17 +166,13 @@ def test_a_limit_is_stored_exactly(management: APIClient, text: str, nano: int) 
     assert response.json()["data"]["limit"] == nano / 10**9
 
 
+# What the schema of a field refuses is tested with all other bodies in `tests/contract`.
 MALFORMED: list[tuple[str, str]] = [
     *(("limit", text) for text in (
-        '"5"', "true", "[]", "{}", "-1", "-0.000000001", "0.0000000001", "0.1234567891",
-        "1000000000.000000001", "1000000001", "1e400", "1e-400", "1e999999999", "1e-999999999",
-        "-1e400", "0.1000000001",
+        "0.0000000001", "0.1234567891", "1000000000.000000001", "1e-400", "1e-999999999",
     )),
-    *(("limit_reset", text) for text in ('""', '"Daily"', '"never"', '"hourly"', "1", "[]")),
-    *(("include_byok_in_limit", text) for text in ("null", '"true"', "1", "0")),
-    *(("name", text) for text in (
-        "null", '""', "5", '"a\\u0000b"', '"a\\n"', f'"{"n" * 256}"', '"\\ud800"',
-    )),
+    *(("name", text) for text in ('"a\\u0000b"', '"a\\n"', '"\\ud800"')),
+    *(("workspace_id", text) for text in ('""', '"x"')),
 ]  # fmt: skip
 
 
@@ -184,7 +180,6 @@ MALFORMED: list[tuple[str, str]] = [
     ("field", "text"),
     [
         *MALFORMED,
-        *(("workspace_id", text) for text in ("null", '""', '"x"', "5")),
         *(("expires_at", f'"{text}"') for text in (
             "2099-01-02T03:04Z", "2099-01-02T03:04:05", "2099-01-02", "2099-01-02 03:04:05Z",
             "2099-01-02T03:04:05z", "2099-01-02T03:04:05+0200", "2099-01-02T03:04:60Z",
@@ -193,13 +188,11 @@ MALFORMED: list[tuple[str, str]] = [
             "2099-01-02T03:04:05Z\\n", "２099-01-02T03:04:05Z", "2099-01-02T03:04:05.1234567Z",
             "20990102T030405Z",
         )),
-        ("expires_at", "4070908800"),
-        *(("external", text) for text in ("null", "5", '"customer-1"', "[]", "{}")),
         *(("external", f'{{"user": {text}}}') for text in (
-            "null", '""', "5", '" a"', '"a "', '"a\\u0000b"', f'"{"x" * 513}"',
+            "null", '""', "5", '" a"', '"a "', '"a\\u0000b"',
         )),
         ("external", f'{{"user": "a", "api_key": "{"k" * 32}"}}'),
-        *(("creator_user_id", text) for text in ('"user-1"', '""', "5")),
+        *(("creator_user_id", text) for text in ('"user-1"', '""')),
         *((name, "true") for name in ("disabled", "is_management", "hash", "key", "usage")),
     ],
 )  # fmt: skip
@@ -472,8 +465,6 @@ def test_patch_moves_a_key_and_keeps_its_value(management: APIClient, tenant: Te
     ("field", "text"),
     [
         *MALFORMED,
-        *(("workspace_id", text) for text in ("null", '""', '"x"', "5")),
-        *(("disabled", text) for text in ("null", '"true"', "1", "0", "[]")),
         *((name, "null") for name in (
             "expires_at", "external", "creator_user_id", "external_user", "hash", "updated_at",
         )),

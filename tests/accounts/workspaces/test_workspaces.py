@@ -214,33 +214,15 @@ def test_logging_that_would_not_happen_is_refused_by_name(
 
 
 TEXTS = ("name", "slug", "description", "default_text_model", "default_image_model")
+# What the schema of a field refuses is tested with all other bodies in `tests/contract`.
 MALFORMED: list[tuple[str, str]] = [
-    *((name, text) for name in TEXTS for text in ("5", "true", "[]", "{}", '"a\\u0000b"')),
-    ("name", "null"), ("name", '""'), ("name", f'"{"n" * 256}"'),
-    ("slug", "null"), ("slug", '""'), ("slug", f'"{"s" * 65}"'),
+    *((name, '"a\\u0000b"') for name in TEXTS),
     *(("slug", f'"{slug}"') for slug in (
-        "A", "a_b", "-a", "a-", "a--b", "a b", "a.b", "a/b", "é", "٣", "a\\n", " a", "😀",
+        "", "A", "a_b", "-a", "a-", "a--b", "a b", "a.b", "a/b", "é", "٣", "a\\n", " a", "😀",
     )),
     ("slug", '"01234567-89ab-cdef-0123-456789abcdef"'), ("slug", f'"{"0123456789abcdef" * 2}"'),
-    ("description", f'"{"d" * 4097}"'),
-    *((name, text) for name in ("default_text_model", "default_image_model")
-      for text in ('""', f'"{"m" * 256}"')),
-    *(("default_provider_sort", text) for text in ('""', '"Price"', '"cost"', "1", "[]")),
-    *(("disabled_server_tools", text) for text in (
-        '"openrouter:bash"', '[""]', '["web_search"]', '["openrouter:none"]', "[1]", "[null]", "{}",
-        json.dumps(["openrouter:bash"] * 1001),
-    )),
-    *(("io_logging_api_key_ids", text) for text in (
-        "1", '["1"]', "[1.0]", "[true]", "[-1]", f"[{2**63}]", "[null]",
-        f"[{', '.join(['1'] * 1001)}]",
-    )),
-    *(("io_logging_retention_days", text) for text in ('"7"', "0", "-1", "1.5", "32768", "true")),
-    *(("io_logging_sampling_rate", text) for text in (
-        "null", '"0.5"', "true", "0", "0.00009", "0.00011", "1.0001", "2", "-1", "[]", "1e400",
-        "1e-400",
-    )),
-    *((name, text) for name in PLAIN if name.startswith("is_")
-      for text in ("null", '"true"', "1", "[]")),
+    ("io_logging_api_key_ids", "[1.0]"),
+    *(("io_logging_sampling_rate", text) for text in ("0.00009", "0.00011", "1.0001", "1e-400")),
     *((name, "true") for name in (
         "id", "include_byok_in_budgets", "is_default", "default_guardrail_id", "created_by",
         "organization_id",
