@@ -88,7 +88,7 @@ def test_addresses_of_the_platform_resolver_are_checked(
         if client is not through_fetch:
             asyncio.run(send_with_platform_resolver(url))
         else:
-            fetch(post(url), STRICT, 1.0)
+            fetch(post(url), STRICT, 30.0)
     assert caught.value.detail == "loopback"
     assert_untouched(canary)
 

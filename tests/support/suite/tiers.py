@@ -111,19 +111,26 @@ def find_functions_beyond(tier: Tier, rules: Rules, sources: Sources) -> set[str
 
 @dataclass
 class ProcessGuard:
-    """Refuses to start a process while it is closed, and remembers each attempt."""
+    """Refuses to start a process while it is closed, and remembers each attempt.
+
+    ``is_used`` says whether this process has ever started another one.
+    """
 
     is_closed: bool = False
+    is_used: bool = False
     attempts: list[str] = field(default_factory=list)
 
     def watch(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _BEGINNINGS and self.is_closed:
+        if event not in _BEGINNINGS:
+            return
+        self.is_used = True
+        if self.is_closed:
             what = f"{event} {' '.join(map(str, arguments[:2]))}"[:200]
             self.attempts.append(what)
             raise PermissionError(f"The quick tier starts no process: {what}")
 
 
-_guard = ProcessGuard()
+GUARD: Final = ProcessGuard()
 
 
 @dataclass
@@ -254,32 +261,32 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Closes the guard while a test of the quick tier runs that is no core scenario."""
     selection = item.config.stash[SELECTION]
     names = {item.nodeid, function_of(item.nodeid)}
-    _guard.is_closed = selection.tier is Tier.QUICK and not selection.rules.core & names
+    GUARD.is_closed = selection.tier is Tier.QUICK and not selection.rules.core & names
     try:
         return (yield)
     finally:
-        _guard.is_closed = False
+        GUARD.is_closed = False
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: Any) -> Iterator[None]:
     """Opens the guard for what prepares the run."""
-    is_closed = _guard.is_closed
+    is_closed = GUARD.is_closed
     if fixturedef.argname in INFRASTRUCTURE:
-        _guard.is_closed = False
+        GUARD.is_closed = False
     try:
         return (yield)
     finally:
-        _guard.is_closed = is_closed
+        GUARD.is_closed = is_closed
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Lets a test fail that tried to start a process, even if it or the service hid the error."""
     report = yield
-    if _guard.attempts:
-        attempts = "\n".join(_guard.attempts)
-        _guard.attempts.clear()
+    if GUARD.attempts:
+        attempts = "\n".join(GUARD.attempts)
+        GUARD.attempts.clear()
         if report.passed:
             report.outcome = "failed"
             report.longrepr = (
@@ -290,4 +297,4 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
-sys.addaudithook(_guard.watch)
+sys.addaudithook(GUARD.watch)
