@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("inference", "0034_guardrail_counts"),
+        ("inference", "0002_storage"),
     ]
 
     operations = [
