@@ -72,8 +72,14 @@ TABLE: dict[str, dict[str, str]] = {
     "patch": {
         "draft": "200 draft",
         "validated": "200 draft",
-        "active": "409 invalid_state",
-        "disabled": "409 invalid_state",
+        "active": "409 already_active",
+        "disabled": "409 already_active",
+    },
+    "patch settings": {
+        "draft": "200 draft",
+        "validated": "200 draft",
+        "active": "200 active",
+        "disabled": "200 disabled",
     },
     "pricing": {
         "draft": "200 draft",
@@ -82,6 +88,7 @@ TABLE: dict[str, dict[str, str]] = {
         "disabled": "200 disabled",
     },
     "delete": dict.fromkeys(STATES, "200 gone"),
+    "delete release": dict.fromkeys(STATES, "200 gone"),
     "delete draft_only": {
         "draft": "200 gone",
         "validated": "200 gone",
@@ -96,12 +103,16 @@ def act(client: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str)
     match verb:
         case "patch":
             return client.patch(path, {"upstream_model_id": "sim-extra"})
+        case "patch settings":
+            return client.patch(path, {"settings": {"fallback": "none"}})
         case "pricing":
             return client.put(
                 f"{path}/pricing", {"pricing": {"prompt": "0.5", "completion": "0.25"}}
             )
         case "delete":
             return client.delete(path)
+        case "delete release":
+            return client.delete(f"{path}?release=true")
         case "delete draft_only":
             return client.delete(f"{path}?draft_only=true")
         case "validate":
@@ -134,7 +145,8 @@ def test_a_verb_leads_to_the_state_of_the_table(
         assert error["metadata"]["error_type"] == outcome
         assert snapshots.everything() == before
     elif outcome == "gone":
-        assert response.json() == {"data": {"id": str(endpoint.pk)}}
+        assert response.json()["data"] == {"id": str(endpoint.pk)}
+        assert response.json()["traffic"]["requests_last_hour"] == 0
         assert shown.status_code == 404
     else:
         assert shown.json()["data"]["status"] == outcome
@@ -364,8 +376,6 @@ def test_a_patch_of_the_upstream_clears_the_declarations(
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        ({}, 400),
-        ({"base_url": "https://other.example.com"}, 400),
         ({"upstream_model_id": ""}, 400),
         ({"upstream_model_id": None}, 400),
         ({"upstream_model_id": "x", "base_url": None}, 400),
@@ -374,7 +384,9 @@ def test_a_patch_of_the_upstream_clears_the_declarations(
         ({"upstream_model_id": "x", "declared_region": "mars"}, 400),
         ({"upstream_model_id": "x", "model_permaslug": "acme/other"}, 400),
         ({"upstream_model_id": "x", "provider_slug": "other"}, 400),
-        ({"upstream_model_id": "x", "pricing": {"prompt": "1", "completion": "1"}}, 400),
+        ({"upstream_model_id": "x", "pricing": {"prompt": "1"}}, 400),
+        ({"upstream_model_id": "x", "settings": {"fallback": "some"}}, 400),
+        ({"upstream_model_id": "x", "settings": {"other": 1}}, 400),
         ({"upstream_model_id": "x", "status": "active"}, 400),
         ({"upstream_model_id": "x", "base_url": "http://other.example.com"}, 422),
         ({"upstream_model_id": "x", "base_url": "https://10.0.0.1"}, 422),

@@ -133,7 +133,7 @@ class Lifecycle(RuleBasedStateMachine):
         if self.status == "gone":
             return self._expect(answer, 404)
         if self.status != "draft":
-            return self._expect(answer, 409, "invalid_state")
+            return self._expect(answer, 409, "already_active")
         self._expect(answer, 200)
         moved = upstream != self.upstream
         declared = (None if moved else self.zdr) if zdr == "unsent" else zdr
