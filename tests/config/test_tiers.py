@@ -127,3 +127,15 @@ def test_a_quick_test_that_starts_a_process_fails_even_if_it_hides_it(tmp_path: 
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "test_hidden starts a process in the quick tier:\nsubprocess.Popen" in done.stdout
     assert not (tmp_path / "made").exists()
+
+
+def test_every_core_scenario_is_collected() -> None:
+    core = sorted(Rules.read().core)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", *core],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(any(line.startswith(test) for line in done.stdout.splitlines()) for test in core)
