@@ -76,9 +76,10 @@ HANG_SECONDS: Final = 20
 STANDBY_SECONDS: Final = 12
 # How long standbys lack what the primary commits, before it is lost.
 BEHIND_SECONDS: Final = 4
-BACK_SECONDS: Final = 10.0
-# What a loaded machine adds to the two seconds of a management request.
-MANAGEMENT_SECONDS: Final = 3.0
+# The figures of a quiet machine: the first answer after the new primary takes writes, and what a
+# management request may last.
+BACK_SECONDS: Final = 5.0
+MANAGEMENT_SECONDS: Final = 2.0
 
 
 def main() -> None:
@@ -95,6 +96,7 @@ def main() -> None:
     parser.add_argument("--poolers", type=int, default=0, help="PgBouncer ends; needs --pooled")
     parser.add_argument("--losses", type=int, default=0, help="history is lost on purpose")
     parser.add_argument("--pooled", action="store_true", help="PgBouncer stands before HAProxy")
+    parser.add_argument("--figures", action="store_true", help="fail if it lasts too long, too")
     parser.add_argument("--etcds", type=int, choices=(1, 3), default=3)
     options = parser.parse_args()
     if missing := find_missing(*PACKAGES) or find_missing_patroni():
@@ -127,7 +129,8 @@ def main() -> None:
         ]
         report = run(cluster, site, losses)
     print(json.dumps(report, indent=2))
-    sys.exit(0 if report["is_passed"] else 1)
+    is_passed = report["is_passed"] and (report["is_in_time"] or not options.figures)
+    sys.exit(0 if is_passed else 1)
 
 
 def say(text: str) -> None:
@@ -177,6 +180,7 @@ def run(cluster: Cluster, site: Site, losses: list[Callable[[Cluster], float]]) 
     report["seconds_to_promotion"], report["seconds_from_promotion_to_success"] = promoted, back
     report["management"] = managers.count_since(0)
     slow = sorted(managers.log, key=lambda each: -each.seconds)[:5]
+    report["is_in_time"] = max(back) <= BACK_SECONDS and slow[0].seconds <= MANAGEMENT_SECONDS
     report["management_slowest"] = [
         f"{each.name} {each.status} {each.seconds:.2f} s, {each.began_at - lost_at[0]:.1f} s after "
         "the first loss"
@@ -186,8 +190,6 @@ def run(cluster: Cluster, site: Site, losses: list[Callable[[Cluster], float]]) 
     report["lost_history"] = _LOSSES
     report["is_passed"] = (
         report["is_passed"]
-        and max(back) <= BACK_SECONDS
-        and slow[0].seconds <= MANAGEMENT_SECONDS
         and not managers.problems()
         and not any(each["admitted_meanwhile"] for each in _LOSSES)
     )
