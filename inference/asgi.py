@@ -176,8 +176,9 @@ class Inference:
         ):
             connection.name_left_out = exchange.name_left_out
         token = logs.generation_id.set(exchange.generation_id)
-        taps = self._options.open_taps(connection, exchange, first)
+        taps: Sequence[Tap] = ()
         try:
+            taps = self._options.open_taps(connection, exchange, first)
             for tap in taps:
                 tap.admitted(exchange)
             if not any(tap.outlives_caller for tap in taps):

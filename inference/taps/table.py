@@ -8,8 +8,8 @@ access log       ``ACCESS_LOG`` is set                 when the caller is known,
 PDF text         a message has a PDF file              before the admission
 idempotency      it has an ``Idempotency-Key``         around the admission, and for the answer
 SDK's retry      an SDK says that it repeats           after the admission
-response cache   its header or its workspace says so   for the answer, which it may know
 text capture     its workspace logs texts              for the answer, and at the end
+response cache   its header or its workspace says so   for the answer, which it may know
 ===============  ====================================  ============================================
 
 The taps of an admitted request are opened in the order of :meth:`Options.open_taps`. The ways of an
@@ -110,10 +110,11 @@ class Options:
             connection.caller.may_cache = keeping.is_cached
         if (count := connection.header(RETRY_COUNT)) is not None:
             self._repeats.note_retry(connection, exchange, count)
+        if exchange.admission.is_logged:
+            # It waits for nothing: a caller who leaves while the answer is kept has got it.
+            taps.append(CaptureTap(self._texts, exchange))
         if keeping.is_cached and connection.digest:
             taps.append(self._repeats.use_cache(connection, exchange))
-        if exchange.admission.is_logged:
-            taps.append(CaptureTap(self._texts, exchange))
         taps += first
         if tracing.tracer is not None:
             taps.append(SpanTap(connection))

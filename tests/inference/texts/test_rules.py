@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from accounts.models import ApiKey
 from inference.ids import new_generation_id
 from inference.models import Generation, KeptAnswer, StoredText
 from inference.texts.rules import LoggingRules
+from tests.support.attack import connect, head_of
 from tests.support.governance import make_guardrail
-from tests.support.inference.repeats import KEY, cache_status, is_replayed, keep_answers, send
-from tests.support.inference.site import Site
-from tests.support.texts.logged import log_texts, read_content, wait_until_stored
+from tests.support.inference.repeats import (
+    KEY,
+    cache_status,
+    is_replayed,
+    keep_answers,
+    send,
+    wait_until_kept,
+)
+from tests.support.inference.site import CHAT, Site
+from tests.support.texts.logged import ask_content, log_texts, read_content, wait_until_stored
 
 EXPLAIN = "/api/v1/routing/explain"
 ADDRESS = "ann@example.com"
@@ -140,3 +150,31 @@ def test_a_repeat_with_its_key_is_stored_once(logged: Site) -> None:
     assert is_replayed(send(logged, key=KEY))
     assert re.search("You said", read_content(logged, first)["output"]["completion"])
     wait_until_stored(logged, 1)
+
+
+def test_an_answer_is_stored_whose_caller_leaves_while_it_is_kept(logged: Site) -> None:
+    logged.publish()
+    keep_answers(logged.tenant, is_response_caching_enabled=True)
+    logged.chat("known")
+    wait_until_kept(logged)
+    body = json.dumps(logged.chat_body("hello")).encode()
+    head = head_of(
+        "POST",
+        CHAT,
+        Authorization=f"Bearer {logged.tenant.api_key}",
+        Content_Length=len(body),
+        Content_Type="application/json",
+    )
+    session = connection.copy()
+    try:
+        session.set_autocommit(False)
+        with session.cursor() as cursor:
+            cursor.execute("LOCK TABLE inference_keptanswer IN SHARE MODE")
+        with connect(logged.server) as line:
+            line.send(head + body)
+            logged.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
+    finally:
+        session.close()
+    wait_until_stored(logged, 2)
+    found = ask_content(logged, Generation.objects.latest("created_at").pk).json()["data"]
+    assert found["output"]["completion"].startswith("Hello from the simulated upstream.")
