@@ -127,9 +127,10 @@ class AuthorityReader:
         self._reads: Batcher[str, KeyReading | None] = Batcher(self._read)
         self._remembered: OrderedDict[str, KeyReading] = OrderedDict()
         self._meters: OrderedDict[UUID, tuple[datetime, MeterReading]] = OrderedDict()
-        # The keys as they were governed last, each by its authority and its organization's copy,
-        # and the catalogue with which they were.
-        self._governed: dict[UUID, tuple[Authority, OrganizationCopy, GovernedKey]] = {}
+        # The keys as they were governed last: by organization, because only its latest copy may
+        # stay in memory, and with the catalogue with which they were.
+        self._governed: dict[UUID, tuple[OrganizationCopy, dict[UUID, GovernedKey]]] = {}
+        self._most_governed = _REMEMBERED
         self._catalog = NO_CATALOG
 
     async def close(self) -> None:
@@ -246,14 +247,16 @@ class AuthorityReader:
         copy = self.snapshots.find(authority.organization_id, authority.routing_version)
         if copy is None:
             raise StaleReading
-        if self._catalog is not catalog or len(self._governed) >= _REMEMBERED:
-            self._catalog = catalog
+        if self._catalog is not catalog or not self._most_governed:
+            self._catalog, self._most_governed = catalog, _REMEMBERED
             self._governed.clear()
-        known = self._governed.get(authority.key_id)
-        if known is not None and known[0] is authority and known[1] is copy:
-            return known[2]
-        key = self._govern_anew(authority, copy, catalog)
-        self._governed[authority.key_id] = authority, copy, key
+        known = self._governed.get(authority.organization_id)
+        if known is None or known[0] is not copy:
+            known = self._governed[authority.organization_id] = copy, {}
+        key = known[1].get(authority.key_id)
+        if key is None or key.authority is not authority:
+            key = known[1][authority.key_id] = self._govern_anew(authority, copy, catalog)
+            self._most_governed -= 1
         return key
 
     def _govern_anew(

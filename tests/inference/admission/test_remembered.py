@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from config.secrets import digest_api_key
 from config.server.batching.waits import Blocked
 from inference.admission.admit import AdmissionStore
 from inference.admission.budgets import Budgets
+from inference.admission.copies.organizations import OrganizationCopy
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import Generation
 from inference.requests import parsing
@@ -427,3 +429,36 @@ def test_a_stale_reading_never_permits_what_a_fresh_one_refuses(
         or meter.tokens + meter.held_tokens > ceiling.tokens
         or meter.running > ceiling.running
     )
+
+
+def test_only_the_latest_copy_of_an_organization_stays_in_memory(site: Site) -> None:
+    """A key that is used once must not keep the copy of its time: that one has every endpoint."""
+    site.publish()
+    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
+    organization = site.tenant.organization
+    versions: list[int] = []
+
+    def make_next_key() -> str:
+        organization.edit(ignored_providers=[f"other-{len(versions)}"])
+        organization.refresh_from_db()
+        versions.append(organization.routing_version)
+        _, key = ApiKey.objects.create_key(workspace=site.tenant.workspace, name="once")
+        return digest_api_key(key.reveal())
+
+    async def run() -> list[int]:
+        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
+        for _ in range(3):
+            digest = await run_in_thread(make_next_key)
+            [found] = await store.admit([AdmissionRequest(digest, request, "r")])
+            assert isinstance(found, Admission)
+            await settlements.store([Settlement(found.generation_id, "cancelled")])
+        del found
+        gc.collect()
+        kept = [each.version for each in gc.get_objects() if isinstance(each, OrganizationCopy)]
+        await store.close()
+        await settlements.close()
+        return kept
+
+    kept = asyncio.run(run())
+    assert len(set(versions)) == 3
+    assert [version for version in versions if version in kept] == versions[-1:]
