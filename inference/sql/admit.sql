@@ -32,7 +32,7 @@
 -- Accounts and meters have many versions while any transaction stays open. Each is searched once,
 -- from the end of its index, where the newest version is (`>= … <= … ORDER BY … DESC LIMIT 1`: with
 -- `=` PostgreSQL would begin with the oldest). The functions change the locked rows by their
--- addresses (`ctid`); billing/migrations/0007_changes_by_address.py has them and says why.
+-- addresses (`ctid`); billing/migrations/0001_tables.py has them and says why.
 --
 -- The statement is planned once, perhaps while its tables are empty. Other rows are therefore found
 -- by an array of their keys, which every plan answers from the index.
