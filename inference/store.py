@@ -14,12 +14,12 @@ from uuid import UUID
 
 import msgspec
 from asgiref.sync import sync_to_async
-from django.db import InterfaceError, OperationalError, connection
+from django.db import DatabaseError, InterfaceError, connection
 
 from config.api.errors import Unavailable
 from config.clocks.clock import clock
 from config.database.driver import LOCK_MS, Away, Canceled, DriverConnection, Locked, Rejected
-from config.database.outages import outages
+from config.database.outages import is_away, outages
 from config.database.pool import Pool, find_pool
 from config.partitions.declarations import table_of
 from config.server.batching.waits import Blocked, waits
@@ -256,6 +256,8 @@ async def run_in_thread(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
 
     try:
         return await sync_to_async(read_and_close, thread_sensitive=False)()
-    except (OperationalError, InterfaceError) as exc:
+    except (DatabaseError, InterfaceError) as exc:
+        if not is_away(exc):
+            raise
         outages.report(exc)
         raise Unavailable from None

@@ -99,9 +99,10 @@ class History:
         if self._loss is None and since is not None:
             self._begin(since)
         elif self._loss is not None and (beat.is_accepted or since is None):
-            await self._settle_again(connection)
-            self._loss, self._confirmed, self._memory.is_kept = None, 0, False
-            self._timelines[cluster] = beat.timeline
+            # What ends meanwhile is found by the next heartbeat.
+            if not await self._settle_again(connection):
+                self._loss, self._confirmed, self._memory.is_kept = None, 0, False
+                self._timelines[cluster] = beat.timeline
         elif self._loss is None and beat.written is not None:
             if not self._confirmed:
                 self._began_at = beat.read_at
@@ -131,13 +132,18 @@ class History:
         parameters = [list(ids), list(settled), *id_range(ids)]
         return {key for (key,) in await connection.execute(FIND_UNSTORED, parameters)}
 
-    async def _settle_again(self, connection: DataPlaneConnection) -> None:
-        """Stores the lost generations that this worker remembers, and their ends."""
+    async def _settle_again(self, connection: DataPlaneConnection) -> bool:
+        """Stores the lost generations that this worker remembers, and their ends.
+
+        Returns whether there were any.
+        """
         unstored = await self._find_unstored(connection)
-        admitted, ends = (
-            self._memory.read(kind) for kind in (Committed.ADMITTED, Committed.SETTLED)
+        if not unstored:
+            return False
+        admitted, moved = (
+            self._memory.read(kind) for kind in (Committed.ADMITTED, Committed.MOVED)
         )
-        moved = self._memory.read(Committed.MOVED)
+        ends = self._memory.read(Committed.SETTLED)
         rows = []
         for key in sorted(unstored & admitted.keys()):
             rows.append({**admitted[key], **moved.get(key, {})})
@@ -146,7 +152,9 @@ class History:
                 rows[-1]["hold_nano"] = min(rows[-1]["hold_nano"], ends[key]["cost_nano"])
         await _store(connection, READMIT, rows)
         await _store(connection, SETTLE, [ends[key] for key in sorted(unstored & ends.keys())])
-        gone = await self._find_unstored(connection)
+        found = await self._find_unstored(connection)
+        # One that has ended in between runs now, and its end is stored the next time.
+        gone = found & unstored - (self._memory.read(Committed.SETTLED).keys() - ends.keys())
         self._gone |= gone
         logger.warning(
             "history is accepted or back: %d generations stored again, %d lost for good (%s)",
@@ -154,6 +162,7 @@ class History:
             len(gone),
             ", ".join(sorted(gone)[:_NAMED]),
         )
+        return True
 
 
 async def _store(

@@ -173,11 +173,12 @@ class Heartbeat:
             except Blocked:
                 # Reported already. The database is there, and the next heartbeat tries again.
                 readiness.is_database_available = True
-            except (Unavailable, Rejected) as exc:
+            except Exception as exc:
                 readiness.is_database_available = False
                 # The next heartbeat writes everything that this one would have written.
-                if isinstance(exc, Rejected):
-                    logger.error("the heartbeat failed: %s", exc)
+                if not isinstance(exc, Unavailable):
+                    trace = None if isinstance(exc, Rejected) else exc
+                    logger.error("the heartbeat failed: %s", exc, exc_info=trace)
                 await asyncio.sleep(_INTERVAL_SECONDS)
             finally:
                 _end_wait(flushed)

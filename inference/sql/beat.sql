@@ -10,7 +10,7 @@
 --             $2 text, the worker, or null for a process that remembers nothing;
 --             $3 bigint, the number of this heartbeat, or null to leave the worker's row as it is;
 --             $4 bigint, the highest number that the worker knows to be stored, or 0: where the
---             row is older, it stays as it is;
+--             row is older, it stays as it is, and where it is newer: this statement is late;
 --             $5 uuid, the loss that the worker has noticed, or null.
 -- Returns: one row with the database's time; a text that names the cluster, the database and the
 --          start of the server, and changes when the database was restored; the server's timeline;
@@ -46,7 +46,7 @@ stamped AS (
 locked_worker AS (
     SELECT worker
     FROM inference_workerbeat
-    WHERE worker = $2::text AND $3::bigint IS NOT NULL AND number >= $4::bigint
+    WHERE worker = $2::text AND number BETWEEN $4::bigint AND $3::bigint
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 

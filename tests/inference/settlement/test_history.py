@@ -17,17 +17,27 @@ from typing import Any
 import psycopg
 import pytest
 import requests
+from django.db import connection as django_connection
 from psycopg.sql import SQL, Identifier
 
 from billing import ledger
 from billing.models import Excess, Transfer
+from config.api.errors import Unavailable
+from config.clocks.clock import clock
 from config.database.pool import find_pool
 from config.server.readiness import HistoryLost, readiness
 from inference.models import Generation, HistoryLoss, Journal, WorkerBeat
 from inference.settlement.history import FIND_UNSTORED, Beat, History
 from inference.settlement.journal import BEAT, GAP_SECONDS
 from inference.settlement.sweeper import may_believe_silence
-from inference.store import KEPT_BYTES, KEPT_SECONDS, CommitMemory, Committed, DataPlaneConnection
+from inference.store import (
+    KEPT_BYTES,
+    KEPT_SECONDS,
+    CommitMemory,
+    Committed,
+    DataPlaneConnection,
+    run_in_thread,
+)
 from tests.support import factories
 from tests.support.database.migrated import own_database
 from tests.support.factories import Tenant
@@ -271,6 +281,35 @@ def test_each_heartbeat_of_a_worker_is_higher(followed: Callable[..., History]) 
     assert not readiness.is_history_lost
 
 
+def test_a_heartbeat_that_arrives_late_is_no_loss(followed: Callable[..., History]) -> None:
+    """A server that hung may run one whose worker has sent the next on another connection."""
+    history = followed(History(CommitMemory(), list), {}, {}, {})
+
+    async def beat_late() -> None:
+        connection = DataPlaneConnection()
+        [row] = await connection.execute(BEAT, [GAP_SECONDS, history.worker, 2, 1, None])
+        assert Beat(*row).written is None
+        await connection.close()
+
+    asyncio.run(beat_late())
+    assert WorkerBeat.objects.get(pk=history.worker).number == 3
+    followed(history, {})
+    assert not readiness.is_history_lost
+
+
+def test_a_server_that_takes_no_writes_cannot_record_a_loss(transactional_db: None) -> None:
+    """It was demoted after the heartbeat; the next one tries again."""
+
+    def record() -> None:
+        with django_connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = on")
+        HistoryLoss.objects.record(HistoryLoss(worker="w", since=clock.now(), until=clock.now()))
+
+    with pytest.raises(Unavailable):
+        asyncio.run(run_in_thread(record))
+    assert not HistoryLoss.objects.exists()
+
+
 @pytest.mark.parametrize("loss", ["gone", "older", "timeline"])
 def test_a_lost_heartbeat_is_noticed_by_the_next_one(
     followed: Callable[..., History], loss: str
@@ -386,7 +425,7 @@ def test_less_than_a_heartbeat_is_missed_when_the_server_was_started(
     followed(history, {"server": "1/2/3"})
     assert readiness.is_history_lost
     HistoryLoss.objects.accept()
-    followed(history, {"server": "1/2/3"}, {"server": "1/2/3"}, {"server": "1/2/4"})
+    followed(history, *[{"server": "1/2/3"}] * 3, {"server": "1/2/4"})
     assert not readiness.is_history_lost
     generation = Generation.objects.get()
     assert (generation.status, generation.cost_nano, generation.hold_nano) == (
@@ -450,6 +489,32 @@ def test_a_running_generation_is_admitted_again_and_settles_later(
     assert differences() == []
 
 
+def test_what_ends_while_it_is_stored_again_is_charged(followed: Callable[..., History]) -> None:
+    tenant = factories.make_tenant()
+    memory = CommitMemory()
+    name, searches = "gen-1780000000-aa", iter(range(9))
+
+    def find_running() -> list[str]:
+        # The fourth search is the one after the generation was stored again.
+        if (search := next(searches)) == 3:
+            note(memory, Committed.SETTLED, make_end(name, 300))
+        return [name] if search < 3 else []
+
+    history = followed(History(memory, find_running), {})
+    note(memory, Committed.ADMITTED, make_rows(tenant, name, 500))
+    followed(history, {"server": "1/2/3"})
+    HistoryLoss.objects.accept()
+    followed(history, {"server": "1/2/3"})
+    assert Generation.objects.get().status == "pending"
+    followed(history, {"server": "1/2/3"}, {"server": "1/2/3"})
+    assert (Generation.objects.get().status, Generation.objects.get().cost_nano) == (
+        "completed",
+        300,
+    )
+    assert not readiness.is_history_lost
+    assert differences() == []
+
+
 def test_a_generation_whose_price_is_gone_is_named(
     followed: Callable[..., History], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -462,7 +527,7 @@ def test_a_generation_whose_price_is_gone_is_named(
     note(memory, Committed.SETTLED, make_end(name, 300))
     followed(history, {"server": "1/2/3"})
     HistoryLoss.objects.accept()
-    followed(history, {"server": "1/2/3"}, {"server": "1/2/3"}, {"server": "1/2/4"})
+    followed(history, *[{"server": "1/2/3"}] * 3, {"server": "1/2/4"})
     assert not Generation.objects.exists()
     assert f"1 lost for good ({name})" in caplog.text
     # It is told once.

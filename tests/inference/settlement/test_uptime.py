@@ -8,8 +8,8 @@ import pytest
 from django.conf import settings
 from django.contrib.postgres.functions import TransactionNow
 
-from inference.models import Uptime
-from inference.settlement.sweeper import beat, may_believe_silence
+from inference.models import Uptime, WorkerBeat
+from inference.settlement.sweeper import beat, clear_health, may_believe_silence
 
 LEASE = settings.HOLD_LEASE
 
@@ -57,3 +57,17 @@ def test_a_gap_starts_the_lease_again(db: None, gap: float, why: str) -> None:
 def test_nobody_is_believed_dead_by_old_heartbeats(db: None) -> None:
     set_uptime(since=10 * LEASE, beat_at=60)
     assert not may_believe_silence()
+
+
+def test_heartbeats_are_deleted_after_a_lease_without_a_gap(db: None) -> None:
+    """A clock that goes wrong by a month makes all of them old, and that is no lost history."""
+    old = TransactionNow() - timedelta(days=31)
+    WorkerBeat.objects.create(worker="w", number=7, beat_at=old)
+    set_uptime(since=31 * 86_400, beat_at=31 * 86_400)
+    clear_health()
+    beat()
+    clear_health()
+    assert WorkerBeat.objects.get(pk="w").number == 7
+    set_uptime(since=LEASE + 1, beat_at=1)
+    clear_health()
+    assert not WorkerBeat.objects.filter(pk="w").exists()
