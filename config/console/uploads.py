@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -33,6 +34,7 @@ from config.changes.proposals import IMPORT, Proposal, read_sealed
 from config.console.base import ConsoleAdmin, actor_of
 from config.console.lists.downloads import stream_file
 from config.console.unfold import unfold_action
+from config.database.patience import take_time
 
 MAX_BYTES: Final = 5 * 1024 * 1024
 SHOWN: Final = 500
@@ -125,7 +127,7 @@ class UploadsAdmin(ConsoleAdmin):
         upload = form.upload
         plan = Plan(SHOWN)
         try:
-            with audit.acting_as_nobody():
+            with _applying():
                 report = self.load(upload, by=actor_of(request), dry_run=True, on_row=plan.add)
         except ImportRefused as exc:
             return self._ask(request, form, refusals=exc.problems)
@@ -175,7 +177,7 @@ class UploadsAdmin(ConsoleAdmin):
 
     def _import(self, upload: Upload, actor: str, action: str) -> str:
         """Applies a file with one entry in the audit log; returns what to tell."""
-        with audit.acting_as_nobody(), transaction.atomic():
+        with _applying():
             report = self.load(upload, by=actor, dry_run=False, on_row=None)
             audit.record_import(
                 actor,
@@ -199,7 +201,7 @@ class UploadsAdmin(ConsoleAdmin):
             plan.add(kind, row, outcome, changes)
             seen.update(repr((kind, row, str(outcome), [str(each) for each in changes])).encode())
 
-        with audit.acting_as_nobody():
+        with _applying():
             self.load(upload, by=by, dry_run=True, on_row=add)
         return plan, seen.hexdigest()
 
@@ -268,6 +270,14 @@ class UploadsAdmin(ConsoleAdmin):
 
     def _salt(self, request: HttpRequest) -> str:
         return f"console.uploads:{self.opts.label_lower}:{request.user.pk}"
+
+
+@contextmanager
+def _applying() -> Iterator[None]:
+    """Runs the transaction of a file, which takes as long as the file needs."""
+    with audit.acting_as_nobody(), transaction.atomic():
+        take_time()
+        yield
 
 
 def _sign_upload(upload: Upload, *, salt: str) -> str:

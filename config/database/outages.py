@@ -45,7 +45,6 @@ _WORDS: Final = (
     # PgBouncer's own.
     (re.compile("server_login_retry|query_wait_timeout|pgbouncer cannot connect"), "pooler"),
     (re.compile("was not confirmed in time"), "standby"),
-    (re.compile("did not end in time"), "lock"),
     # The last one is PgBouncer's.
     (
         re.compile("too many (clients|connections)|connection slots|connection limit|no more conn"),

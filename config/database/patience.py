@@ -1,7 +1,8 @@
 """Connections of requests to the control plane, which wait neither for a standby nor for a pooler.
 
 No time limit of PostgreSQL ends the wait of a commit for its synchronous standby, and a pooler
-without a server keeps a statement waiting for minutes.
+without a server keeps a statement waiting for minutes. A statement may work for as long as it
+needs, and so may all that the transaction of a file does.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 import psycopg
 from django.db import OperationalError
+from django.db import connection as default_connection
+from psycopg.pq import TransactionStatus
 
 # A request is answered within two seconds; what comes before and after takes the rest.
 COMMIT_SECONDS: Final = 1.2
 CHECK_SECONDS: Final = 0.9
 # How long a statement may take to end once it was cancelled.
 _CANCEL_SECONDS: Final = 0.3
-_LOCKS: Final = re.compile("^(INSERT|UPDATE|DELETE)|FOR (NO KEY )?(UPDATE|SHARE)")
+# A commit that waits for its standby has its locks. A pooler passes no options of a session on.
+_LIMIT_LOCKS: Final = f"SET LOCAL lock_timeout = {COMMIT_SECONDS * 1000:.0f}".encode()
+_WRITES: Final = re.compile(r"\s*(INSERT|UPDATE|DELETE)")
 
 
 class CommitUnknown(psycopg.OperationalError):
@@ -32,34 +37,45 @@ class _Late(Exception):
 
 
 class PatientConnection(psycopg.Connection[Any]):
-    """A connection whose commits and checks have a time limit."""
+    """A connection whose commits, checks and waits for locks have a time limit."""
 
+    # Whether the transaction is of a file, and has none.
+    is_long = False
     _seconds: float | None = None
     _is_canceled = False
 
     @contextmanager
-    def limiting(self, seconds: float, *, commits: bool = True) -> Iterator[None]:
+    def limiting(self, seconds: float) -> Iterator[None]:
         """Cancels what runs longer; raises :class:`CommitUnknown` if it may be stored."""
         self._seconds, self._is_canceled = seconds, False
         try:
             yield
-        except (psycopg.OperationalError, OperationalError) as exc:
-            # A connection that broke has no code, or that of a server that stops.
-            state = getattr(exc.__cause__ or exc, "sqlstate", None) or "57P"
-            if not self._is_canceled and not (commits and self.closed and state < "57Q"):
+        except (psycopg.OperationalError, OperationalError):
+            # An error of a server that goes on has changed nothing, and it may be our cancel.
+            if not self.closed:
                 raise
-            if not commits:
-                raise psycopg.OperationalError("the statement did not end in time") from None
             self._is_canceled = True
         finally:
             self._seconds = None
-        if self._is_canceled and commits:
+        if self._is_canceled:
             # A commit that was waiting for its standby is done on this server, with a warning.
             raise CommitUnknown("the commit was not confirmed in time")
 
     def commit(self) -> None:
-        with self.limiting(COMMIT_SECONDS):
+        limit = nullcontext() if self.is_long else self.limiting(COMMIT_SECONDS)
+        self.is_long = False
+        with limit:
             super().commit()
+
+    def rollback(self) -> None:
+        self.is_long = False
+        super().rollback()
+
+    def _start_query(self) -> Any:
+        was_idle = self.info.transaction_status is TransactionStatus.IDLE
+        yield from super()._start_query()
+        if was_idle and not self.autocommit:
+            yield from self._exec_command(_LIMIT_LOCKS)
 
     def execute(self, query: Any, *args: Any, **options: Any) -> Any:
         if query:
@@ -98,14 +114,19 @@ def _bound(gen: Any, seconds: float) -> Any:
 def limit_write(
     execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """Executes a statement of Django; one that waits for locks does so as long as for a commit.
-
-    A commit that waits for its standby has its locks. Without a transaction a statement commits.
-    """
+    """Executes a statement of Django; one that commits by itself waits no longer than a commit."""
     django = context["connection"]
-    connection = django.connection
-    if not isinstance(connection, PatientConnection) or not _LOCKS.search(sql):
+    session = django.connection
+    is_bound = isinstance(session, PatientConnection) and not django.in_atomic_block
+    if not is_bound or not _WRITES.match(sql):
         return execute(sql, params, many, context)
-    limit = connection.limiting(COMMIT_SECONDS, commits=not django.in_atomic_block)
-    with django.wrap_database_errors, limit:
+    with django.wrap_database_errors, session.limiting(COMMIT_SECONDS):
         return execute(sql, params, many, context)
+
+
+def take_time() -> None:
+    """Lets the transaction that runs, which applies a file, wait and commit without a limit."""
+    session = default_connection.connection
+    if isinstance(session, PatientConnection):
+        session.execute("SET LOCAL lock_timeout = 0")
+        session.is_long = True

@@ -143,9 +143,50 @@ def test_a_statement_does_not_wait_for_the_locks_of_a_commit_that_waits(
         assert cursor.fetchall() == [(7,)]
 
 
-def test_a_query_may_take_longer(waiting: str) -> None:
+def test_a_statement_may_work_longer(waiting: str, wrapper: Any) -> None:
     with PatientConnection.connect(waiting, autocommit=True) as session:
         assert session.execute("SELECT 5 FROM pg_sleep(1.5)").fetchone() == (5,)
+    with psycopg.connect(waiting, options="-c synchronous_commit=off") as session:
+        session.execute("DELETE FROM kept")
+    with transaction.atomic(using="patient"), wrapper.cursor() as cursor:
+        cursor.execute("SET LOCAL synchronous_commit = off")
+        cursor.execute("INSERT INTO kept SELECT 9 FROM pg_sleep(1.5)")
+    assert numbers(waiting) == [9]
+
+
+def test_a_file_waits_for_locks_and_for_its_commit(
+    waiting: str, wrapper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Constraints of many rows are checked when they are committed."""
+    monkeypatch.setattr(patience, "default_connection", wrapper)
+    with psycopg.connect(waiting, options="-c synchronous_commit=off", autocommit=True) as session:
+        session.execute("DROP TABLE IF EXISTS checked")
+        session.execute("CREATE TABLE checked (number int)")
+        session.execute(
+            "CREATE OR REPLACE FUNCTION work() RETURNS trigger LANGUAGE plpgsql "
+            "AS 'BEGIN PERFORM pg_sleep(1.5); RETURN NULL; END'"
+        )
+        session.execute(
+            "CREATE CONSTRAINT TRIGGER work AFTER INSERT ON checked "
+            "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION work()"
+        )
+
+    def apply(is_file: bool) -> None:
+        with transaction.atomic(using="patient"), wrapper.cursor() as cursor:
+            if is_file:
+                patience.take_time()
+            cursor.execute("SET LOCAL synchronous_commit = off")
+            cursor.execute("SHOW lock_timeout")
+            assert cursor.fetchone() == ("0" if is_file else "1200ms",)
+            cursor.execute("INSERT INTO checked VALUES (1)")
+
+    apply(True)
+    # It is the only one without a limit. The server says that it has changed nothing.
+    with pytest.raises(OperationalError) as caught:
+        apply(False)
+    assert type(from_framework(caught.value)) is Unavailable
+    with psycopg.connect(waiting) as session:
+        assert session.execute("SELECT number FROM checked").fetchall() == [(1,)]
 
 
 def test_a_commit_that_the_server_refuses_has_changed_nothing(waiting: str) -> None:
