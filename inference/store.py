@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from enum import Enum
+from sys import getsizeof
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -190,12 +191,12 @@ class CommitMemory:
 
     def forget_old(self) -> None:
         """Forgets what is older than a minute, or too much."""
-        size = sum(len(rows) for _, _, rows in self._commits)
+        size = sum(getsizeof(rows) for _, _, rows in self._commits)
         oldest = time.monotonic() - KEPT_SECONDS
         while not self.is_kept and (
             size > KEPT_BYTES or (self._commits and self._commits[0][0] < oldest)
         ):
-            size -= len(self._commits.popleft()[2])
+            size -= getsizeof(self._commits.popleft()[2])
 
     def read(self, kind: Committed) -> dict[str, dict[str, Any]]:
         """Returns the remembered rows of a kind by the ids of their generations."""

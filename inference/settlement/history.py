@@ -140,10 +140,7 @@ class History:
         unstored = await self._find_unstored(connection)
         if not unstored:
             return False
-        admitted, moved = (
-            self._memory.read(kind) for kind in (Committed.ADMITTED, Committed.MOVED)
-        )
-        ends = self._memory.read(Committed.SETTLED)
+        admitted, moved, ends = map(self._memory.read, Committed)
         rows = []
         for key in sorted(unstored & admitted.keys()):
             rows.append({**admitted[key], **moved.get(key, {})})

@@ -549,3 +549,7 @@ def test_the_memory_is_bounded_until_history_is_lost() -> None:
     memory.note((time.monotonic() - KEPT_SECONDS - 1, Committed.MOVED, "[]"))
     memory.forget_old()
     assert list(memory.read(Committed.SETTLED)) == ["3", "4", "5"]
+    # A character may take four bytes.
+    note(memory, Committed.SETTLED, text.replace('"x"', '"😀"'))
+    memory.forget_old()
+    assert memory.read(Committed.SETTLED) == {}
