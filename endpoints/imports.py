@@ -23,6 +23,7 @@ import msgspec
 from django.db import transaction
 
 from accounts.models import Organization
+from accounts.policy import Fallback
 from catalog.pricing import Price
 from catalog.pricing.contract import InvalidPricing, Line, Lines, render_lines
 from catalog.rows import Timeouts, limits_of, timeouts_of
@@ -51,6 +52,10 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 _Key: TypeAlias = tuple[str, str, str, str]
 
 
+class _Settings(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    fallback: Fallback | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
     model_permaslug: _Text
     provider_slug: _Text
@@ -61,6 +66,12 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     pricing: EndpointPricing | msgspec.UnsetType = msgspec.UNSET
     lines: Lines | msgspec.UnsetType | None = msgspec.UNSET
     timeouts: Timeouts | msgspec.UnsetType | None = msgspec.UNSET
+    settings: _Settings | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def fallback(self) -> str | msgspec.UnsetType | None:
+        level = msgspec.UNSET if self.settings is msgspec.UNSET else self.settings.fallback
+        return level.value if isinstance(level, Fallback) else level
 
     @property
     def key(self) -> _Key:
@@ -140,6 +151,7 @@ def export(organization_id: uuid.UUID) -> Iterator[bytes]:
                 declared_region=endpoint.declared_region,
                 declared_zdr=endpoint.declared_zdr,
                 timeouts=timeouts_of(endpoint.time_limits),
+                settings=_settings_of(endpoint),
                 **_price_members(endpoint.price.price),
             )
             yield _encode(row) + b"\n"
@@ -223,21 +235,24 @@ def _write(organization_id: uuid.UUID, matches: list[_Match], problems: Problems
             continue
         changes = _changes(match.row, match.endpoint)
         price = _new_price(match.row, match.endpoint)
+        if price is not None:
+            changes["price"] = price
+        if not changes:
+            continue
         try:
-            if changes:
-                match.endpoint.edit(by=by, **changes)
-            if price is not None:
-                match.endpoint.reprice(price)
+            match.endpoint.lock_present()
+            match.endpoint.require_status(PrivateEndpoint.Status.DRAFT)
+            match.endpoint.edit(by=by, **changes)
         except GatewayError as exc:
             # A transition took place after the check.
             problems.add(match.line, exc.message)
 
 
 def _changes(row: _Row, endpoint: PrivateEndpoint) -> dict[str, Any]:
-    """Returns the declarations of a row that differ from those of the endpoint."""
+    """Returns the declarations and settings of a row that differ from those of the endpoint."""
     changes = {
         name: value
-        for name in ("declared_region", "declared_zdr")
+        for name in ("declared_region", "declared_zdr", "fallback")
         if (value := getattr(row, name)) is not msgspec.UNSET and value != getattr(endpoint, name)
     }
     if row.timeouts is not msgspec.UNSET:
@@ -284,7 +299,15 @@ def _draft(row: _Row) -> Draft:
         declared_zdr=None if row.declared_zdr is msgspec.UNSET else row.declared_zdr,
         price=_price(row),
         time_limits=NO_OWN_LIMITS if row.timeouts is msgspec.UNSET else limits_of(row.timeouts),
+        fallback=None if row.fallback is msgspec.UNSET else row.fallback,
     )
+
+
+def _settings_of(endpoint: PrivateEndpoint) -> _Settings | msgspec.UnsetType:
+    """Returns the member of a row that states settings; left out if there are none."""
+    if endpoint.fallback is None:
+        return msgspec.UNSET
+    return _Settings(fallback=Fallback(endpoint.fallback))
 
 
 def _price(row: _Row) -> Price | None:

@@ -86,7 +86,7 @@ class Organization(BaseModel):
         db_default=False,
         help_text="Endpoints whose provider trains on prompts are never used.",
     )
-    fallback = FallbackField()
+    fallback = FallbackField(null=True)
     routing_version = models.BigIntegerField(
         default=0,
         editable=False,

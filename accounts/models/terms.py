@@ -30,7 +30,6 @@ class FallbackField(models.CharField):  # type: ignore[type-arg]
         fixed = {
             "verbose_name": "fallback from private models",
             "max_length": 16,
-            "null": True,
             "blank": True,
             "choices": [(level.value, level.value) for level in Fallback],
             "help_text": "none: requests for a model with a private endpoint never go to public "

@@ -148,7 +148,7 @@ class Workspace(LoggingSettings, BaseModel):
         max_length=16, choices=ProviderSort, null=True, blank=True
     )
     disabled_server_tools = ArrayField(models.CharField(max_length=255), null=True, blank=True)
-    fallback = FallbackField()
+    fallback = FallbackField(null=True)
     is_data_discount_logging_enabled = models.BooleanField(default=False, db_default=False)
     is_observability_broadcast_enabled = models.BooleanField(
         "broadcast generations",

@@ -54,6 +54,7 @@ class Draft:
     declared_zdr: bool | None = None
     price: Price | None = None
     time_limits: TimeLimits = NO_OWN_LIMITS
+    fallback: str | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -66,8 +67,9 @@ class Draft:
             self.declared_zdr,
             self.declared_region,
             _price_text(self.price),
-            # Requests without limits have the fingerprint that earlier releases gave them.
+            # Without limits and settings it is the one that earlier releases gave the request.
             *([sorted(stated.items())] if (stated := self.time_limits.stated()) else []),
+            *([] if self.fallback is None else [{"fallback": self.fallback}]),
         )
 
 

@@ -124,6 +124,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
             declared_zdr=declared_zdr,
             price=price,
             time_limits=time_limits or NO_OWN_LIMITS,
+            fallback=fallback,
         )
         with transaction.atomic():
             organization = Organization.objects.lock(organization_id)
@@ -142,8 +143,6 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 idempotency_key=idempotency_key,
                 derives_cache_rates=True,
             )
-            if fallback is not None:
-                endpoint.edit(by=by, fallback=fallback)
         return endpoint, True
 
     def create_drafts(
@@ -207,6 +206,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 base_url=draft.base_url,
                 declared_region=draft.declared_region,
                 declared_zdr=draft.declared_zdr,
+                fallback=draft.fallback,
                 idempotency_key=idempotency_key,
                 request_fingerprint=draft.fingerprint,
                 **time_columns(draft.time_limits),
@@ -283,7 +283,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         help_text="When its owner let requests for the model go to public endpoints again.",
     )
     released_by = models.CharField(max_length=255, default="", db_default="", editable=False)
-    fallback = FallbackField()
+    fallback = FallbackField(null=True)
     watched_at = models.DateTimeField(
         null=True, editable=False, help_text="When the drift watch last validated the deployment."
     )

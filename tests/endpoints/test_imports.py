@@ -227,18 +227,31 @@ def test_an_activated_endpoint_is_accepted_only_unchanged(
     before = snapshots.everything()
     assert counts(load(tenant, row)) == (0, 0, 1)
     assert snapshots.everything() == before
-    for changes in ({"declared_zdr": False}, {"pricing": {"prompt": "1", "completion": "1"}}):
+    for changes in (
+        {"declared_zdr": False},
+        {"pricing": {"prompt": "1", "completion": "1"}},
+        {"settings": {"fallback": "any"}},
+    ):
         other = row | {"upstream_model_id": "other"}
         assert refusal(tenant, encoded(other, row | changes)) == [
             f"line 2: the endpoint is {status}; only a draft can be changed"
         ]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"declared_zdr": False},
+        {"settings": {"fallback": "any"}},
+        {"pricing": {"prompt": "1", "completion": "1"}},
+    ],
+)
 def test_a_draft_activated_during_the_import_is_refused(
     tenant: Tenant,
     row: dict[str, Any],
     credential: ByokCredential,
     monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
 ) -> None:
     load(tenant, row)
     factories.make_validation(PrivateEndpoint.objects.get(), credential)
@@ -249,7 +262,7 @@ def test_a_draft_activated_during_the_import_is_refused(
         write(*arguments)
 
     monkeypatch.setattr(imports, "_write", activate_and_write)
-    data = encoded(row | {"upstream_model_id": "other"}, row | {"declared_zdr": False})
+    data = encoded(row | {"upstream_model_id": "other"}, row | change)
     assert refusal(tenant, data) == [
         "line 2: The private endpoint is active; this needs it to be draft."
     ]
@@ -430,7 +443,7 @@ def test_an_export_is_imported_unchanged(
     factories.make_endpoint(model, provider, price=public)
     factories.make_draft(tenant, model, provider)
     factories.make_draft(tenant, model, provider)
-    factories.make_draft(tenant, model, cloud, base_url=None, declared_region="us")
+    factories.make_draft(tenant, model, cloud, base_url=None, declared_region="us", fallback="any")
     active = factories.make_draft(
         tenant,
         model,
@@ -441,6 +454,7 @@ def test_an_export_is_imported_unchanged(
     )
     factories.make_validation(active, credential)
     active.activate()
+    active.edit(fallback="none")
     factories.make_draft(tenant, model, provider, upstream_model_id="gone").remove()
     provider.is_listed = False
     provider.save_fields("is_listed")
@@ -460,6 +474,7 @@ def test_an_export_is_imported_unchanged(
                 "request": "0.25",
                 "cache_write": "0.125",
             },
+            "settings": {"fallback": "any"},
         },
         {
             "model_permaslug": "acme/falcon-2026-01-01",
@@ -474,11 +489,38 @@ def test_an_export_is_imported_unchanged(
                 "cache_read": "0",
                 "cache_write": "1.25",
             },
+            "settings": {"fallback": "none"},
         },
     ]
     before = snapshots.everything()
     assert counts(load_bytes(tenant, data)) == (0, 0, 4)
     assert snapshots.everything() == before
+
+
+def test_settings_travel_with_an_export(tenant: Tenant, row: dict[str, Any]) -> None:
+    load(tenant, row | {"settings": {"fallback": "none"}}, row | {"upstream_model_id": "other"})
+    data = b"".join(imports.export(tenant.organization.pk))
+    other = factories.make_tenant("Other")
+    assert counts(load_bytes(other, data)) == (2, 0, 0)
+    assert b"".join(imports.export(other.organization.pk)) == data
+    stored = PrivateEndpoint.objects.filter(organization=other.organization)
+    assert list(stored.order_by("created_at", "id").values_list("fallback", flat=True)) == [
+        "none", None,
+    ]  # fmt: skip
+
+
+def test_changed_settings_update_a_draft(tenant: Tenant, row: dict[str, Any]) -> None:
+    stated = row | {"settings": {"fallback": "none"}}
+    load(tenant, row)
+    assert counts(load(tenant, stated)) == (0, 1, 0)
+    assert PrivateEndpoint.objects.get().fallback == "none"
+    for unstated in (row, row | {"settings": {}}, stated):
+        assert counts(load(tenant, unstated)) == (0, 0, 1)
+    assert counts(load(tenant, row | {"settings": {"fallback": None}})) == (0, 1, 0)
+    assert PrivateEndpoint.objects.get().fallback is None
+    assert refusal(tenant, encoded(row | {"settings": {"fallback": "some"}})) == [
+        "line 1: Invalid enum value 'some' - at `$.settings.fallback`"
+    ]
 
 
 def test_create_drafts_creates_all_or_none(

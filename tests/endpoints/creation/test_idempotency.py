@@ -49,6 +49,7 @@ def test_a_repeated_key_returns_the_current_state_of_the_endpoint(
         {"pricing": {"prompt": "0", "completion": "0"}},
         {"model_permaslug": "acme/other-2026-01-01"},
         {"provider_slug": "other"},
+        {"settings": {"fallback": "none"}},
     ],
 )
 def test_a_key_reused_for_another_body_is_refused(
