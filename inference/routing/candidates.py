@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -35,11 +36,11 @@ from inference.requests.operations.completions import BOUNDS
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import field_error, missing_field
-from inference.requests.schemas import MaxPrice, ProviderPreferences, Sorting
+from inference.requests.schemas import MaxPrice, ProviderPreferences
 from inference.routing.health import UNKNOWN, Health, subject_of
 from inference.routing.needs import NoEndpoint, explain_no_candidate, find_shortfalls
 from inference.routing.pacing import Pace
-from inference.routing.ranking import Contender, Ranking, draw_seed, is_down
+from inference.routing.ranking import Contender, Ranking, draw_seed, is_down, mixes_models
 from inference.routing.routes import (
     NO_DEFAULTS,
     Candidate,
@@ -173,16 +174,31 @@ class RoutingContext(msgspec.Struct, frozen=True):
     seed: int | None = None
 
     @property
+    def slugs(self) -> Mapping[str, str]:
+        """The slugs of models by their names.
+
+        A private model that left the catalogue keeps its names, so that they mean no other model,
+        and what follows it stays closed.
+        """
+        slugs, gone = self.snapshot.slugs, self.own.gone_names
+        return ChainMap(gone, cast("dict[str, str]", slugs)) if gone else slugs
+
+    @property
     def lookup(self) -> Lookup:
         """The tables that resolve names which are no model's own."""
         snapshot, own = self.snapshot, self.own
-        return Lookup(
-            snapshot.slugs, snapshot.names, own.aliases, snapshot.aliases, self._is_visible
-        )
+        return Lookup(self.slugs, snapshot.names, own.aliases, snapshot.aliases, self._is_visible)
 
     def _is_visible(self, slug: str) -> bool:
-        """Returns whether the policy admits at least one endpoint of a model."""
-        routes = (*self.own.routes.get(slug, ()), *self.snapshot.routes.get(slug, ()))
+        """Returns whether the policy admits at least one endpoint of a model.
+
+        A private model without endpoints is visible to its owner: a name that means it must not
+        mean another model, which would get the prompt.
+        """
+        own = self.own.routes.get(slug, ())
+        if not own and slug in self.own.private_models:
+            return True
+        routes = (*own, *self.snapshot.routes.get(slug, ()))
         return any(not exclusions(route.facts, self.policy) for route in routes)
 
 
@@ -255,7 +271,7 @@ def select_candidates(request: InferenceRequest, context: RoutingContext) -> Sel
     search = _Search(request, context)
     own = context.own
     has_private = bool(own.private_models or own.routes)
-    if has_private and _is_one_partition(request.preferences):
+    if has_private and mixes_models(request.preferences):
         search.keep_private(*found.models)
     for position, model in enumerate(found.models):
         if has_private:
@@ -266,12 +282,6 @@ def select_candidates(request: InferenceRequest, context: RoutingContext) -> Sel
         ):
             search.visit(route, model, position)
     return search.select(found)
-
-
-def _is_one_partition(preferences: ProviderPreferences) -> bool:
-    """Returns whether any model of the request may be tried before any other."""
-    sort = preferences.sort
-    return isinstance(sort, Sorting) and sort.partition == "none"
 
 
 def _require_enabled_tools(request: InferenceRequest, disabled_tools: frozenset[str]) -> None:
@@ -304,7 +314,7 @@ def _find_models(request: InferenceRequest, context: RoutingContext) -> _FoundMo
         if default is None:
             raise missing_field("model")
         names = (default,)
-    slugs = context.snapshot.slugs
+    slugs, gone = context.slugs, context.own.gone_names
     models: list[NamedModel] = []
     resolutions: list[Resolution | None] = []
     for name in names:
@@ -319,7 +329,7 @@ def _find_models(request: InferenceRequest, context: RoutingContext) -> _FoundMo
         for model in meant:
             models.append(model)
             _require_search(name, model.variants, request)
-    if not models:
+    if all(model.slug in gone for model in models):
         raise context.lookup.explain_unknown(names[0], resolutions[0])
     return _FoundModels(names[0], models, resolutions[0])
 
@@ -373,7 +383,7 @@ class _Search:
     __slots__ = (
         "_candidates", "_closed_models", "_contenders", "_context", "_credentials", "_excluded",
         "_fallback", "_is_open", "_listed", "_may_fall_back", "_options", "_paced", "_policy",
-        "_private_providers", "_request",
+        "_private_names", "_request",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, context: RoutingContext) -> None:
@@ -393,9 +403,10 @@ class _Search:
         # Models whose public endpoints may not be called with the operator's credential: a private
         # endpoint of the model can serve the request, and a credential for it is required.
         self._closed_models: set[str] = set()
-        # The level of the private models so far, and the providers of their endpoints.
+        # The level of the private models so far, the names of their endpoints' providers, and the
+        # names that the request lists beside those.
         self._fallback: Fallback | None = None
-        self._private_providers = frozenset[str]()
+        self._private_names = frozenset[str]()
         self._listed = frozenset[str]()
         self._candidates: dict[uuid.UUID, list[Candidate]] = {}
         self._excluded: dict[uuid.UUID, ExcludedEndpoint] = {}
@@ -416,22 +427,18 @@ class _Search:
             private = own.private_models.get(model.slug, _JUST_PRIVATE)
             level = find_strictest(private.fallback, self._policy.fallback) or Fallback.LISTED
             self._fallback = find_strictest(self._fallback, level)
-            self._private_providers |= private.providers
-            self._private_providers |= {route.facts.provider_slug for route in routes}
-        if self._fallback is Fallback.LISTED and not self._listed:
+            self._private_names |= private.provider_names
+            self._private_names |= {name for route in routes for name in route.provider_names}
+        if self._fallback is Fallback.LISTED:
             preferences = self._request.preferences
             named = (*(preferences.order or ()), *(preferences.only or ()))
-            self._listed = frozenset(name.lower() for name in named)
+            self._listed = frozenset(map(str.lower, named)) - self._private_names
 
     def _is_kept_from(self, route: Route) -> bool:
         """Returns whether a public endpoint is closed, because the prompt is for a private one."""
         if self._fallback is Fallback.ANY or route.is_private:
             return False
-        return (
-            self._fallback is Fallback.NONE
-            or route.facts.provider_slug in self._private_providers
-            or self._listed.isdisjoint(route.provider_names)
-        )
+        return self._fallback is Fallback.NONE or self._listed.isdisjoint(route.provider_names)
 
     def visit(self, route: Route, model: NamedModel, position: int) -> None:
         """Stores the candidates of an endpoint, or the reasons why it has none.

@@ -34,7 +34,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from inference.requests.parsing import InferenceRequest
-from inference.requests.schemas import Percentiles, Sorting
+from inference.requests.schemas import Percentiles, ProviderPreferences, Sorting
 from inference.routing.health import Health, HealthState
 from inference.routing.routes import Candidate, Route, RoutingDefaults
 
@@ -97,6 +97,21 @@ def _tier(health: Health, *, may_fall_back: bool) -> int:
     return _TIERS[health.state]
 
 
+def mixes_models(preferences: ProviderPreferences) -> bool:
+    """Returns whether an endpoint of a later model may come before those of an earlier one."""
+    return (
+        _is_one_partition(preferences)
+        or preferences.preferred_max_latency is not None
+        or preferences.preferred_min_throughput is not None
+    )
+
+
+def _is_one_partition(preferences: ProviderPreferences) -> bool:
+    sort = preferences.sort
+    is_pool = isinstance(sort, Sorting) and sort.partition == "none" and sort.by is not None
+    return is_pool and not preferences.order
+
+
 class Ranking:
     """Makes the sort keys of one request's endpoints."""
 
@@ -113,10 +128,10 @@ class Ranking:
         seed: bytes | None,
     ) -> None:
         preferences = request.preferences
-        sort, self._is_one_partition = preferences.sort, False
+        sort = preferences.sort
         if isinstance(sort, Sorting):
-            self._is_one_partition = sort.partition == "none" and sort.by is not None
             sort = sort.by
+        self._is_one_partition = _is_one_partition(preferences)
         self._sort: str | None = sort
         # A session should stay at its endpoint, so it is drawn rather than sorted by default.
         self._default_sort = defaults.provider_sort if request.session_id is None else None
@@ -140,7 +155,7 @@ class Ranking:
         misses_preference = False
         if (self._latency or self._throughput) and not is_named:
             misses_preference = is_down or self._misses_preference(health)
-        if self._is_one_partition and not self._order:
+        if self._is_one_partition:
             model_position = 0
         return (
             misses_preference,

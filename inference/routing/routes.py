@@ -377,11 +377,11 @@ class CatalogSnapshot:
 class PrivateModel(NamedTuple):
     """A model that is private for an organization, because it has an endpoint of it, or had one.
 
-    ``providers`` are the slugs of their providers, and ``fallback`` is the strictest level that its
-    endpoints set; ``None`` if none of them sets any.
+    ``provider_names`` are the slugs and display names of their providers, in lower case, and
+    ``fallback`` is the strictest level that its endpoints set; ``None`` if none of them sets any.
     """
 
-    providers: frozenset[str]
+    provider_names: frozenset[str]
     fallback: Fallback | None = None
 
 
@@ -390,7 +390,8 @@ class OrganizationSnapshot:
     """The credentials and aliases of an organization, and its endpoints by the slug of their model.
 
     ``version`` is that of the organization. ``private_models`` has more models than ``routes``:
-    those whose endpoints are disabled or deleted, until their owner releases them.
+    those whose endpoints are disabled or deleted, until their owner releases them. ``gone_names``
+    has the names of those that the catalogue does not list, and their slugs.
     """
 
     version: int
@@ -398,6 +399,7 @@ class OrganizationSnapshot:
     credentials: tuple[Credential, ...]
     aliases: AliasTable = NO_ALIASES
     private_models: Mapping[str, PrivateModel] = field(default_factory=dict)
+    gone_names: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ class OrganizationCopy:
                 credentials=self._place_credentials(catalog),
                 aliases=self.aliases,
                 private_models=dict(self._name_private(catalog)),
+                gone_names=dict(self._name_gone(catalog)),
             )
             self._models, self._providers = catalog.models, catalog.providers
         return self._resolved
@@ -122,8 +123,9 @@ class OrganizationCopy:
         for endpoint in self.endpoints:
             model = catalog.models.get(endpoint.model_id)
             provider = catalog.providers.get(endpoint.provider_id)
-            # A model that is newer than the copy of the catalogue comes with its next patch.
-            if model is not None and provider is not None:
+            # A model that is newer than the copy of the catalogue comes with its next patch. One
+            # that is not listed serves nobody.
+            if model is not None and model.is_listed and provider is not None:
                 yield _make_route(endpoint, model, provider)
 
     def _name_private(self, catalog: CatalogSnapshot) -> Iterable[tuple[str, PrivateModel]]:
@@ -131,8 +133,20 @@ class OrganizationCopy:
             model = catalog.models.get(model_id)
             if model is not None:
                 found = (catalog.providers.get(key) for key in kept.providers)
-                slugs = frozenset(provider.slug for provider in found if provider is not None)
-                yield model.slug, PrivateModel(slugs, kept.fallback)
+                names = frozenset(
+                    name.lower()
+                    for provider in found
+                    if provider is not None
+                    for name in (provider.slug, provider.name)
+                )
+                yield model.slug, PrivateModel(names, kept.fallback)
+
+    def _name_gone(self, catalog: CatalogSnapshot) -> Iterable[tuple[str, str]]:
+        for model_id in self.kept_models:
+            model = catalog.models.get(model_id)
+            if model is not None and not model.is_listed:
+                yield model.permaslug, model.slug
+                yield model.slug, model.slug
 
     def _place_credentials(self, catalog: CatalogSnapshot) -> tuple[Credential, ...]:
         if not self.credentials:

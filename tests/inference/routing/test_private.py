@@ -9,14 +9,17 @@ from typing import Any, Final
 import pytest
 import requests
 
-from accounts.models import ByokCredential
+from accounts.models import ApiKey, ByokCredential
 from accounts.policy import Fallback, Policy
-from catalog.models import ModelAlias
+from catalog.models import LanguageModel, ModelAlias
+from catalog.visibility import EndpointFacts
 from endpoints.models import PrivateEndpoint
 from inference.models import Generation
 from inference.requests.schemas import Sorting
 from inference.routing.routes import PrivateModel
 from tests.support import factories
+from tests.support.governance import make_preset, make_workspace
+from tests.support.inference.repeats import cache_status, keep_answers
 from tests.support.inference.routes import credential, planned, reasons, refused, route, used
 from tests.support.inference.site import Site
 
@@ -219,7 +222,31 @@ def test_what_follows_a_private_model_is_closed_too() -> None:
         "own-own", "operator-y",
     ]  # fmt: skip
     pool = Sorting(by="price", partition="none")
-    assert used(planned(**case, models=["c/d", "a/b"], sort=pool)) == ["own-own"]
+    swift: dict[str, Any] = {"preferred_max_latency": 1.0}
+    for mixing in ({"sort": pool}, swift, {"preferred_min_throughput": 50.0}):
+        assert used(planned(**case, models=["c/d", "a/b"], **mixing)) == ["own-own"]
+    # With an order, the models keep their places.
+    ordered = planned(**case, models=["c/d", "a/b"], sort=pool, order=["own"])
+    assert used(ordered) == ["operator-y", "own-own"]
+
+
+@pytest.mark.parametrize("name", ["own", "OWN Inc"])
+def test_a_name_of_the_private_provider_lists_no_other_one(name: str) -> None:
+    public = [
+        route("own"),
+        route("twin", facts=EndpointFacts("twin", "Own", False, False)),
+        route("heir", facts=EndpointFacts("heir", "Own Inc", False, False)),
+    ]
+    private = [route("own", private=True)]
+    own = {"a/b": PrivateModel(frozenset(("own", "own inc")))}
+    for model in ({"private": private}, {"private_models": own}):
+        case: dict[str, Any] = {
+            "public": public, "credentials": [credential("own")], "policy": Policy(), **model,
+        }  # fmt: skip
+        found = planned(**case, order=[name, "twin"])
+        kept = ["own-own"] if "private" in model else []
+        assert used(found) == [*kept, "operator-twin"]
+        assert reasons(found) == {"own": ["private_only"], "heir": ["private_only"]}
 
 
 def test_a_withdrawn_model_is_closed_without_any_endpoint() -> None:
@@ -231,7 +258,7 @@ def test_a_withdrawn_model_is_closed_without_any_endpoint() -> None:
     assert used(listed) == ["operator-x"]
 
 
-def test_an_alias_and_a_preset_do_not_list(leak: Leak) -> None:
+def test_an_alias_and_the_models_of_a_preset_do_not_list(leak: Leak) -> None:
     other = factories.make_model("acme/eagle")
     leak.site.publish(model=other)
     ModelAlias.objects.create(
@@ -239,8 +266,10 @@ def test_an_alias_and_a_preset_do_not_list(leak: Leak) -> None:
         name="ours",
         targets=[leak.site.model.slug, other.slug],
     )
+    make_preset(leak.site.tenant.workspace, "backup", models=[leak.site.model.slug, other.slug])
     leak.behave("sim-status:500")
     for body in (
+        leak.site.chat_body(model="@preset/backup"),
         leak.site.chat_body(model="ours"),
         leak.site.chat_body(models=[leak.site.model.slug, other.slug]),
         leak.site.chat_body(model=f"{leak.site.model.slug}:floor"),
@@ -249,6 +278,78 @@ def test_an_alias_and_a_preset_do_not_list(leak: Leak) -> None:
     ):
         assert leak.site.post(body).status_code == 502
     assert leak.prompts_elsewhere() == 0
+
+
+def take_out(model: LanguageModel) -> None:
+    model.is_listed = False
+    model.save_fields("is_listed")
+
+
+@pytest.mark.parametrize("state", ["active", "deleted"])
+def test_a_private_model_that_left_the_catalogue_means_no_other_one(leak: Leak, state: str) -> None:
+    falcon = leak.site.model
+    heir = factories.make_model("acme/falcon-2026")
+    leak.site.publish(model=heir)
+    for owner, name in ((leak.site.tenant.organization, "ours"), (None, falcon.slug)):
+        targets = [falcon.slug, heir.slug]
+        ModelAlias.objects.create(organization=owner, name=name, targets=targets)
+    if state == "deleted":
+        leak.private.remove()
+    take_out(falcon)
+    for name in (falcon.slug, f"{falcon.slug}:nitro", falcon.canonical_slug):
+        answer = leak.site.chat(model=name)
+        error = answer.json()["error"]["metadata"]["error_type"]
+        assert (answer.status_code, error) == (404, "model_not_found")
+    for fields in (
+        {"model": "ours"},
+        {"models": [falcon.slug, heir.slug]},
+        {"models": [f"{falcon.slug}:floor", "ours"]},
+    ):
+        answer = leak.site.chat(**fields)
+        [excluded] = answer.json()["error"]["metadata"]["excluded"]
+        assert (answer.status_code, excluded["model"]) == (404, heir.slug)
+        assert excluded["excluded_by"] == ["private_only"]
+    assert leak.site.dialled() == []
+    assert leak.site.chat(model=heir.slug).status_code == 200
+    assert leak.site.chat(model="ours", provider={"only": ["acme"]}).status_code == 404
+    assert leak.delete("?release=true").status_code == 200
+    assert leak.site.chat(model="ours").json()["model"] == heir.slug
+
+
+def test_the_newest_model_stays_the_private_one_without_endpoints(site: Site) -> None:
+    site.publish()
+    newest = factories.make_model("acme/falcon-2", created=2_000_000_000)
+    private = site.own(model=newest)
+    latest = site.chat_body(model="~acme/falcon-latest")
+    assert site.post(latest).json()["model"] == newest.slug
+    private.disable()
+    assert site.post(latest).status_code == 404
+    private.remove(release=True)
+    assert site.post(latest).json()["model"] == site.model.slug
+
+
+def test_a_workspace_without_the_credential_goes_nowhere_else(leak: Leak) -> None:
+    other = make_workspace(leak.site.tenant.organization)
+    _, secret = ApiKey.objects.create_key(workspace=other, name="elsewhere")
+    answer = leak.site.post(leak.site.chat_body(), key=secret.reveal())
+    error = answer.json()["error"]["metadata"]["error_type"]
+    assert (answer.status_code, error) == (503, "provider_unavailable")
+    other.edit(fallback="any")
+    answer = leak.site.post(leak.site.chat_body(), key=secret.reveal())
+    assert (answer.status_code, leak.prompts_elsewhere()) == (200, 1)
+    assert leak.site.chat().json()["usage"]["is_byok"] is True
+
+
+def test_an_answer_that_was_kept_from_a_public_endpoint_is_not_given(site: Site) -> None:
+    keep_answers(site.tenant)
+    site.publish()
+    body, headers = site.chat_body(), {"X-OpenRouter-Cache": "true"}
+    assert cache_status(site.post(body, headers=headers)) == "MISS"
+    site.eventually(lambda: cache_status(site.post(body, headers=headers)) == "HIT")
+    private = site.own("sim-status:500")
+    assert site.post(body, headers=headers).status_code == 502
+    private.disable()
+    assert site.post(body, headers=headers).status_code == 404
 
 
 def test_levels_are_set_by_the_api_and_apply_at_once(leak: Leak) -> None:
