@@ -17,6 +17,7 @@ import psycopg
 from django.db import OperationalError
 from django.db import connection as default_connection
 from psycopg.pq import TransactionStatus
+from psycopg.sql import Composable
 
 # A request is answered within two seconds; what comes before and after takes the rest.
 COMMIT_SECONDS: Final = 1.2
@@ -112,13 +113,17 @@ def _bound(gen: Any, seconds: float) -> Any:
 
 
 def limit_write(
-    execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]
+    execute: Callable[..., Any],
+    sql: str | Composable,
+    params: Any,
+    many: bool,
+    context: dict[str, Any],
 ) -> Any:
     """Executes a statement of Django; one that commits by itself waits no longer than a commit."""
     django = context["connection"]
     session = django.connection
     is_bound = isinstance(session, PatientConnection) and not django.in_atomic_block
-    if not is_bound or not _WRITES.match(sql):
+    if not is_bound or not _WRITES.match(sql if isinstance(sql, str) else sql.as_string(session)):
         return execute(sql, params, many, context)
     with django.wrap_database_errors, session.limiting(COMMIT_SECONDS):
         return execute(sql, params, many, context)

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from django.db import connection, connections, transaction
 from django.db.utils import OperationalError
+from psycopg.sql import SQL, Identifier
 
 from config.api.errors import OutcomeUnknown, Unavailable
 from config.api.handler import from_framework
@@ -116,6 +117,20 @@ def test_the_answer_says_that_the_outcome_is_unknown(waiting: str, wrapper: Any)
         cursor.execute("UPDATE kept SET number = 4")
     assert isinstance(from_framework(caught.value), OutcomeUnknown)
     assert numbers(waiting) == [4]
+
+
+def test_a_statement_may_be_composed(waiting: str, wrapper: Any) -> None:
+    table = Identifier("kept")
+    with psycopg.connect(waiting, options="-c synchronous_commit=off") as session:
+        session.execute("DELETE FROM kept")
+        session.execute("INSERT INTO kept VALUES (5)")
+    with wrapper.cursor() as cursor:
+        cursor.execute(SQL("SELECT number FROM {}").format(table))
+        assert cursor.fetchall() == [(5,)]
+    with pytest.raises(OperationalError) as caught, wrapper.cursor() as cursor:
+        cursor.execute(SQL("UPDATE {} SET number = 6").format(table))
+    assert isinstance(from_framework(caught.value), OutcomeUnknown)
+    assert numbers(waiting) == [6]
 
 
 def test_a_statement_does_not_wait_for_the_locks_of_a_commit_that_waits(
