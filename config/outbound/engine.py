@@ -140,7 +140,7 @@ class Attempts:
         if now >= self._looks_at:
             self._looks_at = now + _LOOK_SECONDS
             self._give_up(now - LEASE_SECONDS)
-            done = sum(self._finish(*late) for late in list(self._late.items()))
+            done = self._store_late()
         with suppress(queue.Empty):
             while True:
                 done += self._finish(*self._results.get(timeout=seconds))
@@ -176,6 +176,11 @@ class Attempts:
             logger.error("the result of %s is not stored: %s", attempt.name, type(exc).__name__)
         self._free(attempt)
         return done
+
+    def _store_late(self) -> int:
+        """Tries one late result of each receiver: the others wait for the same row."""
+        first = {tuple(attempt.places): attempt for attempt in reversed(self._late)}
+        return sum(self._finish(attempt, self._late[attempt]) for attempt in first.values())
 
     def _free(self, attempt: Attempt) -> None:
         """Frees the places of an attempt, unless it was given up."""

@@ -7,7 +7,16 @@ from functools import partial
 
 import pytest
 
-from config.outbound.engine import Attempt, Attempts, Limits, Places, Source, sources
+from config.outbound import engine
+from config.outbound.engine import (
+    Attempt,
+    Attempts,
+    Limits,
+    Places,
+    RowLocked,
+    Source,
+    sources,
+)
 from config.outbound.sending import Outcome
 
 LIMITS = Limits(total=2, slow=1, organization=2, receiver=2, host=2, slow_host=1)
@@ -84,6 +93,33 @@ def test_what_is_known_already_is_stored_as_it_is() -> None:
     assert (attempts.collect(0.0), stored) == (3, [known])
     assert not attempts
     assert attempts.taken["all"] == 0
+
+
+@pytest.mark.django_db
+def test_one_late_result_of_each_receiver_is_tried_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A try waits for the lock, and the results of all others wait for the try."""
+    monkeypatch.setattr(engine, "_LOOK_SECONDS", 0.0)
+    attempts, tries, locked = Attempts(), list[str](), {"a"}
+
+    def store(receiver: str, name: str, outcome: Outcome) -> int:
+        tries.append(name)
+        if receiver in locked:
+            raise RowLocked
+        return 1
+
+    for receiver, name in (("a", "a1"), ("a", "a2"), ("b", "b1")):
+        places = replace(LIMITS, total=9).places(receiver, None, None, is_slow=False)
+        attempts.begin(Attempt(name, places, Outcome(), partial(store, receiver, name)))
+    assert (attempts.collect(0.0), tries) == (1, ["a1", "a2", "b1"])
+    tries.clear()
+    assert (attempts.collect(0.0), tries) == (0, ["a1"])
+    locked.clear()
+    tries.clear()
+    assert [attempts.collect(0.0), attempts.collect(0.0)] == [1, 1]
+    assert tries == ["a1", "a2"]
+    assert not attempts
 
 
 def test_a_slow_receiver_takes_a_place_among_the_slow_ones() -> None:
