@@ -254,11 +254,6 @@ def is_current(blob: bytes) -> bool:
     return bytes(blob)[1 : 1 + _KEY_ID_LENGTH] == _key_id(settings.CREDENTIAL_KEYS[0])
 
 
-def current_key_id(number: int = 0) -> str:
-    """Returns the id of one of ``CREDENTIAL_KEYS``, by default of the one that encrypts."""
-    return _key_id(settings.CREDENTIAL_KEYS[number]).hex()
-
-
 def _wrap(data_key: bytes, associated: str) -> bytes:
     key = settings.CREDENTIAL_KEYS[0]
     return _VERSION + _key_id(key) + _encrypt(key, data_key, associated)

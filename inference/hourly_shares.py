@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from django.db import models
 from django.db.models import Q
 
 from config.clocks.writing import write_minute
-
-SUMMED: Final = (
-    "requests", "failed", "tokens", "cost_nano", "upstream_nano", "latency_ms", "timed",
-)  # fmt: skip
-"""The columns that hold sums."""
 
 
 class HourlyShare(models.Model):

@@ -24,11 +24,6 @@ def write_time(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat()
 
 
-def write_day(moment: datetime) -> str:
-    """Returns a moment as a bound of a column of days."""
-    return moment.astimezone(UTC).date().isoformat()
-
-
 def read_time(bound: str) -> datetime:
     """Returns the moment of a bound of a column of times or days, as PostgreSQL prints it."""
     moment = datetime.fromisoformat(bound)
