@@ -458,7 +458,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         if self.status != self.Status.DRAFT:
             named = ", ".join(sorted(_UPSTREAM & changes.keys()))
             raise AlreadyActive(
-                f"The endpoint is {self.status}; {named} can be changed of a draft only. Delete "
+                f"The endpoint is {self.status}; {named} can be changed in a draft only. Delete "
                 "the endpoint and create another one.",
                 metadata={"status": str(self.status)},
             )

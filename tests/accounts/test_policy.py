@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounts.policy import Family, Policy
+from accounts.policy import Fallback, Family, Policy
 from catalog.visibility import EndpointFacts, exclusions
 
 PROVIDERS = ["acme", "acme ai", "globex", "initech"]
@@ -36,6 +36,7 @@ policies = st.builds(
     no_free_training=st.booleans(),
     ingress_regions=_any_or(REGIONS),
     served_in=_any_or(REGIONS),
+    fallback=st.none() | st.sampled_from(Fallback),
 )
 endpoints = st.builds(
     EndpointFacts,
@@ -53,7 +54,7 @@ endpoints = st.builds(
 def test_the_strategy_covers_every_field_of_a_policy() -> None:
     assert {field.name for field in fields(Policy)} == {
         "only", "ignore", "models", "ignored_models", "zdr", "no_training", "no_free_training",
-        "ingress_regions", "served_in",
+        "ingress_regions", "served_in", "fallback",
     }  # fmt: skip
 
 

@@ -207,7 +207,10 @@ def test_an_active_endpoint_cannot_be_edited(
 
     response = operator.post(url(endpoint, "edit"), form, follow=True)
 
-    assert messages_of(response) == ["The private endpoint is active; this needs it to be draft."]
+    assert messages_of(response) == [
+        "The endpoint is active; base_url, declared_region, declared_zdr, upstream_model_id can be "
+        "changed in a draft only. Delete the endpoint and create another one."
+    ]
     assert PrivateEndpoint.objects.values().get() == before
 
 

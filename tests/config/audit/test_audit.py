@@ -169,6 +169,7 @@ def test_reading_leaves_no_entry_and_sets_no_actor(operator: Client, tenant: Ten
 def test_no_actor_remains_after_a_request(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wrappers = list(connection.execute_wrappers)
     member = make_member(tenant.organization)
     operator.post(page(member), member_form())
     operator.post(page(member), member_form(email="no address"))
@@ -177,7 +178,7 @@ def test_no_actor_remains_after_a_request(
         operator.post(page(member), member_form(first_name="Bob"))
     monkeypatch.undo()
     before = AuditEntry.objects.count()
-    assert (before, connection.execute_wrappers) == (1, [])
+    assert (before, connection.execute_wrappers) == (1, wrappers)
 
     member.role = "admin"
     member.save_fields("role")
