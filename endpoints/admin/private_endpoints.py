@@ -130,13 +130,13 @@ class PrivateEndpointAdmin(
         return subjects.of_private_endpoint(obj)
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        rows = super().get_queryset(request)
+        # Whoever deleted an endpoint may still release its model.
+        kept = Q(deleted_at=None) | Q(activated_at__isnull=False, released_at=None)
+        rows = super().get_queryset(request).filter(kept)
         # The list names what it needs. A page names these too.
         match = request.resolver_match
         if match is None or str(match.url_name).endswith("_changelist"):
-            return rows.filter(deleted_at=None)
-        # Whoever deleted an endpoint may still release its model.
-        rows = rows.filter(Q(deleted_at=None) | Q(activated_at__isnull=False, released_at=None))
+            return rows
         return rows.select_related(*self.list_select_related)
 
     def get_search_results(

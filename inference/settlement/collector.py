@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from config.apps import Alert
 from config.clocks.clock import clock
 from config.clocks.leases import Lease
+from config.server.readiness import readiness
 from inference.models import HistoryLoss, Journal
 from inference.settlement.verification import CHECK_LEDGER
 
@@ -60,7 +61,12 @@ class HoldCollector(Collector):
 
 
 def find_lost() -> Iterator[Alert]:
-    """Yields an alert for each loss of history that nobody has accepted."""
+    """Yields an alert for each loss of history that nobody has accepted.
+
+    Each heartbeat tells a worker whether there is one, so that the page asks only then.
+    """
+    if not readiness.is_history_lost:
+        return
     for loss in HistoryLoss.objects.filter(accepted_at=None).order_by("since", "pk"):
         yield Alert(
             f"The database lost what the worker {loss.worker} had stored since "

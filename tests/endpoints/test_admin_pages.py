@@ -207,10 +207,11 @@ def test_an_active_endpoint_cannot_be_edited(
 
     response = operator.post(url(endpoint, "edit"), form, follow=True)
 
-    assert messages_of(response) == [
+    refusal = (
         "The endpoint is active; base_url, declared_region, declared_zdr, upstream_model_id can be "
         "changed in a draft only. Delete the endpoint and create another one."
-    ]
+    )
+    assert messages_of(response) == [refusal]
     assert PrivateEndpoint.objects.values().get() == before
 
 

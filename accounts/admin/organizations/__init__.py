@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
-from django.urls import reverse
-from django.utils.html import format_html_join
 
 from accounts.admin.forms import CatalogueForm, DollarsField
 from accounts.admin.organizations.columns import (
@@ -29,14 +27,10 @@ from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
 from config.console.forms import NoteField
 from config.console.unfold import Dialog, TabularInline, display
-from endpoints.models import PrivateEndpoint
 from inference.admin.texts import DeleteTexts
 from inference.reports.usage import subjects
 from inference.reports.usage.panel import Subject, UsagePanel
 from inference.watch.anomalies import find_anomalies
-
-# A page shows at most this many models.
-_MOST_MODELS: Final = 50
 
 
 class WorkspaceInline(ReadOnlyInline, TabularInline):
@@ -107,7 +101,7 @@ class OrganizationAdmin(
                     "is_filtered_model_catalog_enabled",
                     ("requires_zdr", "forbids_training"),
                     ("allowed_providers", "ignored_providers"),
-                    ("fallback", "private_models"),
+                    "fallback",
                 ),
             },
         ),
@@ -125,8 +119,7 @@ class OrganizationAdmin(
         ),
     )
     readonly_fields = (
-        "id", "slug", "current_limits", "private_models", "routing_version", "created_at",
-        "updated_at",
+        "id", "slug", "current_limits", "routing_version", "created_at", "updated_at",
     )  # fmt: skip
 
     def subject_of(self, obj: Organization) -> Subject:
@@ -136,23 +129,6 @@ class OrganizationAdmin(
     def limit(self, organization: Organization) -> str:
         limit = organization.private_endpoint_limit
         return str(limit) if organization.endpoint_limit is not None else f"{limit} (default)"
-
-    @display(description="Models that stay private until released")
-    def private_models(self, organization: Organization) -> str:
-        """Returns the models without an active endpoint, each with a link that releases it."""
-        rows = PrivateEndpoint.objects.withdrawn().filter(organization=organization)
-        own = PrivateEndpoint.objects.routable().filter(organization=organization)
-        rows = rows.exclude(model__in=own.values("model")).select_related("model")
-        found = rows.order_by("model_id", "-created_at").distinct("model_id")[:_MOST_MODELS]
-        lines = (
-            (
-                reverse("admin:endpoints_privateendpoint_change", args=[row.pk]),
-                row.model,
-                "disabled" if row.deleted_at is None else "deleted",
-            )
-            for row in found
-        )
-        return format_html_join("", '<div><a href="{}">{}</a> ({})</div>', lines) or "none"
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()
