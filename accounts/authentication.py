@@ -49,7 +49,7 @@ def usable_key(digests: KeyDigests) -> ApiKey:
 
     A key that only an older pepper finds gets a digest by the first one.
     """
-    rows = KeyDigest.objects.select_related("api_key").filter(digest__in=[*digests])
+    rows = KeyDigest.objects.select_related("api_key__organization").filter(digest__in=[*digests])
     found = {row.digest: row for row in rows}
     row = next((found[digest] for digest in digests if digest in found), None)
     if row is None:

@@ -13,6 +13,9 @@ class Cycle:
     def __init__(self) -> None:
         self.is_expired = False
 
+    def recognize(self) -> None:
+        pass
+
     def watch(self) -> None:
         self.is_expired = False
 
