@@ -58,6 +58,9 @@ def test_changes_of_all_kinds_cause_no_deadlock_and_no_error(
         factories.make_active(each, site.model, site.provider, base_url=site.upstream.base_url)
         for each in changing
     ]
+    for each in changing:
+        # The public endpoints serve while theirs is disabled.
+        each.organization.edit(fallback="any")
     spare = [
         ApiKey.objects.create_key(workspace=each.workspace, name="spare")[0] for each in changing
     ]
