@@ -223,7 +223,7 @@ class CreateSerializer(_PricedSerializer):
 
 @extend_schema_serializer(component_name="UpdatePrivateEndpointRequest")
 class UpdateSerializer(_PricedSerializer):
-    """What is named changes, all of it or nothing; an upstream field only of a draft."""
+    """Changes the members that are sent, all or none; upstream fields of a draft only."""
 
     upstream_model_id = StringField(min_length=1, required=False)
     base_url = StringField(min_length=1, max_length=2048, required=False)

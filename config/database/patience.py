@@ -30,7 +30,7 @@ _WRITES: Final = re.compile(r"\s*(INSERT|UPDATE|DELETE)")
 
 
 class CommitUnknown(psycopg.OperationalError):
-    """What was sent to be stored may be stored, or may be lost with its server."""
+    """The outcome of a commit is unknown, because its server did not confirm it."""
 
 
 class _Late(Exception):

@@ -51,7 +51,7 @@ def is_slow(failures: int, mean_ms: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many attempts of a source run at once: in all, and in each bulkhead."""
+    """The most attempts of a source that run at once: in all, and in each bulkhead."""
 
     total: int
     slow: int
@@ -224,7 +224,7 @@ def short_locks() -> Iterator[None]:
 
 
 class Source(ABC):
-    """What is to be sent to whom; ``duty`` is the name of the duty that serves it."""
+    """Finds due messages and stores their results; ``duty`` names the duty that runs it."""
 
     duty: ClassVar[str]
 

@@ -130,7 +130,7 @@ class PrivateEndpointAdmin(
         return subjects.of_private_endpoint(obj)
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        # Whoever deleted an endpoint may still release its model.
+        # The model of a deleted endpoint can still be released.
         kept = Q(deleted_at=None) | Q(activated_at__isnull=False, released_at=None)
         rows = super().get_queryset(request).filter(kept)
         # The list names what it needs. A page names these too.
