@@ -12,7 +12,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
 
-from accounts.bearers import bearer_digests, require_usable
+from accounts.bearers import key_digests, require_usable
 from accounts.models import ApiKey, KeyDigest
 from config.api.errors import Forbidden, Unauthenticated
 from config.secrets import KeyDigests
@@ -84,15 +84,16 @@ def caller_or_none(request: Request) -> Caller | None:
 class KeyAuthentication(BaseAuthentication):
     """Authenticates requests of Django REST Framework by an API key.
 
-    A request without the header has no caller; only :class:`Anyone` permits it. An invalid key is
+    A request without one has no caller; only :class:`Anyone` permits it. An invalid key is
     refused on every route.
     """
 
     def authenticate(self, request: Request) -> tuple[Caller, ApiKey] | None:
         authorization = request.META.get("HTTP_AUTHORIZATION")
-        if authorization is None:
+        api_key = request.META.get("HTTP_X_API_KEY")
+        if authorization is None and not api_key:
             return None
-        key = usable_key(bearer_digests(authorization))
+        key = usable_key(key_digests(authorization, api_key))
         mark_recognized(getattr(request, "scope", {}))
         caller = Caller(
             key_id=key.pk,

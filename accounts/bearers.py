@@ -18,15 +18,15 @@ class OrganizationSuspended(Forbidden):
     error_type = "organization_suspended"
 
 
-_BEARER: Final = re.compile(r"(?i:bearer) ([!-+\--~]+)")
+_BEARER: Final = re.compile(r"[ \t]*(?i:bearer)[ \t]+([!-+\--~]+)[ \t]*")
 
 
 def bearer_digests(authorization: str | None) -> KeyDigests:
     """Returns the digests of the key in an ``Authorization`` header, one for each pepper.
 
     No other function parses a key. Servers join two headers with a comma; the result is refused,
-    because no key contains a comma. The checksum detects a typo without a query. Raises
-    :class:`Unauthenticated`.
+    because no key contains a comma. Blanks around the key are no part of it. The checksum detects a
+    typo without a query. Raises :class:`Unauthenticated`.
     """
     if not authorization:
         raise Unauthenticated
@@ -39,13 +39,13 @@ def bearer_digests(authorization: str | None) -> KeyDigests:
 def key_digests(authorization: str | None, api_key: str | None) -> KeyDigests:
     """Returns the digests of the key in ``Authorization`` or in ``x-api-key``.
 
-    Anthropic's clients send the latter. Raises :class:`Unauthenticated` for an invalid key, and for
-    two different keys.
+    Anthropic's clients send the latter. An empty header holds no key. Raises
+    :class:`Unauthenticated` for an invalid key, and for two different keys.
     """
     if not api_key:
         return bearer_digests(authorization)
     digests = bearer_digests(f"Bearer {api_key}")
-    if authorization is not None and bearer_digests(authorization)[0] != digests[0]:
+    if authorization and bearer_digests(authorization)[0] != digests[0]:
         raise Unauthenticated("Authorization and x-api-key hold different keys; send one of them.")
     return digests
 

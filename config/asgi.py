@@ -25,7 +25,7 @@ from django.urls import get_resolver
 from django.utils.module_loading import import_string
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from accounts.bearers import bearer_digests
+from accounts.bearers import key_digests
 from config.api.errors import GatewayError, PayloadTooLarge, Unavailable
 from config.console.sign_in.gate import SignInGate
 from config.console.sign_in.recognition import PREFIX, OperatorSessions
@@ -116,6 +116,15 @@ class ControlPlane:
 control_plane: Final = ControlPlane()
 
 
+def canonical_path(path: str) -> str:
+    """Returns the path by which a route of the API is known; any other path stays as it is.
+
+    Most tools are set up with a base that ends in ``/v1``, and join it with or without a slash.
+    """
+    rest = path.removeprefix("/api")
+    return f"/api/v1/{rest[4:].strip('/')}" if rest.startswith("/v1/") else path
+
+
 class Application:
     """Serves one worker's requests; its gateway lives from lifespan start-up to shutdown."""
 
@@ -130,6 +139,8 @@ class Application:
         self._django: Any = ProxyHeadersMiddleware(guarded, settings.FORWARDED_ALLOW_IPS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in ROUTES:
+            scope["path"] = canonical_path(scope["path"])
         if scope["type"] == "http" and scope["path"] in ROUTES:
             assert self._inference is not None, _NO_LIFESPAN
             await self._inference(scope, receive, send)
@@ -176,8 +187,11 @@ class Application:
 
     async def _recognize(self, scope: Scope, gateway: Gateway) -> RecognizedKey:
         """Returns the key of a request to the management routes; raises :class:`GatewayError`."""
-        values = [value for name, value in scope["headers"] if name == b"authorization"]
-        digests = bearer_digests(b",".join(values).decode("latin-1"))
+        told = {
+            wanted: b",".join(value for name, value in scope["headers"] if name == wanted)
+            for wanted in (b"authorization", b"x-api-key")
+        }
+        digests = key_digests(*(value.decode("latin-1") for value in told.values()))
         try:
             # Django tells within two seconds that PostgreSQL does not answer.
             async with asyncio.timeout(_RECOGNITION_SECONDS):

@@ -57,6 +57,8 @@ router.register("external-users", ExternalUserViewSet, "external-user")
 
 api: list[URLPattern | URLResolver] = [
     path("key", CurrentKeyViewSet.as_view({"get": "retrieve"})),
+    # Older clients ask here.
+    path("auth/key", CurrentKeyViewSet.as_view({"get": "retrieve"}, schema=None)),
     path("credits", CreditsViewSet.as_view({"get": "retrieve"})),
     path("credits/coinbase", CoinbaseChargeViewSet.as_view({"post": "create"})),
     path("credits/crypto", CryptoTopUpViewSet.as_view({"post": "create"})),

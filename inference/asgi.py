@@ -266,7 +266,9 @@ def _make_entry(
         connection.request_id,
         region=region_of_host(host, regions) if (regions := settings.REGION_HOSTS) else None,
         http_referer=_clip(connection.header(b"http-referer"), 512),
-        app_title=_clip(connection.header(b"x-openrouter-title"), 255),
+        app_title=_clip(
+            connection.header(b"x-openrouter-title") or connection.header(b"x-title"), 255
+        ),
         user_agent=_clip(connection.header(b"user-agent"), 255),
         is_metadata_wanted="enabled" in map(connection.header, _METADATA_HEADERS),
         wants_cache=connection.wants_cache,

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
-from accounts.bearers import bearer_digests
+from accounts.bearers import key_digests
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
@@ -60,6 +60,7 @@ IDEMPOTENCY_KEY: Final = b"idempotency-key"
 # The SDKs of OpenAI and Anthropic count here how often they have sent a request before.
 RETRY_COUNT: Final = b"x-stainless-retry-count"
 _AUTHORIZATION: Final = b"authorization"
+_API_KEY: Final = b"x-api-key"
 # The note of a connection about the key that it has sent last.
 _KEY_NOTE: Final = "key"
 # These headers change what is answered, beside the body.
@@ -189,17 +190,15 @@ class RequestHead:
         Most connections send the same key again: its digests are kept while the connection lasts.
         """
         notes = self._scope["causeway.cycle"].notes
-        told = b"\0".join(self._headers(_AUTHORIZATION))
+        told = b"\0".join((*self._headers(_AUTHORIZATION), b"", *self._headers(_API_KEY)))
         known: tuple[bytes, KeyDigests] | None = notes.get(_KEY_NOTE)
         if known is not None and compare_digest(known[0], told):
             return known[1]
-        digests = bearer_digests(self.authorization())
+        authorization = self._single_header(_AUTHORIZATION, "Send one Authorization header.")
+        api_key = self._single_header(_API_KEY, "Send one x-api-key header.")
+        digests = key_digests(authorization, api_key)
         notes[_KEY_NOTE] = told, digests
         return digests
-
-    def authorization(self) -> str | None:
-        """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
-        return self.single_header(_AUTHORIZATION, "Send one Authorization header.")
 
     def host(self) -> str:
         """Returns the host as Django reads it; several hosts are joined, which no host matches."""
@@ -234,7 +233,7 @@ class RequestHead:
         value = self._first_headers.get(name)
         return None if value is None else value.decode("latin-1")
 
-    def single_header(self, name: bytes, message: str) -> str | None:
+    def _single_header(self, name: bytes, message: str) -> str | None:
         values = self._headers(name)
         if len(values) > 1:
             raise Unauthenticated(message)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from accounts.bearers import key_digests
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError
-from config.secrets import KeyDigests
 from config.server.bodies import Receive, Scope, Send
 from inference.faces.connection import Connection
 from inference.faces.conversion import convert_reply
@@ -26,10 +24,6 @@ class MessagesConnection(Connection):
     def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(operation, scope, receive, send)
         self._events = Events(self.request_id)
-
-    def digests(self) -> KeyDigests:
-        api_key = self.single_header(b"x-api-key", "Send one x-api-key header.")
-        return key_digests(self.authorization(), api_key)
 
     def parse(self, body: bytes) -> InferenceRequest:
         return parse_message(

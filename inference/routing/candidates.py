@@ -242,8 +242,9 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
             raise refusal
     if native is None and any(each.reasons == [Unusable.NATIVE] for each in selection.excluded):
         raise NoEndpoint(
-            f"The providers of {selection.requested!r} serve it in OpenAI's Responses alone. Send "
-            "the request to /responses, without a preset or plugins.",
+            f"No endpoints found for {selection.requested!r} that serve this route: its providers "
+            "serve it in OpenAI's Responses alone. Send the request to /responses, without a "
+            "preset or plugins.",
             metadata=metadata,
         )
     if selection.kept_private() and any(_is_unreachable(each) for each in selection.excluded):

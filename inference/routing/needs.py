@@ -91,7 +91,7 @@ def explain_no_candidate(
         named = ", ".join(sorted({str(name) for _, reasons in excluded for name in reasons}))
         why = f" Reasons: {named}." if named else ""
         return NoEndpoint(
-            f"No endpoint of {requested!r} may serve this request.{why}"
+            f"No endpoints found for {requested!r} that may serve this request.{why}"
             f"{_name_other_routes([route for route, _ in excluded], request)}",
             metadata=metadata,
         )

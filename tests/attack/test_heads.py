@@ -165,8 +165,41 @@ def test_a_refusal_waits_for_the_responses_before_it(service: Site) -> None:
     assert answers[1].error["message"] == "This is not valid HTTP/1.1."
 
 
+@pytest.mark.parametrize("is_chunked", [False, True])
 @pytest.mark.parametrize("is_apart", [False, True])
-def test_the_body_of_an_upgrade_is_no_request(service: Site, is_apart: bool) -> None:
+@pytest.mark.parametrize("offer", ["h2c", "websocket", "TLS/1.0, HTTP/2.0"])
+def test_the_offer_of_another_protocol_is_ignored(
+    service: Site, offer: str, is_apart: bool, is_chunked: bool
+) -> None:
+    """Java's client offers ``h2c`` with each request. What follows is the next request."""
+    body = json.dumps(service.chat_body()).encode()
+    framing: dict[str, str | int] = {"Content_Length": len(body)}
+    if is_chunked:
+        framing = {"Transfer_Encoding": "chunked"}
+        body = chunk(body[:9]) + chunk(body[9:]) + LAST_CHUNK + b"\r\n"
+    head = head_of(
+        "POST",
+        CHAT,
+        Authorization=f"Bearer {service.tenant.api_key}",
+        Connection="Upgrade, HTTP2-Settings",
+        Upgrade=offer,
+        HTTP2_Settings="AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+        **framing,
+    )
+    last = head_of("GET", "/healthz", Connection="close")
+    with connect(service.server) as line:
+        for part in (head, body[:9], body[9:], head + body[:9], body[9:] + last):
+            line.send(part)
+            if is_apart:
+                assert line.is_open()
+        answers = split_answers(line.receive_rest())
+    assert [answer.status for answer in answers] == [200, 200, 200]
+    assert [request.body["model"] for request in service.dialled()] == ["sim-echo"] * 2
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+@pytest.mark.parametrize("method", ["POST", "CONNECT"])
+def test_the_body_of_an_upgrade_is_no_request(service: Site, method: str, is_apart: bool) -> None:
     key = f"Bearer {service.tenant.management_key}"
     user = b'{"user": "smuggled"}'
     smuggled = (
@@ -179,16 +212,25 @@ def test_the_body_of_an_upgrade_is_no_request(service: Site, is_apart: bool) -> 
         )
         + user
     )
-    head = head_of(
-        "POST", "/nowhere", Connection="Upgrade", Upgrade="h2c", Content_Length=len(smuggled)
-    )
-    with counted(service.server, "upgrade"), connect(service.server) as line:
+    path = "localhost:80" if method == "CONNECT" else "/api/v1/nowhere"
+    head = head_of(method, path, Connection="Upgrade", Upgrade="h2c", Content_Length=len(smuggled))
+    with connect(service.server) as line:
         line.send(head if is_apart else head + smuggled)
-        assert line.receive_answer().status == 400
         if is_apart:
             line.send_while_accepted(smuggled)
-        assert line.receive_rest() == b""
+        assert line.receive_answer().status == (400 if method == "CONNECT" else 404)
     assert not EndUser.objects.exists()
+
+
+def test_a_tunnel_is_refused_before_its_bytes(service: Site) -> None:
+    with counted(service.server, "upgrade"), connect(service.server) as line:
+        line.send(head_of("CONNECT", "localhost:80", Content_Length=9) + b"GET / HTT")
+        answer = line.receive_answer()
+        assert line.receive_rest() == b""
+    assert (answer.status, answer.error["message"]) == (
+        400,
+        "This is no proxy: CONNECT is not served.",
+    )
 
 
 def test_an_upgrade_is_answered_as_if_it_had_not_been_asked_for(service: Site) -> None:

@@ -53,6 +53,8 @@ MAX_HEADERS: Final = 100
 
 Headers = list[tuple[bytes, bytes]]
 
+# The headers that say where a body ends, and the connection.
+_FRAMING: Final = frozenset((b"connection", b"content-length", b"transfer-encoding"))
 # What is parsed at once: a limit on bytes is exceeded by no more than this.
 _PIECE_BYTES: Final = 65_536
 # A longer URL is not remembered.
@@ -85,7 +87,8 @@ class BoundedParser(asyncio.Protocol):
     # Attributes in a dict would take twice the memory, for each of 10,000 connections.
     __slots__ = (
         "_bodyless_bytes", "_cycle", "_discarded_bytes", "_expects_continue", "_has_head_deadline",
-        "_headers", "_host", "_is_in_head", "_parser", "_surplus_bytes", "_url", "_worker",
+        "_headers", "_host", "_is_in_head", "_is_offer", "_parser", "_surplus_bytes", "_url",
+        "_worker",
         "body_bytes", "client", "flow", "loop", "scheme", "server", "server_state", "transport",
     )  # fmt: skip
 
@@ -106,9 +109,9 @@ class BoundedParser(asyncio.Protocol):
         self._worker = WorkerConnections.of(
             app_state, self.loop, keep_alive=config.timeout_keep_alive
         )
-        self._parser: Any = httptools.HttpRequestParser(self)
-        # What follows a request that ends the connection is not parsed but discarded.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser: Any = _make_parser(self)
+        # The head of a request with a body offers another protocol.
+        self._is_offer = False
         # The head that is arriving.
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -161,8 +164,10 @@ class BoundedParser(asyncio.Protocol):
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                # The protocol that the caller asks for is not spoken, so its bytes are HTTP.
+                # The protocol that the caller offers is not spoken, so its bytes are HTTP.
                 data = data[upgrade.args[0] :]
+                if self._is_offer:
+                    self._begin_offered_body()
                 continue
             except httptools.HttpParserError as exc:
                 fault = exc.__context__
@@ -173,6 +178,20 @@ class BoundedParser(asyncio.Protocol):
             if self._bodyless_bytes > MAX_HEADER_BYTES or self._surplus_bytes > MAX_HEADER_BYTES:
                 self._refuse_size()
             return
+
+    def _begin_offered_body(self) -> None:
+        """Parses the body of a request that offers another protocol (RFC 9110, section 7.8).
+
+        A parser that has seen the offer takes the body for the other protocol. A new one gets the
+        framing of the same head without the offer.
+        """
+        head = [b"POST / HTTP/%b\r\n" % self._parser.get_http_version().encode()]
+        for name, value in self._headers:
+            if name in _FRAMING:
+                head += (name, b": ", value, b"\r\n")
+        self._parser = _make_parser(self)
+        self._parser.feed_data(b"".join((*head, b"\r\n")))
+        self._is_offer = False
 
     def on_message_begin(self) -> None:
         self._url = b""
@@ -194,6 +213,9 @@ class BoundedParser(asyncio.Protocol):
     def read_head(self) -> dict[str, Any]:
         """Returns the scope of the request whose head has arrived; raises :class:`Fault`."""
         _check_head(self._parser, self._url, self._headers, self._bodyless_bytes)
+        self._is_offer = self._parser.should_upgrade() and _has_body(self._headers)
+        if self._is_offer and self._parser.get_method() == b"CONNECT":
+            raise Fault(Reason.UPGRADE, InvalidRequest("This is no proxy: CONNECT is not served."))
         path, raw_path, query = _split_url(self._url)
         if self._has_head_deadline:
             self._has_head_deadline = False
@@ -223,6 +245,8 @@ class BoundedParser(asyncio.Protocol):
         self._cycle.feed(body)
 
     def on_message_complete(self) -> None:
+        if self._is_offer:
+            return  # the body is still to come
         assert self._cycle is not None
         self._is_in_head = True
         self._bodyless_bytes = self._surplus_bytes = 0
@@ -271,6 +295,13 @@ class BoundedParser(asyncio.Protocol):
             self.transport.close()
 
 
+def _make_parser(callbacks: BoundedParser) -> Any:
+    """Returns a parser; what follows a request that ends the connection is discarded instead."""
+    parser = httptools.HttpRequestParser(callbacks)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
+
+
 def _split_url(url: bytes) -> tuple[str, bytes, bytes]:
     """Returns the path of a request's URL in plain and in raw form, and its query."""
     return _recall_url(url) if len(url) <= _SHORT_URL_BYTES else _parse_url(url)
@@ -302,10 +333,6 @@ def _check_head(parser: Any, url: bytes, headers: Headers, received: int) -> Non
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) != 1 and (hosts or parser.get_http_version() != "1.0"):
         raise Fault(Reason.HOST, InvalidRequest("Send exactly one Host header."))
-    if parser.should_upgrade() and _has_body(headers):
-        # The parser takes the body for the other protocol, and it would become a request.
-        message = "No other protocol is spoken here. Send the request without 'Upgrade'."
-        raise Fault(Reason.UPGRADE, InvalidRequest(message))
 
 
 def _has_body(headers: Headers) -> bool:
@@ -516,6 +543,8 @@ class HttpProtocol(BoundedParser):
         self._unread.look()
 
     def on_headers_complete(self) -> None:
+        if self._is_offer:
+            return  # the head was read before
         if len(self._pipeline) >= MAX_WAITING_REQUESTS:
             message = "Too many requests wait on this connection. Wait for their responses."
             raise Fault(Reason.PIPELINE, TooManyRequests(message, headers=_SOON))

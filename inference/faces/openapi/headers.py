@@ -62,7 +62,8 @@ PARAMETERS: Final[list[dict[str, Any]]] = [
         "in": "header",
         "name": "X-OpenRouter-Title",
         "schema": {"type": "string"},
-        "description": "The name of your application, which is stored with the generation.",
+        "description": "The name of your application, which is stored with the generation. "
+        "`X-Title` is read where it is absent.",
     },
 ]
 

@@ -262,6 +262,23 @@ def test_headers_of_the_caller_are_not_sent_upstream(site: Site) -> None:
     assert site.tenant.api_key not in str(request.headers)
 
 
+@pytest.mark.parametrize(
+    ("headers", "stored"),
+    [
+        ({"X-Title": "older"}, "older"),
+        ({"X-OpenRouter-Title": "newer", "X-Title": "older"}, "newer"),
+        ({"X-OpenRouter-Title": "", "X-Title": "t" * 300}, "t" * 255),
+        ({}, None),
+    ],
+)
+def test_the_title_of_an_application_has_two_names(
+    site: Site, headers: dict[str, str], stored: str | None
+) -> None:
+    site.own()
+    site.post(site.chat_body(), headers=headers)
+    assert site.settled().app_title == stored
+
+
 def test_a_stream_asks_for_usage_and_keeps_other_options(site: Site) -> None:
     site.own()
     site.chat(stream=True, stream_options={"include_usage": False, "include_obfuscation": True})

@@ -119,7 +119,7 @@ def test_a_refusal_names_the_routes_that_the_model_has(
     site.publish()
     answer = site.post({"model": site.model.slug, "input": "one"}, path=ROUTE)
     assert answer.json()["error"]["message"] == (
-        f"No endpoint of {site.model.slug!r} may serve this request. "
+        f"No endpoints found for {site.model.slug!r} that may serve this request. "
         f"Reasons: operation_not_supported.{served}"
     )
 

@@ -241,7 +241,7 @@ def test_an_unknown_model_and_a_model_without_endpoints_have_different_errors() 
     assert unknown.value.message == "There is no model 'x/y'."
     with pytest.raises(NoEndpoint) as empty:
         planned()
-    assert empty.value.message == "No endpoint of 'a/b' may serve this request."
+    assert empty.value.message == "No endpoints found for 'a/b' that may serve this request."
     assert empty.value.metadata == {"excluded": []}
 
 
@@ -249,7 +249,7 @@ def test_the_error_of_a_model_without_a_candidate_names_the_reasons() -> None:
     with pytest.raises(NoEndpoint) as refused:
         planned(public=[route("x", secret=None)])
     assert refused.value.message == (
-        "No endpoint of 'a/b' may serve this request. Reasons: no_credential."
+        "No endpoints found for 'a/b' that may serve this request. Reasons: no_credential."
     )
 
 

@@ -118,7 +118,7 @@ def test_a_private_endpoint_of_another_organization_is_hidden(site: Site) -> Non
     assert answer.json() == {
         "error": {
             "code": 404,
-            "message": "No endpoint of 'acme/falcon' may serve this request.",
+            "message": "No endpoints found for 'acme/falcon' that may serve this request.",
             "metadata": {"error_type": "no_endpoint", "excluded": []},
         }
     }

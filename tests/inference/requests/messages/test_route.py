@@ -270,16 +270,51 @@ def test_a_key_may_be_sent_in_either_header(site: Site, names: tuple[str, ...]) 
     assert send(site, headers={name: values[name] for name in names}).status_code == 200
 
 
-def test_chat_ignores_the_x_api_key_header(site: Site) -> None:
-    site.publish()
-    found = requests.post(
-        f"{site.server}/api/v1/chat/completions",
-        json=site.chat_body(),
-        headers={"x-api-key": site.tenant.api_key},
-        timeout=60,
-    )
-    assert found.status_code == 401
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "embeddings", "audio/speech"])
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({"x-api-key": "KEY"}, None),
+        ({"x-api-key": "KEY", "Authorization": "Bearer  KEY"}, None),
+        ({"x-api-key": "wrong"}, "The API key is not valid."),
+        (
+            {"x-api-key": "KEY", "Authorization": "Bearer OTHER"},
+            "Authorization and x-api-key hold different keys; send one of them.",
+        ),
+    ],
+)
+def test_every_face_takes_the_key_in_either_header(
+    site: Site, path: str, headers: dict[str, str], message: str | None
+) -> None:
+    """A caller whose key is known gets as far as the body, which is no object."""
+    keys = {"KEY": site.tenant.api_key, "OTHER": site.tenant.management_key}
+    for name, key in keys.items():
+        headers = {header: value.replace(name, key) for header, value in headers.items()}
+    found = requests.post(f"{site.server}/api/v1/{path}", json=[], headers=headers, timeout=60)
+    assert found.status_code == (400 if message is None else 401)
+    assert message is None or found.json()["error"]["message"] == message
     site.assert_nothing_happened()
+
+
+def test_another_key_on_a_kept_connection_is_another_caller(site: Site) -> None:
+    """The digests of a key are remembered for its connection, whichever header brought it."""
+    site.publish()
+    found = []
+    with requests.Session() as session:
+        for headers in (
+            {"x-api-key": site.tenant.api_key},
+            {"Authorization": f"Bearer {site.tenant.api_key}"},
+            {"x-api-key": site.tenant.management_key},
+            {"Authorization": site.tenant.api_key},
+        ):
+            answer = session.post(
+                f"{site.server}/api/v1/chat/completions",
+                json=site.chat_body(),
+                headers=headers,
+                timeout=60,
+            )
+            found.append(answer.status_code)
+    assert found == [200, 200, 403, 401]
 
 
 @pytest.mark.parametrize(
