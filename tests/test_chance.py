@@ -23,7 +23,7 @@ SLEEPS: Final = {
     "attack": 1,
     "billing": 2,
     "bulkheads": 2,
-    "config": 41,
+    "config": 40,
     "docs": 1,
     "inference": 22,
     "support": 12,
