@@ -85,9 +85,8 @@ def parse(data: bytes) -> Catalog:
     providers = _decode_rows(file.providers, ProviderRow, "providers", problems)
     models = _decode_rows(file.models, ModelRow, "models", problems)
     endpoints = _decode_rows(file.endpoints, EndpointRow, "endpoints", problems)
-    policy = settings.EGRESS_POLICY
     for place, provider in providers:
-        for text in find_provider_problems(provider, policy):
+        for text in _find_provider_problems(provider):
             problems.add_at(place, text)
     for place, model in models:
         for text in find_model_problems(model):
@@ -124,6 +123,7 @@ def apply(catalog: Catalog, *, dry_run: bool = False, on_row: RowListener | None
         # The primary keys do not change, so the weaker lock lets inserts refer to these rows.
         stored_providers = Provider.objects.select_for_update(no_key=True)
         providers = {row.slug: row for row in stored_providers}
+        _require_no_secrets(catalog.providers, providers)
         _upsert(
             count_row,
             "providers",
@@ -271,6 +271,29 @@ def _assign(row: Provider | LanguageModel | ModelEndpoint, values: dict[str, Any
     for name, value in values.items():
         setattr(row, name, value)
     row.updated_at = clock.now()
+
+
+def _find_provider_problems(row: ProviderRow) -> list[str]:
+    """Returns the problems of a row; what is allowed to the stored provider is allowed to it."""
+    policy = settings.EGRESS_POLICY
+    if found := find_provider_problems(row, policy):
+        stored = Provider.objects.filter(slug=row.slug).first()
+        if stored is not None and stored.allowed_networks:
+            return find_provider_problems(row, policy.extend(stored.reach))
+    return found
+
+
+def _require_no_secrets(rows: list[ProviderRow], stored: dict[str, Provider]) -> None:
+    problems = Problems()
+    for index, row in enumerate(rows):
+        provider = stored.get(row.slug)
+        if row.keyless is True and provider is not None and provider.sealed_credential is not None:
+            problems.add_at(
+                f"providers[{index}]",
+                f"keyless: the provider {row.slug!r} has a credential; mark it as keyless in the "
+                "console, which forgets the credential",
+            )
+    problems.raise_if_any()
 
 
 def _decode_rows(

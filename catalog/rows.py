@@ -7,7 +7,6 @@ from datetime import date
 from typing import Annotated, Any, Final
 
 import msgspec
-from django.conf import settings
 
 from catalog.capabilities import Capabilities, assume_capabilities
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
@@ -22,13 +21,15 @@ from catalog.pricing.contract import (
     render_pricing,
 )
 from config.api.text import NOT_STORABLE
-from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
+from config.egress.addresses import ANYWHERE, EgressPolicy, InvalidURL, parse_base_url
 from config.egress.rules import MOST_SECONDS, TimeLimits
 from config.models import time_columns
 
 # The latest time, in seconds: in the year 5138. A present time in milliseconds is greater, so it is
 # refused.
 LATEST: Final = 10**11
+
+_ANY_POLICY: Final = EgressPolicy(allowed_networks=ANYWHERE)
 
 # A text without control characters, which the console refuses too.
 _PLAIN: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
@@ -64,7 +65,8 @@ class ProviderRow(msgspec.Struct, forbid_unknown_fields=True):
     privacy_policy_url: _URL | None = None
     terms_of_service_url: _URL | None = None
     status_page_url: _URL | None = None
-    # An import without these members leaves the limits as an operator has set them.
+    # An import without these members leaves what an operator has set.
+    keyless: bool | msgspec.UnsetType = msgspec.UNSET
     requests_per_minute: _Limit | msgspec.UnsetType | None = msgspec.UNSET
     tokens_per_minute: _Limit | msgspec.UnsetType | None = msgspec.UNSET
 
@@ -133,6 +135,8 @@ def find_provider_problems(row: ProviderRow, policy: EgressPolicy) -> list[str]:
     if row.dialect not in DialectName.values:
         return [f"dialect {row.dialect!r} is none of {', '.join(DialectName.values)}"]
     if DialectName(row.dialect).has_url_in_credential:
+        if row.keyless is True:
+            return ["keyless must not be true: this dialect takes its URL from the credential"]
         if row.base_url is not None:
             return ["base_url must be null: this dialect takes its URL from the credential"]
         return []
@@ -181,9 +185,10 @@ def price_of(row: EndpointRow) -> Price:
 def provider_values(row: ProviderRow) -> dict[str, Any]:
     base_url = row.base_url
     if base_url is not None:
-        policy = settings.EGRESS_POLICY
-        base_url = parse_base_url(base_url, policy=policy, require_https=False).text
+        # It was checked; the spelling does not depend on what is allowed.
+        base_url = parse_base_url(base_url, policy=_ANY_POLICY, require_https=False).text
     limits = {
+        "is_keyless": row.keyless,
         "requests_per_minute": row.requests_per_minute,
         "tokens_per_minute": row.tokens_per_minute,
     }
@@ -262,6 +267,7 @@ def provider_row(provider: Provider) -> ProviderRow:
         privacy_policy_url=provider.privacy_policy_url,
         terms_of_service_url=provider.terms_of_service_url,
         status_page_url=provider.status_page_url,
+        keyless=provider.is_keyless or msgspec.UNSET,
         requests_per_minute=provider.requests_per_minute or msgspec.UNSET,
         tokens_per_minute=provider.tokens_per_minute or msgspec.UNSET,
     )

@@ -24,6 +24,10 @@ class Secret:
     def reveal(self) -> str:
         return self._value
 
+    def in_header(self, name: str, prefix: str = "") -> dict[str, str]:
+        """Returns the header that carries the value; none for ``NO_SECRET``."""
+        return {name: f"{prefix}{self._value}"} if self._value else {}
+
     @property
     def label(self) -> str:
         """Returns the last four characters of the key, which lists may show."""
@@ -42,6 +46,10 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash((Secret, self._value))
+
+
+# Stands for the secret of a server that takes none: no header is sent for it.
+NO_SECRET: Final = Secret("")
 
 
 class NotACredential(ValueError):

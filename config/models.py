@@ -6,7 +6,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import OpClass
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from django.db.models.expressions import OrderBy
@@ -24,7 +26,8 @@ from config.clocks.leases import Lease as Lease
 from config.console.lists.models import SavedView as SavedView
 from config.console.sign_in.models import SecondFactor as SecondFactor
 from config.console.sign_in.models import SignInLimit as SignInLimit
-from config.egress.rules import MOST_SECONDS, TimeLimits
+from config.egress.addresses import Reach, parse_network
+from config.egress.rules import MOST_SECONDS, TimeLimits, read_authorities
 from config.events.outbox import Event as Event
 from config.partitions.departures import Departure as Departure
 
@@ -93,6 +96,50 @@ class StatefulModel(BaseModel):
                 f"The {self._meta.verbose_name} is {self.status}; this needs it to be {names}.",
                 metadata={"status": str(self.status)},
             )
+
+
+def require_network(text: str) -> None:
+    """Raises :class:`ValidationError` unless the text is a network; migrations name it."""
+    try:
+        parse_network(text)
+    except ValueError as exc:
+        raise ValidationError(str(exc)) from None
+
+
+def require_authorities(text: str) -> None:
+    """Raises :class:`ValidationError` unless the text is certificates; migrations name it."""
+    try:
+        read_authorities(text)
+    except ValueError as exc:
+        raise ValidationError(str(exc)) from None
+
+
+class ReachingModel(models.Model):
+    """A row for whose connections alone the operator allows more; see :class:`Reach`."""
+
+    allowed_networks = ArrayField(
+        models.CharField(max_length=43, validators=[require_network]),
+        null=True,
+        blank=True,
+        help_text="Networks that connections may reach although they are not public, such as "
+        "10.0.0.5/32. UPSTREAM_ALLOWED_NETWORKS has those of everybody.",
+    )
+    ca_certificates = models.TextField(
+        "CA certificates",
+        default="",
+        db_default="",
+        blank=True,
+        max_length=65_536,
+        validators=[require_authorities],
+        help_text="Authorities in PEM that are trusted besides the public ones.",
+    )
+
+    class Meta:
+        abstract = True
+
+    @property
+    def reach(self) -> Reach:
+        return Reach(tuple(map(parse_network, self.allowed_networks or ())), self.ca_certificates)
 
 
 class _SecondsField(models.PositiveIntegerField):  # type: ignore[type-arg]

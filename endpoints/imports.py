@@ -116,7 +116,7 @@ def apply(
     count = report.counter(on_row)
     problems = Problems()
     with transaction.atomic():
-        rows = list(_rows(lines, problems))
+        rows = list(_rows(lines, organization_id, problems))
         # Other creations and edits wait for this lock, so the checks below still hold at the
         # writes.
         organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
@@ -157,11 +157,13 @@ def export(organization_id: uuid.UUID) -> Iterator[bytes]:
             yield _encode(row) + b"\n"
 
 
-def _rows(lines: Iterable[bytes], problems: Problems) -> Iterator[tuple[int, _Row]]:
+def _rows(
+    lines: Iterable[bytes], organization_id: uuid.UUID, problems: Problems
+) -> Iterator[tuple[int, _Row]]:
     for line, row in parse_json_rows(decode_lines(lines, problems), _Row, problems):
         found = _problems_of(row)
         try:
-            row.base_url = canonical_base_url(row.base_url)
+            row.base_url = canonical_base_url(row.base_url, organization_id)
         except GatewayError as exc:
             found.append(exc.message)
         for text in found:

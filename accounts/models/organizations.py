@@ -19,7 +19,7 @@ from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.models import BaseModel, index_beginnings
+from config.models import BaseModel, ReachingModel, index_beginnings
 from config.triggers import TRANSACTION_ID, Trigger
 
 MAX_REASON: Final = 500
@@ -51,7 +51,7 @@ class OrganizationManager(models.Manager["Organization"]):
         return base if not self.filter(slug=base).exists() else f"{base}-{uuid.uuid4().hex[:8]}"
 
 
-class Organization(BaseModel):
+class Organization(ReachingModel, BaseModel):
     """A tenant: it owns keys, endpoints, end users and credits."""
 
     name = models.CharField(max_length=255)
@@ -121,6 +121,8 @@ class Organization(BaseModel):
                 when=pgtrigger.Before,
                 operation=pgtrigger.Update,
                 condition=pgtrigger.AnyChange(
+                    "allowed_networks",
+                    "ca_certificates",
                     "allowed_providers",
                     "ignored_providers",
                     "requires_zdr",

@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
 from typing import Literal
 
 from billing.topups.keccak import keccak_256
-from config.egress.addresses import EgressPolicy, InvalidURL, parse_target
+from config.egress.addresses import ANYWHERE, EgressPolicy, InvalidURL, parse_target
 
 # The operator chooses the node, so its URL may have any scheme and address.
-ANYWHERE = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 Confirmations = Literal["finalized", "safe"] | int
 
 MAX_CHAIN_ID = 2**63 - 1

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from billing.topups.chains import ANYWHERE
 from config.clocks.clock import clock
 from config.egress import EgressError, EgressPolicy, OutboundRequest, TimedOut, TooLarge
+from config.egress.addresses import ANYWHERE
 from config.egress.fetch import fetch
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024

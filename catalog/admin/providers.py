@@ -18,7 +18,8 @@ from config.clocks.clock import clock
 from config.clocks.writing import write_time
 from config.console.forms import ConsoleForm, SecretField
 from config.console.unfold import display
-from config.egress.addresses import InvalidURL, parse_base_url
+from config.credentials import NO_SECRET
+from config.egress.addresses import InvalidURL, Reach, parse_base_url, parse_network
 from inference.models import ProviderPace
 from inference.reports.usage import subjects
 from inference.reports.usage.panel import Subject, UsagePanel
@@ -30,6 +31,9 @@ class ProviderForm(ConsoleForm):
         labels = {
             "base_url": "Base URL",
             "is_listed": "Listed",
+            "is_keyless": "Takes no key",
+            "allowed_networks": "Allowed networks",
+            "ca_certificates": "CA certificates",
             "privacy_policy_url": "Privacy policy URL",
             "terms_of_service_url": "Terms of service URL",
             "status_page_url": "Status page URL",
@@ -44,22 +48,30 @@ class ProviderForm(ConsoleForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
+        if cleaned.get("is_keyless") and cleaned.get("secret") is not None:
+            self.add_error("secret", "A provider that takes no key has none: leave one of both.")
         if "dialect" not in cleaned or "base_url" not in cleaned:
             return cleaned
         base_url = cleaned["base_url"]
         if DialectName(cleaned["dialect"]).has_url_in_credential:
             if base_url is not None:
                 self.add_error("base_url", "Must be empty: the credential contains it.")
+            if cleaned.get("is_keyless"):
+                self.add_error("is_keyless", "This dialect takes its URL from the credential.")
         elif base_url is None:
             self.add_error("base_url", "This dialect needs a base URL.")
         else:
             try:
-                policy = settings.EGRESS_POLICY
+                policy = settings.EGRESS_POLICY.extend(
+                    Reach(tuple(map(parse_network, cleaned.get("allowed_networks") or ())))
+                )
                 cleaned["base_url"] = parse_base_url(
                     base_url, policy=policy, require_https=False
                 ).text
             except InvalidURL as exc:
                 self.add_error("base_url", str(exc))
+            except ValueError as exc:
+                self.add_error("allowed_networks", str(exc))
         if cleaned.get("secret") is not None:
             try:
                 dialects.check_credential(cleaned["dialect"], cleaned["secret"])
@@ -91,7 +103,16 @@ class ProviderAdmin(UsagePanel, CatalogueAdmin):
 
     form = ProviderForm
     form_guard = FourEyes(
-        (Kind.CREDENTIALS,), fields=("dialect", "base_url", "secret"), guards_new_rows=True
+        (Kind.CREDENTIALS,),
+        guards_new_rows=True,
+        fields=(
+            "dialect",
+            "base_url",
+            "secret",
+            "is_keyless",
+            "allowed_networks",
+            "ca_certificates",
+        ),
     )
     list_display = (
         "name", "slug", "dialect_name", "base_url", "credential", "prompts", "listing",
@@ -101,7 +122,16 @@ class ProviderAdmin(UsagePanel, CatalogueAdmin):
     search_fields = ("name", "slug")
     fieldsets = (
         (None, {"fields": (("name", "slug"), "dialect", "base_url", "is_listed")}),
-        ("Credential", {"fields": ("credential", "refusal_text", "secret")}),
+        ("Credential", {"fields": ("credential", "refusal_text", "secret", "is_keyless")}),
+        (
+            "Private networks",
+            {
+                "classes": ["collapse"],
+                "description": "For a server of your own: its address, such as 10.0.0.5/32, and "
+                "the authority of its certificate. They count for this provider alone.",
+                "fields": ("allowed_networks", "ca_certificates"),
+            },
+        ),
         (
             "Limits of the operator's account",
             {"fields": (("requests_per_minute", "tokens_per_minute"), "pace")},
@@ -136,6 +166,8 @@ class ProviderAdmin(UsagePanel, CatalogueAdmin):
 
     @display(description="Credential", label={"none": "warning", "refused": "danger"})
     def credential(self, provider: Provider) -> str:
+        if provider.is_keyless:
+            return "takes none"
         if not provider.has_credential:
             return "none"
         return "refused" if _find_refusal(provider) else provider.credential_label
@@ -167,6 +199,9 @@ class ProviderAdmin(UsagePanel, CatalogueAdmin):
         return (*self.readonly_fields, "slug", "is_listed") if obj else self.readonly_fields
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if change and obj.is_keyless:
+            # Both change at once: no provider has a credential and takes none.
+            obj.set_credential(NO_SECRET)
         super().save_model(request, obj, form, change)
         if form.cleaned_data["secret"] is not None:
             obj.set_credential(form.cleaned_data["secret"])

@@ -29,8 +29,9 @@ from config import secrets
 from config.api.errors import Conflict
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.credentials import Secret
-from config.models import StampField, StatefulModel, TimeLimitedModel
+from config.credentials import NO_SECRET, Secret
+from config.egress.addresses import Reach
+from config.models import ReachingModel, StampField, StatefulModel, TimeLimitedModel
 from config.triggers import AppendOnly
 
 _PRICE: dict[str, Any] = {
@@ -75,7 +76,7 @@ def hosts_of(dialect: str, base_url: str | None, named: str = "") -> frozenset[s
     return frozenset((host,)) if host else frozenset()
 
 
-class Provider(ListedModel):
+class Provider(ReachingModel, ListedModel):
     """A company or platform that serves models with one dialect."""
 
     slug = models.CharField(max_length=255, unique=True)
@@ -109,11 +110,29 @@ class Provider(ListedModel):
     is_listed = models.BooleanField(
         default=True, help_text="Off: the provider was removed from the catalogue."
     )
+    is_keyless = models.BooleanField(
+        "takes no key",
+        default=False,
+        db_default=False,
+        help_text="The server answers without a credential, and is sent none of the operator's.",
+    )
     sealed_credential = models.BinaryField(null=True, editable=False)
     credential_label = models.CharField(max_length=32, default="", editable=False)
 
     class Meta:
         ordering = ("slug",)
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(is_keyless=False)
+                | Q(
+                    sealed_credential=None,
+                    dialect__in=[
+                        name.value for name in DialectName if not name.has_url_in_credential
+                    ],
+                ),
+                name="provider_keyless_has_no_credential",
+            )
+        ]
         triggers = [CatalogVersionBump("id"), Audit(masked=("sealed_credential",))]
 
     def __str__(self) -> str:
@@ -121,7 +140,12 @@ class Provider(ListedModel):
 
     @property
     def has_credential(self) -> bool:
-        return self.sealed_credential is not None
+        """Whether the operator can call the provider: with a secret, or because it takes none."""
+        return self.is_keyless or self.sealed_credential is not None
+
+    @property
+    def reach(self) -> Reach:
+        return super().reach._replace(is_proxied=True)
 
     def own_hosts(self, named: str = "") -> frozenset[str]:
         """Returns the provider's own hosts; see :func:`hosts_of`."""
@@ -132,11 +156,16 @@ class Provider(ListedModel):
         return associated_data(self.pk)
 
     def set_credential(self, secret: Secret) -> None:
-        """Replaces the operator's secret for this provider, and forgets that one was refused."""
-        self.sealed_credential = secrets.seal(secret, associated=self._associated)
-        self.credential_label = secret.label
+        """Replaces the operator's secret for this provider, and forgets that one was refused.
+
+        A provider that has a secret is keyless no more; ``NO_SECRET`` makes it keyless.
+        """
+        self.is_keyless = secret == NO_SECRET
+        sealed = None if self.is_keyless else secrets.seal(secret, associated=self._associated)
+        self.sealed_credential = sealed
+        self.credential_label = "" if self.is_keyless else secret.label
         with transaction.atomic():
-            self.save_fields("sealed_credential", "credential_label")
+            self.save_fields("is_keyless", "sealed_credential", "credential_label")
             CredentialRefusal.objects.filter(provider=self).delete()
 
     def rewrap_credential(self) -> bool:
@@ -145,6 +174,8 @@ class Provider(ListedModel):
 
     def reveal_credential(self) -> Secret:
         """Decrypts the operator's secret; raises :class:`config.secrets.DecryptionFailed`."""
+        if self.is_keyless:
+            return NO_SECRET
         return secrets.unseal(bytes(self.sealed_credential or b""), associated=self._associated)
 
 

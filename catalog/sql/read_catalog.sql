@@ -10,7 +10,8 @@ WITH providers AS (
         jsonb_agg(
             jsonb_build_array(
                 p.id, p.slug, p.name, p.dialect, p.base_url, p.trains_on_prompts, p.is_listed,
-                encode(p.sealed_credential, 'hex'), p.requests_per_minute, p.tokens_per_minute
+                encode(p.sealed_credential, 'hex'), p.is_keyless, p.allowed_networks,
+                p.ca_certificates, p.requests_per_minute, p.tokens_per_minute
             )
         ) AS found
     FROM catalog_provider AS p

@@ -5,6 +5,7 @@
 -- Locks: none.
 SELECT
     p.id, p.slug, p.name, p.dialect, p.base_url, p.trains_on_prompts, p.is_listed,
-    p.sealed_credential, p.requests_per_minute, p.tokens_per_minute
+    p.sealed_credential, p.is_keyless, p.allowed_networks, p.ca_certificates, p.requests_per_minute,
+    p.tokens_per_minute
 FROM catalog_provider AS p
 WHERE p.id = any($1)

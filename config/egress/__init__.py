@@ -15,7 +15,15 @@ The clients are imported from their own modules, `client` and `fetch`: the setti
 need only the policy and the shape of a request, and the libraries of the clients take 10 MB.
 """
 
-from config.egress.addresses import BaseURL, EgressPolicy, InvalidURL, find_refusal, parse_base_url
+from config.egress.addresses import (
+    NO_REACH,
+    BaseURL,
+    EgressPolicy,
+    InvalidURL,
+    Reach,
+    find_refusal,
+    parse_base_url,
+)
 from config.egress.errors import (
     AddressRefused,
     BadResponse,
@@ -30,6 +38,7 @@ from config.egress.errors import (
 from config.egress.rules import OutboundRequest
 
 __all__ = [
+    "NO_REACH",
     "AddressRefused",
     "BadResponse",
     "BaseURL",
@@ -38,6 +47,7 @@ __all__ = [
     "EgressPolicy",
     "InvalidURL",
     "OutboundRequest",
+    "Reach",
     "RedirectRefused",
     "TLSFailed",
     "TimedOut",

@@ -9,11 +9,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_URL_LENGTH = 2048
+ANYWHERE: Final = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,21 @@ class PinnedHost:
     port: int | None = None
 
 
+class Reach(NamedTuple):
+    """What the operator allows the connections of one provider or organization besides the rules.
+
+    ``networks`` and ``authorities``, certificates in PEM, are added to those of the policy.
+    ``is_proxied`` says that the connections use the operator's proxy, if there is one.
+    """
+
+    networks: tuple[Network, ...] = ()
+    authorities: str = ""
+    is_proxied: bool = False
+
+
+NO_REACH: Final = Reach()
+
+
 @dataclass(frozen=True, slots=True)
 class EgressPolicy:
     """The rules for connections to the outside: allowed addresses, timeouts and sizes.
@@ -31,19 +48,30 @@ class EgressPolicy:
     `allowed_networks` admit addresses that would be refused, on any port and over plain HTTP. They
     do not switch off the URL grammar, TLS, or the refusal of mapped and translated addresses.
     `hosts` replaces DNS for its names. `ca_bundle` is a PEM file of authorities that are trusted
-    in addition to the system's. Timeouts are in seconds; `connect_timeout` covers name resolution,
-    connection and TLS handshake together.
+    in addition to the system's, and `authorities` the text of such a file. Timeouts are in seconds;
+    `connect_timeout` covers name resolution, connection and TLS handshake together.
     """
 
     allowed_networks: tuple[Network, ...] = ()
     hosts: Mapping[str, PinnedHost] = field(default_factory=dict)
     ca_bundle: str | None = None
+    authorities: str = ""
     connect_timeout: float = 5.0
     max_response_bytes: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
         if self.connect_timeout <= 0 or self.max_response_bytes <= 0:
             raise ValueError("connect_timeout and max_response_bytes must be positive")
+
+    def extend(self, reach: Reach) -> EgressPolicy:
+        """Returns the policy with what one provider or organization is allowed besides."""
+        if not reach.networks and not reach.authorities:
+            return self
+        return replace(
+            self,
+            allowed_networks=(*self.allowed_networks, *reach.networks),
+            authorities=reach.authorities,
+        )
 
     def pinned_address(self, host: str, port: int) -> tuple[str, int] | None:
         """Returns the address and port of a name that the operator pinned, else `None`.
@@ -54,6 +82,17 @@ class EgressPolicy:
         if found is None:
             return None
         return found.address, (found.port or port) if port == 443 else port
+
+
+def parse_network(text: str) -> Network:
+    """Parses an address or a network such as `10.1.0.0/16`. Raises `ValueError` with a message."""
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as exc:
+        raise ValueError(
+            f"{text!r} is no network: write an address such as 10.0.0.5, or a network such as "
+            "10.0.0.0/24 without bits after its length."
+        ) from exc
 
 
 class InvalidURL(ValueError):

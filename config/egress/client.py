@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar, overload
 import aiohappyeyeballs
 
 from config.egress import rules
-from config.egress.addresses import EgressPolicy, is_address
+from config.egress.addresses import NO_REACH, EgressPolicy, Reach, is_address
 from config.egress.connection import Connection, copy_problem
 from config.egress.errors import (
     ConnectFailed,
@@ -29,7 +29,8 @@ from config.egress.errors import (
 from config.egress.rules import OutboundRequest
 
 AsyncResolve = Callable[[str, int], Awaitable[Sequence[str]]]
-Origin = tuple[str, str, int]
+# Scheme, host and port, and whose connections these are: what one may reach, another may not.
+Origin = tuple[str, str, int, Reach]
 Default = TypeVar("Default")
 
 # Shorter than, or close to, the time for which common servers keep an idle connection.
@@ -126,7 +127,7 @@ class EgressClient:
             kept_seconds=dns_cache_seconds,
         )
         self._tls = rules.tls_context(policy.ca_bundle)
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[tuple[str, Reach], _Target] = {}
         self._connections: set[Connection] = set()
         self._idle: dict[Origin, list[Connection]] = {}
         self._is_open = False
@@ -155,13 +156,14 @@ class EgressClient:
         first_byte_timeout: float,
         idle_timeout: float,
         connect_timeout: float | None = None,
+        reach: Reach = NO_REACH,
     ) -> OutboundResponse:
         """Sends a request and returns when the headers of the response have arrived.
 
         The limits and the errors are those of `start` and of `OutboundResponse.receive_head`.
         """
         response = await self.start(
-            request, idle_timeout=idle_timeout, connect_timeout=connect_timeout
+            request, idle_timeout=idle_timeout, connect_timeout=connect_timeout, reach=reach
         )
         try:
             await response.receive_head(first_byte_timeout)
@@ -177,20 +179,22 @@ class EgressClient:
         idle_timeout: float,
         connect_timeout: float | None = None,
         deadline: float = math.inf,
+        reach: Reach = NO_REACH,
     ) -> OutboundResponse:
         """Begins to send a request and returns its response, whose headers are still to come.
 
-        The limits are in seconds: `connect_timeout` (default: the policy's) for name resolution,
-        connection and handshake; `idle_timeout` for every wait for a part of the body. No wait
-        lasts longer than until `deadline`, a time of `time.monotonic`. Raises only `EgressError`. A
-        request that fails on a kept-alive connection is not repeated, because the upstream may have
-        started to process it.
+        `reach` is what the owner of the URL may reach besides; its connections are never shared
+        with an owner of another one. The limits are in seconds: `connect_timeout` (default: the
+        policy's) for name resolution, connection and handshake; `idle_timeout` for every wait for a
+        part of the body. No wait lasts longer than until `deadline`, a time of `time.monotonic`.
+        Raises only `EgressError`. A request that fails on a kept-alive connection is not repeated,
+        because the upstream may have started to process it.
         """
         if not self._is_open:
             raise ConnectFailed("the client is closed")
         if not rules.are_valid_headers(request.headers):
             raise UnsendableRequest
-        target = self._targets.get(request.url) or self._parse_target(request.url)
+        target = self._targets.get((request.url, reach)) or self._parse_target(request.url, reach)
         connection = self._take_idle(target.origin) or await self._open_connection(
             target.origin,
             min(connect_timeout or self._policy.connect_timeout, deadline - time.monotonic()),
@@ -204,13 +208,13 @@ class EgressClient:
             partial(self._keep_idle, target.origin),
         )
 
-    def _parse_target(self, text: str) -> _Target:
+    def _parse_target(self, text: str, reach: Reach) -> _Target:
         if len(self._targets) >= _MAX_REMEMBERED:
             self._targets.clear()
-        base = rules.check_url(text, self._policy)
+        base = rules.check_url(text, self._policy.extend(reach))
         rest = text.removeprefix(base.text)
-        target = self._targets[text] = _Target(
-            origin=(base.scheme, base.host, base.port),
+        target = self._targets[text, reach] = _Target(
+            origin=(base.scheme, base.host, base.port, reach),
             path=rest if rest.startswith("/") else f"/{rest}",
             authority=base.text.removeprefix(f"{base.scheme}://"),
         )
@@ -267,10 +271,11 @@ class EgressClient:
             # The traceback leads to this frame.
             del problem
 
-    async def _connect(self, scheme: str, host: str, port: int) -> Connection:
+    async def _connect(self, scheme: str, host: str, port: int, reach: Reach) -> Connection:
         """Connects to the allowed address that answers first; tries them a short time apart."""
+        policy = self._policy.extend(reach)
         addresses: Sequence[str]
-        if (pinned := self._policy.pinned_address(host, port)) is not None:
+        if (pinned := policy.pinned_address(host, port)) is not None:
             addresses, port = [pinned[0]], pinned[1]
         elif is_address(host):
             addresses = [host]
@@ -286,7 +291,7 @@ class EgressClient:
                     "",
                     (address, port),
                 )
-                for address in rules.check_addresses(addresses, self._policy, port, plain=is_plain)
+                for address in rules.check_addresses(addresses, policy, port, plain=is_plain)
             ],
             happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS,
             loop=self._loop,
@@ -295,7 +300,7 @@ class EgressClient:
             _, connection = await self._loop.create_connection(
                 partial(Connection, self._connections.discard),
                 sock=connected_socket,
-                ssl=None if is_plain else self._tls,
+                ssl=None if is_plain else self._tls_of(policy),
                 server_hostname=None if is_plain else host,
             )
         except BaseException:
@@ -304,6 +309,11 @@ class EgressClient:
         if connection.is_open:
             self._connections.add(connection)
         return connection
+
+    def _tls_of(self, policy: EgressPolicy) -> ssl.SSLContext:
+        if not policy.authorities:
+            return self._tls
+        return rules.tls_context(policy.ca_bundle, policy.authorities)
 
     async def _resolve_in_thread(self, host: str, port: int) -> Sequence[str]:
         return await self._loop.run_in_executor(

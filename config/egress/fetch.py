@@ -185,7 +185,7 @@ class _PinnedAdapter(HTTPAdapter):
         attributes = {"connector": connector}
         self._pool: urllib3.HTTPConnectionPool
         if base.scheme == "https":
-            context = rules.tls_context(policy.ca_bundle)
+            context = rules.tls_context(policy.ca_bundle, policy.authorities)
             self._pool = urllib3.HTTPSConnectionPool(base.host, base.port, ssl_context=context)
             self._pool.ConnectionCls = cast(Any, type("_HTTPS", (_PinnedHTTPS,), attributes))
         else:

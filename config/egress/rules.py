@@ -38,6 +38,9 @@ DEFAULT_HEADERS: Final = {
     "Accept-Encoding": "identity",
 }
 # RFC 9110, section 5.6.2.
+_CERTIFICATE: Final = re.compile(
+    r"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----"
+)
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -103,14 +106,36 @@ def check_url(text: str, policy: EgressPolicy) -> BaseURL:
         raise AddressRefused("URL") from None
 
 
-@lru_cache(maxsize=4)
-def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
-    """Returns one cached context a bundle; reading the authorities takes tens of milliseconds."""
+class InvalidAuthorities(ValueError):
+    """The text has no certificates in PEM."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Must be certificates in PEM: each begins with -----BEGIN CERTIFICATE-----. A file in "
+            "DER becomes one with: openssl x509 -inform der -in FILE."
+        )
+
+
+def read_authorities(text: str) -> str:
+    """Returns certificates in PEM without what stands around them; raises `InvalidAuthorities`."""
+    found = "\n".join(_CERTIFICATE.findall(text))
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=found)
+    except (ssl.SSLError, ValueError):
+        raise InvalidAuthorities from None
+    return found
+
+
+@lru_cache(maxsize=64)
+def tls_context(ca_bundle: str | None, authorities: str = "") -> ssl.SSLContext:
+    """Returns one cached context for the same authorities; reading them takes 10 ms and more."""
     context = ssl.create_default_context()
     # Some Python builds look for the system's authorities in a folder that does not exist.
     context.load_verify_locations(certifi.where())
     if ca_bundle is not None:
         context.load_verify_locations(ca_bundle)
+    if authorities:
+        context.load_verify_locations(cadata=authorities)
     context.set_alpn_protocols(["http/1.1"])
     return context
 

@@ -111,7 +111,7 @@ class EditDialog(Dialog):
         if self._endpoint is None:
             return text
         try:
-            base_url = canonical_base_url(text)
+            base_url = canonical_base_url(text, self._endpoint.organization_id)
             require_base_url(base_url, self._endpoint.provider)
         except InvalidBaseURL as exc:
             raise forms.ValidationError(exc.message) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from django.conf import settings
 
+from accounts.models import Organization
 from catalog import dialects
 from catalog.aliases.names import ModelNotFound
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
@@ -121,17 +123,22 @@ def _explain_unknown_model(name: str, permanent: Mapping[str, str]) -> ModelNotF
     return ModelNotFound(f"There is no model {name!r} in the catalogue.")
 
 
-def canonical_base_url(text: str | None) -> str | None:
+def canonical_base_url(text: str | None, organization_id: uuid.UUID) -> str | None:
     """Returns the canonical spelling of a URL; raises :class:`InvalidBaseURL`.
 
-    Only canonical URLs are stored, compared and connected to.
+    Only canonical URLs are stored, compared and connected to. The organization is read only for an
+    address that is not allowed to everybody.
     """
     if text is None:
         return None
     try:
         return parse_base_url(text, policy=settings.EGRESS_POLICY).text
     except InvalidURL as exc:
-        raise InvalidBaseURL(f"invalid_base_url: {exc}") from None
+        reach = Organization.objects.get(pk=organization_id).reach
+        try:
+            return parse_base_url(text, policy=settings.EGRESS_POLICY.extend(reach)).text
+        except InvalidURL:
+            raise InvalidBaseURL(f"invalid_base_url: {exc}") from None
 
 
 def require_base_url(base_url: str | None, provider: Provider) -> None:

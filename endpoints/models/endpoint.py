@@ -119,7 +119,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
             model_permaslug=model_permaslug,
             provider_slug=provider_slug,
             upstream_model_id=upstream_model_id,
-            base_url=canonical_base_url(base_url),
+            base_url=canonical_base_url(base_url, organization_id),
             declared_region=declared_region,
             declared_zdr=declared_zdr,
             price=price,
@@ -465,7 +465,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         upstream_model_id = changes.get("upstream_model_id", self.upstream_model_id)
         base_url = self.base_url
         if "base_url" in changes:
-            base_url = canonical_base_url(changes["base_url"])
+            base_url = canonical_base_url(changes["base_url"], self.organization_id)
             require_base_url(base_url, self.provider)
         moved = (upstream_model_id, base_url) != (self.upstream_model_id, self.base_url)
         region = changes.get("declared_region", None if moved else self.declared_region)

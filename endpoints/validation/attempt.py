@@ -78,7 +78,8 @@ def find_attempt(
     try:
         require_base_url(base_url, endpoint.provider)
         if base_url is not None:
-            base_url = egress.parse_base_url(base_url, policy=settings.EGRESS_POLICY).text
+            policy = settings.EGRESS_POLICY.extend(endpoint.organization.reach)
+            base_url = egress.parse_base_url(base_url, policy=policy).text
         if dialect is None:
             problem = dialects.describe_missing_extra(endpoint.provider.dialect)
             if problem is None:

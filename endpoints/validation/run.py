@@ -92,7 +92,7 @@ def examine(
         # The calls take seconds; other threads may use the database connection meanwhile.
         if not connection.in_atomic_block:
             connection.close()
-        policy = settings.EGRESS_POLICY
+        policy = settings.EGRESS_POLICY.extend(endpoint.organization.reach)
         voices = endpoint.model.supported_voices or ()
         calls = attempt.calls if baseline is None else _select_proven(attempt.calls, baseline)
         asyncio.run(probe(calls, policy, result, voices=voices))

@@ -599,6 +599,7 @@ async def start_request(
             connect_timeout=tighten(connect_timeout, candidate.route.time_limits.connect),
             idle_timeout=math.inf,
             deadline=deadline,
+            reach=candidate.route.reach,
         )
     except egress.EgressError as exc:
         raise failures.translate(exc, candidate) from None

@@ -20,6 +20,7 @@ from catalog.dialects.shared.searches import SEARCH_FIELDS, SEARCH_SETTINGS, Sea
 from catalog.pricing import Billable, Price
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
+from config.egress.addresses import NO_REACH, Reach
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
@@ -151,6 +152,7 @@ class Route:
     max_completion_tokens: int | None = None
     capabilities: Capabilities = UNDESCRIBED
     time_limits: TimeLimits = NO_OWN_LIMITS
+    reach: Reach = NO_REACH
 
     @property
     def names(self) -> tuple[str, str]:
@@ -315,7 +317,8 @@ class Candidate:
 class CatalogProvider:
     """A provider of the catalogue. ``secret`` is the operator's credential, if it can be used.
 
-    ``pace`` has the limits of the operator's account, if any are known.
+    A keyless one has ``NO_SECRET``. ``pace`` has the limits of the operator's account, if any are
+    known, and ``reach`` what connections may reach besides the public internet.
     """
 
     provider_id: uuid.UUID
@@ -327,6 +330,7 @@ class CatalogProvider:
     is_listed: bool
     secret: Secret | None
     pace: Pace | None = None
+    reach: Reach = NO_REACH
 
 
 class CatalogModel(NamedTuple):

@@ -10,6 +10,8 @@ from config.credentials import Secret
 from tests.support import factories
 from tests.support.console import SECRET, change, fingerprint, listing, page
 
+FORM = {"name": "Acme AI", "dialect": "openai", "base_url": "https://api.example.com/v1"}
+
 
 def test_change_provider_stores_the_credential_of_the_operator(operator: Client, db: None) -> None:
     provider = factories.make_provider("acme-ai", name="Acme AI")
@@ -29,6 +31,54 @@ def test_change_provider_stores_the_credential_of_the_operator(operator: Client,
     assert found.reveal_credential() == Secret(SECRET)
     operator.post(page(provider), {**form, "secret": ""})
     assert Provider.objects.get().reveal_credential() == Secret(SECRET)
+
+
+def test_a_provider_that_takes_no_key_forgets_its_credential(operator: Client, db: None) -> None:
+    provider = factories.make_provider("acme-ai", name="Acme AI")
+    provider.set_credential(Secret(SECRET))
+    form = {
+        "name": "Acme AI",
+        "dialect": "openai",
+        "base_url": "http://10.0.0.5:8000/v1",
+        "is_listed": "on",
+        "is_keyless": "on",
+    }
+    refused = operator.post(page(provider), form)
+    assert refused.context["adminform"].form.errors == {
+        "base_url": ["the address or the port of the URL is not allowed"]
+    }
+    form |= {"allowed_networks": "10.0.0.5/32", "secret": SECRET}
+    refused = operator.post(page(provider), form)
+    assert refused.context["adminform"].form.errors == {
+        "secret": ["A provider that takes no key has none: leave one of both."]
+    }
+    assert Provider.objects.get().reveal_credential() == Secret(SECRET)
+    assert operator.post(page(provider), {**form, "secret": ""}).status_code == 302
+    found = Provider.objects.get()
+    assert (found.is_keyless, found.sealed_credential, found.credential_label) == (True, None, "")
+    assert (found.base_url, found.allowed_networks) == ("http://10.0.0.5:8000/v1", ["10.0.0.5/32"])
+    del form["is_keyless"]
+    assert operator.post(page(provider), form).status_code == 302
+    found = Provider.objects.get()
+    assert (found.is_keyless, found.reveal_credential()) == (False, Secret(SECRET))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("allowed_networks", "10.0.0.5/8", "is no network: write an address"),
+        ("ca_certificates", "hello", "Must be certificates in PEM"),
+    ],
+)
+def test_a_reach_that_cannot_be_read_is_refused(
+    operator: Client, db: None, field: str, value: str, message: str
+) -> None:
+    provider = factories.make_provider("acme-ai", name="Acme AI")
+    before = Provider.objects.values().get()
+    response = operator.post(page(provider), {**FORM, field: value})
+    [error] = response.context["adminform"].form.errors[field]
+    assert message in error
+    assert Provider.objects.values().get() == before
 
 
 def test_change_provider_requires_a_base_url_for_its_dialect(operator: Client, db: None) -> None:

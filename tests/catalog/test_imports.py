@@ -276,6 +276,50 @@ def test_import_keeps_the_secret_of_a_provider(db: None) -> None:
     assert provider.reveal_credential() == Secret("operator-secret-0123456789")
 
 
+def test_import_makes_a_provider_keyless_and_an_export_says_so(db: None) -> None:
+    load(FILE)
+    file = changed("providers", 0, "keyless", value=True)
+    assert load(file).updated == NONE | {"providers": 1}
+    provider = Provider.objects.get(slug="acme")
+    assert (provider.is_keyless, provider.has_credential) == (True, True)
+    exported = json.loads(imports.export()[0])
+    assert [row.get("keyless") for row in exported["providers"]] == [True, None]
+    assert load(exported).unchanged == ALL_NEW
+    # A file without the member leaves what is stored.
+    assert load(FILE).unchanged == ALL_NEW
+    assert Provider.objects.get(slug="acme").is_keyless is True
+    assert load(changed("providers", 0, "keyless", value=False)).updated == NONE | {"providers": 1}
+    assert Provider.objects.get(slug="acme").has_credential is False
+
+
+def test_import_never_makes_a_provider_with_a_credential_keyless(db: None) -> None:
+    load(FILE)
+    Provider.objects.get(slug="acme").set_credential(Secret("operator-secret-0123456789"))
+    before = snapshots.everything()
+    with pytest.raises(ImportRefused) as refused:
+        load(changed("providers", 0, "keyless", value=True))
+    text = (
+        "providers[0]: keyless: the provider 'acme' has a credential; mark it as keyless in the "
+        "console, which forgets the credential"
+    )
+    assert refused.value.problems == [text]
+    with pytest.raises(ImportRefused, match="keyless must not be true"):
+        load(changed("providers", 1, "keyless", value=True))
+    assert snapshots.everything() == before
+
+
+def test_import_takes_the_url_of_a_network_that_is_allowed_to_its_provider(db: None) -> None:
+    load(FILE)
+    file = changed("providers", 0, "base_url", value="http://10.0.0.5:8000/v1")
+    before = snapshots.everything()
+    with pytest.raises(ImportRefused, match="the address or the port of the URL is not allowed"):
+        load(file)
+    assert snapshots.everything() == before
+    Provider.objects.filter(slug="acme").update(allowed_networks=["10.0.0.5/32"])
+    assert load(file).updated == NONE | {"providers": 1}
+    assert load(json.loads(imports.export()[0])).unchanged == ALL_NEW
+
+
 def test_import_keeps_rows_that_the_file_does_not_name(db: None) -> None:
     load(FILE)
     before = snapshots.everything()

@@ -93,7 +93,7 @@ def build(call: Call) -> OutboundRequest:
 
 def build_headers(call: Call, key: Secret) -> dict[str, str]:
     return {
-        "x-api-key": key.reveal(),
+        **key.in_header("x-api-key"),
         "anthropic-version": VERSION,
         "Content-Type": "application/json",
         "Accept": "text/event-stream" if call.stream else "application/json",

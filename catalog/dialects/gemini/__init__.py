@@ -49,7 +49,7 @@ def build(call: Call) -> OutboundRequest:
         method="POST",
         url=f"{call.base_url}/models/{quote(call.model, safe='')}:{method}",
         headers={
-            "x-goog-api-key": call.secret.reveal(),
+            **call.secret.in_header("x-goog-api-key"),
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },

@@ -144,12 +144,12 @@ def build(call: Call) -> OutboundRequest:
     return build_request(
         call,
         f"{call.base_url}/{path(call)}" if place is None else place(call.base_url),
-        {"Authorization": f"Bearer {call.secret.reveal()}"},
+        call.secret.in_header("Authorization", "Bearer "),
     )
 
 
 def _build_native(call: Call) -> OutboundRequest:
-    login = {"Authorization": f"Bearer {call.secret.reveal()}"}
+    login = call.secret.in_header("Authorization", "Bearer ")
     return build_response(call, f"{call.base_url}/{PATH}", login)
 
 

@@ -214,7 +214,7 @@ def parse_vertex(secret: Secret) -> VertexCredential:
 def sensitive_parts(secret: Secret) -> list[str]:
     """Returns the texts that a message must not show: the secret and its sensitive members."""
     text = secret.reveal()
-    parts = [text]
+    parts = [text] if text else []
     if text.startswith("{"):
         try:
             members = json.loads(text)

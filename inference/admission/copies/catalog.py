@@ -25,7 +25,8 @@ from catalog.operations import proven_operations, served_operations
 from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
 from config import secrets, sql
-from config.credentials import Secret
+from config.credentials import NO_SECRET, Secret
+from config.egress.addresses import Reach, parse_network
 from config.egress.rules import TimeLimits
 from inference.requests.operations.completions import EFFORTS
 from inference.routing.pacing import Pace
@@ -184,18 +185,33 @@ def make_provider(
     trains_on_prompts: bool,
     is_listed: bool,
     sealed: bytes | None,
+    is_keyless: bool,
+    allowed_networks: Sequence[str] | None,
+    ca_certificates: str,
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
 ) -> CatalogProvider:
     """Returns a provider, with the operator's secret decrypted."""
     secret = None if sealed is None else _unseal(bytes(sealed), associated_data(provider_id))
+    if is_keyless:
+        secret = NO_SECRET
     if dialect in CLOUDS and host_of_credential(dialect, secret) is None:
         secret = None
     pace = None
     if requests_per_minute is not None or tokens_per_minute is not None:
         pace = Pace(provider_id, requests_per_minute, tokens_per_minute)
+    reach = share_reach(tuple(allowed_networks or ()), ca_certificates, is_proxied=True)
     return CatalogProvider(
-        provider_id, slug, name, dialect, base_url, trains_on_prompts, is_listed, secret, pace
+        provider_id,
+        slug,
+        name,
+        dialect,
+        base_url,
+        trains_on_prompts,
+        is_listed,
+        secret,
+        pace,
+        reach,
     )
 
 
@@ -248,6 +264,7 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
         listed_parameters=frozenset(parameters) or None,
         capabilities=model.capabilities,
         time_limits=share_limits(connect, headers, first_event, idle, total),
+        reach=provider.reach,
     )
 
 
@@ -284,6 +301,12 @@ def _share(names: tuple[str, ...]) -> frozenset[str]:
 def share_limits(*seconds: int | None) -> TimeLimits:
     """Returns the limits of time, one object for all endpoints that have the same."""
     return TimeLimits(*seconds)
+
+
+@lru_cache(maxsize=256)
+def share_reach(networks: tuple[str, ...], authorities: str, *, is_proxied: bool = False) -> Reach:
+    """Returns what the connections of an owner may reach, one object for all that have the same."""
+    return Reach(tuple(map(parse_network, networks)), authorities, is_proxied)
 
 
 def host_of_url(base_url: str | None) -> str:

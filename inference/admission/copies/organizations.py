@@ -19,6 +19,7 @@ from catalog.models.aliases import ModelAlias
 from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
+from config.egress.addresses import NO_REACH, Reach
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from config.secrets import DecryptionFailed
 from config.sql import read_together
@@ -71,6 +72,7 @@ class OwnEndpoint(NamedTuple):
     proofs: Mapping[str, str]
     proven: frozenset[str] | None
     time_limits: TimeLimits = NO_OWN_LIMITS
+    reach: Reach = NO_REACH
 
 
 class KeptModel(NamedTuple):
@@ -197,7 +199,11 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
         )
     )
     kept_of = _group_by_owner((row.organization_id, row) for row in (*endpoints, *kept))
-    endpoints_of = _group_by_owner(_make_endpoints(endpoints, prices, validations))
+    reach_of = {each.pk: each.reach for each in organizations}
+    endpoints_of = _group_by_owner(
+        (owner, made._replace(reach=reach_of[owner]))
+        for owner, made in _make_endpoints(endpoints, prices, validations)
+    )
     credentials_of = _group_by_owner(
         (row.organization_id, _make_credential(row)) for row in credentials
     )
@@ -334,6 +340,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         disproved_parameters=share(disproved),
         capabilities=model.capabilities,
         time_limits=endpoint.time_limits,
+        reach=endpoint.reach,
     )
 
 

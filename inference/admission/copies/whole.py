@@ -40,6 +40,9 @@ class _ProviderRow(NamedTuple):
     trains_on_prompts: bool
     is_listed: bool
     sealed: str | None
+    is_keyless: bool
+    allowed_networks: Sequence[str] | None
+    ca_certificates: str
     requests_per_minute: int | None
     tokens_per_minute: int | None
 

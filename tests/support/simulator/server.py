@@ -238,6 +238,8 @@ class Simulator:
         self.certificates = certificates if tls else None
         self.host, self.port = host, port
         self.keys, self.models_status = keys, models_status
+        self.is_keyless = False
+        """Whether a request with a key is refused, and one without is answered."""
         self.admit = admit
         self.connections = 0
         """The number of accepted TCP connections, including failed TLS handshakes."""
@@ -379,6 +381,8 @@ class Simulator:
             return (error_reply(400, message=f"The simulator cannot use this request: {exc!r}"),)
 
     def _knows_key(self, request: Request) -> bool:
+        if self.is_keyless:
+            return "authorization" not in request.headers
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         known = key in self.keys if self.keys is not None else key and not key.startswith("bad")
         return scheme.lower() == "bearer" and bool(known)
