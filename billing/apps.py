@@ -1,5 +1,8 @@
 from typing import ClassVar, Final
 
+from django.core import checks
+
+from billing.checks import check_tokens
 from config.apps import (
     INTERNAL,
     TRANSACTION,
@@ -160,3 +163,6 @@ class BillingConfig(CausewayApp):
         "opening": INTERNAL,
         "meteropening": INTERNAL,
     }
+
+    def ready(self) -> None:
+        checks.register(check_tokens, checks.Tags.security, deploy=True)

@@ -23,7 +23,7 @@ from config.console.unfold import Dialog, TextWidget, display
 
 _CHAIN_STATES: Final = {
     "reading": "success", "starting": "info", "failing": "warning", "halted": "danger",
-    "not configured": "warning",
+    "refused": "danger", "not configured": "warning",
 }  # fmt: skip
 _RESCAN: Final = 1_000
 
@@ -88,6 +88,8 @@ class ChainStateAdmin(ReadOnlyAdmin):
             return "halted"
         if state.chain_id not in settings.CHAINS:
             return "not configured"
+        if state.is_refused:
+            return "refused"
         if state.failures:
             return "failing"
         return "starting" if state.cursor is None else "reading"

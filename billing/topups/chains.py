@@ -59,10 +59,19 @@ class Token:
     decimals: int
     symbol: str
 
+    def __str__(self) -> str:
+        """Returns what was checked of the contract: ``0x8335…2913:6``."""
+        return f"{self.contract}:{self.decimals}"
+
+    @property
+    def units_per_micro(self) -> int:
+        """Returns the base units of 10⁻⁶ token; whole, because decimals are at least 6."""
+        units: int = 10 ** (self.decimals - 6)
+        return units
+
     def units_of(self, usd_cents: int) -> int:
-        """Returns an amount in cents as base units; exact, because decimals are at least 6."""
-        units_per_cent: int = 10 ** (self.decimals - 2)
-        return usd_cents * units_per_cent
+        """Returns an amount in cents as base units."""
+        return usd_cents * 10_000 * self.units_per_micro
 
     def nano_usd_of(self, units: int) -> int:
         """Returns base units as nano-USD; a unit smaller than 10⁻⁹ USD is rounded down."""

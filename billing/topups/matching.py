@@ -100,6 +100,8 @@ def matching_top_ups(deposit: Deposit) -> QuerySet[TopUp]:
         Q(payable_until__gte=deposit.mined_at) | Q(units=deposit.units),
         chain_id=deposit.chain_id,
         token=deposit.token,
+        # A top-up that was asked for with wrong decimals asks for another amount of money.
+        token_decimals=deposit.token_decimals,
         sender=deposit.sender,
         recipient=deposit.recipient,
         created_at__lte=deposit.mined_at + _CLOCK_SKEW,

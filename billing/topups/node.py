@@ -23,10 +23,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from billing.topups.chains import Chain, checksum_address
+from billing.topups.chains import Chain, Token, checksum_address
 from billing.topups.payments import Block, ChainPayment, Cursor, UnconfirmedPayment
 from billing.topups.rpc import (
     Address,
+    Call,
+    CallReverted,
     ChainContradiction,
     ChainError,
     ChainRefused,
@@ -43,6 +45,10 @@ from config.egress import EgressPolicy
 # Keccak-256 of "Transfer(address,address,uint256)".
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 
+# The first four bytes of Keccak-256 of "decimals()" and "symbol()".
+_DECIMALS = "0x313ce567"
+_SYMBOL = "0x95d89b41"
+
 FIRST_SPAN = 2_000
 MAX_SPAN = 10_000
 # Each transaction needs a call for its receipt, and each batch is stored at once.
@@ -52,6 +58,10 @@ _MAX_CLOCK_AHEAD = timedelta(days=1)
 
 class ChainLags(ChainUnavailable):
     """The node does not know a block yet that it or another node at its URL reported before."""
+
+
+class TokenRefused(ChainContradiction):
+    """The contract is not the token of the settings; an operator must correct `CHAIN_TOKENS`."""
 
 
 class Reorganized(ChainError):
@@ -164,9 +174,7 @@ class Node:
             yield [], Cursor(head.number, head.hash)
             return
         if head.number < cursor.number:
-            raise ChainContradiction(
-                "The node's confirmed head moved back behind a block that it had confirmed."
-            )
+            raise self._explain_lower_head(head, cursor)
         if head.number == cursor.number and head.hash != cursor.hash:
             raise _reorganization_error(cursor)
         while cursor.number < head.number:
@@ -223,13 +231,61 @@ class Node:
         (answer,) = self._rpc.call(("eth_getBlockByNumber", [hex(number), False]))
         return _parse_block(answer, number)
 
+    def check_token(self, token: Token) -> str:
+        """Returns the symbol that the contract gives itself, or an empty text.
+
+        Raises `TokenRefused` unless the contract has the decimals of the settings, and another
+        `ChainError` when the node does not tell.
+        """
+        contract = token.contract.lower()
+        where = f"CHAIN_TOKENS: chain {self.chain.chain_id}: the contract {token.contract}"
+        chain_id, code = self._rpc.call(("eth_chainId", []), ("eth_getCode", [contract, "latest"]))
+        self._require_chain(chain_id)
+        if decode(code, Data) == "0x":
+            raise TokenRefused(f"{where} does not exist on this chain.")
+        decimals, symbol = self._rpc.call_each(
+            _view_of(contract, _DECIMALS), _view_of(contract, _SYMBOL)
+        )
+        if isinstance(decimals, ChainUnavailable) and not isinstance(decimals, CallReverted):
+            raise decimals
+        told = "0x" if isinstance(decimals, ChainUnavailable) else decode(decimals, Data)
+        if len(told) != 66 or int(told, 16) > 255:
+            raise TokenRefused(f"{where} does not tell its decimals, so it is no token.")
+        if int(told, 16) != token.decimals:
+            raise TokenRefused(
+                f"{where} has {int(told, 16)} decimals, and the settings say {token.decimals}."
+            )
+        return "" if isinstance(symbol, ChainUnavailable) else _parse_symbol(decode(symbol, Data))
+
+    def _explain_lower_head(self, head: Block, cursor: Cursor) -> ChainError:
+        """Returns the error for a confirmed head before the cursor.
+
+        The node still has the cursor's block when only more confirmations are asked for.
+        """
+        try:
+            is_known = self.read_block(cursor.number).hash == cursor.hash
+        except ChainContradiction:
+            is_known = False
+        if is_known:
+            return ChainLags(
+                f"The confirmed head is block {head.number}, but block {cursor.number} was read "
+                "already: CHAIN_CONFIRMATIONS was raised, or this node lags. Reading continues "
+                "when the head has passed that block."
+            )
+        return ChainContradiction(
+            "The node's confirmed head moved back behind a block that it had confirmed."
+        )
+
+    def _require_chain(self, result: msgspec.Raw) -> None:
+        found = int(decode(result, Quantity), 16)
+        if found != self.chain.chain_id:
+            raise ChainContradiction(f"The node is on chain {found}.")
+
     def _read_tagged_block(self, tag: Literal["latest", "finalized", "safe"]) -> Block:
         chain_id, answer = self._rpc.call(
             ("eth_chainId", []), ("eth_getBlockByNumber", [tag, False])
         )
-        found = int(decode(chain_id, Quantity), 16)
-        if found != self.chain.chain_id:
-            raise ChainContradiction(f"The node is on chain {found}.")
+        self._require_chain(chain_id)
         block: _Block | None = decode(answer, _Block | None)
         if block is None:
             raise ChainUnavailable(f"The node knows no {tag} block yet.")
@@ -247,16 +303,17 @@ class Node:
     def _read_logs(self, cursor: Cursor, end: int) -> tuple[list[_Log], Block]:
         """Returns the logs of payments after the cursor up to a block, and that block."""
         wanted = _TransferFilter.between(self.chain, cursor.number + 1, end)
-        before, found, after = self._rpc.call(
+        before, found, after = self._rpc.call_each(
             ("eth_getBlockByNumber", [hex(cursor.number), False]),
             ("eth_getLogs", [wanted.parameters]),
             ("eth_getBlockByNumber", [hex(end), False]),
         )
-        if _parse_block(before, cursor.number).hash != cursor.hash:
+        if _parse_block(_require(before), cursor.number).hash != cursor.hash:
             raise _reorganization_error(cursor)
-        last = _parse_block(after, end)
+        # Nodes refuse a range beyond their head, or have no logs in it: both say nothing about it.
+        last = _parse_block(_require(after), end)
         logs: dict[tuple[str, int], _Log] = {}
-        for log in wanted.parse_logs(found):
+        for log in wanted.parse_logs(_require(found)):
             known = logs.setdefault((log.transaction_hash, int(log.log_index, 16)), log)
             if known != log:
                 raise ChainContradiction("The node sent two versions of one log.")
@@ -269,11 +326,11 @@ class Node:
 
     def _read_unconfirmed_range(self, first: int, last: int) -> list[UnconfirmedPayment]:
         wanted = _TransferFilter.between(self.chain, first, last)
-        found, after = self._rpc.call(
+        found, after = self._rpc.call_each(
             ("eth_getLogs", [wanted.parameters]),
             ("eth_getBlockByNumber", [hex(last), False]),
         )
-        if decode(after, _Block | None) is None:
+        if decode(_require(after), _Block | None) is None:
             raise ChainLags("The node has not reached the latest block yet.")
         return [
             UnconfirmedPayment(
@@ -284,7 +341,7 @@ class Node:
                 recipient=_address(log.topics[2]),
                 units=int(log.data, 16),
             )
-            for log in wanted.parse_logs(found)
+            for log in wanted.parse_logs(_require(found))
         ]
 
     def _read_payments(
@@ -354,6 +411,25 @@ class Node:
         if int(receipt.status, 16) != 1:
             raise ChainContradiction("A log belongs to a transaction that failed.")
         return receipt, block
+
+
+def _require(result: msgspec.Raw | ChainUnavailable) -> msgspec.Raw:
+    if isinstance(result, ChainUnavailable):
+        raise result
+    return result
+
+
+def _view_of(contract: str, selector: str) -> Call:
+    return ("eth_call", [{"to": contract, "data": selector}, "latest"])
+
+
+def _parse_symbol(data: str) -> str:
+    """Returns the text of an ABI string, or of the 32 bytes that older tokens have for one."""
+    words = bytes.fromhex(data[2:]) if len(data) % 2 == 0 else b""
+    is_string = len(words) > 64 and int.from_bytes(words[:32]) == 32
+    length = int.from_bytes(words[32:64]) if is_string else 0
+    text = words[64 : 64 + length] if is_string else words[:32].rstrip(b"\0")
+    return "".join(filter(str.isprintable, text.decode(errors="ignore")))[:32]
 
 
 def _parse_block(result: msgspec.Raw, number: int) -> Block:

@@ -5,6 +5,7 @@ No error contains the node's URL or a text from the node, because either may con
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from config.egress.fetch import fetch
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 MAX_WAIT = 3_600.0
+_REVERTED = re.compile(r"revert|opcode|jump|execution (error|failed)", re.IGNORECASE)
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 
 Call = tuple[str, list[Any]]
@@ -48,12 +51,18 @@ class ChainRefused(ChainUnavailable):
     """The node refuses these calls or cannot finish them; a smaller range of blocks may succeed."""
 
 
+class CallReverted(ChainRefused):
+    """The contract refuses a call, or has no such function."""
+
+
 class ChainContradiction(ChainError):
     """The node's answers contradict each other or the configured chain."""
 
 
 class _Error(msgspec.Struct):
     code: int
+    message: Any = None
+    data: Any = None
 
 
 class _Answer(msgspec.Struct):
@@ -82,21 +91,42 @@ class RpcClient:
 
     def call(self, *calls: Call) -> list[msgspec.Raw]:
         """Sends the calls as one batch and returns their results, in order. Raises `ChainError`."""
+        results = []
+        for result in self.call_each(*calls):
+            if isinstance(result, ChainUnavailable):
+                raise result
+            results.append(result)
+        return results
+
+    def call_each(self, *calls: Call) -> list[msgspec.Raw | ChainUnavailable]:
+        """Sends the calls as one batch and returns the result or the refusal of each, in order.
+
+        Raises `ChainError` when the whole batch fails, or when the node asks to wait.
+        """
         self._wait_for_turn(len(calls))
-        answers = _parse_answers(self._exchange(calls))
+        body, retry_after = self._exchange(calls)
+        answers = _parse_answers(body)
         if isinstance(answers, _Answer):
             if answers.error is None:
                 raise ChainContradiction("The node's answer is not JSON-RPC.")
-            raise _refusal("a batch of calls", answers.error)
+            raise _refusal("a batch of calls", answers.error, retry_after)
         by_id = {answer.id: answer for answer in answers}
         if len(answers) != len(calls) or by_id.keys() != set(range(len(calls))):
             raise ChainContradiction("The node's answers do not match the calls.")
+        results: list[msgspec.Raw | ChainUnavailable] = []
         for place, (method, _) in enumerate(calls):
-            if (error := by_id[place].error) is not None:
-                raise _refusal(method, error)
-        return [by_id[place].result for place in range(len(calls))]
+            answer = by_id[place]
+            if answer.error is None:
+                results.append(answer.result)
+                continue
+            refusal = _refusal(method, answer.error, retry_after)
+            if not isinstance(refusal, ChainRefused):
+                raise refusal
+            results.append(refusal)
+        return results
 
-    def _exchange(self, calls: Sequence[Call]) -> bytes:
+    def _exchange(self, calls: Sequence[Call]) -> tuple[bytes, float | None]:
+        """Returns the answer's body and the wait that its head asks for."""
         body = msgspec.json.encode(
             [
                 {"jsonrpc": "2.0", "id": place, "method": method, "params": params}
@@ -113,13 +143,15 @@ class RpcClient:
             kind = ChainRefused if too_much else ChainUnavailable
             raise kind(f"The call of the node failed: {exc}.") from None
         retry_after = _parse_retry_after(headers.get("Retry-After", ""))
+        if status >= 400 and retry_after is None:
+            retry_after = _parse_wait_of_body(answer)
         if status == 429 or (status >= 400 and retry_after is not None):
             raise ChainUnavailable(f"The node answered with status {status}.", retry_after)
         if status != 200:
             # Nodes refuse a range that is too wide with different statuses, such as 400, 413, 500,
             # 502 and 504.
             raise ChainRefused(f"The node answered with status {status}.")
-        return answer
+        return answer, retry_after
 
     def _wait_for_turn(self, calls: int) -> None:
         now = time.monotonic()
@@ -145,10 +177,42 @@ def _parse_answers(body: bytes) -> list[_Answer] | _Answer:
         raise ChainUnavailable("The node's answer is not JSON.") from None
 
 
-def _refusal(subject: str, error: _Error) -> ChainUnavailable:
+def _refusal(subject: str, error: _Error, retry_after: float | None) -> ChainUnavailable:
+    """Returns the exception for an error of the node; one that asks to wait refuses no range."""
+    message = f"The node refused {subject} with error {error.code}."
+    wait = _parse_wait(error.data)
+    wait = retry_after if wait is None else wait
     # Some nodes put the HTTP status into the error code of an answer with status 200.
-    kind = ChainUnavailable if error.code == 429 else ChainRefused
-    return kind(f"The node refused {subject} with error {error.code}.")
+    if error.code == 429 or wait is not None:
+        return ChainUnavailable(message, wait)
+    # Geth's code for a call that reverts; others say it in words.
+    if error.code == 3 or _REVERTED.search(str(error.message)):
+        return CallReverted(message)
+    return ChainRefused(message)
+
+
+def _parse_wait_of_body(body: bytes) -> float | None:
+    """Returns the wait of the first error that names one in the body of an HTTP error."""
+    try:
+        answers = _parse_answers(body)
+    except ChainError:
+        return None
+    errors = [each.error for each in (answers if isinstance(answers, list) else [answers])]
+    waits = [_parse_wait(error.data) for error in errors if error is not None]
+    return next((wait for wait in waits if wait is not None), None)
+
+
+def _parse_wait(data: Any) -> float | None:
+    """Returns the seconds in `backoff_seconds` of an error's data, or of its `rate`."""
+    if not isinstance(data, dict):
+        return None
+    rate = data.get("rate")
+    wait = data.get("backoff_seconds", rate.get("backoff_seconds") if type(rate) is dict else None)
+    if isinstance(wait, str) and _SECONDS.fullmatch(wait):
+        wait = float(wait)
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or wait < 0:
+        return None
+    return float(min(wait, MAX_WAIT))
 
 
 def _parse_retry_after(text: str) -> float | None:

@@ -19,7 +19,7 @@ from django.conf import settings
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups.chains import Chain
 from billing.topups.matching import match_deposit
-from billing.topups.node import MAX_SPAN, ChainLags, Node, Reorganized
+from billing.topups.node import MAX_SPAN, ChainLags, Node, Reorganized, TokenRefused
 from billing.topups.rpc import ChainError, ChainRefused, ChainUnavailable
 from config.clocks.clock import clock
 from config.clocks.leases import Lease
@@ -60,10 +60,12 @@ def watch_chain(chain: Chain, node: Node) -> int:
 
     Any number of watchers of one chain may run: the locks of the cursor's row and of the deposits'
     rows make every step happen once. The wait after a failure grows with each further failure. If
-    the cursor's block was replaced, the chain halts until an operator resumes it.
+    the cursor's block was replaced, the chain halts until an operator resumes it. A chain whose
+    contract is not the token of the settings is not read.
     """
     state, _ = ChainState.objects.get_or_create(chain_id=chain.chain_id)
-    done = match_received_deposits(chain.chain_id)
+    is_verified = state.has_verified(chain.token)
+    done = match_received_deposits(chain.chain_id) if is_verified else 0
     if state.halted_at is not None or _is_waiting(state):
         return done
     # A top-up is paid as it was requested, even if the configuration has changed since.
@@ -72,6 +74,8 @@ def watch_chain(chain: Chain, node: Node) -> int:
     if state.span is not None:
         node.span = min(state.span, MAX_SPAN)
     try:
+        if not is_verified or state.token_checked_at is None:
+            verify_token(chain, node, state)
         is_read = read_payments(chain, node, state)
         done += match_received_deposits(chain.chain_id)
         latest = None
@@ -84,13 +88,38 @@ def watch_chain(chain: Chain, node: Node) -> int:
         assert cursor is not None, "without a cursor nothing can have been replaced"
         if state.halt(cursor, str(exc)):
             logger.error("%s is halted: %s", chain.name, exc)
+    except TokenRefused as exc:
+        state.record_failure(str(exc), None)
+        logger.error("%s is refused: %s", chain.name, exc)
     except ChainError as exc:
         retry_after = exc.retry_after if isinstance(exc, ChainUnavailable) else None
         state.record_failure(str(exc), retry_after, span=node.span)
         logger.warning("%s cannot be read: %s", chain.name, exc)
         # Payments that were stored before the failure need not wait for the next round.
-        done += match_received_deposits(chain.chain_id)
+        if is_verified:
+            done += match_received_deposits(chain.chain_id)
     return done
+
+
+def verify_token(chain: Chain, node: Node, state: ChainState) -> None:
+    """Asks the contract for its decimals. Raises `TokenRefused` if the settings say others."""
+    try:
+        symbol = node.check_token(chain.token)
+    except TokenRefused:
+        state.record_token(None)
+        raise
+    if symbol not in ("", chain.token.symbol):
+        logger.warning(
+            "%s: the token calls itself %s, and CHAIN_TOKENS says %s",
+            chain.name, symbol, chain.token.symbol,
+        )  # fmt: skip
+    state.record_token(chain.token)
+
+
+def ask_for_tokens() -> None:
+    """Makes the next round ask every contract for its decimals, at once where it was refused."""
+    ChainState.objects.filter(token_verified="").update(retry_at=None)
+    ChainState.objects.update(token_checked_at=None)
 
 
 def read_payments(chain: Chain, node: Node, state: ChainState) -> bool:

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import models, transaction
 from django.db.models import Q
 
-from billing.topups.chains import Chain
+from billing.topups.chains import Chain, Token
 from billing.topups.payments import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
 from config.audit.triggers import Audit
@@ -42,6 +42,15 @@ class ChainState(models.Model):
         null=True, editable=False, help_text="The number of blocks that the node returns at once."
     )
 
+    token_verified = models.CharField(
+        max_length=48,
+        default="",
+        editable=False,
+        db_default="",
+        help_text="The contract and the decimals that the chain confirmed.",
+    )
+    token_checked_at = models.DateTimeField(null=True, editable=False)
+
     class Meta:
         verbose_name = "chain"
         ordering = ("chain_id",)
@@ -62,6 +71,24 @@ class ChainState(models.Model):
         if self.number is None or self.block_hash is None:
             return None
         return Cursor(self.number, self.block_hash)
+
+    def has_verified(self, token: Token) -> bool:
+        """Returns whether the contract was found to have the decimals of the settings."""
+        return self.token_verified == str(token)
+
+    @property
+    def is_refused(self) -> bool:
+        """Returns whether the contract was asked, and is not the token of the settings."""
+        return not self.token_verified and self.token_checked_at is not None
+
+    def record_token(self, token: Token | None) -> None:
+        """Records that the contract was asked: for the confirmed token, or for None if it differs.
+
+        A chain whose token differs is neither offered nor read.
+        """
+        self.token_verified = "" if token is None else str(token)
+        self.token_checked_at = clock.now()
+        self.save(update_fields=["token_verified", "token_checked_at"])
 
     def lock(self) -> None:
         """Locks this row until the transaction ends and refreshes this instance."""

@@ -336,7 +336,12 @@ def _require_offered(chain_id: int) -> Chain:
             f"chain_id: must be one of: {listed}.", metadata={"fields": ["chain_id"]}
         )
     state = ChainState.objects.filter(chain_id=chain_id).first()
-    if state is None or state.cursor is None:
+    if state is not None and state.is_refused:
+        raise ChainNotOffered(
+            f"Top-ups on {chain.name} are not offered, because its token is not the one of the "
+            "settings. Ask the operator of this service."
+        )
+    if state is None or state.cursor is None or not state.has_verified(chain.token):
         raise ChainNotOffered(f"The service does not read {chain.name} yet. Try again in a minute.")
     if state.halted_at is not None:
         raise ChainNotOffered(
@@ -348,9 +353,10 @@ def _require_offered(chain_id: int) -> Chain:
 def _free_units(chain: Chain, sender: str, units: int) -> int:
     """Returns base units plus a random tail that no other top-up of the sender has.
 
-    An advisory lock makes concurrent requests with the same sender run one after another.
+    The tail stands in the third to sixth decimal, which every wallet shows. An advisory lock makes
+    concurrent requests with the same sender run one after another.
     """
-    token = chain.token.contract
+    token, step = chain.token.contract, chain.token.units_per_micro
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))",
@@ -361,12 +367,13 @@ def _free_units(chain: Chain, sender: str, units: int) -> int:
         token=token,
         sender=sender,
         is_reserved=True,
-        units__range=(units + 1, units + MAX_TAIL),
+        units__range=(units + step, units + MAX_TAIL * step),
     )
     taken = set(rows.values_list("units", flat=True))
-    free = [tail for tail in range(1, MAX_TAIL + 1) if units + tail not in taken]
+    free = [units + tail * step for tail in range(1, MAX_TAIL + 1)]
+    free = [amount for amount in free if amount not in taken]
     if not free:
         raise TooManyTopUps(
             "This sender has too many open top-ups of this amount. Choose another amount."
         )
-    return units + secrets.choice(free)
+    return secrets.choice(free)

@@ -124,6 +124,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
         log_missing_extras()
+        watcher.ask_for_tokens()
         if options["once"]:
             beat()
             _wait_until_silence_counts()

@@ -215,6 +215,7 @@ def test_a_top_up_from_before_a_change_of_the_settings_is_credited(
             recipient=recipient,
         )
     )  # fmt: skip
+    look(changed)
     later = ask(tenant, changed, token.payers[0])
     old.pay(top_up.units)
     look(changed)

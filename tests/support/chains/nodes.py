@@ -37,6 +37,8 @@ ROOT = Path(__file__).parents[3]
 _RECURSION_LIMIT = 1_000
 sys.setrecursionlimit(_RECURSION_LIMIT)
 RECIPIENT = parse_address("0x" + "c0ffee" * 6 + "c0de")
+# The answer of decimals() in the bytecode: PUSH1 6, PUSH1 64, MSTORE.
+_SIX = "6006604052"
 _CODE = json.loads((ROOT / "tests" / "billing" / "topups" / "token.json").read_text())
 
 
@@ -122,6 +124,13 @@ class EthTester:
             address=[*map(parse_address, of)] if isinstance(of, list) else parse_address(of),
             topics=wanted["topics"],
         )
+
+    def eth_getCode(self, address: str, block: str) -> Any:  # noqa: N802
+        return self.tester.get_code(parse_address(address))
+
+    def eth_call(self, wanted: dict[str, Any], block: str) -> Any:
+        to, payer = parse_address(wanted["to"]), self.tester.get_accounts()[0]
+        return self.tester.call({**wanted, "to": to, "from": payer, "gas": 100_000})
 
     def eth_sendTransaction(self, wanted: dict[str, Any]) -> Any:  # noqa: N802
         gas = int(wanted.get("gas", "0x1e8480"), 16)
@@ -282,23 +291,29 @@ class Contract:
         return self.send("pretend(address,address,uint256)", sender, to, units)
 
 
-def deploy(node: Local, supply: int = 10**15) -> Contract:
+def deploy(node: Local, supply: int = 10**15, decimals: int = 6) -> Contract:
     """Puts a token of its own on the node."""
     payers = [parse_address(account) for account in node.rpc("eth_accounts")]
-    data = _CODE["bytecode"] + encode(["uint256"], [supply]).hex()
+    code = _CODE["bytecode"].replace(_SIX, f"60{decimals:02x}604052")
+    assert code.count(f"60{decimals:02x}604052")
+    data = code + encode(["uint256"], [supply]).hex()
     tx_hash = node.rpc("eth_sendTransaction", {"from": payers[0], "data": data})
     receipt = node.rpc("eth_getTransactionReceipt", tx_hash)
     return Contract(node, parse_address(receipt["contractAddress"]), payers)
 
 
 def chain_of(
-    contract: Contract, *, url: str = "", confirmations: Confirmations = "finalized"
+    contract: Contract,
+    *,
+    url: str = "",
+    confirmations: Confirmations = "finalized",
+    decimals: int = 6,
 ) -> Chain:
     """Returns the configuration that takes payments in this token, through `url` if given."""
     return Chain(
         chain_id=int(contract.node.rpc("eth_chainId"), 16),
         rpc_url=url or contract.node.url,
-        token=Token(contract.address, 6, "TUSD"),
+        token=Token(contract.address, decimals, "TUSD"),
         recipient=RECIPIENT,
         confirmations=confirmations,
     )
