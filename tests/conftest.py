@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -44,30 +43,6 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("patient")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Lets every process begin with its share of the slow modules.
-
-    ``worksteal`` gives each process the same number of neighbouring tests at first. One that has
-    nothing left takes half of another one's. So most modules stay in one process.
-    """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    shares: list[list[pytest.Item]] = [[] for _ in range(read_worker_count(config))]
-    turns = itertools.cycle(shares)
-    for path, module in itertools.groupby(items, key=lambda item: item.path):
-        if path in slow:
-            next(turns).extend(module)
-    cheap = iter([item for item in items if item.path not in slow])
-    for share in shares:
-        share.extend(itertools.islice(cheap, max(0, len(items) // len(shares) - len(share))))
-    items[:] = [*itertools.chain(*shares), *cheap]
-
-
-def read_worker_count(config: pytest.Config) -> int:
-    """Returns the number of processes that divide the tests."""
-    return int(getattr(config, "workerinput", {}).get("workercount", 1))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -31,6 +31,17 @@ BEYOND = {
     "tests/a/test_a.py::test_cases",
     "tests/b/test_b.py::test",
 }
+RUNNER = """
+import os
+from pathlib import Path
+
+import pytest
+
+@pytest.mark.parametrize("case", range(3))
+def test_where(case):
+    with Path(__file__).with_suffix(".ran").open("a") as file:
+        file.write(os.environ["PYTEST_XDIST_WORKER"] + " ")
+"""
 STRANGER = """
 import contextlib, subprocess, sys
 
@@ -139,3 +150,26 @@ def test_every_core_scenario_is_collected() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(any(line.startswith(test) for line in done.stdout.splitlines()) for test in core)
+
+
+def test_one_process_runs_a_module_and_an_undivided_room(tmp_path: Path) -> None:
+    room = tmp_path / "tests" / "browser"
+    room.mkdir(parents=True)
+    for path in (tmp_path / "test_c.py", room / "test_a.py", room / "test_b.py"):
+        path.write_text(RUNNER)
+    options = [f"-p tests.support.suite.{name}" for name in ("tiers", "distribution")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", os.devnull, *" ".join(options).split()]
+        + ["-p", "no:django", "-p", "no:cacheprovider", "-q", "--full", "-n", "3"]
+        + ["--dist", "loadscope", "tests", "test_c.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert "9 passed" in done.stdout, done.stdout + done.stderr
+    ran = {path.name: set(path.read_text().split()) for path in tmp_path.rglob("*.ran")}
+    assert {name: len(processes) for name, processes in ran.items()} == dict.fromkeys(
+        ["test_a.ran", "test_b.ran", "test_c.ran"], 1
+    )
+    assert ran["test_a.ran"] == ran["test_b.ran"] != ran["test_c.ran"]

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand
 
 from config.local.entry import IS_CLONE
 
-PARALLEL = ("-n", "4", "--dist", "worksteal")
+PARALLEL = ("-n", "4", "--dist", "loadscope")
 
 
 def add_workers(arguments: list[str]) -> list[str]:

@@ -93,11 +93,16 @@ def path_of(test: str) -> str:
     return test.partition("::")[0]
 
 
+def find_starting_functions(sources: Sources) -> set[str]:
+    """Returns the ids of the test functions that start a process."""
+    return sources.find_tests_that_reach(STARTERS, without={POOLER_FIXTURE})
+
+
 def find_functions_beyond(tier: Tier, rules: Rules, sources: Sources) -> set[str]:
     """Returns the ids of the test functions that a tier leaves out because of what they reach."""
     if tier is Tier.RELEASE:
         return set()
-    starters = sources.find_tests_that_reach(STARTERS, without={POOLER_FIXTURE})
+    starters = find_starting_functions(sources)
     if tier is Tier.QUICK:
         return starters
     folders = tuple(f"{folder}/" for folder in rules.release["folders"])
@@ -140,12 +145,14 @@ class Selection:
     rules: Rules
     tier: Tier | None
     beyond: set[str] = field(default_factory=set)
+    starting: set[str] = field(default_factory=set)
     empty_modules: set[str] = field(default_factory=set)
 
     def read(self, sources: Sources) -> None:
         """Finds in the sources which functions and which modules this run leaves out."""
         assert self.tier is not None
         self.beyond = find_functions_beyond(self.tier, self.rules, sources)
+        self.starting = find_starting_functions(sources)
         core = {function_of(test) for test in self.rules.core}
         kept = {path_of(test) for test in sources.tests if test in core or self.has(test)}
         self.empty_modules = {path_of(test) for test in sources.tests} - kept
@@ -208,6 +215,7 @@ def pytest_configure(config: pytest.Config) -> None:
     selection = config.stash[SELECTION] = Selection(Rules.read(), tier)
     if hasattr(config, "workerinput"):
         selection.beyond = set(config.workerinput["beyond"])
+        selection.starting = set(config.workerinput["starting"])
         selection.empty_modules = set(config.workerinput["empty_modules"])
     elif tier:
         selection.read(Sources())
@@ -218,6 +226,7 @@ def pytest_configure_node(node: Any) -> None:
     """Hands what was read from the sources to a process of xdist."""
     selection = node.config.stash[SELECTION]
     node.workerinput["beyond"] = sorted(selection.beyond)
+    node.workerinput["starting"] = sorted(selection.starting)
     node.workerinput["empty_modules"] = sorted(selection.empty_modules)
 
 
