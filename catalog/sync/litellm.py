@@ -132,6 +132,17 @@ _RESEARCH: Final = (
         "output_cost_per_reasoning_token",
     ),
 )
+# A generated picture of a size, such as 2K; and the rates of other tiers, which are not ours.
+_SIZED: Final = re.compile(r"output_cost_per_image_([0-9.]+K)")
+_OTHER_TIER: Final = re.compile(r"_(batches|priority|flex|balanced|ultrafast|decisions)$")
+# They say the price of tokens or pictures once more, in other units.
+_REPEATED: Final = frozenset(
+    ("input_cost_per_token_cache_hit", "input_cost_per_pixel", "output_cost_per_pixel",
+     "input_cost_per_second", "output_cost_per_second", "cost_per_second",
+     "input_cost_per_character", "output_cost_per_character", "input_cost_per_image_token",
+     "citation_cost_per_token")
+)  # fmt: skip
+_IMAGE_MODE: Final = "image_generation"
 _CHEAPEST_IMAGE: Final = Decimal("0.0005")
 _TOKEN_RATES: Final = ("prompt", "completion", "audio", "audio_output", "image_token")
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -185,6 +196,7 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> Offer | None:
         upstream_model_id=upstream,
         pricing=pricing,
         lines=lines,
+        uncharged=tuple(_find_uncharged(row)),
         context_length=context,
         max_completion_tokens=read_count(row, "max_output_tokens") if output == "text" else None,
         model=_describe(provider, upstream, row, output, context, as_of),
@@ -258,6 +270,9 @@ def _read_pricing(
             rate = next((found for key in keys if (found := read_rate(row, key)) is not None), "0")
             if rate != "0":
                 lines.append({"billable": billable, "unit": billable, "price": rate})
+    for key in row:
+        if (size := _SIZED.fullmatch(key)) and (rate := read_rate(row, key)) not in (None, "0"):
+            lines.append({"billable": "image", "variant": size[1], "unit": "image", "price": rate})
     overrides = [*_read_tiers(row), *_read_windows(row)]
     _settle_repeats(pricing, row.get("mode"))
     if (pricing or lines) and not {"prompt", "completion"} <= pricing.keys():
@@ -291,7 +306,10 @@ def _settle_repeats(pricing: dict[str, Any], mode: Any) -> None:
     Beside a rate of tokens, that of an image is the same price in other words. Some rows state the
     rate of a token as that of an image.
     """
-    if pricing.get("prompt", "0") != "0":
+    if mode == _IMAGE_MODE and "image" in pricing and not _has_picture(pricing):
+        # The list's own calculator takes it for the price of a generated image.
+        pricing["image_output"] = pricing.pop("image")
+    elif pricing.get("prompt", "0") != "0" and mode != "embedding":
         pricing.pop("image", None)
     per_image = pricing.get("image_output")
     if per_image is not None and ("image_token" in pricing or Decimal(per_image) < _CHEAPEST_IMAGE):
@@ -301,6 +319,28 @@ def _settle_repeats(pricing: dict[str, Any], mode: Any) -> None:
         pricing["completion"] = pricing["audio_output"]
     if pricing.get("completion", "0") == "0" and "image_token" in pricing:
         pricing["completion"] = pricing["image_token"]
+
+
+def _has_picture(pricing: Mapping[str, Any]) -> bool:
+    """Returns whether another rate says what a generated image costs."""
+    rates = (pricing.get(name, "0") for name in ("image_output", "image_token", "completion"))
+    return any(rate != "0" for rate in rates)
+
+
+def _find_uncharged(row: Mapping[str, Any]) -> Iterable[str]:
+    """Yields the rates that the list states for a use that we cannot charge, each with its name."""
+    for key in row:
+        known = _TIER.sub("", key) in _TIERED if _TIER.search(key) else key in _RATES
+        if "cost" not in key or known or key in _REPEATED:
+            continue
+        if _SIZED.fullmatch(key) or _OTHER_TIER.search(key) or not _is_number(row[key]):
+            continue
+        if (rate := read_rate(row, key)) not in (None, "0"):
+            yield f"{key}: {rate}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
 def _read_rates(row: Mapping[str, Any], suffix: str = "") -> dict[str, str]:

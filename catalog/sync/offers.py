@@ -13,6 +13,7 @@ from catalog.sync.documents import MAX_ROWS, InvalidRow, UnreadableList, rate_te
 _MAX_COUNT: Final = 10**12
 _MAX_REFUSED: Final = 100
 _MAX_NAME: Final = 120
+_BATCH: Final = ":batch"
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -22,7 +23,8 @@ class Offer(msgspec.Struct, frozen=True):
     decimals; it is empty where the list states no price. ``model`` has the members of a model's row
     and is ``None`` where the list does not tell who made the model. ``is_unclear`` says that the
     list does not tell what the model does, or in which format. Without ``has_limits``, its limits
-    are used for a new endpoint alone: the list means something else by them.
+    are used for a new endpoint alone: the list means something else by them. ``uncharged`` names
+    the prices of uses that we cannot charge.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Offer(msgspec.Struct, frozen=True):
     model: Mapping[str, Any] | None = None
     is_unclear: bool = False
     has_limits: bool = True
+    uncharged: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -92,8 +95,9 @@ def read_offers(
         except InvalidRow as exc:
             found.refuse(name, str(exc))
             continue
-        # Of several rows for one endpoint, the first counts.
-        if offer is None or offer.key in found.offers:
+        # Of several rows for one endpoint, the first counts. A row of batches has half the price,
+        # and serves no chat.
+        if offer is None or offer.key in found.offers or offer.key[1].endswith(_BATCH):
             found.ignored += 1
         else:
             found.offers[offer.key] = offer

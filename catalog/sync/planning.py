@@ -13,7 +13,7 @@ import msgspec
 
 from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
-from catalog.pricing.rules import KINDS
+from catalog.pricing.rules import KINDS, Billable
 from catalog.rows import (
     EndpointRow,
     ModelRow,
@@ -25,12 +25,26 @@ from catalog.rows import (
     price_of,
 )
 from catalog.sync.offers import Offer, PriceList
-from catalog.sync.plans.comparing import UNPRICED, Change, find_changes, is_priced
+from catalog.sync.plans.comparing import UNPRICED, Change, find_changes
 
 Reason: TypeAlias = CatalogProposal.Reason
 
 # A new row with a rate per token at or above this waits: 1,000 USD per million tokens.
 _HIGHEST: Final = Decimal("0.001")
+_COMPLETION: Final = (Billable.COMPLETION, "")
+_PICTURE: Final = (Billable.IMAGE, "")
+_IMAGE_INPUT: Final = (Billable.IMAGE, "input")
+_SOUND: Final = frozenset(
+    (_COMPLETION, (Billable.COMPLETION, "audio"), (Billable.CHARACTER, ""), (Billable.SECOND, ""))
+)
+# The kinds of which one must be charged, for each output that a model generates.
+_GENERATED: Final[Mapping[str, frozenset[tuple[Billable, str]]]] = {
+    "text": frozenset((_COMPLETION,)),
+    "image": frozenset((_COMPLETION, (Billable.COMPLETION, "image"), _PICTURE)),
+    "audio": _SOUND,
+    "speech": _SOUND,
+    "video": frozenset((_COMPLETION, _PICTURE, (Billable.SECOND, ""), (Billable.REQUEST, ""))),
+}
 # More tokens than any prompt has, so that every tier counts.
 _ANY_PROMPT: Final = 10**12
 _LIMITS: Final = ("context_length", "max_completion_tokens")
@@ -157,8 +171,9 @@ class _Planner:
         if not changes:
             plan.unchanged += 1
             return
-        is_priced_now = is_priced(offer.pricing) or bool(offer.lines)
-        reason = self._judge(changes, is_unpriced=not is_priced_now)
+        price, outputs = price_of(wanted), endpoint.model.output_modalities
+        reason = self._judge(changes, price, is_charged=charges_output(price, outputs))
+        changes += _name_uncharged(offer)
         self._add_stored(
             endpoint, wanted, changes, reason, waits=reason is not Reason.CHANGE or not is_own
         )
@@ -178,15 +193,16 @@ class _Planner:
             PlannedRow(subject, reason, changes, waits, row=row, endpoint=endpoint, basis=basis)
         )
 
-    def _judge(self, changes: list[Change], *, is_unpriced: bool) -> Reason:
+    def _judge(self, changes: list[Change], price: Price, *, is_charged: bool) -> Reason:
         """Returns the first reason for which a change waits, or that it is an ordinary one."""
-        if is_unpriced and any(change.is_rate for change in changes):
+        has_rates = any(change.is_rate for change in changes)
+        if price.is_free and has_rates:
             return Reason.UNPRICED
         if any(change.rises_above(self._rise_limit) for change in changes):
             return Reason.RISE
         if any(change.falls_far for change in changes):
             return Reason.FALL
-        return Reason.CHANGE
+        return Reason.CHANGE if is_charged or not has_rates else Reason.UNPRICED
 
     def add_rows(self, offers: Iterable[Offer]) -> None:
         """Plans the endpoints that the catalogue lacks, at providers that it has.
@@ -245,7 +261,7 @@ class _Planner:
             if change.is_rate or change.column in _LIMITS
         ]
         reason = Reason.NEW
-        if not is_priced(offer.pricing) and not offer.lines:
+        if not charges_output(price_of(row), model.architecture.output_modalities):
             reason = Reason.UNPRICED
         elif _find_highest_rate(price_of(row)) >= _HIGHEST:
             reason = Reason.RISE
@@ -254,12 +270,37 @@ class _Planner:
         return PlannedRow(
             " ".join(endpoint_key(row)),
             reason,
-            changes,
+            [*changes, *_name_uncharged(offer)],
             waits=known is not None or reason is not Reason.NEW,
             row=row,
             model=None if known else model,
             provider=None if provider is None else _convert(provider, ProviderRow),
         )
+
+
+def charges_output(price: Price, outputs: Iterable[str]) -> bool:
+    """Returns whether each generated output has a price, whatever else costs something.
+
+    Vectors, rankings and transcripts have none, and speech may be priced by its text or its length:
+    for those, any price counts. Where only some hours or prompts are charged, the others are free.
+    """
+    if price.discount == 1:
+        return False
+    base = price.base
+    generated = [_GENERATED[output] for output in outputs if output in _GENERATED]
+    return not price.is_free and all(
+        any(
+            amount > 0 and (name in names or (name[0] is Billable.IMAGE and _PICTURE in names))
+            for name, amount in base.items()
+            if name != _IMAGE_INPUT
+        )
+        for names in generated
+    )
+
+
+def _name_uncharged(offer: Offer) -> list[Change]:
+    """Returns what a plan says of the prices of an offer that we cannot charge."""
+    return [Change("uncharged", None, price) for price in offer.uncharged]
 
 
 def _find_highest_rate(price: Price) -> Decimal:

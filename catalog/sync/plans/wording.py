@@ -46,6 +46,7 @@ _LABELS: Final = {
     "max_completion_tokens": "Largest completion",
     "retains_prompts": "Keeps prompts",
     "slug": "Public name",
+    "uncharged": "Cannot be charged",
     "trains_on_prompts": "Trains on prompts",
     "zdr": "Zero data retention",
 }

@@ -182,6 +182,42 @@ def test_litellm_has_hours_of_the_day() -> None:
             {"prompt": "1", "completion": "0.00012", "image_token": "0.00012"},
             [],
         ),
+        (  # of a generator, the price of a generated image
+            {"mode": "image_generation", "input_cost_per_image": 0.02},
+            {"prompt": "0", "completion": "0", "image_output": "0.02"},
+            [],
+        ),
+        (  # of one that states both, the price of an image that is shown
+            {
+                "mode": "image_generation",
+                "input_cost_per_image": 0.01,
+                "output_cost_per_image": 0.04,
+            },
+            {"prompt": "0", "completion": "0", "image": "0.01", "image_output": "0.04"},
+            [],
+        ),
+        (
+            {
+                "mode": "image_generation",
+                "input_cost_per_image": 0.06,
+                "output_cost_per_image_1K": 0.04,
+                "output_cost_per_image_2K": 0.06,
+                "output_cost_per_image_4K": 0.0,
+            },
+            {"prompt": "0", "completion": "0", "image_output": "0.06"},
+            [
+                {"billable": "image", "variant": "1K", "unit": "image", "price": "0.04"},
+                {"billable": "image", "variant": "2K", "unit": "image", "price": "0.06"},
+            ],
+        ),
+        (  # an embedding bills an image beside its tokens
+            {
+                "mode": "embedding",
+                **raw(input_cost_per_token="8e-07", input_cost_per_image="6e-05"),
+            },
+            {"prompt": "0.0000008", "completion": "0", "image": "0.00006"},
+            [],
+        ),
         (
             {"mode": "image_generation", "output_cost_per_image": 0.04},
             {"prompt": "0", "completion": "0", "image_output": "0.04"},
@@ -210,6 +246,40 @@ def test_litellm_bills_in_many_units(
 ) -> None:
     [offer] = read(litellm, {"m": {"litellm_provider": "openai", **row}}).values()
     assert (offer.pricing, list(offer.lines)) == (pricing, lines)
+
+
+def test_litellm_names_the_prices_that_cannot_be_charged() -> None:
+    row = {
+        "litellm_provider": "openai",
+        "mode": "chat",
+        "input_cost_per_second": 0.5,
+        "google_maps_grounding_cost_per_query": 0,
+        "input_cost_per_video_per_second": "a lot",
+        "search_context_cost_per_query": {"search_context_size_medium": 0.01},
+        **raw(
+            input_cost_per_token="1e-05",
+            output_cost_per_token="5e-05",
+            cache_creation_input_token_cost="1.25e-05",
+            cache_creation_input_token_cost_above_272k_tokens="2.5e-05",
+            cache_creation_input_token_cost_above_12hr="2.5e-05",
+            cache_creation_input_token_cost_above_12hr_batches="1.25e-05",
+            cache_creation_input_token_cost_above_12hr_above_272k_tokens="5e-05",
+            code_interpreter_cost_per_session="0.03",
+        ),
+    }
+    [offer] = read(litellm, {"gpt-6-astra": row}).values()
+    assert offer.uncharged == (
+        "cache_creation_input_token_cost_above_12hr: 0.000025",
+        "cache_creation_input_token_cost_above_12hr_above_272k_tokens: 0.00005",
+        "code_interpreter_cost_per_session: 0.03",
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt-x:batch", "GPT-X:BATCH"])
+def test_a_row_of_batches_is_no_endpoint(name: str) -> None:
+    row = {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 1}
+    found = litellm.read_list({name: row, "gpt-x": row}, DAY)
+    assert (list(found.offers), found.ignored) == ([("openai", "gpt-x")], 1)
 
 
 def test_litellm_searches_at_every_request_of_perplexity() -> None:

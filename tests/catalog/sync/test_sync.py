@@ -229,6 +229,64 @@ def test_a_new_model_is_added_and_an_endpoint_of_a_present_one_waits(
     assert not LanguageModel.objects.filter(slug__in=("openai/dear", "openai/free")).exists()
 
 
+@pytest.mark.parametrize(
+    ("members", "waits"),
+    [
+        # Generated text and pictures without a price wait, whatever else is charged.
+        ({"mode": "chat", "input_cost_per_token": 0.000001}, True),
+        ({"mode": "chat", "input_cost_per_request": 0.1}, True),
+        ({"mode": "image_generation", "input_cost_per_token": 0.000001}, True),
+        ({"mode": "image_generation", "input_cost_per_image": 0.02}, False),
+        ({"mode": "image_generation", "output_cost_per_image_1K": 0.04}, False),
+        ({"mode": "audio_speech", "input_cost_per_token": 0.000001}, True),
+        ({"mode": "audio_speech", "input_cost_per_character": 0.000015}, False),
+        ({"mode": "audio_speech", "output_cost_per_second": 0.00025}, False),
+        # These generate nothing that a list could price.
+        ({"mode": "embedding", "input_cost_per_token": 0.0000001}, False),
+        ({"mode": "embedding", "input_cost_per_token": 0}, True),
+        ({"mode": "rerank", "input_cost_per_query": 0.002}, False),
+        ({"mode": "audio_transcription", "input_cost_per_second": 0.0001}, False),
+    ],
+)
+def test_a_new_model_whose_output_would_be_free_waits(
+    tmp_path: Path, endpoint: ModelEndpoint, members: dict[str, Any], waits: bool
+) -> None:
+    new = {"litellm_provider": "openai"} | {
+        name: msgspec.Raw(f"{value:.9f}".encode()) if name != "mode" else value
+        for name, value in members.items()
+    }
+    report = sync(str(tmp_path), gpt_x=row(), new=new)
+    assert (report["created"]["endpoints"], report["proposed"]) == ((0, 1) if waits else (1, 0))
+    assert [reason for reason, _ in waiting()] == (["unpriced"] if waits else [])
+
+
+def test_a_change_that_leaves_the_output_free_waits(
+    tmp_path: Path, endpoint: ModelEndpoint
+) -> None:
+    sync(str(tmp_path), gpt_x=row("0.000001", "0"))
+    [proposal] = CatalogProposal.objects.filter(status="waiting")
+    proposals.approve(proposal, by="test")
+    assert sync(str(tmp_path), gpt_x=row("0.0000009", "0"))["proposed"] == 1
+    assert waiting() == [("unpriced", ["pricing.prompt"])]
+
+
+def test_a_plan_names_the_prices_that_cannot_be_charged(
+    tmp_path: Path, endpoint: ModelEndpoint
+) -> None:
+    twelve = {"cache_creation_input_token_cost_above_12hr": msgspec.Raw(b"2.5e-06")}
+    report = sync(str(tmp_path), "--plan", gpt_x=row("9e-07", **twelve), gpt_new=row(**twelve))
+    named = {
+        "column": "uncharged",
+        "old": None,
+        "new": "cache_creation_input_token_cost_above_12hr: 0.0000025",
+        "percent": None,
+    }
+    assert [(planned["fate"], planned["changes"][-1]) for planned in report["plan"]] == [
+        ("update", named), ("create", named),
+    ]  # fmt: skip
+    assert sync(str(tmp_path), "--plan", gpt_x=row(**twelve))["unchanged"] == ONE
+
+
 @pytest.mark.parametrize("option", ["--dry-run", "--plan"])
 def test_a_dry_run_changes_nothing(tmp_path: Path, endpoint: ModelEndpoint, option: str) -> None:
     before = snapshots.everything()
