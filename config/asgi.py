@@ -32,7 +32,7 @@ from config.console.sign_in.recognition import PREFIX, OperatorSessions
 from config.database.patience import PatientConnection
 from config.database.replica.watch import ALIAS as REPLICA
 from config.pages.failures import render_refusal
-from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
+from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, join_headers, mark_recognized
 from config.server.collector import Collector
 from config.server.load.loop_lag import LoopLag
 from config.server.load.memory import return_large_blocks
@@ -187,11 +187,10 @@ class Application:
 
     async def _recognize(self, scope: Scope, gateway: Gateway) -> RecognizedKey:
         """Returns the key of a request to the management routes; raises :class:`GatewayError`."""
-        told = {
-            wanted: b",".join(value for name, value in scope["headers"] if name == wanted)
-            for wanted in (b"authorization", b"x-api-key")
-        }
-        digests = key_digests(*(value.decode("latin-1") for value in told.values()))
+        authorization, api_key = (
+            join_headers(scope, name).decode("latin-1") for name in (b"authorization", b"x-api-key")
+        )
+        digests = key_digests(authorization, api_key)
         try:
             # Django tells within two seconds that PostgreSQL does not answer.
             async with asyncio.timeout(_RECOGNITION_SECONDS):

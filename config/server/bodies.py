@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from config.api.errors import GatewayError, PayloadTooLarge
 from config.live_settings import settings
 from config.server.bulkheads import Occupancy
+from config.server.encodings import decode_body
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -25,6 +26,8 @@ FindCaller = Callable[[Scope, bool], Awaitable[Occupancy | None]]
 # Returns the content type and the body of the answer to a refused request.
 RenderRefusal = Callable[[Scope, GatewayError], tuple[str, bytes]]
 
+# What a body that was read and decoded has not, or has anew.
+_FRAMING: Final = frozenset((b"content-encoding", b"content-length", b"transfer-encoding"))
 # The server buffers as much before anyone asks for it.
 UNRECOGNIZED_BYTES: Final = 65_536
 
@@ -70,12 +73,14 @@ async def read_body(
     begun: Iterable[bytes] = (),
     *,
     limit: int | None = None,
+    encoding: bytes = b"",
 ) -> bytes:
     """Reads a whole request body, whose bytes are counted before they are asked for.
 
     ``length`` is the announced one; a chunked body is counted as it arrives. ``begun`` are parts
-    that have been read, and ``limit`` is that of a route with larger bodies. Raises
-    :class:`PayloadTooLarge`, :class:`ClientGone`, and the refusals of :meth:`Occupancy.reserve`.
+    that have been read, and ``limit`` is that of a route with larger bodies. ``encoding`` is the
+    value of ``Content-Encoding``. Raises :class:`PayloadTooLarge`, :class:`ClientGone`, the
+    refusals of :meth:`Occupancy.reserve`, and the errors of :func:`decode_body`.
     """
     limit = limit or settings.MAX_REQUEST_BYTES
     parts = list(begun)
@@ -93,7 +98,9 @@ async def read_body(
             occupancy.reserve(len(part))
         parts.append(part)
         if not message.get("more_body"):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            break
+    body = parts[0] if len(parts) == 1 else b"".join(parts)
+    return await decode_body(encoding, body, occupancy, limit) if encoding else body
 
 
 def guard_bodies(
@@ -110,18 +117,20 @@ def guard_bodies(
         async with AsyncExitStack() as stack:
             try:
                 length = body_length(scope)
+                encoding = join_headers(scope, b"content-encoding") if length != 0 else b""
                 begun = await _read_beginning(receive) if length is None else _NOTHING
                 is_large = begun.has_more or (length or 0) > UNRECOGNIZED_BYTES
                 occupancy = await find(scope, is_large)
                 if occupancy is not None:
                     stack.enter_context(occupancy)
-                    if length is not None and is_large:
-                        occupancy.reserve(length)
-                if length is None:
-                    body = b"".join(begun.parts)
-                    if begun.has_more and occupancy is not None:
-                        body = await read_body(receive, occupancy, None, begun.parts)
+                if occupancy is not None and (encoding or begun.has_more):
+                    body = await _read_rest(receive, occupancy, length, begun, encoding)
                     scope, receive = _with_length(scope, len(body)), _replay_body(body, receive)
+                elif length is None:
+                    body = b"".join(begun.parts)
+                    scope, receive = _with_length(scope, len(body)), _replay_body(body, receive)
+                elif occupancy is not None and is_large:
+                    occupancy.reserve(length)
             except ClientGone:
                 return
             except GatewayError as error:
@@ -161,8 +170,28 @@ async def _read_beginning(receive: Receive) -> _Beginning:
             return _Beginning(parts, has_more=has_more)
 
 
+async def _read_rest(
+    receive: Receive,
+    occupancy: Occupancy,
+    length: int | None,
+    begun: _Beginning,
+    encoding: bytes,
+) -> bytes:
+    """Returns the whole body of a recognized caller, without its encoding."""
+    if begun.has_more or length is not None:
+        return await read_body(receive, occupancy, length, begun.parts, encoding=encoding)
+    body = b"".join(begun.parts)
+    return await decode_body(encoding, body, occupancy, settings.MAX_REQUEST_BYTES)
+
+
+def join_headers(scope: Scope, wanted: bytes) -> bytes:
+    """Returns the values of the headers of one name, joined by commas."""
+    return b",".join(value for name, value in scope["headers"] if name == wanted)
+
+
 def _with_length(scope: Scope, length: int) -> Scope:
-    known = [(name, value) for name, value in scope["headers"] if name != b"transfer-encoding"]
+    """Returns the scope of a body that was read, and decoded if it was encoded."""
+    known = [(name, value) for name, value in scope["headers"] if name not in _FRAMING]
     return {**scope, "headers": [*known, (b"content-length", str(length).encode())]}
 
 

@@ -58,7 +58,7 @@ from inference.requests.operations.server_tools import (
     leave_out,
 )
 from inference.requests.parsing import InferenceRequest
-from inference.requests.problems import Failure
+from inference.requests.problems import Failure, name_shortening
 from inference.routing.health import HealthTable, classify_attempt
 from inference.routing.routes import Candidate, FirstUse, Route
 from inference.store import run_in_thread
@@ -236,6 +236,8 @@ class Attempts:
             except GatewayError as exc:
                 error, has_next = exc, False
             if not has_next:
+                if self._request.shortening and isinstance(error, ContextTooShort):
+                    name_shortening(error, self._request.shortening)
                 error.details |= self.metadata()
                 if kept := self._admission.selection.kept_private():
                     error.metadata = {"excluded": kept, **error.metadata}

@@ -12,7 +12,7 @@ from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError
 from config.server.bodies import body_length, largest_file_body, read_body
 from config.server.bulkheads import Occupancy
-from inference.faces.connection import Connection
+from inference.faces.connection import ENCODING, Connection
 from inference.requests.multipart import is_form
 from inference.requests.parsing import InferenceRequest
 from inference.requests.transcriptions import parse_transcription
@@ -83,8 +83,13 @@ class TranscriptionConnection(Connection):
 
     async def read_request(self, occupancy: Occupancy) -> InferenceRequest:
         limit = largest_file_body()
-        length = body_length(self._scope, limit)
-        body = await read_body(self._receive, occupancy, length, limit=limit)
+        body = await read_body(
+            self._receive,
+            occupancy,
+            body_length(self._scope, limit),
+            limit=limit,
+            encoding=b",".join(self._headers(ENCODING)),
+        )
         size = len(body)
         if not is_form(self.header(b"content-type")):
             # Base64 is decoded beside the body, which is given back afterwards.

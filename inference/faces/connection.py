@@ -61,6 +61,7 @@ IDEMPOTENCY_KEY: Final = b"idempotency-key"
 RETRY_COUNT: Final = b"x-stainless-retry-count"
 _AUTHORIZATION: Final = b"authorization"
 _API_KEY: Final = b"x-api-key"
+ENCODING: Final = b"content-encoding"
 # The note of a connection about the key that it has sent last.
 _KEY_NOTE: Final = "key"
 # These headers change what is answered, beside the body.
@@ -313,7 +314,9 @@ class Connection(RequestHead):
         Raises :class:`PayloadTooLarge`, the refusals of budgets, and :class:`InvalidRequest`. No
         caller of this method keeps the body, so that the exchange can free it.
         """
-        body = await read_body(self._receive, occupancy, body_length(self._scope))
+        encoding = b",".join(self._headers(ENCODING))
+        length = body_length(self._scope)
+        body = await read_body(self._receive, occupancy, length, encoding=encoding)
         rest = body
         if OPERATIONS[self.operation].is_written and (is_large(body) or may_name_preset(body)):
             rest = await self._take_preset(body)

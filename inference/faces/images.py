@@ -16,7 +16,7 @@ from catalog.dialects.shared.raw import encode_pieces
 from config.api.errors import InvalidRequest
 from config.server.bodies import Receive, Scope, Send, body_length, read_body
 from config.server.bulkheads import Occupancy
-from inference.faces.connection import Connection
+from inference.faces.connection import ENCODING, Connection
 from inference.requests import parsing
 from inference.requests.multipart import is_form
 from inference.requests.operations.images.edits import to_images
@@ -108,7 +108,9 @@ class EditsConnection(ImagesConnection):
 
     async def read_request(self, occupancy: Occupancy) -> InferenceRequest:
         """Counts the Base64 of the images beside the form, which is given back afterwards."""
-        body = await read_body(self._receive, occupancy, body_length(self._scope))
+        encoding = b",".join(self._headers(ENCODING))
+        length = body_length(self._scope)
+        body = await read_body(self._receive, occupancy, length, encoding=encoding)
         size = len(body)
         occupancy.reserve(size * 4 // 3)
         request = await self.workload.run(size, self.parse_body, body)

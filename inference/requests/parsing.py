@@ -82,6 +82,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     reasoning. ``native`` is the body in its caller's own format, for upstreams that speak it too.
     ``has_long_cache`` says that cached prefixes should stay for an hour. ``reads_pdfs`` says that
     the text of PDF files shall take their place, before anything else is done with the request.
+    ``shortening`` is the field that asks to shorten a prompt that is too long: such a prompt is
+    refused by its name.
     """
 
     operation: Operation
@@ -111,6 +113,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     native: NativeBody | None = None
     has_long_cache: bool = False
     reads_pdfs: bool = False
+    shortening: str = ""
     text_bytes: int | None = None
     text_tokens: int | None = None
 
@@ -234,6 +237,7 @@ def parse(
         size=len(body),
         has_long_cache=has_long_cache(body),
         reads_pdfs=wishes.reads_pdfs,
+        shortening=wishes.shortening,
         # Measured here, in a thread: the event loop needs them for every heartbeat and endpoint.
         text_bytes=row.prompt_text(fields) if is_measured else None,
         text_tokens=row.least_tokens(fields) if is_measured else None,

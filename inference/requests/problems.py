@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from config.api.errors import InvalidRequest
+from config.api.errors import GatewayError, InvalidRequest
 
 # A message of msgspec: "Expected `int`, got `str` - at `$.messages[0].role`".
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
@@ -38,6 +38,13 @@ def field_error(name: str, text: str) -> InvalidRequest:
 def missing_field(name: str) -> InvalidRequest:
     """Returns the error for a missing field."""
     return field_error(name, "This field is required.")
+
+
+def name_shortening(error: GatewayError, field: str) -> None:
+    """Names the field that asks to shorten a prompt in the refusal of one that is too long."""
+    text = "This service does not shorten prompts."
+    error.message = f"{field}: {text} {error.message}"
+    error.metadata |= {"fields": {field: text}}
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from config.api.errors import GatewayError, InvalidRequest, NotFound
 from inference.requests.parsing import InferenceRequest
+from inference.requests.problems import name_shortening
 from inference.requests.rows import TOKEN_BYTES
 from inference.routing.routes import Route
 
@@ -99,12 +100,15 @@ def explain_no_candidate(
     too_short = [route for route, reasons in near if list(reasons) == [Shortfall.CONTEXT]]
     if too_short:
         longest = max(route.context_length or 0 for route in too_short)
-        return PromptTooLong(
+        error = PromptTooLong(
             f"The prompt has more than {request.least_tokens:,} tokens, and the maximum context "
             f"length of {requested!r} is {longest:,} tokens. Send a shorter prompt, or name a "
             "model with a longer context.",
             metadata=metadata,
         )
+        if request.shortening:
+            name_shortening(error, request.shortening)
+        return error
     lacking = " or ".join(_name_lacking([route for route, _ in near], request))
     return NoEndpoint(
         f"No endpoints found that support {lacking}. No endpoint of {requested!r} may serve this "

@@ -33,6 +33,7 @@ _ERRORS: Final = {
     "404": "There is no such model, or no endpoint that may serve it.",
     "409": "A request with this `Idempotency-Key` runs, or its answer is not kept.",
     "413": "The body is too large.",
+    "415": "The body has another `Content-Encoding` than `gzip` or `zstd`.",
     "422": "The `Idempotency-Key` was used with a different request.",
     "429": "Too many requests, here or at the provider.",
     "500": "The gateway failed.",

@@ -29,13 +29,14 @@ GATEWAY_FIELDS: Final = frozenset(
     )
 )  # fmt: skip
 _REFUSED: Final = {
-    "transforms": "This service does not shorten prompts. Send an empty list.",
     "debug": "This service does not show what it sends to a provider.",
     "deferred_tools": "This service does not search tools. Send them in 'tools'.",
     "stop_server_tools_when": "This service runs no tools itself, so it cannot end their runs.",
     "preset": "Only chat and text completions take a preset.",
 }
-_CHECKED: Final = frozenset((*_REFUSED, "plugins", "route", "trace", "safety_identifier"))
+_CHECKED: Final = frozenset(
+    (*_REFUSED, "plugins", "route", "trace", "safety_identifier", "transforms")
+)
 _decode = msgspec.json.decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_trace = msgspec.json.Decoder(dict[str, Any]).decode
@@ -48,13 +49,15 @@ class Wishes(msgspec.Struct, frozen=True):
 
     ``trace`` is the caller's trace as compact JSON. ``search`` is the search of the web that a
     plugin or a variant of the model asks for. ``identifier`` names the end user of a request that
-    has no ``user``. ``reads_pdfs`` asks for the text of PDF files in place of them.
+    has no ``user``. ``reads_pdfs`` asks for the text of PDF files in place of them. ``shortening``
+    is the field that asks to shorten a prompt that is too long, which is refused by its name.
     """
 
     trace: str | None = None
     search: WebSearch | None = None
     identifier: str | None = None
     reads_pdfs: bool = False
+    shortening: str = ""
 
 
 _NO_PLUGINS: Final = Plugins()
@@ -88,6 +91,11 @@ def take_wishes(
         _refuse(name, asked[name])
     if "route" in asked and bytes(asked["route"]) != b'"fallback"':
         raise field_error("route", "Only 'fallback' is known: models are tried in their order.")
+    shortening = ""
+    if "transforms" in asked:
+        if _decode(asked["transforms"]) != ["middle-out"]:
+            raise field_error("transforms", "Only ['middle-out'] is known.")
+        shortening = "transforms"
     plugins = read_plugins(asked["plugins"]) if "plugins" in asked else _NO_PLUGINS
     search = plugins.search
     if search is None and is_online:
@@ -97,12 +105,16 @@ def take_wishes(
         raise field_error(search.field, f"A request to /{operation} cannot search the web.")
     if plugins.pdf_field is not None and not row.is_written:
         raise field_error(plugins.pdf_field, f"A request to /{operation} has no files to read.")
+    shortening = shortening or plugins.shortening
+    if shortening and not row.is_written:
+        raise field_error(shortening, f"A request to /{operation} has no prompt to shorten.")
     return Wishes(
         trace=_read_trace(found["trace"]) if "trace" in found else None,
         search=search,
         identifier=_read_identifier(asked.get("safety_identifier")),
         # A prompt of a text completion has no files.
         reads_pdfs=plugins.pdf_field is not None and row.has_messages,
+        shortening=shortening,
     )
 
 

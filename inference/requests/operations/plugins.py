@@ -36,6 +36,10 @@ class _FileParser(msgspec.Struct):
     pdf: _PdfOptions | None = None
 
 
+class _Compression(msgspec.Struct):
+    engine: str | None = None
+
+
 class WebSearch(msgspec.Struct, frozen=True):
     """A search of the web; ``field`` is the name of the field that asks for it."""
 
@@ -46,17 +50,20 @@ class WebSearch(msgspec.Struct, frozen=True):
 class Plugins(NamedTuple):
     """The tasks that the enabled plugins set.
 
-    ``pdf_field`` is the name of the field that asks for the text of PDF files.
+    ``pdf_field`` is the name of the field that asks for the text of PDF files, and ``shortening``
+    that of the one that asks to shorten a prompt that is too long.
     """
 
     search: WebSearch | None = None
     pdf_field: str | None = None
+    shortening: str = ""
 
 
 _decode_plugins = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
 _decode_plugin = msgspec.json.Decoder(Plugin).decode
 _decode_web = msgspec.json.Decoder(_WebPlugin).decode
 _decode_parser = msgspec.json.Decoder(_FileParser).decode
+_decode_compression = msgspec.json.Decoder(_Compression).decode
 _decode_members = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -75,6 +82,7 @@ def read_plugins(raw: msgspec.Raw) -> Plugins:
         raise field_error("plugins", f"Expected array of length <= {MAX_PLUGINS}.")
     search: WebSearch | None = None
     pdf_field: str | None = None
+    shortening = ""
     for index, each in enumerate(plugins):
         place = f"plugins[{index}]"
         try:
@@ -85,6 +93,9 @@ def read_plugins(raw: msgspec.Raw) -> Plugins:
                 if _reads_text(each, place):
                     pdf_field = f"{place}.pdf.engine"
                 continue
+            if plugin.id == "context-compression":
+                shortening = _read_compression(each, place)
+                continue
             if plugin.id != "web":
                 raise field_error(
                     f"{place}.id",
@@ -94,7 +105,15 @@ def read_plugins(raw: msgspec.Raw) -> Plugins:
             search = search or _read_web(each, place)
         except msgspec.ValidationError as exc:
             raise explain_decode_error(str(exc), within=place) from None
-    return Plugins(search, pdf_field)
+    return Plugins(search, pdf_field, shortening)
+
+
+def _read_compression(raw: msgspec.Raw, place: str) -> str:
+    """Returns the name of the field that asks to shorten a prompt; raises for another way."""
+    engine = _decode_compression(raw).engine
+    if engine not in (None, "middle-out"):
+        raise field_error(f"{place}.engine", "Only 'middle-out' is known.")
+    return f"{place}.id"
 
 
 def _reads_text(raw: msgspec.Raw, place: str) -> bool:

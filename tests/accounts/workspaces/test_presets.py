@@ -121,7 +121,7 @@ def test_the_same_slug_adds_a_version(management: APIClient) -> None:
     ("face", "body", "field"),
     [
         ("chat/completions", {"temperature": 3}, "temperature"),
-        ("chat/completions", {"transforms": ["middle-out"]}, "transforms"),
+        ("chat/completions", {"transforms": ["middle"]}, "transforms"),
         ("chat/completions", {"preset": "other"}, "preset"),
         ("chat/completions", {"model": "@preset/other"}, "model"),
         ("chat/completions", {"models": ["@preset/other"]}, "models"),

@@ -48,7 +48,9 @@ def test_a_generation_without_a_trace_shows_none(site: Site) -> None:
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"transforms": ["middle-out"]}, "transforms"),
+        ({"transforms": ["of-another-gateway"]}, "transforms"),
+        ({"transforms": ["middle-out", "of-another-gateway"]}, "transforms"),
+        ({"transforms": "middle-out"}, "transforms"),
         ({"debug": {"echo_upstream_body": True}}, "debug.echo_upstream_body"),
         ({"stop_server_tools_when": [{"type": "max_cost"}]}, "stop_server_tools_when"),
         ({"trace": {"a": "x" * 8_192}}, "trace"),

@@ -125,3 +125,38 @@ def test_flagged_content_says_nothing_about_the_health_of_an_endpoint(site: Site
     [candidate] = answer.json()["data"]["candidates"]
     assert candidate["health"]["state"] == "healthy"
     assert candidate["health"]["failure_share"] == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"transforms": ["middle-out"]}, "transforms"),
+        ({"plugins": [{"id": "context-compression"}]}, "plugins[0].id"),
+        ({"plugins": [{"id": "context-compression", "engine": "middle-out"}]}, "plugins[0].id"),
+    ],
+)
+@pytest.mark.parametrize("context_length", [8, None])
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
+def test_a_prompt_is_not_shortened_and_one_that_does_not_fit_is_refused_by_name(
+    site: Site, path: str, context_length: int | None, asked: dict[str, Any], field: str
+) -> None:
+    """The catalogue knows that it is too long, or the provider says so."""
+    site.publish("sim-too-long" if context_length is None else "sim-echo",
+                 context_length=context_length)  # fmt: skip
+    fits = another_model(site)
+    words = "word " * 60
+    prompt = {"input": words} if path == "responses" else {
+        "messages": [{"role": "user", "content": words}], "max_tokens": 9,
+    }  # fmt: skip
+    path = f"/api/v1/{path}"
+    answer = site.post({"model": fits.slug, **prompt, **asked}, path=path)
+    assert answer.status_code == 200
+    [sent] = site.dialled()
+    assert not {"transforms", "plugins"} & sent.body.keys()
+    answer = site.post({"model": site.model.slug, **prompt, **asked}, path=path)
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert error["message"].startswith(f"{field}: This service does not shorten prompts. Th")
+    details = error["details"] if path.endswith("messages") else error["metadata"]
+    assert details.get("error_type", details.get("error_code")) == "context_length_exceeded"
+    assert details["fields"] == {field: "This service does not shorten prompts."}
