@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from catalog.abilities import UNSTATED, Abilities, dump, find_problem, read_abilities
 from catalog.capabilities import Capabilities, assume_capabilities
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
@@ -122,6 +123,8 @@ class EndpointRow(msgspec.Struct, forbid_unknown_fields=True):
     supported_parameters: list[_Word] = []
     # An import without this member leaves the limits as an operator has set them.
     timeouts: Timeouts | msgspec.UnsetType | None = msgspec.UNSET
+    # An import without this member leaves the abilities as they are.
+    abilities: Abilities | msgspec.UnsetType | None = msgspec.UNSET
     # An import without these members writes the file's own to the rows that change.
     source: Source | msgspec.UnsetType = msgspec.UNSET
     as_of: date | msgspec.UnsetType | None = msgspec.UNSET
@@ -174,7 +177,8 @@ def find_endpoint_problems(row: EndpointRow) -> list[str]:
         price_of(row)
     except InvalidPricing as exc:
         return [f"{path}: {text}" for path, text in exc.problems]
-    return []
+    problem = find_problem(row.abilities or UNSTATED, length=row.context_length)
+    return [] if problem is None else [f"abilities.{problem}"]
 
 
 def price_of(row: EndpointRow) -> Price:
@@ -212,9 +216,13 @@ def provider_values(row: ProviderRow) -> dict[str, Any]:
 def endpoint_values(row: EndpointRow) -> dict[str, Any]:
     origin = {"source": row.source, "as_of": row.as_of or None}
     limits = {} if row.timeouts is msgspec.UNSET else time_columns(limits_of(row.timeouts))
+    abilities = {}
+    if row.abilities is not msgspec.UNSET:
+        abilities["abilities"] = dump(row.abilities or UNSTATED)
     return {
         **({} if row.source is msgspec.UNSET else origin),
         **limits,
+        **abilities,
         "context_length": row.context_length,
         "max_completion_tokens": row.max_completion_tokens,
         "quantization": row.quantization,
@@ -312,6 +320,7 @@ def endpoint_row(endpoint: ModelEndpoint) -> EndpointRow:
         zdr=endpoint.zdr,
         supported_parameters=endpoint.supported_parameters,
         timeouts=timeouts_of(endpoint.time_limits),
+        abilities=read_abilities(endpoint.abilities) if endpoint.abilities else msgspec.UNSET,
         source=endpoint.source or msgspec.UNSET,
         as_of=endpoint.as_of or msgspec.UNSET,
     )

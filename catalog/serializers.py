@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from msgspec import Raw
 from msgspec.json import encode
 from rest_framework import serializers
 
+from catalog.abilities import Abilities, read_abilities
 from catalog.lists.listing import ListedModel
 from catalog.lists.traffic import UNKNOWN, Figures
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from catalog.models.aliases import MAX_TARGETS
 from catalog.pricing import Price
 from catalog.pricing.contract import render_lines, render_pricing
-from config.api.fields import StrictSerializer, StringField
+from config.api.fields import StrictSerializer, StringField, make_serializer
 from config.api.openapi import envelope
 
 
@@ -242,6 +244,9 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
         help_text="Its own list, or that of its model where it has none."
     )
     supports_tool_choice = serializers.SerializerMethodField()
+    abilities = make_serializer(Abilities, "EndpointAbilities")(
+        required=False, help_text="Extension: what the endpoint states besides; absent of most."
+    )
     supports_implicit_caching = serializers.SerializerMethodField()
     supports_diarization = serializers.SerializerMethodField()
     native_tools = serializers.SerializerMethodField()
@@ -250,6 +255,12 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     uptime_last_5m = serializers.SerializerMethodField(help_text="Percent.")
     uptime_last_30m = serializers.SerializerMethodField(help_text="Percent.")
     uptime_last_1d = serializers.SerializerMethodField(help_text="Percent.")
+
+    def to_representation(self, instance: ModelEndpoint) -> dict[str, Any]:
+        shown = super().to_representation(instance)
+        # Only what is stated, as it is stored.
+        del shown["abilities"]
+        return {**shown, "abilities": instance.abilities} if instance.abilities else shown
 
     def _figures(self, endpoint: ModelEndpoint) -> Figures:
         """Returns the figures of the endpoint from the context."""
@@ -263,7 +274,7 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
         return endpoint.context_length or endpoint.model.context_length or 0
 
     def get_max_prompt_tokens(self, endpoint: ModelEndpoint) -> int | None:
-        return None
+        return read_abilities(endpoint.abilities).max_prompt_tokens
 
     def get_service_tier(self, endpoint: ModelEndpoint) -> str | None:
         return None
@@ -275,12 +286,12 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     def get_supports_tool_choice(self, endpoint: ModelEndpoint) -> Any:
         supported = self.get_supported_parameters(endpoint)
         is_chosen = "tool_choice" in supported
+        stated = read_abilities(endpoint.abilities).tool_choice
+        # Without a tool choice, the model decides whether to use the tools.
+        listed = {"auto": is_chosen or "tools" in supported}
         return {
-            # Without a tool choice, the model decides whether to use the tools.
-            "auto": is_chosen or "tools" in supported,
-            "function": is_chosen,
-            "none": is_chosen,
-            "required": is_chosen,
+            name: listed.get(name, is_chosen) if value is None else value
+            for name, value in msgspec.structs.asdict(stated).items()
         }
 
     def get_supports_implicit_caching(self, endpoint: ModelEndpoint) -> bool:

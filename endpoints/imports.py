@@ -24,6 +24,7 @@ from django.db import transaction
 
 from accounts.models import Organization
 from accounts.policy import Fallback
+from catalog.abilities import DeclaredParameter
 from catalog.pricing import Price
 from catalog.pricing.contract import InvalidPricing, Line, Lines, render_lines
 from catalog.rows import Timeouts, limits_of, timeouts_of
@@ -37,6 +38,7 @@ from config.bulk.rows import decode_lines, parse_json_rows
 from config.egress.rules import NO_OWN_LIMITS
 from config.models import time_columns
 from endpoints.models import Draft, PrivateEndpoint, canonical_base_url
+from endpoints.models.settings import apply_settings, order_parameters
 from endpoints.pricing import EndpointPricing, read_endpoint_price, render_endpoint_pricing
 
 KIND: Final = "private_endpoints"
@@ -49,11 +51,13 @@ _URL = Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
 # The discount of a price is a number.
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
+# A line states these, so that no endpoint copies others.
+_NOT_COPIED: Final = {
+    "context_length": None, "max_prompt_tokens": None, "max_completion_tokens": None,
+    "quantization": "unknown",
+}  # fmt: skip
+
 _Key: TypeAlias = tuple[str, str, str, str]
-
-
-class _Settings(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    fallback: Fallback | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,12 +70,20 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     pricing: EndpointPricing | msgspec.UnsetType = msgspec.UNSET
     lines: Lines | msgspec.UnsetType | None = msgspec.UNSET
     timeouts: Timeouts | msgspec.UnsetType | None = msgspec.UNSET
-    settings: _Settings | msgspec.UnsetType = msgspec.UNSET
+    settings: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    declared_parameters: list[DeclaredParameter] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def fallback(self) -> str | msgspec.UnsetType | None:
-        level = msgspec.UNSET if self.settings is msgspec.UNSET else self.settings.fallback
-        return level.value if isinstance(level, Fallback) else level
+        if self.settings is msgspec.UNSET:
+            return msgspec.UNSET
+        level: str | msgspec.UnsetType | None = self.settings.get("fallback", msgspec.UNSET)
+        return level
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        stated = {} if self.settings is msgspec.UNSET else self.settings
+        return {name: value for name, value in stated.items() if name != "fallback"}
 
     @property
     def key(self) -> _Key:
@@ -152,6 +164,7 @@ def export(organization_id: uuid.UUID) -> Iterator[bytes]:
                 declared_zdr=endpoint.declared_zdr,
                 timeouts=timeouts_of(endpoint.time_limits),
                 settings=_settings_of(endpoint),
+                declared_parameters=endpoint.declared_parameters or msgspec.UNSET,
                 **_price_members(endpoint.price.price),
             )
             yield _encode(row) + b"\n"
@@ -185,6 +198,13 @@ def _problems_of(row: _Row) -> list[str]:
             found += [f"{path} {text}" for path, text in exc.problems]
     elif row.lines:
         found.append("lines need the pricing object beside them")
+    if row.fallback not in (msgspec.UNSET, None, *Fallback):
+        found.append(f"settings.fallback must be null or one of {', '.join(Fallback)}")
+    if not found:
+        try:
+            _draft(row).check()
+        except GatewayError as exc:
+            found.append(exc.message)
     return found
 
 
@@ -217,7 +237,13 @@ def _check(matches: list[_Match], count: RowListener, problems: Problems) -> Non
                 problems.add(match.line, refusal.message)
             else:
                 count(KIND, row.text, RowOutcome.CREATE)
-        elif not _changes(row, endpoint) and _new_price(row, endpoint) is None:
+            continue
+        try:
+            is_equal = not _changes(row, endpoint) and _new_price(row, endpoint) is None
+        except GatewayError as exc:
+            problems.add(match.line, exc.message)
+            continue
+        if is_equal:
             count(KIND, row.text, RowOutcome.UNCHANGED)
         elif endpoint.status == PrivateEndpoint.Status.DRAFT:
             count(KIND, row.text, RowOutcome.UPDATE, _list_changes(row, endpoint))
@@ -239,6 +265,8 @@ def _write(organization_id: uuid.UUID, matches: list[_Match], problems: Problems
         price = _new_price(match.row, match.endpoint)
         if price is not None:
             changes["price"] = price
+        if "settings" in changes:
+            changes["settings"] = match.row.own_settings
         if not changes:
             continue
         try:
@@ -261,6 +289,19 @@ def _changes(row: _Row, endpoint: PrivateEndpoint) -> dict[str, Any]:
         limits = limits_of(row.timeouts)
         if limits != endpoint.time_limits:
             changes["time_limits"] = limits
+    if row.own_settings:
+        merged = apply_settings(
+            endpoint.settings,
+            row.own_settings,
+            model=endpoint.model,
+            tested=endpoint.tested_parameters,
+        )
+        if merged != endpoint.settings:
+            changes["settings"] = merged
+    if row.declared_parameters is not msgspec.UNSET:
+        declared = order_parameters(row.declared_parameters)
+        if declared != endpoint.declared_parameters:
+            changes["declared_parameters"] = declared
     return changes
 
 
@@ -302,14 +343,15 @@ def _draft(row: _Row) -> Draft:
         price=_price(row),
         time_limits=NO_OWN_LIMITS if row.timeouts is msgspec.UNSET else limits_of(row.timeouts),
         fallback=None if row.fallback is msgspec.UNSET else row.fallback,
+        settings=row.own_settings,
+        declared_parameters=row.declared_parameters or (),
     )
 
 
-def _settings_of(endpoint: PrivateEndpoint) -> _Settings | msgspec.UnsetType:
-    """Returns the member of a row that states settings; left out if there are none."""
-    if endpoint.fallback is None:
-        return msgspec.UNSET
-    return _Settings(fallback=Fallback(endpoint.fallback))
+def _settings_of(endpoint: PrivateEndpoint) -> dict[str, Any]:
+    """Returns the settings of a row; what they leave out, a new endpoint copies."""
+    fallback = {} if endpoint.fallback is None else {"fallback": endpoint.fallback}
+    return {**_NOT_COPIED, **endpoint.settings, **fallback}
 
 
 def _price(row: _Row) -> Price | None:

@@ -14,6 +14,7 @@ from rest_framework.fields import SkipField
 
 from accounts.models import Region
 from accounts.serializers.fallback import FallbackChoice
+from catalog.abilities import DECLARABLE, EndpointSettings
 from catalog.pricing import Price
 from catalog.pricing.contract import DECIMAL, InvalidPricing
 from catalog.serializers import LineSerializer, LinesField, OverrideSerializer
@@ -24,10 +25,11 @@ from config.api.fields import (
     StrictSerializer,
     StringField,
     UUIDField,
+    make_serializer,
 )
 from config.api.openapi import envelope
 from config.egress.rules import SETTING_OF, TimeLimits
-from endpoints.models import PrivateEndpoint, Proof, offered_parameters
+from endpoints.models import PrivateEndpoint, Proof, show_settings
 from endpoints.pricing import decode_endpoint_price, render_endpoint_pricing
 from endpoints.validation import Reason
 
@@ -188,11 +190,21 @@ class TimeoutsSerializer(StrictSerializer):
         return instance.stated()
 
 
-@extend_schema_serializer(component_name="PrivateEndpointSettings")
-class SettingsSerializer(StrictSerializer):
-    """Settings that routing goes by."""
+class SettingsSerializer(
+    make_serializer(  # type: ignore[misc]
+        EndpointSettings, "PrivateEndpointSettings", {"fallback": FallbackChoice()}
+    )
+):
+    """Settings that routing goes by; in a request, only the members that are sent change."""
 
-    fallback = FallbackChoice()
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        # What the rest means depends on the settings that are stored.
+        given = dict(super().to_internal_value(data))
+        found = {"fallback": given.pop("fallback")} if "fallback" in given else {}
+        return {**found, "settings": given} if given else found
+
+    def to_representation(self, instance: PrivateEndpoint) -> dict[str, Any]:
+        return {**show_settings(instance.settings), "fallback": instance.fallback}
 
 
 @extend_schema_serializer(component_name="PrivateEndpointActivation")
@@ -206,6 +218,15 @@ class ActivationSerializer(StrictSerializer):
     )
 
 
+class _DeclaredField(serializers.ListField):
+    """The parameters that the owner says the deployment supports."""
+
+    child = ChoiceField(choices=DECLARABLE)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=len(DECLARABLE), **kwargs)
+
+
 @extend_schema_serializer(component_name="CreatePrivateEndpointRequest")
 class CreateSerializer(_PricedSerializer):
     model_permaslug = StringField(min_length=1)
@@ -217,7 +238,8 @@ class CreateSerializer(_PricedSerializer):
     pricing = PricingSerializer(source="price", required=False)
     lines = _LinesField(required=False, allow_null=True)
     timeouts = TimeoutsSerializer(source="time_limits", required=False, allow_null=True)
-    settings = SettingsSerializer(required=False)
+    settings = SettingsSerializer(required=False, allow_null=True)
+    declared_parameters = _DeclaredField(required=False)
     activate = ActivationSerializer(required=False)
 
 
@@ -232,12 +254,18 @@ class UpdateSerializer(_PricedSerializer):
     pricing = PricingSerializer(source="price", required=False)
     lines = _LinesField(required=False, allow_null=True)
     timeouts = TimeoutsSerializer(source="time_limits", required=False, allow_null=True)
-    settings = SettingsSerializer(required=False)
+    settings = SettingsSerializer(required=False, allow_null=True)
+    declared_parameters = _DeclaredField(required=False)
 
 
 @extend_schema_serializer(component_name="UpdatePrivateEndpointTimeoutsRequest")
 class UpdateTimeoutsSerializer(StrictSerializer):
     timeouts = TimeoutsSerializer(source="time_limits", allow_null=True)
+
+
+@extend_schema_serializer(component_name="UpdatePrivateEndpointParametersRequest")
+class UpdateParametersSerializer(StrictSerializer):
+    declared_parameters = _DeclaredField()
 
 
 @extend_schema_serializer(component_name="UpdatePrivateEndpointPricingRequest")
@@ -265,6 +293,15 @@ class ManagedSerializer(SummarySerializer):
 
     declared_zdr = serializers.BooleanField(allow_null=True)
     declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
+    max_completion_tokens = serializers.IntegerField(
+        required=False, help_text="The setting of that name; absent without a limit."
+    )
+
+    def to_representation(self, instance: PrivateEndpoint) -> dict[str, Any]:
+        shape = super().to_representation(instance)
+        if shape["max_completion_tokens"] is None:
+            del shape["max_completion_tokens"]
+        return shape
 
 
 @extend_schema_serializer(component_name="PrivateEndpoint")
@@ -286,13 +323,19 @@ class FullSerializer(serializers.Serializer[PrivateEndpoint]):
     lines = LinesField(required=False)
     timeouts = TimeoutsSerializer(source="time_limits", required=False)
     settings = SettingsSerializer(source="*")
-    supported_parameters = serializers.SerializerMethodField(
-        help_text="Those of the model that were not disproved, and those that were proven."
+    declared_parameters = serializers.ListField(child=serializers.CharField())
+    tested_parameters = serializers.ListField(
+        child=serializers.CharField(), help_text="Those that validations have proven."
     )
-
-    def get_supported_parameters(self, endpoint: PrivateEndpoint) -> list[str]:
-        proofs = None if endpoint.validation is None else endpoint.validation.parameters
-        return offered_parameters(endpoint.model.supported_parameters, proofs)
+    max_completion_tokens = serializers.IntegerField(
+        allow_null=True, help_text="The setting of that name."
+    )
+    supported_parameters = serializers.ListField(
+        child=serializers.CharField(),
+        source="offered_parameters",
+        help_text="Those of the model, those tested and those declared, less those that were "
+        "disproved or are excluded.",
+    )
 
 
 @extend_schema_serializer(component_name="PrivateEndpointCheck")

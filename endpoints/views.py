@@ -36,6 +36,7 @@ from endpoints.serializers import (
     ManagedSerializer,
     SummaryListSerializer,
     SummarySerializer,
+    UpdateParametersSerializer,
     UpdatePricingSerializer,
     UpdateSerializer,
     UpdateTimeoutsSerializer,
@@ -106,7 +107,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         """Creates a draft; with `activate`, also validates it by a live call and activates it."""
         key = idempotency_key_of(request.headers)
         fields = {"base_url": None, **self.read_body(CreateSerializer)}
-        fields |= fields.pop("settings", {})
+        fields |= fields.pop("settings", None) or {}
         activation = fields.pop("activate", None)
         slot = None if activation is None else ValidationSlot(organization_id=self.organization_id)
         endpoint, is_new = PrivateEndpoint.objects.create_draft(
@@ -136,11 +137,12 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes what is named; a change of a draft's upstream clears its validation.
 
-        Everything is optional. Prices, limits of time and settings can be changed of an active
-        endpoint too, for later requests; its upstream cannot.
+        Everything is optional, and all is checked before anything is written. Prices, parameters,
+        limits of time and settings can be changed of an active endpoint too, for later requests;
+        its upstream cannot.
         """
         fields = self.read_body(UpdateSerializer)
-        fields |= fields.pop("settings", {})
+        fields |= fields.pop("settings", None) or {}
         endpoint = self.get_object()
         endpoint.edit(by=self.actor, **fields)
         return self.respond(endpoint)
@@ -264,6 +266,20 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         fields = self.read_body(UpdatePricingSerializer)
         endpoint = self.get_object()
         endpoint.reprice(fields["pricing"])
+        return self.respond(endpoint)
+
+    @extend_schema(
+        operation_id="updatePrivateEndpointParameters",
+        request=UpdateParametersSerializer,
+        responses=FullResponseSerializer,
+        extensions=errors(*_WRITE_ERRORS),
+    )
+    @action(detail=True, methods=["put"])
+    def parameters(self, request: Request, pk: str) -> Response:
+        """Replaces the declared parameters, for later requests only."""
+        fields = self.read_body(UpdateParametersSerializer)
+        endpoint = self.get_object()
+        endpoint.edit(by=self.actor, **fields)
         return self.respond(endpoint)
 
     @extend_schema(

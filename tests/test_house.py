@@ -60,7 +60,6 @@ MANY_PARAMETERS: Final = {
     "config/console/actions.py:transition",
     "config/server/batching/lanes.py:Lanes.__init__",
     "config/server/batching/lanes.py:Sides.__init__",
-    "endpoints/models/endpoint.py:PrivateEndpointManager.create_draft",
     "endpoints/validation/calls.py:Caller.__init__",
     "inference/admission/budgets.py:Budgets.take",
     "inference/admission/copies/catalog.py:make_provider",

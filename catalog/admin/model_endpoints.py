@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 
 from billing.admin.excesses import ReviewedEndpoints, UnderReviewFilter
+from catalog.abilities import UNSTATED, InvalidAbilities, change, dump, find_problem
 from catalog.admin.prices import PricePage
 from catalog.admin.rates import render_rules
 from catalog.admin.uploads import CatalogueAdmin
@@ -30,7 +32,7 @@ from inference.reports.usage.panel import Subject, UsagePanel
 _TERMS: Final = (
     "is_listed",
     "context_length", "max_completion_tokens", "quantization", "supported_parameters",
-    "is_moderated", "zdr", *TIME_COLUMNS,
+    "abilities", "is_moderated", "zdr", *TIME_COLUMNS,
 )  # fmt: skip
 
 
@@ -69,6 +71,20 @@ class ModelEndpointForm(ConsoleForm):
         if not self.instance._state.adding:
             for name in RATES:
                 self.initial[name] = getattr(self.instance.price, name)
+
+    def clean_abilities(self) -> dict[str, Any]:
+        """Refuses members that a catalogue file may not have either."""
+        given = self.cleaned_data["abilities"] or {}
+        if not isinstance(given, dict):
+            raise forms.ValidationError("Must be a JSON object.")
+        try:
+            found = change(UNSTATED, {}, given)
+        except InvalidAbilities as exc:
+            raise forms.ValidationError(str(exc)) from None
+        problem = find_problem(found, length=self.cleaned_data.get("context_length"))
+        if problem is not None:
+            raise forms.ValidationError(str(problem))
+        return dump(found)
 
     @property
     def price(self) -> Price:
@@ -119,6 +135,7 @@ class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmi
                     ("context_length", "max_completion_tokens"),
                     "quantization",
                     "supported_parameters",
+                    "abilities",
                     ("is_moderated", "zdr"),
                 )
             },

@@ -19,6 +19,7 @@ import msgspec
 from django.db import connection
 
 from accounts.policy import Policy
+from catalog.abilities import read_settings
 from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
 from catalog.aliases.spellings import NO_NAMES, ModelNames, NameIndex, patch_names
 from catalog.capabilities import Capabilities
@@ -502,10 +503,14 @@ class VisibleCatalogue:
             .values_list(
                 "model_id", "pk", "provider__slug", "provider_name", "provider__dialect",
                 "declared_zdr", "declared_region", "validation__parameters",
-                "validation__evidence__operations", *_PRICE,
+                "validation__evidence__operations", "settings", "declared_parameters",
+                "tested_parameters", *_PRICE,
             )
         )  # fmt: skip
-        for model_id, pk, provider, display, dialect, zdr, region, proofs, tried, *rates in rows:
+        for (
+            model_id, pk, provider, display, dialect, zdr, region, proofs, tried, stated, declared,
+            tested, *rates,
+        ) in rows:  # fmt: skip
             model = self._models.get(model_id)
             if model is None:
                 continue
@@ -517,12 +522,20 @@ class VisibleCatalogue:
             facts = EndpointFacts(
                 provider, display, bool(zdr), False, model.slug, model.permaslug, region
             )
+            settings = read_settings(stated)
+            parameters = offered_parameters(
+                sorted(model.supported_parameters),
+                proofs,
+                declared=(*declared, *tested),
+                excluded=settings.excluded_parameters,
+            )
             offer = _build_offer(
                 pk,
                 len(self._kinds),
                 price,
-                offered_parameters(sorted(model.supported_parameters), proofs),
-                model.context_length,
+                parameters,
+                settings.context_length or model.context_length,
+                settings.max_completion_tokens,
             )
             self._kinds.append(OfferKind(facts.kind, outputs))
             self._own.setdefault(model.slug, []).append(offer)

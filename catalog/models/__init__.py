@@ -418,6 +418,12 @@ class ModelEndpoint(TimeLimitedModel, ListedModel):
     is_moderated = models.BooleanField(default=False)
     zdr = models.BooleanField("zero data retention", default=False)
     supported_parameters = ArrayField(models.CharField(max_length=64), default=list, blank=True)
+    abilities = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="What else the endpoint is able to do, as in the catalogue file.",
+    )
     source = models.CharField(
         max_length=255,
         default="",

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from decimal import Context, Decimal
 from typing import Any, Final
 
-from drf_spectacular.utils import extend_schema_field
+import msgspec
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
@@ -132,6 +133,18 @@ class DollarsField(serializers.Field[int, Any, float, Any]):
         return value / 10**9
 
 
+@extend_schema_field({"type": "number"})
+class NumberField(serializers.FloatField):
+    """A JSON number; ``"5"`` and ``true`` are not numbers."""
+
+    default_error_messages = {"invalid": "Must be a number."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, int | float | Decimal) or isinstance(data, bool):
+            self.fail("invalid")
+        return super().to_internal_value(float(data))
+
+
 class InstantField(serializers.DateTimeField):
     """An ISO 8601 moment; seconds and the offset from UTC are required."""
 
@@ -144,3 +157,45 @@ class InstantField(serializers.DateTimeField):
             return datetime.fromisoformat(value).astimezone(UTC)
         except (ValueError, OverflowError):
             raise ValidationError("Is not a moment of the calendar.") from None
+
+
+def make_serializer(
+    shape: type[msgspec.Struct], name: str, fields: Mapping[str, Any] | None = None
+) -> type[StrictSerializer]:
+    """Returns the strict serializer of a struct, all of whose members are optional and nullable.
+
+    ``name`` is that of the component in the document; those of the structs inside begin with it.
+    ``fields`` are further fields. The struct stays the only description of its members.
+    """
+    info: Any = msgspec.inspect.type_info(shape)
+    made = {field.encode_name: _make_field(field.type, name) for field in info.fields}
+    text = (shape.__doc__ or "").replace("``", "`")
+    found = type(name, (StrictSerializer,), {**made, **(fields or {}), "__doc__": text})
+    decorate = extend_schema_serializer(component_name=name)
+    return decorate(found)
+
+
+def _make_field(kind: Any, name: str, **given: Any) -> Any:
+    """Returns the field of a member by its type."""
+    optional = given or {"required": False, "allow_null": True}
+    match kind:
+        case msgspec.inspect.UnionType(types=types):
+            [inner] = [each for each in types if not isinstance(each, msgspec.inspect.NoneType)]
+            return _make_field(inner, name, **given)
+        case msgspec.inspect.StructType(cls=inner):
+            return make_serializer(inner, f"{name}{inner.__name__}")(**optional)
+        case msgspec.inspect.BoolType():
+            return FlagField(**optional)
+        case msgspec.inspect.IntType(ge=least, le=most):
+            return IntegerField(min_value=least, max_value=most, **optional)
+        case msgspec.inspect.FloatType(ge=least, le=most):
+            return NumberField(min_value=least, max_value=most, **optional)
+        case msgspec.inspect.LiteralType(values=values):
+            return ChoiceField(choices=values, **optional)
+        case msgspec.inspect.VarTupleType(item_type=inner):
+            child = _make_field(inner, name, required=True)
+            most = len(getattr(inner, "values", ())) or None
+            return serializers.ListField(child=child, max_length=most, **optional)
+        case msgspec.inspect.StrType(min_length=least, max_length=most):
+            return StringField(min_length=least, max_length=most, **optional)
+    raise TypeError(f"no field describes {kind}")

@@ -18,6 +18,7 @@ from endpoints.models.endpoint import (
     PrivateEndpoint,
     ValidationStale,
 )
+from endpoints.models.settings import InvalidParameters, InvalidSettings, show_settings
 from endpoints.models.slots import ValidationsBusy, ValidationSlot
 from endpoints.models.validation import (
     IMAGE_INPUT,
@@ -37,6 +38,8 @@ __all__ = [
     "EndpointLimitReached",
     "EndpointNotFound",
     "InvalidBaseURL",
+    "InvalidParameters",
+    "InvalidSettings",
     "NotValidated",
     "OperationNotServed",
     "PrivateEndpoint",
@@ -53,4 +56,5 @@ __all__ = [
     "proven_names",
     "refusal_of_operation",
     "require_base_url",
+    "show_settings",
 ]

@@ -21,6 +21,12 @@ from config.api.errors import GatewayError, NotFound, Unprocessable
 from config.api.idempotency import fingerprint_of
 from config.egress.addresses import InvalidURL, parse_base_url
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
+from endpoints.models.settings import (
+    apply_settings,
+    check_settings,
+    copy_settings,
+    require_tools,
+)
 
 # The further columns of a price, which few endpoints use.
 _FURTHER: Final = ("image", "request", "image_output", "discount")
@@ -40,13 +46,23 @@ class OperationNotServed(Unprocessable):
     error_type = "operation_not_supported"
 
 
+class InvalidRates(Unprocessable):
+    """The rates of a price cannot be stored."""
+
+    error_type = "pricing_invalid"
+
+
 class ProviderNotFound(NotFound):
     error_type = "provider_not_found"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The fields of a draft to create. ``base_url`` is canonical; no ``price`` means list price."""
+    """The fields of a draft to create.
+
+    ``base_url`` is canonical. No ``price`` means the list price. ``settings`` change those that the
+    draft copies.
+    """
 
     model_permaslug: str
     provider_slug: str
@@ -57,10 +73,15 @@ class Draft:
     price: Price | None = None
     time_limits: TimeLimits = NO_OWN_LIMITS
     fallback: str | None = None
+    settings: Mapping[str, Any] | None = None
+    declared_parameters: Sequence[str] = ()
 
     @property
     def fingerprint(self) -> str:
-        """Returns the digest by which a repeated request is compared with the first one."""
+        """Returns the digest by which a repeated request is compared with the first one.
+
+        Settings are not compared.
+        """
         return fingerprint_of(
             self.model_permaslug,
             self.provider_slug,
@@ -69,10 +90,36 @@ class Draft:
             self.declared_zdr,
             self.declared_region,
             _price_text(self.price),
-            # Without limits and settings it is the one that earlier releases gave the request.
+            # Without limits and parameters it is the one that earlier releases gave the request.
             *([sorted(stated.items())] if (stated := self.time_limits.stated()) else []),
-            *([] if self.fallback is None else [{"fallback": self.fallback}]),
+            *([{"declared": sorted(names)}] if (names := set(self.declared_parameters)) else []),
         )
+
+    def check(self) -> None:
+        """Raises :class:`InvalidSettings` or :class:`InvalidParameters` for a wrong member."""
+        check_settings(self.settings or {})
+        require_tools(self.declared_parameters)
+
+    def settings_of(
+        self, model: LanguageModel, public: Sequence[ModelEndpoint], provider: Provider
+    ) -> dict[str, Any]:
+        """Returns what the settings of the new endpoint state; raises :class:`InvalidSettings`."""
+        copied = copy_settings(model, find_public(public, provider))
+        return apply_settings(copied, self.settings or {}, model=model)
+
+    def find_refusal(
+        self,
+        model: LanguageModel,
+        provider: Provider,
+        public: Mapping[str, Sequence[ModelEndpoint]],
+    ) -> GatewayError | None:
+        """Returns the error that refuses the members of the draft, if there is one."""
+        try:
+            self.check()
+            self.settings_of(model, public[model.canonical_slug], provider)
+        except GatewayError as exc:
+            return exc
+        return None
 
 
 def find_references(drafts: Sequence[Draft]) -> list[tuple[LanguageModel, Provider] | GatewayError]:
@@ -174,23 +221,31 @@ def refusal_of_operation(model: LanguageModel, provider: Provider) -> OperationN
     )
 
 
+def find_public(public: Sequence[ModelEndpoint], provider: Provider) -> ModelEndpoint | None:
+    """Returns the provider's cheapest endpoint among a model's public ones, if it has any."""
+    own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
+    return min(own, key=_cost_of, default=None)
+
+
 def list_price(public: Sequence[ModelEndpoint], provider: Provider) -> Price:
     """Returns the provider's price among a model's public endpoints.
 
     A provider without one gets the cheapest price, and a model without public endpoints is free.
     """
-    own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
-    prices = [endpoint.price.price for endpoint in own or public]
-    if not prices:
-        return Price(prompt=Decimal(0), completion=Decimal(0))
-    return min(prices, key=lambda price: price.net("prompt") + price.net("completion"))
+    found = find_public(public, provider) or min(public, key=_cost_of, default=None)
+    return Price(prompt=Decimal(0), completion=Decimal(0)) if found is None else found.price.price
+
+
+def _cost_of(endpoint: ModelEndpoint) -> Decimal:
+    price = endpoint.price.price
+    return price.net("prompt") + price.net("completion")
 
 
 def with_cache_rates(price: Price, public: Sequence[ModelEndpoint], provider: Provider) -> Price:
     """Returns the price with missing cache rates derived from the provider's public price.
 
     The ratio of cache rate to prompt rate is that of the public price. A rate that the public price
-    lacks stays missing. Raises :class:`Unprocessable` for a rate that its column cannot hold.
+    lacks stays missing. Raises :class:`InvalidRates` for a rate that its column cannot hold.
     """
     own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
     listed = list_price(own, provider)
@@ -201,9 +256,9 @@ def with_cache_rates(price: Price, public: Sequence[ModelEndpoint], provider: Pr
             continue
         rates[name] = scale_rate(rate, base=listed.prompt, new_base=price.prompt)
         if rates[name] >= _RATE_BOUND:
-            raise Unprocessable(
-                f"pricing.{name}: the rate derived from the provider's public price must be below "
-                f"{_RATE_BOUND}; send the rate explicitly."
+            raise InvalidRates(
+                f"pricing_invalid: pricing.{name}: the rate derived from the provider's public "
+                f"price must be below {_RATE_BOUND}; send the rate explicitly."
             )
     return replace(price, **rates)
 

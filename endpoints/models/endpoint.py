@@ -11,12 +11,14 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import pgtrigger
+from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Q
 
 from accounts.models import FallbackField, Organization, Region
 from accounts.models.edits import write_fields
 from accounts.models.versions import RoutingVersionBump
+from catalog.abilities import read_settings
 from catalog.models import LanguageModel, PriceVersion, Provider, require_basis
 from catalog.pricing import Price
 from config.api.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
@@ -36,8 +38,13 @@ from endpoints.models.drafts import (
     require_base_url,
     with_cache_rates,
 )
+from endpoints.models.settings import (
+    apply_settings,
+    order_parameters,
+    require_tools,
+)
 from endpoints.models.slots import ValidationSlot
-from endpoints.models.validation import Validation
+from endpoints.models.validation import Validation, learn_tested, offered_parameters
 
 # What a validation is about, and what its owner attests of it.
 _UPSTREAM: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
@@ -89,18 +96,12 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         self,
         *,
         organization_id: uuid.UUID,
-        model_permaslug: str,
-        provider_slug: str,
-        upstream_model_id: str,
         base_url: str | None,
-        declared_region: str | None = None,
-        declared_zdr: bool | None = None,
-        price: Price | None = None,
         time_limits: TimeLimits | None = None,
-        fallback: str | None = None,
         idempotency_key: str | None = None,
         slot: ValidationSlot | None = None,
         by: str = "",
+        **members: Any,
     ) -> tuple[PrivateEndpoint, bool]:
         """(none) → DRAFT. Returns the endpoint and whether this call created it.
 
@@ -108,24 +109,20 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         state. The lock on the organization lets only one creation at a time check the key and the
         limit. Without a ``price`` the public list price applies; cache rates that a price lacks are
         derived from the provider's public price. A ``slot`` is taken together with the row; a
-        repeated request needs none.
+        repeated request needs none. ``members`` are the others of :class:`Draft`.
 
         Raises :class:`InvalidBaseURL`, :class:`ModelNotFound`, :class:`ProviderNotFound`,
-        :class:`EndpointLimitReached`, :class:`IdempotencyKeyReused`, :class:`Unprocessable` for a
-        derived cache rate that is too large, :class:`ValidationsBusy` without a free slot, and
+        :class:`EndpointLimitReached`, :class:`IdempotencyKeyReused`, :class:`InvalidRates` for a
+        derived cache rate that is too large, :class:`InvalidSettings` and
+        :class:`InvalidParameters`, :class:`ValidationsBusy` without a free slot, and
         :class:`NotFound` when the key's endpoint was deleted. A refused call changes nothing.
         """
         draft = Draft(
-            model_permaslug=model_permaslug,
-            provider_slug=provider_slug,
-            upstream_model_id=upstream_model_id,
             base_url=canonical_base_url(base_url, organization_id),
-            declared_region=declared_region,
-            declared_zdr=declared_zdr,
-            price=price,
             time_limits=time_limits or NO_OWN_LIMITS,
-            fallback=fallback,
+            **members,
         )
+        draft.check()
         with transaction.atomic():
             organization = Organization.objects.lock(organization_id)
             rows = self.filter(organization=organization)
@@ -174,8 +171,10 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
 
     def refusals(self, drafts: Sequence[Draft]) -> list[GatewayError | None]:
         """Returns an error or ``None`` for each draft; does not check the limit."""
+        public = public_endpoints(draft.model_permaslug for draft in drafts)
         return [
-            found if isinstance(found, GatewayError) else None for found in find_references(drafts)
+            found if isinstance(found, GatewayError) else draft.find_refusal(*found, public)
+            for draft, found in zip(drafts, find_references(drafts), strict=True)
         ]
 
     def _insert(
@@ -190,9 +189,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         """Inserts drafts with prices and attestations; the caller holds the organization's lock."""
         endpoints = []
         attestations = []
-        public = public_endpoints(
-            draft.model_permaslug for draft in drafts if draft.price is None or derives_cache_rates
-        )
+        public = public_endpoints(draft.model_permaslug for draft in drafts)
         for draft, found in zip(drafts, find_references(drafts), strict=True):
             if isinstance(found, GatewayError):
                 raise found
@@ -207,6 +204,8 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 declared_region=draft.declared_region,
                 declared_zdr=draft.declared_zdr,
                 fallback=draft.fallback,
+                settings=draft.settings_of(model, public[model.canonical_slug], provider),
+                declared_parameters=order_parameters(draft.declared_parameters),
                 idempotency_key=idempotency_key,
                 request_fingerprint=draft.fingerprint,
                 **time_columns(draft.time_limits),
@@ -284,6 +283,14 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     )
     released_by = models.CharField(max_length=255, default="", db_default="", editable=False)
     fallback = FallbackField(null=True)
+    # The members that are stated of catalog.abilities.EndpointSettings.
+    settings = models.JSONField(default=dict, db_default={}, blank=True, editable=False)
+    declared_parameters = ArrayField(
+        models.CharField(max_length=64), default=list, db_default=[], blank=True
+    )
+    tested_parameters = ArrayField(
+        models.CharField(max_length=64), default=list, db_default=[], blank=True, editable=False
+    )
     watched_at = models.DateTimeField(
         null=True, editable=False, help_text="When the drift watch last validated the deployment."
     )
@@ -350,6 +357,20 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             return ""  # the address is refused when it is called
 
     @property
+    def max_completion_tokens(self) -> int | None:
+        return read_settings(self.settings).max_completion_tokens
+
+    @property
+    def offered_parameters(self) -> list[str]:
+        """Returns the parameters that the endpoint supports, as far as is known."""
+        return offered_parameters(
+            self.model.supported_parameters,
+            None if self.validation is None else self.validation.parameters,
+            declared=(*self.declared_parameters, *self.tested_parameters),
+            excluded=read_settings(self.settings).excluded_parameters,
+        )
+
+    @property
     def keeps_private(self) -> bool:
         """Returns whether the endpoint keeps its model private: it was active, and not released."""
         return self.activated_at is not None and self.released_at is None
@@ -385,8 +406,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.lock_present()
             self._store(validation)
             if self.status == self.Status.DRAFT and validation.configuration == self.configuration:
-                self.validation = validation
-                self.save_fields("validation")
+                self._keep(validation)
 
     def activate(self, *, by: str = "") -> None:
         """DRAFT → ACTIVE. Requires a passed validation of the present configuration.
@@ -437,10 +457,11 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         Of a draft only, ``changes`` may contain ``upstream_model_id``, ``base_url``,
         ``declared_region`` and ``declared_zdr``; any change of these clears the validation. A
         missing declaration is kept if the upstream stays the same, and cleared if the upstream
-        changes. Of every endpoint it may contain ``time_limits``, ``fallback`` and ``price``, for
-        later requests.
+        changes. Of every endpoint it may contain ``time_limits``, ``fallback``, ``price``,
+        ``declared_parameters``, and ``settings`` as a partial change, for later requests.
 
-        Raises :class:`AlreadyActive` for a change of the upstream of another endpoint than a draft.
+        Raises :class:`AlreadyActive` for a change of the upstream of another endpoint than a draft,
+        :class:`InvalidSettings`, and :class:`InvalidParameters`.
         """
         with transaction.atomic():
             self.lock_present()
@@ -450,6 +471,18 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
                 self.limit_time(changes["time_limits"] or NO_OWN_LIMITS)
             if "fallback" in changes:
                 write_fields(self, {"fallback": changes["fallback"]})
+            if "declared_parameters" in changes:
+                require_tools(changes["declared_parameters"], self.tested_parameters)
+                declared = order_parameters(changes["declared_parameters"])
+                write_fields(self, {"declared_parameters": declared})
+            if "settings" in changes:
+                stated = apply_settings(
+                    self.settings,
+                    changes["settings"],
+                    model=self.model,
+                    tested=self.tested_parameters,
+                )
+                write_fields(self, {"settings": stated})
             if "price" in changes:
                 self.reprice(changes["price"])
 
@@ -475,9 +508,12 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         self.upstream_model_id, self.base_url = upstream_model_id, base_url
         self.declared_region, self.declared_zdr = region, zdr
         self.validation = None
+        if moved:
+            self.tested_parameters = []
         self.save_fields(
-            "upstream_model_id", "base_url", "declared_region", "declared_zdr", "validation"
-        )
+            "upstream_model_id", "base_url", "declared_region", "declared_zdr", "validation",
+            "tested_parameters",
+        )  # fmt: skip
         self.attest(by=by)
 
     def reprice(self, price: Price, *, basis: int | None = None) -> bool:
@@ -582,8 +618,13 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.lock_present()
             self._store(validation)
             if validation.configuration == self.configuration:
-                self.validation = validation
-                self.save_fields("validation")
+                self._keep(validation)
+
+    def _keep(self, validation: Validation) -> None:
+        """Makes a validation the current one, and remembers the parameters that it has tested."""
+        self.validation = validation
+        self.tested_parameters = learn_tested(self.tested_parameters, validation.parameters)
+        self.save_fields("validation", "tested_parameters")
 
     def record_watch(self, validation: Validation) -> None:
         """ACTIVE | DISABLED → same. Stores a validation of the drift watch and its drift."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, ClassVar, Final
@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import models
 
 from accounts.models import ByokCredential, CredentialNotFound, Workspace
+from catalog.abilities import DECLARABLE
 from catalog.models import Provider
 from catalog.operations import OPERATIONS
 from config.clocks.clock import clock
@@ -42,12 +43,33 @@ class Proof(models.TextChoices):
 IMAGE_INPUT: Final = "image_input"
 
 
-def offered_parameters(listed: Iterable[str], proofs: Mapping[str, str] | None) -> list[str]:
-    """Returns the listed parameters that were not disproved, and then those that were proven."""
+def offered_parameters(
+    listed: Iterable[str],
+    proofs: Mapping[str, str] | None,
+    *,
+    declared: Iterable[str] = (),
+    excluded: Collection[str] = (),
+) -> list[str]:
+    """Returns the parameters that an endpoint supports.
+
+    These are the listed ones, then those that were proven or declared, without those that were
+    disproved or are excluded.
+    """
     found = proofs or {}
-    kept = [name for name in listed if found.get(name, Proof.PROVEN) == Proof.PROVEN]
     proven = (name for name, proof in found.items() if proof == Proof.PROVEN)
-    return kept + sorted(set(proven).difference(kept, (IMAGE_INPUT,)))
+    names = dict.fromkeys((*listed, *sorted({*proven, *declared} - {IMAGE_INPUT})))
+    return [
+        name
+        for name in names
+        if found.get(name, Proof.PROVEN) == Proof.PROVEN and name not in excluded
+    ]
+
+
+def learn_tested(tested: Collection[str], proofs: Mapping[str, str] | None) -> list[str]:
+    """Returns the parameters that validations have proven, after another one."""
+    kept = {name for name in tested if name not in (proofs or {})}
+    kept.update(name for name, proof in (proofs or {}).items() if proof == Proof.PROVEN)
+    return [name for name in DECLARABLE if name in kept]
 
 
 def proven_names(proofs: Mapping[str, str] | None) -> frozenset[str] | None:

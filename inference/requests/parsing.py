@@ -76,12 +76,13 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     ``least`` is what the request uses of searches in any case, and the size and quality of its
     images as far as it names them. ``milliseconds`` estimates the length of its audio.
 
-    ``inputs`` are the modalities of its media, without text, and ``outputs`` those that the answer
-    must have. ``tools`` names the tools that a server runs, and ``left_out`` the tools and items
-    that the face could not pass on. ``is_reasoning_hidden`` asks for an answer without the model's
-    reasoning. ``native`` is the body in its caller's own format, for upstreams that speak it too.
-    ``has_long_cache`` says that cached prefixes should stay for an hour. ``reads_pdfs`` says that
-    the text of PDF files shall take their place, before anything else is done with the request.
+    ``inputs`` are the modalities of its media, without text, ``forms`` says how those are sent, and
+    ``outputs`` are the modalities that the answer must have. ``tools`` names the tools that a
+    server runs, and ``left_out`` the tools and items that the face could not pass on.
+    ``is_reasoning_hidden`` asks for an answer without the model's reasoning. ``native`` is the body
+    in its caller's own format, for upstreams that speak it too. ``has_long_cache`` says that cached
+    prefixes should stay for an hour. ``reads_pdfs`` says that the text of PDF files shall take
+    their place, before anything else is done with the request.
     ``shortening`` is the field that asks to shorten a prompt that is too long: such a prompt is
     refused by its name.
     """
@@ -100,6 +101,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     prompt_bound: int = 0
     images: int = 0
     inputs: frozenset[str] = frozenset()
+    forms: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
     allowed: Usage = NO_PIECES
     least: Usage = NO_PIECES
@@ -201,8 +203,7 @@ def parse(
     if preset is not None:
         body = merge_preset(operation, body, preset)
     request, fields = _decode(operation, body)
-    session_id = request.session_id or session_id
-    row = ROWS[operation]
+    session_id, row = request.session_id or session_id, ROWS[operation]
     answers = row.answers(request)
     _check_request(operation, request, session_id, answers)
     row.check(request, fields)
@@ -212,6 +213,7 @@ def parse(
     prompt = bound_prompt(row, request, fields)
     has_file = OPERATIONS[operation].has_messages and has_stored_file(body)
     server_tools = read_server_tools(fields, row.tools(request), wishes.search, has_file=has_file)
+    # Here, in a thread: the event loop needs the measures for every heartbeat and endpoint.
     is_measured = is_large(body)
     return InferenceRequest(
         operation=operation,
@@ -228,6 +230,7 @@ def parse(
         prompt_bound=prompt.bound,
         images=prompt.images,
         inputs=prompt.inputs,
+        forms=prompt.forms,
         outputs=row.outputs(request),
         allowed=_allow_pieces(row, fields, server_tools, answers),
         least=NO_PIECES if row.least is None else row.least(fields),
@@ -238,7 +241,6 @@ def parse(
         has_long_cache=has_long_cache(body),
         reads_pdfs=wishes.reads_pdfs,
         shortening=wishes.shortening,
-        # Measured here, in a thread: the event loop needs them for every heartbeat and endpoint.
         text_bytes=row.prompt_text(fields) if is_measured else None,
         text_tokens=row.least_tokens(fields) if is_measured else None,
     )
@@ -257,6 +259,7 @@ def replace_messages(request: InferenceRequest, messages: msgspec.Raw) -> Infere
         prompt_bound=prompt.bound,
         images=prompt.images,
         inputs=prompt.inputs,
+        forms=prompt.forms,
         text_bytes=row.prompt_text(fields),
         text_tokens=row.least_tokens(fields),
     )

@@ -27,6 +27,14 @@ _MODALITIES: Final[Mapping[str, str]] = {
     "input_file": "file", "file": "file",
 }  # fmt: skip
 _MEDIA: Final = frozenset(_MODALITIES)
+_FORMS: Final = {
+    "image": ("base64_images", "image_urls"),
+    "file": ("base64_files", "file_urls"),
+}
+# The beginning of data in a part, whose address stands behind at most a detail or the name of a
+# file.
+_DATA: Final = b'"data:'
+_HEAD: Final = 2_048
 _TEXT_ONLY: Final[frozenset[str]] = frozenset()
 # Spaces, and all bytes of a character but the first.
 _UNCOUNTED: Final = bytes((0x20, *range(0x80, 0xC0)))
@@ -177,14 +185,16 @@ class RequestRow(Generic[B]):
 
 
 class PromptSize(NamedTuple):
-    """An upper bound of a prompt's tokens, its number of images, and the modalities of its media.
+    """An upper bound of a prompt's tokens, its number of images, and what media it has.
 
-    ``inputs`` does not name text.
+    ``inputs`` are the modalities, without text; ``forms`` says how the media are sent, in the words
+    of :class:`catalog.abilities.Inputs`.
     """
 
     bound: int
     images: int
     inputs: frozenset[str]
+    forms: frozenset[str] = _TEXT_ONLY
 
 
 def bound_prompt(
@@ -200,15 +210,22 @@ def bound_prompt(
     bound = _size(fields) + row.added_tokens(request)
     if request.provider is not None and request.provider.options:
         bound += max(map(_size, request.provider.options.values()))
-    images, inputs = 0, _TEXT_ONLY
+    images, inputs, forms = 0, _TEXT_ONLY, _TEXT_ONLY
     for part in row.parts(request):
         media = _MEDIA.intersection(part)
         bound -= _size({name: part[name] for name in media})
         images += "image_url" in media
         inputs |= {_MODALITIES[name] for name in media}
+        forms |= {_find_form(name, part[name]) for name in media}
         # A part with several members may be read as any of them.
         bound += _IMAGE_TOKENS if media == {"image_url"} else _OTHER_PART_TOKENS
-    return PromptSize(bound, images, inputs)
+    return PromptSize(bound, images, inputs, forms)
+
+
+def _find_form(name: str, raw: msgspec.Raw) -> str:
+    """Returns the form in which a part holds its media; its data stands in a ``data:`` address."""
+    inline, linked = _FORMS.get(_MODALITIES[name], (_MODALITIES[name],) * 2)
+    return inline if _DATA in bytes(memoryview(raw)[:_HEAD]) else linked
 
 
 def _size(members: Mapping[str, msgspec.Raw]) -> int:

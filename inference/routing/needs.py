@@ -1,7 +1,7 @@
 """Compares what a request needs with what an endpoint can do; pure.
 
-An endpoint is left out only for what the catalogue says: where it does not know the modalities, the
-context or the output bound, it excludes nothing. A private endpoint has the data of its model.
+An endpoint is left out only for what the catalogue says, or the settings of a private endpoint:
+where they do not know the modalities, the context or the output bound, they exclude nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
+from catalog.abilities import ANY_CHOICE, UNSTATED, Abilities
 from config.api.errors import GatewayError, InvalidRequest, NotFound
+from inference.requests.operations.completions import EFFORTS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import name_shortening
 from inference.requests.rows import TOKEN_BYTES
@@ -24,9 +26,20 @@ class Shortfall(StrEnum):
     OUTPUT = "output_modalities"
     CONTEXT = "context_length"
     BOUND = "max_completion_tokens"
+    PROMPT = "max_prompt_tokens"
+    FORM = "inputs"
+    EXCLUDED = "excluded_parameters"
+    REASONING = "reasoning"
+    TOOL_CHOICE = "tool_choice"
 
 
 _SHORTFALLS: Final = frozenset(Shortfall)
+_NAMED: Final = {
+    Shortfall.PROMPT: "a prompt of this length",
+    Shortfall.EXCLUDED: "all parameters of the request",
+    Shortfall.REASONING: "reasoning",
+    Shortfall.TOOL_CHOICE: "this tool_choice",
+}
 
 
 class NoEndpoint(NotFound):
@@ -63,7 +76,40 @@ def find_shortfalls(route: Route, request: InferenceRequest) -> list[Shortfall]:
         and request.may_choose_bound
     ):
         found.append(Shortfall.BOUND)
+    if route.abilities is not UNSTATED:
+        found += _find_inabilities(route.abilities, request)
     return found
+
+
+def _find_inabilities(abilities: Abilities, request: InferenceRequest) -> Iterator[Shortfall]:
+    """Yields what a request asks for and an endpoint states that it is not able to do."""
+    most = abilities.max_prompt_tokens
+    if (
+        most is not None
+        and request.prompt_bound > most * TOKEN_BYTES
+        and request.least_tokens > most
+    ):
+        yield Shortfall.PROMPT
+    if any(getattr(abilities.inputs, form, None) is False for form in request.forms):
+        yield Shortfall.FORM
+    if abilities.excluded_parameters and not request.needed_parameters.isdisjoint(
+        abilities.excluded_parameters
+    ):
+        yield Shortfall.EXCLUDED
+    if abilities.reasoning.supported is False and not EFFORTS.isdisjoint(request.needed_parameters):
+        yield Shortfall.REASONING
+    if abilities.tool_choice != ANY_CHOICE:
+        choice = name_tool_choice(request)
+        if choice is not None and getattr(abilities.tool_choice, choice, None) is False:
+            yield Shortfall.TOOL_CHOICE
+
+
+def name_tool_choice(request: InferenceRequest) -> str | None:
+    """Returns the value of ``tool_choice``; ``function`` for the name of one, ``None`` without."""
+    raw = bytes(request.fields.get("tool_choice", b"null"))
+    if raw == b"null":
+        return None
+    return "function" if raw.lstrip().startswith(b"{") else raw.strip(b'" ').decode()
 
 
 def describe_needs(request: InferenceRequest) -> dict[str, Any]:
@@ -133,6 +179,11 @@ def _name_lacking(routes: Sequence[Route], request: InferenceRequest) -> Iterato
     for modality in sorted(request.outputs):
         if any(route.outputs and modality not in route.outputs for route in routes):
             yield f"{modality} output"
+    if any(Shortfall.FORM in find_shortfalls(route, request) for route in routes):
+        yield f"media as {', '.join(sorted(request.forms))}"
+    for shortfall, name in _NAMED.items():
+        if any(shortfall in find_shortfalls(route, request) for route in routes):
+            yield name
     ceilings = [
         route.max_completion_tokens
         for route in routes

@@ -12,6 +12,7 @@ import msgspec
 from accounts.hosts import NO_LIMITS, HostLimits
 from accounts.policy import Fallback
 from catalog import dialects
+from catalog.abilities import UNSTATED, Abilities
 from catalog.aliases.resolution import NO_ALIASES, Alias, AliasTable
 from catalog.aliases.spellings import NO_NAMES, NameIndex
 from catalog.capabilities import UNDESCRIBED, Capabilities, read_capabilities
@@ -123,7 +124,9 @@ class Route:
     no address. Without a ``base_url`` the credential names the host.
     ``inputs`` and ``outputs`` are the modalities of its model, empty if they are not known.
     ``listed_parameters`` are the endpoint's own list, if it has one. ``supported_parameters``
-    are that list, with both names of the reasoning effort where it has either.
+    are that list, with both names of the reasoning effort where it has either. ``abilities`` are
+    what the endpoint states beside its columns; of a private endpoint they are its
+    :class:`catalog.abilities.EndpointSettings`.
     """
 
     endpoint_id: uuid.UUID
@@ -151,6 +154,7 @@ class Route:
     context_length: int | None = None
     max_completion_tokens: int | None = None
     capabilities: Capabilities = UNDESCRIBED
+    abilities: Abilities = UNSTATED
     time_limits: TimeLimits = NO_OWN_LIMITS
     reach: Reach = NO_REACH
 

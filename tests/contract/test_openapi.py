@@ -172,6 +172,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "POST /workspaces",
         "POST /workspaces/{workspace_ref}/members/add",
         "POST /workspaces/{workspace_ref}/members/remove",
+        "PUT /private-endpoints/{id}/parameters",
         "PUT /private-endpoints/{id}/pricing",
         "PUT /private-endpoints/{id}/timeouts",
         "PUT /workspaces/{workspace_ref}/budgets/{interval}",

@@ -19,6 +19,52 @@ from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
 ROUTE = "/api/v1/private-endpoints"
+# All members, as the newest contract shows them and with our own, of an endpoint that states none.
+SETTINGS = {
+    "completions": {"chat": None, "text": None},
+    "context_length": 131_072,
+    "excluded_parameters": [],
+    "inputs": {
+        "audio": None,
+        "base64_files": None,
+        "base64_images": None,
+        "file_urls": None,
+        "image_urls": None,
+    },
+    "max_completion_tokens": None,
+    "max_prompt_tokens": None,
+    "quantization": "unknown",
+    "reasoning": {
+        "supported": True,
+        "return_mechanism": None,
+        "switch": None,
+        "efforts": None,
+        "must_return": None,
+    },
+    "tool_choice": {"auto": True, "function": True, "none": True, "required": True},
+    "roles": {"developer": None, "later_system": None},
+    "string_content": None,
+    "bound": {
+        "thoughts_beside": None,
+        "longest_thought": None,
+        "prompt": None,
+        "message": None,
+        "tool": None,
+        "tokens_per_byte": None,
+        "media": {
+            "image": None,
+            "image_tile": None,
+            "audio": None,
+            "audio_second": None,
+            "video": None,
+            "video_second": None,
+            "file": None,
+            "page": None,
+        },
+    },
+    "reported_model": None,
+    "fallback": None,
+}
 
 
 @pytest.fixture
@@ -62,7 +108,10 @@ def full(endpoint: PrivateEndpoint, base_url: str) -> dict[str, Any]:
         "upstream_model_id": "sim-echo",
         "base_url": base_url,
         "pricing": {"prompt": "0.5", "completion": "0.25"},
-        "settings": {"fallback": None},
+        "settings": SETTINGS,
+        "declared_parameters": [],
+        "tested_parameters": [],
+        "max_completion_tokens": None,
         "supported_parameters": [],
     }
     del view["created_at"]

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from catalog import dialects
+from catalog.abilities import Completions, read_abilities
 from catalog.aliases.resolution import Alias, make_table
 from catalog.aliases.spellings import ModelNames, patch_names
 from catalog.dialects.base import Operation
@@ -223,9 +224,10 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
     """
     (
         endpoint_id, _, _, upstream_model_id, region, zdr, quantization, context_length,
-        max_completion_tokens, parameters, connect, headers, first_event, idle, total, price_id,
-        *rates,
+        max_completion_tokens, parameters, abilities, connect, headers, first_event, idle, total,
+        price_id, *rates,
     ) = row  # fmt: skip
+    stated = read_abilities(abilities)
     try:
         price = Price.of_row(*rates)
     except UnknownRule as exc:
@@ -247,7 +249,7 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
             price.is_free,
         ),
         dialect=usable_dialect(provider, provider.base_url),
-        operations=operations_of(model, provider),
+        operations=operations_of(model, provider, stated.completions),
         inputs=share(model.input_modalities),
         outputs=share(model.output_modalities),
         base_url=provider.base_url,
@@ -262,6 +264,7 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
         max_completion_tokens=max_completion_tokens,
         supported_parameters=_parameters_of(parameters),
         listed_parameters=frozenset(parameters) or None,
+        abilities=stated,
         capabilities=model.capabilities,
         time_limits=share_limits(connect, headers, first_event, idle, total),
         reach=provider.reach,
@@ -277,14 +280,21 @@ def usable_dialect(provider: CatalogProvider, base_url: str | None) -> str | Non
 
 
 def operations_of(
-    model: CatalogModel, provider: CatalogProvider, proven: frozenset[str] | None = None
+    model: CatalogModel,
+    provider: CatalogProvider,
+    completions: Completions,
+    proven: frozenset[str] | None = None,
 ) -> frozenset[Operation]:
     """Returns the operations that both the endpoint's dialect and its model support.
 
-    ``proven`` are those that a validation has proven, if it tells them.
+    ``completions`` are the interfaces that the endpoint states, and ``proven`` are the operations
+    that a validation has proven, if it tells them.
     """
     dialect = dialects.get(provider.dialect, model.capabilities)
-    return proven_operations(served_operations(model.output_modalities, dialect), proven)
+    found = proven_operations(served_operations(model.output_modalities, dialect), proven)
+    if completions.chat is False:
+        found -= {Operation.CHAT}
+    return found - {Operation.TEXT} if completions.text is False else found
 
 
 def share(names: Sequence[str]) -> frozenset[str]:

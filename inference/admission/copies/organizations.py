@@ -13,6 +13,7 @@ from django.db.models import F
 
 from accounts.models import ByokCredential, CredentialNotFound, Organization
 from accounts.policy import Fallback, find_strictest
+from catalog.abilities import UNSET_SETTINGS, EndpointSettings, read_settings
 from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
 from catalog.models import PriceVersion, hosts_of
 from catalog.models.aliases import ModelAlias
@@ -73,6 +74,8 @@ class OwnEndpoint(NamedTuple):
     proven: frozenset[str] | None
     time_limits: TimeLimits = NO_OWN_LIMITS
     reach: Reach = NO_REACH
+    settings: EndpointSettings = UNSET_SETTINGS
+    declared: tuple[str, ...] = ()
 
 
 class KeptModel(NamedTuple):
@@ -288,6 +291,8 @@ def _make_endpoint(endpoint: PrivateEndpoint) -> OwnEndpoint | None:
         {} if validation is None else validation.parameters or {},
         None if validation is None else proven_names(validation.operations),
         endpoint.time_limits,
+        settings=read_settings(endpoint.settings),
+        declared=(*endpoint.declared_parameters, *endpoint.tested_parameters),
     )
 
 
@@ -307,9 +312,16 @@ def record_first_use(use: FirstUse) -> str | None:
 
 
 def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogProvider) -> Route:
-    offered = None
+    offered, settings = None, endpoint.settings
     if model.supported_parameters:
-        offered = share(offered_parameters(model.supported_parameters, endpoint.proofs))
+        offered = share(
+            offered_parameters(
+                model.supported_parameters,
+                endpoint.proofs,
+                declared=endpoint.declared,
+                excluded=settings.excluded_parameters,
+            )
+        )
     disproved = [name for name, proof in endpoint.proofs.items() if proof != Proof.PROVEN]
     return Route(
         endpoint_id=endpoint.endpoint_id,
@@ -326,7 +338,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
             endpoint.declared_region,
         ),
         dialect=usable_dialect(provider, endpoint.base_url),
-        operations=operations_of(model, provider, endpoint.proven),
+        operations=operations_of(model, provider, settings.completions, endpoint.proven),
         inputs=share(model.input_modalities),
         outputs=share(model.output_modalities),
         base_url=endpoint.base_url,
@@ -335,10 +347,13 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         price_id=endpoint.price_id,
         price=endpoint.price,
         attestation_id=endpoint.attestation_id,
-        context_length=model.context_length,
+        context_length=settings.context_length or model.context_length,
+        max_completion_tokens=settings.max_completion_tokens,
+        quantization=settings.quantization,
         offered_parameters=offered,
         disproved_parameters=share(disproved),
         capabilities=model.capabilities,
+        abilities=settings,
         time_limits=endpoint.time_limits,
         reach=endpoint.reach,
     )

@@ -60,6 +60,7 @@ class _EndpointRow(NamedTuple):
     context_length: int | None
     max_completion_tokens: int | None
     supported_parameters: Sequence[str]
+    abilities: dict[str, Any]
     connect_timeout: int | None
     headers_timeout: int | None
     first_event_timeout: int | None

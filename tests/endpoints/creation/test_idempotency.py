@@ -49,7 +49,7 @@ def test_a_repeated_key_returns_the_current_state_of_the_endpoint(
         {"pricing": {"prompt": "0", "completion": "0"}},
         {"model_permaslug": "acme/other-2026-01-01"},
         {"provider_slug": "other"},
-        {"settings": {"fallback": "none"}},
+        {"declared_parameters": ["seed"]},
     ],
 )
 def test_a_key_reused_for_another_body_is_refused(
@@ -72,6 +72,8 @@ def test_a_key_reused_for_another_body_is_refused(
         {"declared_region": None, "declared_zdr": None},
         {"base_url": "HTTPS://llm.example.com:443/v1/"},
         {"activate": {"workspace_id": "00000000-0000-4000-8000-000000000000"}},
+        {"settings": {"fallback": "none", "context_length": 4_096}},
+        {"declared_parameters": []},
     ],
 )
 def test_a_repeated_key_ignores_equivalent_values_and_activate(
@@ -82,6 +84,27 @@ def test_a_repeated_key_ignores_equivalent_values_and_activate(
     again = post(management, request_body | change, **KEY)
     assert again.status_code == 201
     assert again.json() == first.json()
+    assert snapshots.everything() == before
+
+
+def test_a_repeated_key_compares_declared_parameters_as_a_set(
+    management: APIClient, request_body: dict[str, Any]
+) -> None:
+    one = request_body | {"declared_parameters": ["seed", "stop"]}
+    same = request_body | {"declared_parameters": ["stop", "seed", "stop"]}
+    first = post(management, one, **KEY)
+    assert first.status_code == 201
+    assert post(management, same, **KEY).json() == first.json()
+    assert PrivateEndpoint.objects.get().declared_parameters == ["seed", "stop"]
+
+
+def test_a_repeated_key_checks_settings_all_the_same(
+    management: APIClient, request_body: dict[str, Any]
+) -> None:
+    assert post(management, request_body, **KEY).status_code == 201
+    before = snapshots.everything()
+    off = {"settings": {"completions": {"chat": False, "text": False}}}
+    assert_refused(post(management, request_body | off, **KEY), 400, "settings_invalid")
     assert snapshots.everything() == before
 
 

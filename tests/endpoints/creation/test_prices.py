@@ -132,7 +132,7 @@ def test_a_derived_rate_above_the_maximum_is_refused(
     factories.make_endpoint(model, provider, price=listed)
     before = snapshots.everything()
     body = request_body | {"pricing": {"prompt": "800000", "completion": "1"}}
-    assert_refused(post(management, body), 422, "unprocessable")
+    assert_refused(post(management, body), 422, "pricing_invalid")
     assert snapshots.everything() == before
     body["pricing"]["prompt"] = "799999"
     assert post(management, body).status_code == 201

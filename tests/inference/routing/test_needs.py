@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from accounts.policy import Policy
+from catalog.abilities import UNSET_SETTINGS, EndpointSettings, change
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError, InvalidRequest
 from inference.requests import parsing
@@ -254,6 +255,76 @@ def test_the_error_counts_only_endpoints_that_would_do_otherwise() -> None:
     assert isinstance(error, PromptTooLong)
     assert "length of 'a/b' is 100 tokens" in error.message
     assert isinstance(refuse(request, dear), NoEndpoint)
+
+
+def able(**members: Any) -> EndpointSettings:
+    return change(UNSET_SETTINGS, {}, members)
+
+
+INLINE = {"type": "image_url", "image_url": {"detail": "low", "url": "data:image/png;base64,AA"}}
+LINKED_PAPER = {"type": "file", "file": {"file_data": "https://papers.example/a.pdf"}}
+
+
+@pytest.mark.parametrize(
+    ("part", "form"),
+    [
+        (IMAGE, "image_urls"),
+        (INLINE, "base64_images"),
+        (PAPER, "base64_files"),
+        (LINKED_PAPER, "file_urls"),
+        (SOUND, "audio"),
+    ],
+)
+def test_an_endpoint_may_state_which_forms_of_input_it_takes(
+    part: dict[str, Any], form: str
+) -> None:
+    request = parse([WORDS, part])
+    assert request.forms == {form}
+    others = {"audio", "base64_files", "base64_images", "file_urls", "image_urls"} - {form}
+    unable = route("own", private=True, abilities=able(inputs={form: False}))
+    able_route = route("own", private=True, abilities=able(inputs=dict.fromkeys(others, False)))
+    selection = select(request, unable, able_route)
+    assert [candidate.route for candidate in selection.candidates] == [able_route]
+    assert [(each.route, each.reasons) for each in selection.excluded] == [(unable, ["inputs"])]
+    refused = refuse(request, unable)
+    assert refused.message.startswith(f"No endpoints found that support media as {form}.")
+    assert select(parse("words"), unable).candidates
+
+
+@pytest.mark.parametrize(
+    ("abilities", "asked", "unasked", "reason"),
+    [
+        ({"excluded_parameters": ["seed"]}, {"seed": 1}, {"seed": None}, "excluded_parameters"),
+        ({"reasoning": {"supported": False}}, {"reasoning": {"effort": "low"}}, {}, "reasoning"),
+        ({"reasoning": {"supported": False}}, {"reasoning_effort": "low"}, {}, "reasoning"),
+        *(
+            (
+                {"tool_choice": {name: False}},
+                {"tool_choice": choice},
+                {"tool_choice": other},
+                "tool_choice",
+            )
+            for name, choice, other in (
+                ("auto", "auto", "none"),
+                ("none", "none", "auto"),
+                ("required", "required", "auto"),
+                ("function", {"type": "function", "function": {"name": "f"}}, "required"),
+            )
+        ),
+        ({"max_prompt_tokens": 20}, {"metadata": {"long": "x"}}, {}, "max_prompt_tokens"),
+    ],
+)
+def test_an_endpoint_may_state_what_it_cannot_do(
+    abilities: dict[str, Any], asked: dict[str, Any], unasked: dict[str, Any], reason: str
+) -> None:
+    unable = route("own", private=True, abilities=able(**abilities))
+    text = "word " * 200 if reason == "max_prompt_tokens" else "x"
+    refused = refuse(parse(text, **asked), unable)
+    [excluded] = refused.metadata["excluded"]
+    assert excluded["excluded_by"] == [reason]
+    assert isinstance(refused, NoEndpoint)
+    assert select(parse("x", **unasked), unable).candidates
+    assert select(parse(text, **asked), unable, route("own", private=True)).candidates
 
 
 def test_a_refused_need_changes_nothing_and_asks_nobody(site: Site) -> None:
