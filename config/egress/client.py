@@ -260,8 +260,8 @@ class EgressClient:
             problem = type(exc)(*exc.args)
         except TimeoutError:
             problem = TimedOut("connect")
-        except ssl.SSLError:
-            problem = TLSFailed()
+        except ssl.SSLError as exc:
+            problem = TLSFailed(rules.describe_tls(exc))
         except (OSError, RuntimeError):
             problem = ConnectFailed()
         # Raised outside the handlers, so that it has no cause, no context and no library frame.

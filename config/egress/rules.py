@@ -106,6 +106,26 @@ def check_url(text: str, policy: EgressPolicy) -> BaseURL:
         raise AddressRefused("URL") from None
 
 
+# Why TLS failed, as far as the library tells it; for people who run the service alone.
+NO_TLS: Final = "the server speaks no TLS"
+UNKNOWN_AUTHORITY: Final = "unknown authority"
+OTHER_NAME: Final = "a certificate of another name"
+EXPIRED: Final = "an expired certificate"
+# The codes of OpenSSL's X509_V_ERR_….
+_REASONS: Final = {
+    10: EXPIRED,
+    18: UNKNOWN_AUTHORITY, 19: UNKNOWN_AUTHORITY, 20: UNKNOWN_AUTHORITY, 21: UNKNOWN_AUTHORITY,
+    62: OTHER_NAME, 64: OTHER_NAME,
+}  # fmt: skip
+
+
+def describe_tls(exc: ssl.SSLError) -> str:
+    """Returns why TLS failed; a text of ours, empty where it is not known."""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return _REASONS.get(exc.verify_code, "a certificate that is not valid")
+    return NO_TLS if exc.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST") else ""
+
+
 class InvalidAuthorities(ValueError):
     """The text has no certificates in PEM."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
 import openai
 import pytest
 import requests
+from django.core.management import CommandError, call_command
 
+from catalog.models import ModelEndpoint
 from tests.support import factories
 from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter
 from tests.support.factories import Tenant
@@ -180,3 +184,15 @@ def test_embeddings_are_validated_and_answer_with_the_usage_of_llama_cpp(
     assert [each.index for each in answer.data] == [0, 1]
     assert len({len(each.embedding) for each in answer.data}) == 1
     assert answer.usage.prompt_tokens == len("tea") + len("water") + 2
+
+
+def test_connect_recognizes_the_server(llama: str, db: None) -> None:
+    out = io.StringIO()
+    with pytest.raises(CommandError, match=r"The server wants a key for the list of its models"):
+        call_command("connect", llama, stdout=out, stderr=io.StringIO())
+    call_command("connect", llama, "--key", SECRET, "--json", stdout=out, stderr=io.StringIO())
+    found = json.loads(out.getvalue())
+    assert (found["provider"], found["models"]) == ("llama-cpp", ["llama-cpp/tiny"])
+    assert (found["network_allowed"], found["test"]["status"]) == (None, 200)
+    # What it serves, not what the model was trained with.
+    assert ModelEndpoint.objects.get().context_length == 512

@@ -1,0 +1,395 @@
+"""Asks a server for its models and tries one; each failure says what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from django.conf import settings
+
+from catalog import dialects
+from catalog.capabilities import UNDESCRIBED, Capabilities
+from catalog.connecting.servers import read_models
+from catalog.dialects.base import (
+    Call,
+    Dialect,
+    InvalidReply,
+    Operation,
+    ProviderFailure,
+    Untranslatable,
+    clean_message,
+    parse_error,
+)
+from catalog.dialects.shared.credentials import InvalidCredential
+from catalog.models import DialectName
+from config import egress
+from config.credentials import NO_SECRET, Secret
+from config.egress import BaseURL, EgressPolicy, OutboundRequest, Reach, find_refusal, rules
+from config.egress.addresses import ANYWHERE, InvalidURL, is_address
+from config.egress.client import EgressClient
+from config.egress.errors import ConnectionLost, NameUnknown
+
+_LIST_SECONDS: Final = 20.0
+# A server may load the model first.
+_TRY_SECONDS: Final = 180.0
+_MOST_BYTES: Final = 16 * 1024 * 1024
+_QUESTION: Final = [{"role": "user", "content": "Answer with one word: which colour has snow?"}]
+FIELDS: Final[Mapping[str, tuple[Operation, Mapping[str, Any]]]] = {
+    "text": (Operation.CHAT, {"messages": _QUESTION}),
+    "embeddings": (Operation.EMBEDDINGS, {"input": "snow"}),
+    "rerank": (Operation.RERANK, {"query": "snow", "documents": ["white", "black"]}),
+}
+# Newer models know the second name alone, and a few servers neither.
+_BOUNDS: Final[Sequence[Mapping[str, int]]] = (
+    {"max_tokens": 16}, {"max_completion_tokens": 512}, {}
+)  # fmt: skip
+_PORTS: Final = (
+    "Ollama listens on 11434, vLLM on 8000, llama.cpp's server on 8080, LM Studio on 1234."
+)
+# What people paste behind the base URL.
+_OPERATIONS: Final = re.compile(r"/(?:chat/completions|completions|embeddings|responses|models)/?$")
+
+
+class ConnectRefused(Exception):
+    """A step failed; the message says which, and what to do. Nothing was stored."""
+
+
+class Advice(NamedTuple):
+    """How a person gives what is missing: by an option of the command, or a field of the form."""
+
+    allow: str = "run the command again with --allow"
+    key: str = "give it with --key-file FILE"
+    authorities: str = "give its certificate, or that of its authority, with --ca FILE"
+    models: str = "name its models with --models A,B"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that is judged and may be called: its base URL, and how it is reached."""
+
+    base_url: str
+    dialect: str
+    secret: Secret
+    reach: Reach
+    advice: Advice
+
+
+class TestResult(NamedTuple):
+    """The answer to a test request: its status, the beginning of its text, and its time."""
+
+    model: str
+    output: str
+    status: int
+    text: str
+    milliseconds: int
+
+
+def read_url(text: str) -> BaseURL:
+    """Returns the base URL in what a person typed; raises :class:`ConnectRefused`.
+
+    A scheme that is left out is http, but https at port 443; a path of an operation is cut off.
+    """
+    typed = text.strip()
+    if "://" not in typed:
+        typed = f"{'https' if typed.partition('/')[0].endswith(':443') else 'http'}://{typed}"
+    typed = _OPERATIONS.sub("", typed.rstrip("/"))
+    try:
+        policy = EgressPolicy(allowed_networks=ANYWHERE)
+        return egress.parse_base_url(typed, policy=policy, require_https=False)
+    except InvalidURL as exc:
+        problem = str(exc)
+        raise ConnectRefused(
+            f"{problem[0].upper()}{problem[1:]}. Write it like http://10.0.0.5:8000/v1 or "
+            "https://llm.example.com/v1, with the server's own address."
+        ) from None
+
+
+async def judge(base: BaseURL, reach: Reach, advice: Advice, *, allows: bool) -> Reach:
+    """Returns what may be reached for this server; with ``allows``, its own addresses too.
+
+    Raises :class:`ConnectRefused` for an address that is not allowed.
+    """
+    policy = settings.EGRESS_POLICY.extend(reach)
+    port = base.port
+    addresses: Sequence[str]
+    if (pinned := policy.pinned_address(base.host, port)) is not None:
+        addresses, port = [pinned[0]], pinned[1]
+    elif is_address(base.host):
+        addresses = [base.host]
+    else:
+        addresses = await _resolve(base)
+    for address in addresses:
+        plain = base.scheme == "http"
+        reason = find_refusal(address, policy, port, plain=plain)
+        if reason is None:
+            continue
+        try:
+            own = Reach((ip_network(address),))
+        except ValueError:
+            own = Reach()
+        if find_refusal(address, policy.extend(own), port, plain=plain) is not None:
+            raise ConnectRefused(
+                f"{_name_host(base, address)} can never be called ({reason}). Use the server's own "
+                "address."
+            )
+        if not allows:
+            raise ConnectRefused(_explain_refusal(base, address, reason, advice))
+        reach = reach._replace(networks=tuple(dict.fromkeys((*reach.networks, *own.networks))))
+        policy = settings.EGRESS_POLICY.extend(reach)
+    return reach
+
+
+def _explain_refusal(base: BaseURL, address: str, reason: str, advice: Advice) -> str:
+    network = ip_network(address)
+    allow = f"{advice.allow}: it allows {network} for this alone."
+    if reason == "plain HTTP":
+        return (
+            f"{_name_host(base, address)} is a public address, and http:// would send prompts and "
+            f"keys there unencrypted. Use https://, or {allow}"
+        )
+    if reason == "port":
+        return f"Port {base.port} is not one that providers use. If it is right, {allow}"
+    return (
+        f"{_name_host(base, address)} is not a public address ({reason}), so it is called only if "
+        f"you allow it: {allow}"
+    )
+
+
+def _name_host(base: BaseURL, address: str) -> str:
+    return address if base.host == address else f"{base.host} ({address})"
+
+
+async def _resolve(base: BaseURL) -> Sequence[str]:
+    try:
+        found = await asyncio.wait_for(
+            asyncio.to_thread(rules.resolve_with_system, base.host, base.port),
+            settings.EGRESS_POLICY.connect_timeout,
+        )
+    except (OSError, UnicodeError, TimeoutError):
+        found = []
+    if not found:
+        raise ConnectRefused(
+            f"The name {base.host} has no address here. Check its spelling, or use the address of "
+            "the server. A container knows neither the names of its host nor those of other "
+            "networks."
+        )
+    return list(dict.fromkeys(found))
+
+
+async def list_models(
+    client: EgressClient, server: Server, *, wants: Sequence[str]
+) -> tuple[str, list[dict[str, Any]]]:
+    """Returns the base URL at which the server lists its models, and the rows of the list.
+
+    A URL without ``/v1`` is tried with it too. ``wants`` names models for a server that has no
+    list. Raises :class:`ConnectRefused`.
+    """
+    bases = [server.base_url]
+    if not re.search(r"/v[0-9]+[a-z0-9]*$", server.base_url):
+        bases.append(f"{server.base_url}/v1")
+    answers: list[tuple[int, bytes]] = []
+    for base in bases:
+        headers = server.secret.in_header("Authorization", "Bearer ")
+        request = OutboundRequest("GET", f"{base}/models", headers)
+        status, body = await _exchange(client, server, request, _LIST_SECONDS)
+        if status == 200 and (rows := read_models(body)) is not None:
+            return base, rows
+        answers.append((status, body))
+    # An answer that wants something of the caller tells more than one that knows no such path.
+    status, body = next((each for each in answers if each[0] not in (200, 404, 405)), answers[-1])
+    if status not in (200, 404, 405):
+        raise _refuse_status(server, "the list of its models", status, body)
+    if wants:
+        has_path = server.base_url.count("/") > 2
+        return (server.base_url if has_path else bases[-1]), [{"id": name} for name in wants]
+    tried = " and ".join(f"{base}/models" for base in bases)
+    raise ConnectRefused(
+        f"The server answers, but has no list of models at {tried}. Is it OpenAI-compatible, and "
+        "is the path right? It often ends in /v1. If the server has no list, "
+        f"{server.advice.models}."
+    )
+
+
+async def try_model(
+    client: EgressClient,
+    server: Server,
+    model: str,
+    output: str,
+    capabilities: Capabilities = UNDESCRIBED,
+) -> TestResult:
+    """Sends a test request to a model and returns its answer; raises :class:`ConnectRefused`."""
+    dialect = dialects.get(server.dialect, capabilities)
+    if dialect is None:
+        problem = dialects.describe_missing_extra(server.dialect)
+        raise ConnectRefused(problem or f"The dialect {server.dialect} is not known.")
+    operation, fields = FIELDS[output]
+    is_named = DialectName(server.dialect).has_url_in_credential
+    call = Call(
+        operation=operation,
+        base_url=None if is_named else server.base_url,
+        model=model,
+        secret=server.secret,
+        fields=fields,
+        capabilities=capabilities,
+    )
+    bounds = _BOUNDS if operation is Operation.CHAT else ({},)
+    started = time.monotonic()
+    for number, bound in enumerate(bounds, 1):
+        try:
+            request = dialect.build(msgspec.structs.replace(call, fields={**fields, **bound}))
+        except (Untranslatable, InvalidCredential) as exc:
+            raise ConnectRefused(str(exc)) from None
+        status, body = await _exchange(client, server, request, _TRY_SECONDS)
+        if status not in (400, 422) or number == len(bounds):
+            break
+    if status != 200:
+        raise _refuse_status(server, f"a test request to the model {model!r}", status, body)
+    text = _read_answer(dialect, operation, body, server, model)
+    return TestResult(model, output, status, text, round((time.monotonic() - started) * 1000))
+
+
+async def _exchange(
+    client: EgressClient, server: Server, request: OutboundRequest, seconds: float
+) -> tuple[int, bytes]:
+    """Returns the status and the body of an answer; raises :class:`ConnectRefused`."""
+    try:
+        response = await client.send(
+            request, first_byte_timeout=seconds, idle_timeout=seconds, reach=server.reach
+        )
+        try:
+            return response.status, bytes(await response.read(limit=_MOST_BYTES))
+        finally:
+            response.close()
+    except egress.EgressError as exc:
+        raise _refuse_exchange(server, exc) from None
+
+
+def _read_answer(
+    dialect: Dialect, operation: Operation, body: bytes, server: Server, model: str
+) -> str:
+    """Returns the text of an answer; empty for embeddings, and for thoughts alone."""
+    try:
+        reply = dialect.parse_reply(operation, body)
+    except (InvalidReply, ProviderFailure) as exc:
+        raise ConnectRefused(
+            f"The answer to a test request to the model {model!r} cannot be used: "
+            f"{clean_message(str(exc), server.secret)}"
+        ) from None
+    choices = reply.fields.get("choices")
+    try:
+        [message] = msgspec.json.decode(msgspec.json.encode(choices), type=list[dict[str, Any]])
+        text = message["message"]["content"]
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return ""
+    return clean_message(text, server.secret)[:200] if isinstance(text, str) else ""
+
+
+def _refuse_exchange(server: Server, exc: egress.EgressError) -> ConnectRefused:
+    """Returns the refusal that explains why a server could not be asked."""
+    base = read_url(server.base_url)
+    place = f"{base.host}:{base.port}"
+    advice = server.advice
+    is_local = base.host == "localhost" or (
+        is_address(base.host) and ip_address(base.host).is_loopback
+    )
+    inside = (
+        " In a container, this is the container itself; its host is host.docker.internal."
+        if is_local
+        else ""
+    )
+    match exc:
+        case egress.TLSFailed():
+            return ConnectRefused(_explain_tls(base, exc.detail, advice))
+        case NameUnknown():
+            return ConnectRefused(f"The name {base.host} has no address here.")
+        case egress.TimedOut(phase="connect"):
+            text = (
+                f"{place} does not answer within {settings.EGRESS_POLICY.connect_timeout:g} "
+                "seconds. Is the address right, and does a firewall let this machine reach it?"
+            )
+            if base.scheme == "https":
+                text += f" If it speaks plain HTTP, use http://{place}{_path_of(base)}."
+        case egress.TimedOut():
+            text = f"{place} accepts a connection and does not answer in time."
+        case ConnectionLost() | egress.BadResponse() if base.scheme == "http":
+            text = (
+                f"What answers at {place} does not speak plain HTTP. Does it want TLS? Try "
+                f"https://{place}{_path_of(base)}."
+            )
+        case ConnectionLost() | egress.BadResponse():
+            text = f"What answers at {place} does not speak HTTP. Is the port right? {_PORTS}"
+        case egress.ConnectFailed():
+            text = (
+                f"Nothing accepts connections at {place}. Is the server running, does it listen on "
+                f"this address and not on its own loopback alone, and is the port right? {_PORTS}"
+                f"{inside}"
+            )
+        case egress.RedirectRefused():
+            text = (
+                f"{place} sends callers to another address, and redirects are never followed. Use "
+                "the address to which it sends a browser; often https:// in place of http://."
+            )
+        case egress.AddressRefused():
+            text = f"{base.host} changed its address meanwhile ({exc.detail}). Try again."
+        case _:
+            text = f"{place} cannot be asked: {exc}."
+    return ConnectRefused(text)
+
+
+def _path_of(base: BaseURL) -> str:
+    return base.text.removeprefix(f"{base.scheme}://").partition("/")[2].join(("/", ""))
+
+
+def _explain_tls(base: BaseURL, detail: str, advice: Advice) -> str:
+    place = f"{base.host}:{base.port}"
+    match detail:
+        case rules.NO_TLS:
+            return f"The server at {place} speaks plain HTTP. Use http://{place}{_path_of(base)}."
+        case rules.UNKNOWN_AUTHORITY:
+            return (
+                f"The certificate of {place} is signed by an authority that is not known here: "
+                f"{advice.authorities}."
+            )
+        case rules.OTHER_NAME:
+            return (
+                f"The certificate of {place} is for another name. Use a name that stands in it, or "
+                "give the server a certificate for this one."
+            )
+        case rules.EXPIRED:
+            return f"The certificate of {place} has expired, or this machine's clock is wrong."
+    return f"TLS with {place} failed ({detail or 'the handshake'})."
+
+
+def _refuse_status(server: Server, asked: str, status: int, body: bytes) -> ConnectRefused:
+    """Returns the refusal for an answer of another status than 200."""
+    failure = parse_error(body).clean(server.secret)
+    said = f" It says: {failure.message}" if failure.message else ""
+    advice = server.advice
+    match status:
+        case 401 | 403 if server.secret == NO_SECRET:
+            text = f"The server wants a key for {asked} ({status}): {advice.key}."
+        case 401 | 403:
+            text = (
+                f"The server refuses the key for {asked} ({status}). Check that it is whole, of "
+                "this server, and not expired."
+            )
+        case 402:
+            text = f"The account of the key has no credit for {asked} (402)."
+        case 404:
+            text = f"The server does not know {asked} (404). Is the model loaded there?"
+        case 429:
+            text = f"The server refuses {asked} for now (429): its limit is reached. Try later."
+        case 503:
+            text = (
+                f"The server is not ready for {asked} (503). It may still load its model: try "
+                "again in a minute."
+            )
+        case _:
+            text = f"The server refuses {asked} ({status})."
+    return ConnectRefused(text + said)

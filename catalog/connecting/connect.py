@@ -1,0 +1,437 @@
+"""Connects a server of one's own, or a provider of the bundle, all or nothing.
+
+Everything is asked before anything is stored, so no transaction waits for a server. A server that
+is connected again keeps its slugs, its prices and what an operator has changed; its new models are
+added.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+
+from catalog import dialects, imports
+from catalog.capabilities import UNDESCRIBED, Capabilities, assume_capabilities
+from catalog.connecting.asking import (
+    FIELDS,
+    Advice,
+    ConnectRefused,
+    Server,
+    TestResult,
+    judge,
+    list_models,
+    read_url,
+    try_model,
+)
+from catalog.connecting.servers import (
+    ListedModel,
+    ServerKind,
+    name_models,
+    read_model,
+    recognize,
+)
+from catalog.dialects.shared.credentials import InvalidCredential
+from catalog.models import DialectName, ModelEndpoint, Provider
+from catalog.pricing.contract import InvalidPricing, Pricing, read_price
+from catalog.rows import EndpointRow, ModelRow, ProviderRow, price_of, provider_row
+from catalog.sync.offers import describe_model
+from config.clocks.clock import clock
+from config.credentials import NO_SECRET, Secret
+from config.egress import Reach
+from config.egress.client import EgressClient
+from config.egress.rules import InvalidAuthorities, read_authorities
+from config.secrets import DecryptionFailed
+
+_BUNDLE: Final = settings.BASE_DIR / "catalog" / "data" / "catalogue.json"
+# The short names of providers, and the addresses of those that the bundle does not have.
+_SHORT_NAMES: Final = {
+    "bedrock": "amazon-bedrock", "gemini": "google-ai-studio", "google": "google-ai-studio",
+    "vertex": "google-vertex",
+}  # fmt: skip
+_ADDRESSES: Final = {"openrouter": "https://openrouter.ai/api/v1"}
+_FREE: Final = {"prompt": "0", "completion": "0"}
+# The models that are tried until one answers: a key need not serve each, nor a list be true.
+_TRIED: Final = 3
+_NAMED: Final = 10
+
+Try = tuple[str, str, Capabilities]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person wants to connect: a URL or the name of a provider, and how it is reached.
+
+    Without a ``secret`` a stored one is used. ``models`` narrows the list; it may be empty.
+    """
+
+    target: str
+    secret: Secret | None = None
+    authorities: str = ""
+    allows: bool = False
+    models: Sequence[str] = ()
+    advice: Advice = field(default_factory=Advice)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What was found and tried, before it is stored.
+
+    ``catalog`` has the rows that are new. ``upstream_ids`` are the names of all models that are
+    connected, also of those that were before. ``notes`` are sentences for people.
+    """
+
+    slug: str
+    catalog: imports.Catalog
+    upstream_ids: Sequence[str]
+    secret: Secret
+    reach: Reach
+    test: TestResult | None
+    notes: Sequence[str] = ()
+
+    @property
+    def network(self) -> str | None:
+        """The network that is allowed to the provider alone; the first, if there are several."""
+        return str(self.reach.networks[0]) if self.reach.networks else None
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What is stored: the provider, the slugs of its models and the ids of their endpoints.
+
+    ``tested`` is the slug of the model that has answered.
+    """
+
+    provider: str
+    models: Sequence[str]
+    endpoints: Sequence[UUID]
+    tested: str | None
+
+
+def inspect(wish: Wish) -> Inspection:
+    """Asks for the models and tries one of them; raises :class:`ConnectRefused`."""
+    name = wish.target.strip().lower()
+    name = _SHORT_NAMES.get(name, name)
+    bundle = json.loads(_BUNDLE.read_bytes())
+    address_of = {row["slug"]: row["base_url"] for row in bundle["providers"]}
+    if name in address_of:
+        return _inspect_provider(wish, name, bundle)
+    target = _ADDRESSES.get(name, wish.target)
+    if not any(mark in target for mark in ".:/"):
+        raise ConnectRefused(
+            f"There is no provider {wish.target!r}. Name one of {', '.join(sorted(address_of))} or "
+            "openrouter, or the URL of a server, such as http://127.0.0.1:11434/v1."
+        )
+    base_url = read_url(target).text
+    for slug, address in address_of.items():
+        if address == base_url:
+            return _inspect_provider(wish, slug, bundle)
+    return _inspect_server(wish, base_url)
+
+
+def store(found: Inspection, *, dry_run: bool = False) -> Connection:
+    """Stores what was found, in one transaction; raises :class:`ImportRefused`."""
+    with transaction.atomic():
+        imports.apply(found.catalog)
+        provider = Provider.objects.select_for_update(no_key=True).get(slug=found.slug)
+        if found.reach != provider.reach:
+            provider.allowed_networks = [str(each) for each in found.reach.networks] or None
+            provider.ca_certificates = found.reach.authorities
+            provider.save_fields("allowed_networks", "ca_certificates")
+        if found.secret != _stored_secret(provider):
+            provider.set_credential(found.secret)
+        endpoints = (
+            ModelEndpoint.objects.routable()
+            .filter(provider=provider, upstream_model_id__in=found.upstream_ids)
+            .select_related("model")
+            .order_by("model__slug", "created_at")
+        )
+        connection = Connection(
+            provider.slug,
+            list(dict.fromkeys(endpoint.model.slug for endpoint in endpoints)),
+            [endpoint.pk for endpoint in endpoints],
+            next(
+                (
+                    endpoint.model.slug
+                    for endpoint in endpoints
+                    if found.test is not None and endpoint.upstream_model_id == found.test.model
+                ),
+                None,
+            ),
+        )
+        transaction.set_rollback(dry_run)
+    return connection
+
+
+def _stored_secret(provider: Provider | None) -> Secret | None:
+    """Returns the secret of a provider, ``NO_SECRET`` of a keyless one; ``None`` if it has none."""
+    if provider is None or not provider.has_credential:
+        return None
+    try:
+        return provider.reveal_credential()
+    except DecryptionFailed:
+        return None
+
+
+def _reach_of(wish: Wish, stored: Provider | None) -> Reach:
+    reach = Reach(is_proxied=True) if stored is None else stored.reach
+    if not wish.authorities:
+        return reach
+    try:
+        return reach._replace(authorities=read_authorities(wish.authorities))
+    except InvalidAuthorities as exc:
+        raise ConnectRefused(f"The file of the authority: {exc}") from None
+
+
+async def _try_some(
+    client: EgressClient, server: Server, tries: Sequence[Try]
+) -> TestResult | None:
+    """Returns the first answer of the first models; ``None`` if no model can be tried.
+
+    Raises the refusal of the first one if none answers.
+    """
+    problem: ConnectRefused | None = None
+    for model, output, capabilities in [each for each in tries if each[1] in FIELDS][:_TRIED]:
+        try:
+            return await try_model(client, server, model, output, capabilities)
+        except ConnectRefused as exc:
+            problem = problem or exc
+    if problem is not None:
+        raise problem
+    return None
+
+
+# A server of one's own.
+
+
+def _inspect_server(wish: Wish, base_url: str) -> Inspection:
+    stored = Provider.objects.filter(
+        base_url__in=[base_url, f"{base_url}/v1"], dialect=DialectName.OPENAI
+    ).first()
+    secret = wish.secret or _stored_secret(stored) or NO_SECRET
+    reach = _reach_of(wish, stored)
+    server, rows, test = asyncio.run(
+        _ask_server(wish, Server(base_url, "openai", secret, reach, wish.advice))
+    )
+    models = _narrow(rows, wish)
+    row = _make_provider(server.base_url, recognize(rows, _host_of(server)), stored)
+    known = {} if stored is None else _known_models(stored)
+    added = [model for model in models if model.upstream_id not in known]
+    slugs = name_models(row.slug, [model.upstream_id for model in added], known.values())
+    priced = {model.upstream_id: _read_pricing(model) for model in added}
+    made = [model for model in added if priced[model.upstream_id] is not None]
+    notes = []
+    if server.base_url != base_url:
+        notes.append(f"The base URL is {server.base_url}: the server has its list there.")
+    if lost := [model.upstream_id for model in added if priced[model.upstream_id] is None]:
+        notes.append(f"Left out, because their prices are not numbers: {_name_some(lost)}.")
+    if any(model.pricing is None for model in made):
+        notes.append("The models cost nothing until a price is set in the console.")
+    return Inspection(
+        slug=row.slug,
+        catalog=imports.Catalog(
+            [row],
+            [_make_model(model, slugs[model.upstream_id], row.name) for model in made],
+            [
+                EndpointRow(
+                    model=slugs[model.upstream_id],
+                    provider=row.slug,
+                    upstream_model_id=model.upstream_id,
+                    pricing=priced[model.upstream_id] or msgspec.convert(_FREE, Pricing),
+                    context_length=model.context_length,
+                )
+                for model in made
+            ],
+        ),
+        upstream_ids=[model.upstream_id for model in models],
+        secret=server.secret,
+        reach=server.reach,
+        test=test,
+        notes=notes,
+    )
+
+
+async def _ask_server(
+    wish: Wish, server: Server
+) -> tuple[Server, list[dict[str, Any]], TestResult | None]:
+    """Returns the server as it can be called, the rows of its list, and the test of a model."""
+    base = read_url(server.base_url)
+    reach = await judge(base, server.reach, wish.advice, allows=wish.allows)
+    server = replace(server, reach=reach)
+    async with EgressClient(settings.EGRESS_POLICY) as client:
+        base_url, rows = await list_models(client, server, wants=wish.models)
+        server = replace(server, base_url=base_url)
+        tries = [(each.upstream_id, each.output, UNDESCRIBED) for each in _narrow(rows, wish)]
+        return server, rows, await _try_some(client, server, tries)
+
+
+def _narrow(rows: Sequence[dict[str, Any]], wish: Wish) -> list[ListedModel]:
+    """Returns the models that are wanted; raises :class:`ConnectRefused` if one is missing."""
+    models = {row["id"]: read_model(row) for row in rows}
+    if not models:
+        raise ConnectRefused(
+            "The server lists no models. Load one there first; for Ollama: ollama pull MODEL."
+        )
+    for name in wish.models:
+        if name not in models:
+            raise ConnectRefused(
+                f"The server has no model {name!r}. It has: {_name_some(list(models))}."
+            )
+    return [models[name] for name in wish.models or models]
+
+
+def _name_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _host_of(server: Server) -> str:
+    return read_url(server.base_url).host
+
+
+def _known_models(provider: Provider) -> dict[str, str]:
+    """Returns the slugs of a provider's models, also of those that an operator took out."""
+    return dict(provider.endpoints.values_list("upstream_model_id", "model__slug"))
+
+
+def _make_provider(base_url: str, kind: ServerKind, stored: Provider | None) -> ProviderRow:
+    """Returns the row of a provider: the stored one, or a new one under a slug that is free."""
+    if stored is not None:
+        row = provider_row(stored)
+        row.base_url = base_url
+        return row
+    taken = frozenset(
+        Provider.objects.filter(slug__startswith=kind.slug).values_list("slug", flat=True)
+    )
+    names = (kind.slug if number == 1 else f"{kind.slug}-{number}" for number in count(1))
+    slug = next(name for name in names if name not in taken)
+    base = read_url(base_url)
+    place = base.text.removeprefix(f"{base.scheme}://").partition("/")[0]
+    return msgspec.convert(
+        {
+            "slug": slug,
+            "name": f"{kind.name} at {place}",
+            "dialect": DialectName.OPENAI.value,
+            "base_url": base_url,
+            "data_policy": {"training": False, "retains_prompts": False},
+        },
+        ProviderRow,
+    )
+
+
+def _make_model(model: ListedModel, slug: str, provider_name: str) -> ModelRow:
+    members = describe_model(
+        slug,
+        name=f"{model.upstream_id} ({provider_name})"[:255],
+        created=clock.now().date(),
+        inputs=["text"],
+        outputs=[model.output],
+        context_length=model.context_length,
+    )
+    return msgspec.convert(members, ModelRow)
+
+
+def _read_pricing(model: ListedModel) -> Pricing | None:
+    """Returns the price of a model: what the list says, else 0; ``None`` if unreadable."""
+    known = Pricing.__struct_fields__
+    stated = {name: value for name, value in (model.pricing or {}).items() if name in known}
+    try:
+        pricing = msgspec.convert(_FREE | stated, Pricing)
+        read_price(pricing)
+    except (msgspec.ValidationError, InvalidPricing):
+        return None
+    return pricing
+
+
+# A provider of the bundle.
+
+
+def _inspect_provider(wish: Wish, slug: str, bundle: Mapping[str, Any]) -> Inspection:
+    """Tries a provider of the bundle, whose rows are new unless it has endpoints already."""
+    stored = Provider.objects.filter(slug=slug).first()
+    secret = wish.secret or _stored_secret(stored)
+    if secret is None:
+        raise ConnectRefused(f"The provider {slug} needs a key: {wish.advice.key}.")
+    catalog = _select(slug, bundle, wish)
+    dialect, base_url = catalog.providers[0].dialect, catalog.providers[0].base_url
+    if stored is not None:
+        dialect, base_url = stored.dialect, stored.base_url
+    try:
+        dialects.check_credential(dialect, secret)
+        speaker = dialects.get(dialect)
+        host = "" if speaker is None else speaker.host(base_url, secret)
+    except InvalidCredential as exc:
+        raise ConnectRefused(str(exc)) from None
+    reach = _reach_of(wish, stored)
+    server = Server(base_url or f"https://{host}", dialect, secret, reach, wish.advice)
+    reach, test = asyncio.run(_ask_provider(wish, server, catalog))
+    is_new = stored is None or not _known_models(stored)
+    return Inspection(
+        slug=slug,
+        catalog=catalog if is_new else imports.Catalog([], [], []),
+        upstream_ids=[each.upstream_model_id for each in catalog.endpoints],
+        secret=secret,
+        reach=reach,
+        test=test,
+    )
+
+
+async def _ask_provider(
+    wish: Wish, server: Server, catalog: imports.Catalog
+) -> tuple[Reach, TestResult | None]:
+    """Returns what may be reached, and the test of one of the cheapest models."""
+    reach = await judge(read_url(server.base_url), server.reach, wish.advice, allows=wish.allows)
+    server = replace(server, reach=reach)
+    models = {model.canonical_slug: model for model in catalog.models}
+    tries = []
+    for row in sorted(catalog.endpoints, key=lambda row: price_of(row).completion):
+        model = models[row.model]
+        known = model.capabilities
+        capabilities = assume_capabilities(row.model) if known is msgspec.UNSET else known
+        output = next(iter(model.architecture.output_modalities), "")
+        if not dialects.lacks_chat(server.dialect, capabilities):
+            tries.append((row.upstream_model_id, output, capabilities))
+    # A chat tells most. The sort keeps the order of the prices.
+    tries.sort(key=lambda each: each[1] != "text")
+    async with EgressClient(settings.EGRESS_POLICY) as client:
+        return reach, await _try_some(client, server, tries)
+
+
+def _select(slug: str, bundle: Mapping[str, Any], wish: Wish) -> imports.Catalog:
+    """Returns the rows of a provider in the bundle, with the wanted models alone."""
+    names = {row["canonical_slug"]: row["id"] for row in bundle["models"]}
+    endpoints = [row for row in bundle["endpoints"] if row["provider"] == slug]
+    told = {
+        name
+        for row in endpoints
+        for name in (row["model"], names[row["model"]], row["upstream_model_id"])
+    }
+    for name in wish.models:
+        if name not in told:
+            known = sorted(names[row["model"]] for row in endpoints)
+            raise ConnectRefused(
+                f"The bundle has no model {name!r} of {slug}. It has: {_name_some(known)}."
+            )
+    wanted = frozenset(wish.models)
+    if wanted:
+        endpoints = [
+            row
+            for row in endpoints
+            if not wanted.isdisjoint((row["model"], names[row["model"]], row["upstream_model_id"]))
+        ]
+    kept = {row["model"] for row in endpoints}
+    rows = {
+        "about": bundle["about"],
+        "providers": [row for row in bundle["providers"] if row["slug"] == slug],
+        "models": [row for row in bundle["models"] if row["canonical_slug"] in kept],
+        "endpoints": endpoints,
+    }
+    return imports.parse(json.dumps(rows).encode())

@@ -1,0 +1,141 @@
+"""What a list of models says about its server and its models; pure."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from config.egress.addresses import is_address
+
+# The longest name of a model that a column holds beside the slug of its provider.
+_LONGEST_ID: Final = 180
+# The values of `owned_by` that the servers write.
+_OWNERS: Final = {
+    "llamacpp": ("llama-cpp", "llama.cpp"),
+    "vllm": ("vllm", "vLLM"),
+    "sglang": ("sglang", "SGLang"),
+    "library": ("ollama", "Ollama"),
+    "organization_owner": ("lm-studio", "LM Studio"),
+}
+# Servers name no output: what a model serves is guessed from its name.
+_OUTPUTS: Final = (
+    ("rerank", re.compile(r"rerank")),
+    ("embeddings", re.compile(r"embed|(?:^|[/_-])(?:bge|e5|gte|minilm|gritlm)(?:[/_.-]|$)")),
+    ("transcription", re.compile(r"whisper|parakeet")),
+    ("speech", re.compile(r"(?:^|[/_-])(?:tts|kokoro|piper)(?:[/_.-]|$)")),
+)
+_CONTEXTS: Final = ("max_model_len", "context_length", "max_context_length", "context_window")
+_UNUSABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class ListedModel(NamedTuple):
+    """A model that a server lists. ``pricing`` is that of a gateway, which alone names prices."""
+
+    upstream_id: str
+    context_length: int | None = None
+    output: str = "text"
+    pricing: dict[str, Any] | None = None
+
+
+class ServerKind(NamedTuple):
+    """The software of a server: a slug for the provider, and the name of the software."""
+
+    slug: str
+    name: str
+
+
+def read_models(body: bytes) -> list[dict[str, Any]] | None:
+    """Returns the models of a list; ``None`` if the answer is none.
+
+    OpenAI's list is in ``data``, Ollama's own and Google's in ``models``; some have no member.
+    """
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(found, dict):
+        found = found.get("data", found.get("models"))
+    if not isinstance(found, list):
+        return None
+    rows = [{**row, "id": _name_of(row)} for row in found if isinstance(row, dict)]
+    return [row for row in rows if row["id"]]
+
+
+def _name_of(row: dict[str, Any]) -> str | None:
+    for name in ("id", "model", "name"):
+        value = row.get(name)
+        if isinstance(value, str) and value and not _UNUSABLE.search(value):
+            return value if len(value) <= _LONGEST_ID else None
+    return None
+
+
+def read_model(row: dict[str, Any]) -> ListedModel:
+    """Returns what a row says of its model."""
+    architecture = row.get("architecture")
+    outputs = architecture.get("output_modalities") if isinstance(architecture, dict) else None
+    is_stated = isinstance(outputs, list) and outputs and isinstance(outputs[0], str)
+    pricing = row.get("pricing")
+    return ListedModel(
+        row["id"],
+        _find_context(row),
+        outputs[0] if is_stated and outputs is not None else guess_output(row["id"]),
+        pricing if isinstance(pricing, dict) else None,
+    )
+
+
+def guess_output(name: str) -> str:
+    """Returns what a model of that name makes: text, unless it says something else."""
+    found = (output for output, pattern in _OUTPUTS if pattern.search(name.lower()))
+    return next(found, "text")
+
+
+def _find_context(row: dict[str, Any]) -> int | None:
+    meta = row.get("meta")
+    # llama.cpp's server: the length that it serves, and that of the training.
+    served = [meta.get("n_ctx"), meta.get("n_ctx_train")] if isinstance(meta, dict) else []
+    for value in (*served, *(row.get(name) for name in _CONTEXTS)):
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12:
+            return value
+    return None
+
+
+def recognize(rows: Iterable[dict[str, Any]], host: str) -> ServerKind:
+    """Returns the software that wrote a list; the host names what is not known."""
+    for row in rows:
+        owner = row.get("owned_by")
+        if isinstance(owner, str) and (kind := _OWNERS.get(owner.lower())) is not None:
+            return ServerKind(*kind)
+    if is_address(host) or host == "localhost":
+        return ServerKind("server", "Server")
+    labels = host.split(".")
+    # The name of the company or of the machine: api.acme.com, gpu.lan.
+    label = labels[-2] if len(labels) > 1 else labels[0]
+    return ServerKind(label, label.capitalize())
+
+
+def name_models(
+    provider: str, upstream_ids: Sequence[str], used: Collection[str]
+) -> dict[str, str]:
+    """Returns a slug for each model, none of those that are used.
+
+    It is the last part of the model's name, or the whole name where several end alike.
+    """
+    short = {each: _clean(re.split(r"[/\\]", each)[-1]) for each in upstream_ids}
+    counts = Counter(short.values())
+    taken = set(used)
+    found: dict[str, str] = {}
+    for each, name in short.items():
+        slug = f"{provider}/{name if counts[name] == 1 else _clean(each)}"
+        slugs = (slug if number == 1 else f"{slug}-{number}" for number in itertools.count(1))
+        found[each] = next(slug for slug in slugs if slug not in taken)
+        taken.add(found[each])
+    return found
+
+
+def _clean(name: str) -> str:
+    text = re.sub(r"[^a-z0-9._-]+", "-", name.lower().removesuffix(".gguf")).strip("-.")
+    return text or "model"

@@ -1,0 +1,350 @@
+"""``connect``: a first attempt that works, and those that fail as people fail."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.credentials import Secret
+from config.egress import EgressPolicy
+from tests.support.database import snapshots
+from tests.support.upstreams.listing import OLLAMA, VLLM, answer_models
+from tests.support.upstreams.tls import Authority, Server, answering, sending, serving
+
+KEY = "sk-of-the-server-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_allowed(db: None, settings: Any) -> None:
+    settings.EGRESS_POLICY = EgressPolicy(connect_timeout=5)
+
+
+@pytest.fixture
+def ollama() -> Iterator[Server]:
+    with serving(answer_models(OLLAMA)) as server:
+        yield server
+
+
+def connect(*arguments: str) -> tuple[dict[str, Any], str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command("connect", *arguments, "--json", stdout=out, stderr=err)
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found, err.getvalue()
+
+
+def refuse(*arguments: str) -> str:
+    """Runs a command that must fail and change nothing; returns its message."""
+    before = snapshots.everything()
+    out = io.StringIO()
+    with pytest.raises(CommandError) as caught:
+        call_command("connect", *arguments, "--json", stdout=out, stderr=io.StringIO())
+    assert (caught.value.returncode, out.getvalue()) == (1, "")
+    assert snapshots.everything() == before
+    return str(caught.value)
+
+
+def url_of(server: Server, path: str = "/v1", scheme: str = "http") -> str:
+    return f"{scheme}://127.0.0.1:{server.port}{path}"
+
+
+@contextmanager
+def answering_anything(answer: bytes) -> Iterator[int]:
+    """Yields the port of a server that answers the first bytes, whatever they are."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_once() -> None:
+            line, _ = listener.accept()
+            with line:
+                line.recv(65_536)
+                line.sendall(answer)
+
+        thread = threading.Thread(target=answer_once, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(60)
+
+
+def test_connect_stores_a_server_with_all_its_models(ollama: Server) -> None:
+    found, notes = connect(url_of(ollama), "--allow")
+    milliseconds = found["test"].pop("milliseconds")
+    provider = Provider.objects.get()
+    endpoints = ModelEndpoint.objects.order_by("upstream_model_id").select_related("model", "price")
+    assert isinstance(milliseconds, int)
+    assert found == {
+        "provider": "ollama",
+        "models": ["ollama/llama3.2-3b", "ollama/nomic-embed-text-latest"],
+        "endpoints": [str(endpoint.pk) for endpoint in endpoints],
+        "network_allowed": "127.0.0.1/32",
+        "test": {"status": 200, "text": "White."},
+        "curl": (
+            "curl http://127.0.0.1:8000/api/v1/chat/completions -H "
+            '"Authorization: Bearer $CAUSEWAY_API_KEY" -H "Content-Type: application/json" -d '
+            """'{"model": "ollama/llama3.2-3b", "messages": """
+            """[{"role": "user", "content": "Hello"}]}'"""
+        ),
+    }
+    assert notes == "The models cost nothing until a price is set in the console.\n"
+    assert (provider.name, provider.base_url, provider.is_keyless, provider.allowed_networks) == (
+        f"Ollama at 127.0.0.1:{ollama.port}",
+        url_of(ollama),
+        True,
+        ["127.0.0.1/32"],
+    )
+    assert [(each.upstream_model_id, each.model.output_modalities) for each in endpoints] == [
+        ("llama3.2:3b", ["text"]),
+        ("nomic-embed-text:latest", ["embeddings"]),
+    ]
+    assert {(each.price.prompt, each.price.completion) for each in endpoints} == {(0, 0)}
+
+
+def test_connect_again_adds_what_is_new_and_keeps_the_rest(ollama: Server) -> None:
+    first, _ = connect(url_of(ollama), "--allow", "--models", "llama3.2:3b")
+    assert first["models"] == ["ollama/llama3.2-3b"]
+    LanguageModel.objects.update(name="Our llama")
+    Provider.objects.update(name="Our Ollama")
+    # The network stays allowed, so the option is not needed any more.
+    again, _ = connect(url_of(ollama))
+    assert again["models"] == ["ollama/llama3.2-3b", "ollama/nomic-embed-text-latest"]
+    assert again["network_allowed"] == "127.0.0.1/32"
+    assert Provider.objects.get().name == "Our Ollama"
+    assert LanguageModel.objects.get(slug="ollama/llama3.2-3b").name == "Our llama"
+    before = snapshots.everything()
+    third, _ = connect(url_of(ollama))
+    assert third["endpoints"] == again["endpoints"]
+    assert snapshots.everything() == before
+
+
+def test_connect_leaves_out_what_an_operator_took_out(ollama: Server) -> None:
+    connect(url_of(ollama), "--allow")
+    ModelEndpoint.objects.get(upstream_model_id="llama3.2:3b").delist()
+    found, _ = connect(url_of(ollama))
+    assert found["models"] == ["ollama/nomic-embed-text-latest"]
+    assert ModelEndpoint.objects.get(upstream_model_id="llama3.2:3b").is_listed is False
+
+
+def test_a_dry_run_asks_and_stores_nothing(ollama: Server) -> None:
+    before = snapshots.everything()
+    found, _ = connect(url_of(ollama), "--allow", "--dry-run")
+    assert (found["provider"], found["endpoints"]) == ("ollama", [])
+    assert found["models"] == ["ollama/llama3.2-3b", "ollama/nomic-embed-text-latest"]
+    assert snapshots.everything() == before
+    assert len(ollama.requests) == 2
+
+
+def test_a_missing_v1_and_a_pasted_operation_are_mended(ollama: Server) -> None:
+    found, notes = connect(url_of(ollama, ""), "--allow")
+    assert found["test"]["status"] == 200
+    assert f"The base URL is {url_of(ollama)}: the server has its list there." in notes
+    assert Provider.objects.get().base_url == url_of(ollama)
+    for path in ("/v1/chat/completions", "/v1/models/", "/v1/"):
+        connect(url_of(ollama, path))
+    connect(f"127.0.0.1:{ollama.port}")
+    assert Provider.objects.count() == 1
+
+
+def test_an_address_that_is_not_public_needs_to_be_allowed(ollama: Server) -> None:
+    assert refuse(url_of(ollama)) == (
+        "127.0.0.1 is not a public address (loopback), so it is called only if you allow it: run "
+        "the command again with --allow: it allows 127.0.0.1/32 for this alone."
+    )
+    assert ollama.connections == 0
+
+
+def test_an_address_that_is_never_called_cannot_be_allowed() -> None:
+    assert refuse("http://0.0.0.0:11434/v1", "--allow") == (
+        "The address or the port of the URL is not allowed. Write it like "
+        "http://10.0.0.5:8000/v1 or https://llm.example.com/v1, with the server's own address."
+    )
+
+
+def test_a_wrong_port_names_the_usual_ones() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        assert refuse(f"http://127.0.0.1:{port}/v1", "--allow") == (
+            f"Nothing accepts connections at 127.0.0.1:{port}. Is the server running, does it "
+            "listen on this address and not on its own loopback alone, and is the port right? "
+            "Ollama listens on 11434, vLLM on 8000, llama.cpp's server on 8080, LM Studio on 1234. "
+            "In a container, this is the container itself; its host is host.docker.internal."
+        )
+
+
+def test_a_name_without_an_address_is_told() -> None:
+    message = refuse("http://gpu.invalid:8000/v1", "--allow")
+    assert message.startswith("The name gpu.invalid has no address here. Check its spelling")
+
+
+def test_a_text_that_is_no_url_is_told() -> None:
+    assert refuse("http://gpu lan/v1").endswith(
+        "https://llm.example.com/v1, with the server's own address."
+    )
+    assert refuse("olama").startswith("There is no provider 'olama'. Name one of amazon-bedrock, ")
+
+
+def test_a_server_with_a_key_needs_it_and_the_right_one(tmp_path: Path) -> None:
+    with serving(answer_models(VLLM, key=KEY)) as server:
+        assert refuse(url_of(server), "--allow") == (
+            "The server wants a key for the list of its models (401): give it with --key-file "
+            "FILE. It says: Invalid API Key"
+        )
+        assert refuse(url_of(server), "--allow", "--key", "sk-wrong-0123456789") == (
+            "The server refuses the key for the list of its models (401). Check that it is whole, "
+            "of this server, and not expired. It says: Invalid API Key"
+        )
+        file = tmp_path / "key"
+        file.write_text(f"{KEY}\n")
+        found, _ = connect(url_of(server), "--allow", "--key-file", str(file))
+        provider = Provider.objects.get()
+        assert (found["provider"], found["models"]) == ("vllm", ["vllm/qwen3-8b"])
+        assert provider.reveal_credential() == Secret(KEY)
+        assert ModelEndpoint.objects.get().context_length == 40_960
+        # A stored key is used again.
+        assert connect(url_of(server))[0]["endpoints"] == found["endpoints"]
+
+
+def test_a_certificate_of_an_unknown_authority_needs_its_file(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = authority.server_context("127.0.0.1")
+    with serving(answer_models(VLLM), context) as server:
+        url = url_of(server, scheme="https")
+        assert refuse(url, "--allow") == (
+            f"The certificate of 127.0.0.1:{server.port} is signed by an authority that is not "
+            "known here: give its certificate, or that of its authority, with --ca FILE."
+        )
+        other = tmp_path / "other.pem"
+        other.write_text("no certificate")
+        assert refuse(url, "--allow", "--ca", str(other)).startswith(
+            "The file of the authority: Must be certificates in PEM"
+        )
+        assert connect(url, "--allow", "--ca", authority.bundle)[0]["provider"] == "vllm"
+        pem = Path(authority.bundle).read_text().strip()
+        assert Provider.objects.get().ca_certificates == pem
+        assert connect(url)[0]["test"]["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [
+        ({"expired": True}, "has expired, or this machine's clock is wrong."),
+        ({"self_signed": True}, "is signed by an authority that is not known here: give its "),
+    ],
+    ids=["expired", "self-signed"],
+)
+def test_other_faults_of_a_certificate_are_told(
+    tmp_path: Path, context: dict[str, bool], expected: str
+) -> None:
+    authority = Authority(tmp_path)
+    with serving(answer_models(VLLM), authority.server_context("127.0.0.1", **context)) as server:
+        message = refuse(url_of(server, scheme="https"), "--allow", "--ca", authority.bundle)
+        assert message.startswith(f"The certificate of 127.0.0.1:{server.port} {expected}")
+
+
+def test_a_certificate_of_another_name_is_told(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with serving(answer_models(VLLM), authority.server_context("gpu.lan")) as server:
+        message = refuse(url_of(server, scheme="https"), "--allow", "--ca", authority.bundle)
+        assert message.startswith(
+            f"The certificate of 127.0.0.1:{server.port} is for another name. Use a name"
+        )
+
+
+def test_the_wrong_scheme_is_told(tmp_path: Path) -> None:
+    with answering_anything(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        assert refuse(f"https://127.0.0.1:{port}/v1", "--allow") == (
+            f"The server at 127.0.0.1:{port} speaks plain HTTP. Use http://127.0.0.1:{port}/v1."
+        )
+    with serving(answer_models(VLLM), Authority(tmp_path).server_context("127.0.0.1")) as server:
+        assert refuse(url_of(server), "--allow") == (
+            f"What answers at 127.0.0.1:{server.port} does not speak plain HTTP. Does it want TLS? "
+            f"Try {url_of(server, scheme='https')}."
+        )
+
+
+def test_something_else_at_the_port_is_told() -> None:
+    with serving(sending(b"220 mail.example.com ESMTP\r\n")) as server:
+        assert "does not speak plain HTTP" in refuse(url_of(server), "--allow")
+    with serving(answering(b"<html>", headers=("Content-Type: text/html",))) as server:
+        base = url_of(server, "")
+        assert refuse(base, "--allow") == (
+            f"The server answers, but has no list of models at {base}/models and {base}/v1/models. "
+            "Is it OpenAI-compatible, and is the path right? It often ends in /v1. If the server "
+            "has no list, name its models with --models A,B."
+        )
+    with serving(answering(b"", "302 Found", headers=("Location: /login",))) as server:
+        assert "redirects are never followed" in refuse(url_of(server), "--allow")
+    with serving(answering(b'{"error": "Loading model"}', "503 X")) as server:
+        assert refuse(url_of(server), "--allow") == (
+            "The server is not ready for the list of its models (503). It may still load its "
+            "model: try again in a minute. It says: Loading model"
+        )
+
+
+def test_a_missing_model_names_those_that_are_there(ollama: Server) -> None:
+    assert refuse(url_of(ollama), "--allow", "--models", "llama4") == (
+        "The server has no model 'llama4'. It has: llama3.2:3b, nomic-embed-text:latest."
+    )
+    with serving(answer_models([])) as empty:
+        assert refuse(url_of(empty), "--allow") == (
+            "The server lists no models. Load one there first; for Ollama: ollama pull MODEL."
+        )
+
+
+def test_a_model_that_does_not_answer_is_no_connection() -> None:
+    error = {"error": {"message": "model not loaded", "code": "model_not_found"}}
+    rows = [{"id": name} for name in ("a", "b", "c", "d")]
+    with serving(answer_models(rows, chats=dict.fromkeys("abc", (404, error)))) as server:
+        assert refuse(url_of(server), "--allow") == (
+            "The server does not know a test request to the model 'a' (404). Is the model loaded "
+            "there? It says: model not loaded"
+        )
+    # Of a list some may be dead: one that answers is enough.
+    with serving(answer_models(rows, chats={"a": (404, error)})) as server:
+        found, _ = connect(url_of(server), "--allow")
+        assert len(found["models"]) == 4
+        assert found["curl"].count('"server/b"') == 1
+
+
+def test_models_without_a_list_are_named() -> None:
+    with serving(answer_models([], prefix="/openai/v1")) as server:
+        url = url_of(server, "/openai/v1")
+        server.script = answer_models([{"id": "x"}], prefix="/openai/v1")
+        assert connect(url, "--allow")[0]["models"] == ["server/x"]
+    script = answer_models([])
+
+    def without_list(line: socket.socket, head: bytes, received: bytes) -> bool:
+        return script(line, head.replace(b"/v1/models", b"/v1/none"), received)
+
+    with serving(without_list) as server:
+        found, _ = connect(url_of(server, ""), "--allow", "--models", "mine, other")
+        assert found["models"] == ["server-2/mine", "server-2/other"]
+
+
+def test_three_hundred_models_are_all_connected() -> None:
+    rows = [{"id": f"org-{number % 3}/model-{number // 3}"} for number in range(300)]
+    with serving(answer_models(rows)) as server:
+        found, _ = connect(url_of(server), "--allow")
+    assert len(found["models"]) == len(set(found["models"])) == 300
+    assert "server/org-2-model-99" in found["models"]
+
+
+def test_a_gateway_keeps_its_prices() -> None:
+    rows = [
+        {"id": "acme/paid", "pricing": {"prompt": "0.000001", "completion": "0.000002"}},
+        {"id": "acme/auto", "pricing": {"prompt": "-1", "completion": "-1"}},
+    ]
+    with serving(answer_models(rows)) as server:
+        found, notes = connect(url_of(server), "--allow")
+    [endpoint] = ModelEndpoint.objects.select_related("price")
+    assert found["models"] == ["server/paid"]
+    assert f"{endpoint.price.completion.normalize():f}" == "0.000002"
+    assert notes == "Left out, because their prices are not numbers: acme/auto.\n"

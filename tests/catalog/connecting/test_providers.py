@@ -1,0 +1,111 @@
+"""``connect`` for the providers of the bundle: a key, a check by a call, the models."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from catalog.models import ModelEndpoint, Provider
+from config.credentials import Secret
+from config.egress import EgressPolicy
+from config.egress.addresses import PinnedHost
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.upstreams.listing import answer_models
+from tests.support.upstreams.tls import Authority, Server, serving
+
+KEY = "sk-of-openai-0123456789"
+
+
+@pytest.fixture
+def openai(db: None, settings: Any, tmp_path: Path) -> Iterator[Server]:
+    """Stands for api.openai.com, with that name in its certificate."""
+    authority = Authority(tmp_path)
+    context = authority.server_context("api.openai.com")
+    with serving(answer_models([], key=KEY), context) as server:
+        settings.EGRESS_POLICY = EgressPolicy(
+            allowed_networks=(ip_network("127.0.0.0/8"),),
+            hosts={"api.openai.com": PinnedHost("127.0.0.1", server.port)},
+            ca_bundle=authority.bundle,
+            connect_timeout=5,
+        )
+        yield server
+
+
+def connect(*arguments: str) -> dict[str, Any]:
+    out = io.StringIO()
+    call_command("connect", *arguments, "--json", stdout=out, stderr=io.StringIO())
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found
+
+
+def refuse(*arguments: str) -> str:
+    before = snapshots.everything()
+    with pytest.raises(CommandError) as caught:
+        connect(*arguments)
+    assert caught.value.returncode == 1
+    assert snapshots.everything() == before
+    return str(caught.value)
+
+
+def test_a_provider_is_imported_with_its_key_and_its_prices(openai: Server, settings: Any) -> None:
+    found = connect("openai", "--key", KEY)
+    provider = Provider.objects.get()
+    assert (found["provider"], found["network_allowed"]) == ("openai", None)
+    assert provider.reveal_credential() == Secret(KEY)
+    bundle = json.loads((settings.BASE_DIR / "catalog" / "data" / "catalogue.json").read_bytes())
+    rows = [row for row in bundle["endpoints"] if row["provider"] == "openai"]
+    assert len(found["endpoints"]) == ModelEndpoint.objects.count() == len(rows)
+    assert {"openai/gpt-5.5"} <= set(found["models"])
+    endpoint = ModelEndpoint.objects.get(model__slug="openai/gpt-5.5", upstream_model_id="gpt-5.5")
+    assert f"{endpoint.price.completion.normalize():f}" == "0.00003"
+    assert found["test"]["status"] == 200
+    # The cheapest one was asked.
+    [request] = openai.requests
+    assert json.loads(request[1])["model"] == "gpt-5-nano"
+
+
+def test_a_provider_that_is_stored_keeps_its_prices(openai: Server) -> None:
+    connect("openai", "--key", KEY)
+    endpoint = ModelEndpoint.objects.first()
+    assert endpoint is not None
+    endpoint.reprice(factories.make_price("0.5", "0.5"))
+    before = snapshots.everything()
+    # Its URL is another name of it, and the stored key is used.
+    assert len(connect("https://api.openai.com/v1")["endpoints"]) == len(
+        connect("OpenAI")["endpoints"]
+    )
+    assert snapshots.everything() == before
+
+
+def test_models_narrow_what_is_imported(openai: Server) -> None:
+    found = connect("openai", "--key", KEY, "--models", "openai/gpt-5.5")
+    assert found["models"] == ["openai/gpt-5.5"]
+    assert ModelEndpoint.objects.count() == 1
+
+
+def test_a_provider_needs_the_right_key(openai: Server) -> None:
+    assert refuse("openai") == "The provider openai needs a key: give it with --key-file FILE."
+    assert refuse("openai", "--key", "sk-wrong-0123456789").startswith(
+        "The server refuses the key for a test request to the model 'gpt-5-nano' (401). Check "
+    )
+    assert refuse("openai", "--key", "short").startswith("The key: Must be a bare key of 8 to 4096")
+    assert refuse("openai", "--key", KEY, "--models", "llama").startswith(
+        "The bundle has no model 'llama' of openai. It has: "
+    )
+
+
+def test_a_provider_with_its_url_in_the_credential_says_what_it_needs(db: None) -> None:
+    assert refuse("azure", "--key", "sk-bare-key-0123456789") == (
+        "The credential must be one JSON object that names each member once."
+    )
+    assert refuse("bedrock", "--key", json.dumps({"api_key": KEY})) == (
+        "The credential must have region."
+    )
