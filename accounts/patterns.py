@@ -12,6 +12,8 @@ import re2
 
 MAX_PATTERN: Final = 512
 MAX_FILTERS: Final = 100
+# A redaction puts the label in the place of each match.
+MAX_LABEL: Final = 64
 # The limit of a compiled pattern and of the memory of a search.
 _MAX_BYTES: Final = 512 * 1024
 _MAX_UNION_BYTES: Final = 2 * 1024 * 1024

@@ -38,6 +38,7 @@ _KEY_ID_LENGTH: Final = 8
 _DATA_KEY_LENGTH: Final = 32
 _NONCE_LENGTH: Final = 12
 _WRAPPED_LENGTH: Final = _DATA_KEY_LENGTH + 16
+_HEAD_LENGTH: Final = 1 + _KEY_ID_LENGTH + _NONCE_LENGTH + _WRAPPED_LENGTH
 
 
 class DecryptionFailed(Exception):
@@ -169,8 +170,10 @@ def unseal(blob: bytes, *, associated: str) -> Secret:
 
 def unseal_bytes(blob: bytes, *, associated: str) -> bytes:
     """Decrypts bytes; raises :class:`DecryptionFailed` for every kind of failure."""
-    data_key, rest = _unwrap(bytes(blob), associated)
-    return _decrypt(data_key, rest, associated)
+    # The ciphertext may be long, and a slice of bytes is a copy.
+    view = memoryview(blob)
+    data_key, _ = _unwrap(bytes(view[:_HEAD_LENGTH]), associated)
+    return _decrypt(data_key, view[_HEAD_LENGTH:], associated)
 
 
 def rewrap(blob: bytes, *, associated: str) -> bytes:
@@ -279,7 +282,7 @@ def _encrypt(key: bytes, data: bytes, associated: str) -> bytes:
     return nonce + ciphertext
 
 
-def _decrypt(key: bytes, sealed: bytes, associated: str) -> bytes:
+def _decrypt(key: bytes, sealed: bytes | memoryview, associated: str) -> bytes:
     """Decrypts what :func:`_encrypt` returned; raises :class:`DecryptionFailed`."""
     nonce, ciphertext = sealed[:_NONCE_LENGTH], sealed[_NONCE_LENGTH:]
     try:

@@ -17,6 +17,7 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
 from accounts.bearers import require_inference
+from billing.rate_limits import RateRule
 from config.api.errors import (
     GatewayError,
     HostNotServed,
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 Serve = Callable[[Connection], Awaitable[None]]
 # Runs a request with the taps that it has already.
 Run = Callable[[AdmissionRequest, Sequence[Tap]], Awaitable[None]]
+# Judges a request anew that repeats another one; returns its rate limits.
+Judge = Callable[[], Awaitable[Sequence[RateRule]]]
 
 _LATE: Final = (
     "The time limit of the request itself is over: X-Request-Timeout, or the timeout of the SDK. "
@@ -68,7 +71,7 @@ class Options(Protocol):
         """Returns the request with the text of its PDF files."""
 
     async def serve_once(
-        self, connection: Connection, entry: AdmissionRequest, key: RecognizedKey, run: Run
+        self, connection: Connection, entry: AdmissionRequest, run: Run, judge: Judge
     ) -> None:
         """Runs a request that has an idempotency key, unless it repeats another one."""
 
@@ -149,7 +152,8 @@ class Inference:
             entry = _make_entry(connection, host, request, key)
             if connection.is_repeatable:
                 run = partial(self._exchange, connection, key, occupancy)
-                await self._options.serve_once(connection, entry, key, run)
+                judge = partial(self._gateway.judge_repeat, entry)
+                await self._options.serve_once(connection, entry, run, judge)
             else:
                 await self._exchange(connection, key, occupancy, entry)
 
@@ -222,7 +226,7 @@ async def _stream(connection: Connection, exchange: Exchange, taps: Sequence[Tap
             ways = tap.deliver(ways)
         await exchange.stream(ways.deliver, ways.relay, lambda: connection.has_begun)
     else:
-        await (connection.send_events if known.is_native else connection.deliver)(known.body)
+        await connection.send_known(known)
     for tap in taps:
         await tap.reply(None)
     await connection.end_events()

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import Guardrail, KeyAssignment, LimitReset, MemberAssignment, Region
-from accounts.patterns import MAX_FILTERS, MAX_PATTERN, InvalidPattern, compile_pattern
+from accounts.patterns import MAX_FILTERS, MAX_LABEL, MAX_PATTERN, InvalidPattern, compile_pattern
 from accounts.policy import author_pattern
 from catalog.models import LanguageModel, Provider
 from config.api.fields import (
@@ -63,7 +63,9 @@ class _FilterInput(StrictSerializer):
 @extend_schema_serializer(component_name="ContentFilterEntryInput")
 class _ContentFilterInput(_FilterInput):
     pattern = StringField(min_length=1, max_length=MAX_PATTERN, help_text="In the syntax of RE2.")
-    label = StringField(required=False, allow_null=True, min_length=1)  # type: ignore[assignment]
+    label = StringField(  # type: ignore[assignment]
+        required=False, allow_null=True, min_length=1, max_length=MAX_LABEL
+    )
 
     def validate_pattern(self, pattern: str) -> str:
         try:

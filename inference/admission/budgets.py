@@ -30,7 +30,7 @@ from inference.routing.routes import Candidate
 
 # Some providers refuse a lower bound, and a shorter answer is of no use.
 LEAST_TOKENS: Final = 16
-_UNLIMITED: Final = 2**62
+UNLIMITED: Final = 2**62
 _HUNDRED: Final = Decimal(100)
 _NAMES: Final = {
     Scope.WORKSPACE_DEFAULT_MEMBER: "The member's budget in this workspace",
@@ -81,13 +81,13 @@ class Ceiling(msgspec.Struct):
     """
 
     subject_id: UUID
-    cost: int = _UNLIMITED
-    total: int = _UNLIMITED
-    requests: int = _UNLIMITED
-    spent: int = _UNLIMITED
-    spent_total: int = _UNLIMITED
-    tokens: int = _UNLIMITED
-    running: int = _UNLIMITED
+    cost: int = UNLIMITED
+    total: int = UNLIMITED
+    requests: int = UNLIMITED
+    spent: int = UNLIMITED
+    spent_total: int = UNLIMITED
+    tokens: int = UNLIMITED
+    running: int = UNLIMITED
 
 
 @dataclass(slots=True)
@@ -396,7 +396,7 @@ class Budgets(Readings):
 
 def price_for_fee(nano: int, percent: Decimal) -> int:
     """Returns the highest price of which ``percent`` is at most ``nano``."""
-    return _UNLIMITED if not percent else int(Decimal(max(nano, 0)) * _HUNDRED / percent)
+    return UNLIMITED if not percent else int(Decimal(max(nano, 0)) * _HUNDRED / percent)
 
 
 def _describe_spent(budget: Budget, now: datetime) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from functools import cached_property, partial
 from random import getrandbits
 from typing import Final, NamedTuple
@@ -54,6 +56,8 @@ class Keeping(NamedTuple):
 
 
 _NO_KEEPING: Final = Keeping()
+# The limits that a repeat counts for.
+_REPEAT_LIMITS: Final = (Rate.REQUESTS_PER_MINUTE, Rate.REQUESTS_PER_DAY)
 # The time of the event loop that content filters of shadows may take for one batch of requests.
 _SHADOW_SECONDS: Final = 0.002
 
@@ -347,16 +351,33 @@ def _require_permission(
     tokens: int,
 ) -> None:
     """Raises an error if the key may not send any request now."""
-    authority = key.authority
     if not key.is_unrestricted:
-        expires_at = authority.expires_at
-        require_usable(disabled=authority.disabled, expires_at=expires_at, now=budgets.now)
-        require_active(authority.suspension_reason)
-        require_inference(is_management=authority.is_management)
-        require_ingress_region(key.policy, entry.region)
+        _require_usable(entry, key, budgets.now)
     if owners:
         budgets.require_rates(_own_rules(owners), tokens)
     budgets.require_unspent(key.budgets)
+
+
+def _require_usable(entry: AdmissionRequest, key: GovernedKey, now: datetime) -> None:
+    authority = key.authority
+    require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=now)
+    require_active(authority.suspension_reason)
+    require_inference(is_management=authority.is_management)
+    require_ingress_region(key.policy, entry.region)
+
+
+def judge_repeat(entry: AdmissionRequest, key: GovernedKey, now: datetime) -> list[RateRule]:
+    """Returns the limits on requests that count a repeat of an answered request, for all models.
+
+    Raises the errors of a key that may send no request. A repeat costs nothing, so no budget
+    refuses it, and it is not running while its answer is sent.
+    """
+    _require_usable(entry, key, now)
+    return [
+        replace(rule, limits=limits)
+        for rule in _own_rules(find_rate_owners(key, entry.request.user))
+        if (limits := {rate: rule.limits[rate] for rate in _REPEAT_LIMITS if rate in rule.limits})
+    ]
 
 
 def _decide_keeping(entry: AdmissionRequest, key: GovernedKey) -> Keeping:

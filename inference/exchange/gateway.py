@@ -15,11 +15,12 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from accounts.bearers import OrganizationSuspended
-from billing.rate_limits import Rate, RateLimited
+from billing.rate_limits import Rate, RateLimited, RateRule
 from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError, Unauthenticated, UpstreamError
+from config.clocks.clock import clock
 from config.egress.client import EgressClient
 from config.live_settings import settings
 from config.server.batching.waits import Blocked, Suspects
@@ -28,7 +29,7 @@ from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime
 from inference.admission.admit import AdmissionLanes
 from inference.admission.copies.presets import PresetReader
-from inference.admission.decide import Admission, AdmissionRequest, is_logged
+from inference.admission.decide import Admission, AdmissionRequest, is_logged, judge_repeat
 from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
 from inference.exchange import draining
@@ -38,8 +39,10 @@ from inference.exchange.rendering import Renderer, open_renderer
 from inference.exchange.tally import Ending, Tally
 from inference.exchange.tap import Deliver, Rewrite, Watcher
 from inference.exchange.workload import Workload
+from inference.filters.definitions import Filters
 from inference.filters.problems import ContentBlocked, Unscreened
-from inference.filters.screening import screen
+from inference.filters.screening import Screened, measure, screen
+from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure
 from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.health import HealthTable
@@ -166,11 +169,18 @@ class Gateway:
         self._running.add(exchange)
         return exchange
 
+    async def judge_repeat(self, request: AdmissionRequest) -> list[RateRule]:
+        """Judges a request anew that repeats an answered one; see :func:`judge_repeat`."""
+        key, _ = await self._admissions.read_key(request.key_digest)
+        return judge_repeat(request, key, clock.now())
+
     async def repin(self, admission: Admission, candidate: Candidate) -> bool:
         """Pins the price of the next candidate; ``False`` when it may no longer be used."""
         return await self._admissions.repin(admission, candidate)
 
-    async def replan(self, admission: Admission, tried: Collection[Candidate]) -> None:
+    async def replan(
+        self, occupancy: Occupancy, admission: Admission, tried: Collection[Candidate]
+    ) -> None:
         """Selects the candidates of an admission again, after a change; see :func:`replan`.
 
         The request is screened again if its content filters changed. Raises the
@@ -178,9 +188,7 @@ class Gateway:
         """
         key, catalog = await self._admissions.read_key(admission.key_digest)
         if key.filters != admission.filters:
-            screened = await self._screening.run(
-                key.authority.organization_id, screen, key.filters, admission.request
-            )
+            screened = await self._screen(key.filters, admission.request, occupancy)
             self.watcher.note_findings(screened.findings)
             admission.filters, admission.request = key.filters, screened.request
             admission.findings = (*admission.findings, *screened.findings)
@@ -275,10 +283,20 @@ class Gateway:
                     settle_abandoned(stored.result())
                 raise
             except Unscreened as exc:
-                screened = await self._screening.run(
-                    occupancy.organization_id, screen, exc.filters, request.request
-                )
-            request = replace(request, screened=screened)
+                filters = exc.filters
+            request = replace(
+                request, screened=await self._screen(filters, request.request, occupancy)
+            )
+
+    async def _screen(
+        self, filters: Filters, request: InferenceRequest, occupancy: Occupancy
+    ) -> Screened:
+        """Screens a request in a thread, and counts the bytes that redactions add to it."""
+        room = max(settings.MAX_REQUEST_BYTES - measure(request), 0)
+        owner = occupancy.organization_id
+        screened = await self._screening.run(owner, screen, filters, request, room)
+        occupancy.reserve(screened.growth)
+        return screened
 
     def _settle_abandoned(self, occupancy: Occupancy, admission: Admission) -> None:
         """Settles a generation that was stored after its caller had left."""
@@ -306,7 +324,7 @@ class Exchange:
             egress_client=gateway.egress_client,
             health=gateway.health,
             repin=gateway.repin,
-            replan=gateway.replan,
+            replan=partial(gateway.replan, occupancy),
             workload=self._workload,
             watcher=gateway.watcher,
         )

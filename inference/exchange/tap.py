@@ -41,7 +41,7 @@ class Ways(NamedTuple):
 class KnownAnswer(NamedTuple):
     """An answer that needs no upstream; a native one has the caller's own format already."""
 
-    body: bytes
+    body: memoryview
     is_native: bool
 
 

@@ -47,6 +47,14 @@ class Workload:
         finally:
             loop_time.count(owner, began)
 
+    def reserve(self, size: int) -> None:
+        """Counts bytes that the request is about to hold; see :meth:`Occupancy.reserve`."""
+        self._occupancy.reserve(size)
+
+    def release(self, size: int) -> None:
+        """Gives bytes back that the request holds no longer."""
+        self._occupancy.release(size)
+
     async def wait_turn(self) -> None:
         """Waits while the organization has used up its share of the loop and others need it."""
         if self._loop_time.must_wait(self._organization_id):

@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from hmac import compare_digest
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -37,6 +37,7 @@ from config.telemetry.tracing import NO_ATTRIBUTES, Attributes
 from inference.admission.copies.presets import PresetReader
 from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck
+from inference.exchange.tap import KnownAnswer
 from inference.exchange.workload import Workload
 from inference.requests import parsing
 from inference.requests.limits import is_large
@@ -483,6 +484,19 @@ class Connection(RequestHead):
     # An exchange renders events in the format of chat, so this class need not rewrite them.
     deliver = send_events
 
+    async def send_known(self, known: KnownAnswer) -> None:
+        """Sends the events of a known answer as fast as the caller reads them.
+
+        Raises :class:`CallerStuck` for one that takes longer than a generation may.
+        """
+        deliver = self.send_events if known.is_native else self.deliver
+        try:
+            async with asyncio.timeout(settings.HOLD_TIMEOUT):
+                for events in _split_events(known.body):
+                    await deliver(events)
+        except TimeoutError:
+            raise CallerStuck from None
+
     async def end_events(self) -> None:
         """Ends a stream; raises :class:`CallerStuck` if the caller does not read its end."""
         if self._keepalive is not None:
@@ -524,12 +538,25 @@ class Connection(RequestHead):
         return headers
 
 
+def _split_events(body: memoryview) -> Iterator[bytes]:
+    """Yields the parts of a stream, which end with an event unless that one is long."""
+    start = 0
+    while start < len(body):
+        piece = bytes(body[start : start + _PIECE_BYTES])
+        end = piece.rfind(b"\n\n") + 2
+        if end > 1 and start + len(piece) < len(body):
+            piece = piece[:end]
+        start += len(piece)
+        yield piece
+
+
 def _slice(pieces: list[Piece]) -> list[Piece]:
     """Returns at least one piece, and none that is long."""
     if len(pieces) == 1 and len(pieces[0]) <= _PIECE_BYTES:
         return pieces
+    # A slice of a view is no copy.
     return [
         piece[start : start + _PIECE_BYTES]
-        for piece in pieces
+        for piece in [memoryview(each) for each in pieces]
         for start in range(0, len(piece), _PIECE_BYTES)
     ] or [b""]

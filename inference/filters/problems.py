@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.api.errors import Forbidden, RequestTimeout, Unavailable
+from config.api.errors import Forbidden, PayloadTooLarge, RequestTimeout, Unavailable
 from inference.filters.definitions import Filters, Finding
 
 
@@ -19,6 +19,13 @@ class ContentBlocked(Forbidden):
 
 class TooSlow(RequestTimeout):
     message = "The content filters could not read the request in time. Send a shorter one."
+
+
+class TooLong(PayloadTooLarge):
+    message = (
+        "With the labels of its content filters, the request is longer than a request may be. "
+        "Send a shorter one."
+    )
 
 
 class Unscreened(Unavailable):

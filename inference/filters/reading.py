@@ -18,7 +18,7 @@ from config.api.errors import InvalidRequest
 from inference.filters.definitions import Filter, Filters, Finding, union_of
 from inference.filters.encoded import Unreadable, decode_readable, is_long
 from inference.filters.places import DATA, DATA_DIGITS, Place, Redaction
-from inference.filters.problems import ContentBlocked, TooSlow
+from inference.filters.problems import ContentBlocked, TooLong, TooSlow
 
 _NUMBERS: Final = frozenset((b"-", *(b"%d" % digit for digit in range(10))))
 _MAX_DEPTH: Final = 32
@@ -50,11 +50,13 @@ class Reader:
 
     ``where`` names the part of the request for messages. ``is_of_user`` is false for a text that is
     not the user's, which filters of users' texts skip. ``growth`` is the number of bytes by which
-    replacements are longer than what they replace.
+    replacements are longer than what they replace; labels may be longer by ``room`` bytes in all.
     """
 
-    def __init__(self, filters: Filters, deadline: float) -> None:
+    def __init__(self, filters: Filters, deadline: float, room: int) -> None:
         self._filters = filters
+        self._labels = [len(_format_label(each.label)) for each in filters]
+        self.room = room
         self._all = list(enumerate(filters))
         self._of_user = _Active(self._all)
         self._of_others = _Active([item for item in self._all if not item[1].is_of_users_only])
@@ -71,8 +73,9 @@ class Reader:
     def read_value(self, raw: Any, place: Place, *, depth: int = 0) -> bytes | None:
         """Returns the replacement of a JSON value; ``None`` without a redaction.
 
-        Raises :class:`ContentBlocked`, :class:`TooSlow`, :class:`InvalidRequest` for too many
-        levels of the body, and ``msgspec.DecodeError`` for text that is not Unicode.
+        Raises :class:`ContentBlocked`, :class:`TooSlow`, :class:`TooLong`,
+        :class:`InvalidRequest` for too many levels of the body, and ``msgspec.DecodeError`` for
+        text that is not Unicode.
         """
         if depth > _MAX_DEPTH:
             raise InvalidRequest(
@@ -273,6 +276,9 @@ class Reader:
                 if each.action == "flag":
                     break
                 cuts.append((span[0], order, span[1]))
+                self.room -= max(self._labels[order] - (span[1] - span[0]), 0)
+                if self.room < 0:
+                    raise TooLong
                 self._redactions += 1
                 if self._redactions > _MAX_REDACTIONS:
                     raise ContentBlocked(
@@ -300,10 +306,11 @@ class Reader:
 def _redact(raw: bytes, cuts: Sequence[_Cut], filters: Filters) -> str:
     """Replaces the matches; overlapping matches get one label, that of the first."""
     pieces: list[bytes] = []
+    labels = [_format_label(each.label) for each in filters]
     position = 0
     for start, order, end in sorted(cuts):
         if start >= position:
-            pieces += (raw[position:start], _format_label(filters[order].label))
+            pieces += (raw[position:start], labels[order])
         position = max(position, end)
     pieces.append(raw[position:])
     # A pattern may match single bytes and so cut a character in two.

@@ -15,7 +15,7 @@ from config.api.errors import InvalidRequest
 from inference.filters.definitions import Filters, Finding, work_of
 from inference.filters.native_places import NATIVE_BODIES, REPLACED
 from inference.filters.places import BODIES, FIXED, MESSAGE, PROMPTS, TEXT, Place
-from inference.filters.problems import ContentBlocked, TooSlow, Unscreened
+from inference.filters.problems import ContentBlocked, TooLong, TooSlow, Unscreened
 from inference.filters.reading import Reader, first_byte
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
@@ -29,6 +29,7 @@ _AT_ONCE_BYTES: Final = 64 * 1024
 _AT_ONCE_WORK: Final = 250_000
 _AT_ONCE_SECONDS: Final = 0.005
 _SECONDS: Final = 10.0
+_ROOM_BYTES: Final = 16 * 1024 * 1024
 _encode = msgspec.json.Encoder().encode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -48,11 +49,15 @@ _decode_role = msgspec.json.Decoder(_Role).decode
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """A request as it may be sent, the filters that screened it, and their findings."""
+    """A request as it may be sent, the filters that screened it, and their findings.
+
+    ``growth`` is the number of bytes, at most, that it is longer than the request before.
+    """
 
     filters: Filters
     request: InferenceRequest
     findings: tuple[Finding, ...] = ()
+    growth: int = 0
 
 
 class TimeSlice:
@@ -64,34 +69,42 @@ class TimeSlice:
     def screen(self, filters: Filters, request: InferenceRequest) -> Screened:
         """Screens a short request as :func:`screen` does.
 
-        Raises :class:`Unscreened` for a long one, and when the time is over.
+        Raises :class:`Unscreened` for a long one, also if redactions make it long, and when the
+        time is over.
         """
-        size = sum(memoryview(raw).nbytes for fields in _sent(request) for raw in fields.values())
+        size = measure(request)
         is_long = size * len(filters) > _AT_ONCE_BYTES or size * work_of(filters) > _AT_ONCE_WORK
         if is_long or self._left <= 0:
             raise Unscreened(filters)
         started = time.monotonic()
         try:
-            return screen(filters, request, seconds=self._left)
-        except TooSlow:
+            return screen(filters, request, _AT_ONCE_BYTES, seconds=self._left)
+        except (TooSlow, TooLong):
             raise Unscreened(filters) from None
         finally:
             self._left -= time.monotonic() - started
 
 
-def screen(filters: Filters, request: InferenceRequest, *, seconds: float = _SECONDS) -> Screened:
+def screen(
+    filters: Filters,
+    request: InferenceRequest,
+    room: int = _ROOM_BYTES,
+    *,
+    seconds: float = _SECONDS,
+) -> Screened:
     """Returns the request with redacted texts replaced, and the findings.
 
     Values without a redaction stay the same to the byte. Raises :class:`ContentBlocked` when a
-    filter blocks the request, :class:`TooSlow` when the time is over, and :class:`InvalidRequest`
-    when the request cannot be read as text.
+    filter blocks the request, :class:`TooSlow` when the time is over, :class:`TooLong` when labels
+    need more than ``room`` bytes, and :class:`InvalidRequest` when the request cannot be read as
+    text.
     """
     for each in filters:
         if not each.recognisers:
             text = "A content filter of a guardrail cannot run any more; change its pattern."
             raise ContentBlocked(each.report(), text)
     deadline = time.monotonic() + seconds
-    reader = Reader(filters, deadline)
+    reader = Reader(filters, deadline, room)
     given = request
     native = request.native
     try:
@@ -102,7 +115,9 @@ def screen(filters: Filters, request: InferenceRequest, *, seconds: float = _SEC
             request = _screen_fields(reader, filters, request)
             request = _screen_options(reader, request)
             if native is not None:
-                request = _with_native(request, _screen_twin(filters, native, deadline))
+                twin = Reader(filters, deadline, reader.room)
+                request = _with_native(request, _screen_twin(twin, native))
+                reader.room = twin.room
         if request.files:
             reader.where = "a file"
             reader.meet_unreadable()
@@ -116,21 +131,26 @@ def screen(filters: Filters, request: InferenceRequest, *, seconds: float = _SEC
     if request is not given and (allow := ROWS[request.operation].allowed) is not None:
         # What is sent is counted, not what was given.
         request = replace(request, allowed=allow(request.fields))
-    return Screened(filters, request, reader.findings())
+    return Screened(filters, request, reader.findings(), room - reader.room)
+
+
+def measure(request: InferenceRequest) -> int:
+    """Returns the bytes of all fields that may be sent."""
+    return sum(memoryview(raw).nbytes for fields in _sent(request) for raw in fields.values())
 
 
 def _with_native(request: InferenceRequest, native: NativeBody | None) -> InferenceRequest:
     return request if native is request.native else replace(request, native=native)
 
 
-def _screen_twin(filters: Filters, native: NativeBody, deadline: float) -> NativeBody | None:
+def _screen_twin(reader: Reader, native: NativeBody) -> NativeBody | None:
     """Screens the native form of a request that has a screened chat form too.
 
     Returns ``None`` when it has a match that cannot be replaced in it: the chat form does without.
     The findings of the chat form count.
     """
     try:
-        return _screen_native(Reader(filters, deadline), native)
+        return _screen_native(reader, native)
     except ContentBlocked:
         return None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from msgspec.structs import replace
 
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
-from config.api.errors import GatewayError, Unavailable
+from config.api.errors import GatewayError, TooManyRequests, Unavailable
 from config.database.driver import Rejected
 from config.server.batching.waits import Blocked
 from inference.exchange.gateway import Exchange
@@ -42,37 +43,42 @@ class CacheUse(Tap):
         self._wish = read_wish(connection)
         self._copy = Copy(exchange.occupancy)
         self._key = b""
+        # A whole answer as the exchange rendered it.
+        self._rendered: list[Piece] | None = None
         self._is_hit = False
         self._is_native = False
 
     async def find_answer(self) -> KnownAnswer | None:
-        """Returns the answer of the cache for this generation, which is then settled at no cost."""
+        """Returns the answer of the cache for this generation, which is then settled at no cost.
+
+        Raises :class:`TooManyRequests` if its organization holds too many bytes for it.
+        """
         connection, exchange = self._connection, self._exchange
         self._key = await connection.workload.run(
             self._request.size, make_cache_key, connection, exchange.admission
         )
         try:
             found = await self._find_entry()
+            answer = None if found is None else await self._read(found)
+        except TooManyRequests:
+            # Its organization holds too much: another call of the upstream would hold more.
+            raise
         except (Blocked, GatewayError, Rejected) as exc:
             if not isinstance(exc, Unavailable):
                 logger.warning("the response cache is not read: %s", type(exc).__name__)
-            found = None
-        if found is None:
+            found = answer = None
+        if found is None or answer is None:
             seconds = str(self._wish.seconds).encode()
             connection.cache_headers = ((_STATUS, b"MISS"), (_TTL, seconds))
             return None
-        cached, answer = found
-        renewed = await connection.workload.run(
-            len(answer.body), self._renew, answer, cached.generation_id
-        )
         connection.cache_headers = (
             (_STATUS, b"HIT"),
-            (_AGE, str(cached.age).encode()),
-            (_TTL, str(cached.seconds_left).encode()),
+            (_AGE, str(found.age).encode()),
+            (_TTL, str(found.seconds_left).encode()),
         )
-        exchange.settle(cached_from=cached.generation_id)
+        exchange.settle(cached_from=found.generation_id)
         self._is_hit = True
-        return KnownAnswer(renewed.body, renewed.is_native)
+        return KnownAnswer(answer.body, answer.is_native)
 
     def deliver(self, ways: Ways) -> Ways:
         """Copies what is delivered, by the way on which it is."""
@@ -87,7 +93,8 @@ class CacheUse(Tap):
             await ways.relay(data)
 
         def rewrite(reply: list[Piece]) -> list[Piece]:
-            self._copy_pieces(reply)
+            # A thread may call this: bytes are counted on the event loop alone.
+            self._rendered = reply
             return ways.rewrite(reply)
 
         return Ways(deliver, relay, rewrite)
@@ -96,14 +103,12 @@ class CacheUse(Tap):
         """Keeps the answer; one that nobody rewrote had the caller's own format."""
         if self._is_hit:
             return
-        if pieces is not None and not self._copy.has_parts:
-            self._is_native = True
-            self._copy_pieces(pieces)
+        if pieces is not None:
+            self._is_native = self._rendered is None
+            for piece in self._rendered or pieces:
+                self._copy.add(piece)
+            self._rendered = None
         await self._keep()
-
-    def _copy_pieces(self, reply: list[Piece]) -> None:
-        for piece in reply:
-            self._copy.add(piece)
 
     async def _keep(self) -> None:
         """Keeps the answer of an exchange that has completed; nothing of any other."""
@@ -116,7 +121,7 @@ class CacheUse(Tap):
         ):
             return
         await self._answers.keep(
-            Answer(body, streamed=self._request.stream, is_native=self._is_native),
+            Answer(memoryview(body), streamed=self._request.stream, is_native=self._is_native),
             self._exchange.organization_id,
             self._exchange.generation_id,
             self._connection.workload,
@@ -125,7 +130,7 @@ class CacheUse(Tap):
             endpoint_id=self._exchange.attempts.candidate.subject,
         )
 
-    async def _find_entry(self) -> tuple[CachedAnswer, Answer] | None:
+    async def _find_entry(self) -> CachedAnswer | None:
         if self._wish.is_cleared:
             return None
         organization_id = self._exchange.organization_id
@@ -133,12 +138,19 @@ class CacheUse(Tap):
         subjects = {item.candidate.subject for item in self._exchange.admission.candidates}
         if cached is None or cached.endpoint_id not in subjects:
             return None
-        answer = await self._answers.open(
-            organization_id, self._key, cached, self._connection.workload
-        )
-        return None if answer is None else (cached, answer)
+        return cached
 
-    def _renew(self, answer: Answer, source: str) -> Answer:
+    async def _read(self, cached: CachedAnswer) -> Answer | None:
+        """Returns the answer of an entry for this generation; raises the refusals of budgets."""
+        return await self._answers.read(
+            self._exchange.organization_id,
+            cached,
+            self._connection.workload,
+            cache_key=self._key,
+            renew=partial(self._renew, cached.generation_id),
+        )
+
+    def _renew(self, source: str, answer: Answer) -> Answer:
         """Returns an answer with the id, the cost and the metadata of this generation."""
         admission = self._exchange.admission
         if OPERATIONS[self._request.operation].is_bytes:
@@ -155,4 +167,4 @@ class CacheUse(Tap):
             )
         renew = renew_events if answer.streamed else renew_reply
         body = renew(answer.body, source, self._exchange.generation_id, metadata)
-        return replace(answer, body=body)
+        return replace(answer, body=memoryview(body))

@@ -94,31 +94,39 @@ def make_cache_key(head: RequestHead, admission: Admission) -> bytes:
     return found.digest()
 
 
-def renew_reply(body: bytes, source: str, generation_id: str, metadata: Mapping[str, Any]) -> bytes:
+def renew_reply(
+    body: memoryview, source: str, generation_id: str, metadata: Mapping[str, Any]
+) -> bytes:
     """Returns a whole answer for another generation, at no cost."""
-    fields: dict[str, Any] = dict(_decode(body.replace(source.encode(), generation_id.encode())))
+    fields: dict[str, Any] = dict(_decode(_rename(body, source, generation_id)))
     if "created" in fields:
         fields["created"] = int(clock.time())
     return _encode(_renew(fields, metadata))
 
 
 def renew_events(
-    body: bytes, source: str, generation_id: str, metadata: Mapping[str, Any]
+    body: memoryview, source: str, generation_id: str, metadata: Mapping[str, Any]
 ) -> bytes:
     """Returns the events of a stream for another generation, at no cost.
 
     The event before the end mark has the usage.
     """
-    events = body.replace(source.encode(), generation_id.encode())
+    events = _rename(body, source, generation_id)
     for end in (DONE, STOP):
         if events.endswith(b"\n\n" + end):
-            head, separator, last = events.removesuffix(b"\n\n" + end).rpartition(b"\n\n")
-            name, _, data = last.partition(_DATA)
+            stop = len(events) - len(end) - 2
+            before = events.rfind(b"\n\n", 0, stop)
+            start = 0 if before < 0 else before + 2
+            name, _, data = events[start:stop].partition(_DATA)
             fields = _renew(dict(_decode(data)), metadata)
             # A line end between raw values would end the event.
             data = _encode(fields).replace(b"\n", b" ").replace(b"\r", b" ")
-            return b"".join((head, separator, name, _DATA, data, b"\n\n", end))
+            return b"".join((memoryview(events)[:start], name, _DATA, data, b"\n\n", end))
     return events
+
+
+def _rename(body: memoryview, source: str, generation_id: str) -> bytes:
+    return bytes(body).replace(source.encode(), generation_id.encode())
 
 
 def _renew(fields: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,14 +38,14 @@ class SharedConnections:
     nobody waits for the time limits of others.
     """
 
-    def __init__(self, name: str) -> None:
-        """``name`` is that of the queue in the metrics."""
+    def __init__(self, name: str, *, limit: int = _LIMIT) -> None:
+        """``name`` is that of the queue in the metrics, ``limit`` the statements of one batch."""
         self._lanes: Lanes[_Call, Rows] = Lanes(
             name,
             self._open_lane,
             Suspects(),
             side=1,
-            limit=_LIMIT,
+            limit=limit,
             patience=_PATIENCE_SECONDS,
         )
         self._away_until = 0.0
@@ -63,8 +63,14 @@ class SharedConnections:
         self, organization_id: UUID, statement: Statement, values: Sequence[Any]
     ) -> asyncio.Future[Rows]:
         """Queues a statement of an organization and returns the future of its rows."""
-        ticket = self._lanes.submit(organization_id, _Call(organization_id, statement, values))
-        return asyncio.shield(ticket.future)
+        return asyncio.shield(self.fetch(organization_id, statement, values))
+
+    def fetch(
+        self, organization_id: UUID, statement: Statement, values: Sequence[Any]
+    ) -> asyncio.Future[Rows]:
+        """Queues a statement that only reads; one whose caller has left before is never run."""
+        call = _Call(organization_id, statement, values)
+        return self._lanes.submit(organization_id, call).future
 
     def _open_lane(self, is_apart: bool) -> Lane[_Call, Rows]:
         connection = DataPlaneConnection(is_apart=is_apart)

@@ -108,7 +108,7 @@ class Keeper:
         if sum(map(len, reply)) <= settings.KEPT_ANSWER_BYTES:
             own = self._connection.common_headers()
             headers = [*_JSON, *(pair for pair in own if pair[0] in KEPT_HEADERS)]
-            await self._keep(Answer(b"".join(reply), headers))
+            await self._keep(Answer(memoryview(b"".join(reply)), headers))
 
     async def keep_stream(self) -> None:
         """Keeps a stream, after its last event; none that failed without a charge."""

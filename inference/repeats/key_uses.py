@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from datetime import UTC
 from typing import Final
 from uuid import UUID
 
 import msgspec
 from django.conf import settings
 
+from billing.budgets import MeterReading
+from billing.rate_limits import Rate, RateRule
 from config.api.errors import Conflict, Unavailable
 from config.database.driver import Rejected
 from config.sql import load_statement
+from inference.admission.budgets import UNLIMITED, Readings
 from inference.repeats.connections import SharedConnections
 from inference.store import DataPlaneConnection
 
@@ -23,6 +28,7 @@ BEGIN: Final = load_statement("inference", "begin_key_use")
 END: Final = load_statement("inference", "end_key_use")
 FREE: Final = load_statement("inference", "free_key_use")
 READ: Final = load_statement("inference", "read_key_uses")
+COUNT: Final = load_statement("inference", "count_repeat")
 
 # A request that is not admitted within this time gives up, before its key is free for another one.
 ADMITTED_SECONDS: Final = 30.0
@@ -50,12 +56,15 @@ class KeyUse(msgspec.Struct, frozen=True):
 
     ``state`` is ``begun`` for the request that asked; for another one it is ``running``,
     ``answered`` with an answer that is kept, ``over`` without one, or ``different`` if that request
-    had another fingerprint. ``is_kept`` says that the workspace keeps answers.
+    had another fingerprint. ``is_kept`` says that the workspace keeps answers. ``answer_id`` is the
+    row of a kept answer, and ``size`` what it takes.
     """
 
     generation_id: str
     is_kept: bool
     state: str
+    answer_id: int | None
+    size: int
 
     def refusal(self) -> Conflict:
         """Returns the error for a request whose key has this use."""
@@ -121,6 +130,25 @@ class KeyUses:
         """Frees the key of a request that was refused, or failed without a charge."""
         await self._connections.execute(organization_id, FREE, (generation_id,))
         self._wake(generation_id)
+
+    async def count(
+        self, organization_id: UUID, rules: Sequence[RateRule]
+    ) -> tuple[bool, Readings]:
+        """Counts a repeated request for the rate limits, in all their meters or in none.
+
+        Returns whether there was room for it, and the meters.
+        """
+        limits = [
+            [rule.limits.get(rate, UNLIMITED) for rule in rules]
+            for rate in (Rate.REQUESTS_PER_MINUTE, Rate.REQUESTS_PER_DAY)
+        ]
+        values = ([rule.subject_id for rule in rules], *limits)
+        rows = await self._connections.execute(organization_id, COUNT, values)
+        readings = Readings({}, {})
+        for _, read_at, *columns in rows:
+            readings.add(MeterReading(*columns), read_at.astimezone(UTC))
+        is_whole = readings.readings.keys() >= {rule.subject_id for rule in rules}
+        return is_whole and all(row[0] for row in rows), readings
 
     async def wait(self, generation_id: str) -> None:
         """Waits until the request of a generation does not run any more."""

@@ -16,15 +16,16 @@ from django.conf import settings
 from msgspec.structs import replace
 from prometheus_client import Counter
 
+from billing.rate_limits import RateRule, render_headers
+from config.api.errors import Unavailable
 from config.api.idempotency import IdempotencyKeyReused
 from config.server.bodies import ClientGone
 from inference.admission.decide import AdmissionRequest
-from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import Exchange
 from inference.exchange.tap import Tap
 from inference.faces.connection import Connection
 from inference.ids import new_generation_id
-from inference.repeats.answers import Answer, KeptAnswers
+from inference.repeats.answers import Answer, KeptAnswers, KeptRow
 from inference.repeats.cache_use import CacheUse
 from inference.repeats.keeper import FirstRequest
 from inference.repeats.key_uses import KeyUse, KeyUses
@@ -38,6 +39,7 @@ _REPEATS: Final = Counter(
 _REPLAYED: Final = (b"idempotency-replayed", b"true")
 
 Run = Callable[[AdmissionRequest, Sequence[Tap]], Awaitable[None]]
+Judge = Callable[[], Awaitable[Sequence[RateRule]]]
 
 
 class Repeats:
@@ -61,15 +63,17 @@ class Repeats:
         self,
         connection: Connection,
         entry: AdmissionRequest,
-        key: RecognizedKey,
         run: Run,
+        judge: Judge,
     ) -> None:
         """Runs the first request with a key, and answers or refuses any other.
 
+        Another one may have waited for a long time, so it is judged anew with ``judge``, and counts
+        for the rate limits.
         Raises :class:`IdempotencyKeyReused` for another request with the key, and the refusals of
         :meth:`KeyUse.refusal`. A request that joined one that failed for free is run itself.
         """
-        fingerprint = _fingerprint(connection, entry)
+        fingerprint, key = _fingerprint(connection, entry), connection.caller
         while True:
             use = await self._uses.begin(
                 key.organization_id,
@@ -86,6 +90,7 @@ class Repeats:
             if use.state == "running" and use.is_kept:
                 await self._join(connection, use)
                 continue
+            await self._count(connection, key.organization_id, await judge())
             await self._replay(connection, use, key.organization_id)
             return
         first = FirstRequest(self._uses, self._answers, connection, use, key.organization_id)
@@ -126,13 +131,25 @@ class Repeats:
         finally:
             connection.unwatch_caller()
 
+    async def _count(
+        self, connection: Connection, organization_id: UUID, rules: Sequence[RateRule]
+    ) -> None:
+        """Counts a repeat for the rate limits of all models; raises :class:`RateLimited`."""
+        if not rules:
+            return
+        is_counted, budgets = await self._uses.count(organization_id, rules)
+        if not is_counted:
+            budgets.require_rates(rules, 0)
+            # Its minute has ended meanwhile, or a meter is missing.
+            raise Unavailable
+        connection.rate_headers = render_headers(rules, budgets.readings, budgets.now)
+
     async def _replay(self, connection: Connection, use: KeyUse, organization_id: UUID) -> None:
         """Sends the kept answer; raises the refusal of a use without one."""
         answer: Answer | None = None
-        if use.state == "answered":
-            answer = await self._answers.read(
-                organization_id, use.generation_id, connection.workload
-            )
+        if use.answer_id is not None and use.state == "answered":
+            row = KeptRow(use.answer_id, use.size, use.generation_id)
+            answer = await self._answers.read(organization_id, row, connection.workload)
         if answer is None:
             _REPEATS.labels("refused").inc()
             raise use.refusal()

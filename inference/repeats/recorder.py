@@ -41,14 +41,10 @@ class Copy:
         except GatewayError:
             self._parts = None
 
-    @property
-    def has_parts(self) -> bool:
-        """Returns whether anything was copied, or was too much."""
-        return self._size > 0
-
     def whole(self) -> bytes | None:
-        """Returns the body; ``None`` if it was too large."""
-        return None if self._parts is None else b"".join(self._parts)
+        """Returns the body, after which there are no parts; ``None`` if it was too large."""
+        parts, self._parts = self._parts, None
+        return None if parts is None else b"".join(parts)
 
 
 class Recorder:
@@ -92,4 +88,4 @@ class Recorder:
         body = self._copy.whole()
         if self._headers is None or body is None:
             return None
-        return Answer(body, self._headers, streamed=True)
+        return Answer(memoryview(body), self._headers, streamed=True)

@@ -15,7 +15,7 @@
 -- Lock order: one row of the table.
 WITH present AS MATERIALIZED (
     SELECT
-        u.id, u.generation_id, u.is_kept,
+        u.id, u.generation_id, u.is_kept, a.id AS answer_id, a.size,
         CASE
             WHEN g.id IS NULL AND u.claimed_at < now() - make_interval(secs => $7) THEN 'free'
             WHEN
@@ -24,10 +24,7 @@ WITH present AS MATERIALIZED (
                 THEN 'free'
             WHEN g.status <> 'pending' AND u.expires_at <= now() THEN 'free'
             WHEN u.fingerprint <> $4 THEN 'different'
-            WHEN EXISTS (
-                SELECT 1 FROM inference_keptanswer AS a
-                WHERE a.generation_id = u.generation_id AND a.cache_key IS NULL
-            ) THEN 'answered'
+            WHEN a.id IS NOT NULL THEN 'answered'
             WHEN u.ended_at IS NOT NULL THEN 'over'
             WHEN g.id IS NULL OR g.status = 'pending' THEN 'running'
             WHEN
@@ -39,6 +36,8 @@ WITH present AS MATERIALIZED (
         END AS state
     FROM inference_idempotentrequest AS u
     LEFT JOIN inference_generation AS g ON u.generation_id = g.id
+    LEFT JOIN inference_keptanswer AS a
+        ON u.generation_id = a.generation_id AND a.cache_key IS NULL
     WHERE u.api_key_id = $1 AND u.route = $2 AND u.key = $3
     FOR UPDATE OF u
 ),
@@ -76,8 +75,11 @@ begun AS (
     RETURNING generation_id, is_kept
 )
 
-SELECT generation_id, is_kept, 'begun' AS state FROM begun
+SELECT generation_id, is_kept, 'begun' AS state, NULL::bigint AS answer_id, 0 AS size
+FROM begun
 UNION ALL
-SELECT generation_id, is_kept, 'begun' AS state FROM renewed
+SELECT generation_id, is_kept, 'begun' AS state, NULL AS answer_id, 0 AS size FROM renewed
 UNION ALL
-SELECT generation_id, is_kept, state FROM present WHERE state <> 'free'
+SELECT generation_id, is_kept, state, answer_id, coalesce(size, 0) AS size
+FROM present
+WHERE state <> 'free'

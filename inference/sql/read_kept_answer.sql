@@ -1,8 +1,10 @@
--- Reads the answer to a request with an idempotency key.
+-- Reads an encrypted answer whose size is known: that of a request with an idempotency key, or an
+-- entry of the response cache.
 --
--- Parameters: $1 uuid, its organization; $2 text, its generation.
--- Returns: the encrypted answer, if it is kept.
+-- Parameters: $1 bigint, the row; $2 uuid, its organization; $3 text, the generation that was
+--             answered when the size was read.
+-- Returns: the answer, if the row still has that of this generation.
 -- Locks: none.
 SELECT sealed
 FROM inference_keptanswer
-WHERE generation_id = $2 AND organization_id = $1 AND cache_key IS NULL
+WHERE id = $1 AND organization_id = $2 AND generation_id = $3

@@ -32,9 +32,12 @@ class FileReader:
     ) -> InferenceRequest:
         """Returns the request with the text of its PDF files; a caller who leaves ends the wait.
 
-        Raises :class:`InvalidRequest` for a file that is not read, and :class:`Unavailable` if
-        other files are read for too long.
+        Raises :class:`InvalidRequest` for a file that is not read, :class:`Unavailable` if
+        other files are read for too long, and the refusals of :meth:`Occupancy.reserve`.
         """
+        # The files themselves are in memory while they are read.
+        decoded = len(request.fields["messages"]) * 3 // 4
+        occupancy.reserve(decoded)
         try:
             connection.watch_caller()
             async with asyncio.timeout(_SECONDS):
@@ -47,6 +50,7 @@ class FileReader:
             raise
         finally:
             connection.unwatch_caller()
+            occupancy.release(decoded)
         if (grown := len(read.fields["messages"]) - len(request.fields["messages"])) > 0:
             occupancy.reserve(grown)
         return read

@@ -29,7 +29,7 @@ from inference.exchange.gateway import Exchange
 from inference.exchange.tap import Tap
 from inference.faces.connection import RETRY_COUNT, Connection
 from inference.repeats.caching import CACHE_HEADERS, read_wish
-from inference.repeats.once import Repeats, Run
+from inference.repeats.once import Judge, Repeats, Run
 from inference.requests.parsing import InferenceRequest
 from inference.taps.capture import CaptureTap
 from inference.taps.files import FileReader
@@ -95,10 +95,10 @@ class Options:
         return await self._files.read(connection, request, occupancy)
 
     async def serve_once(
-        self, connection: Connection, entry: AdmissionRequest, key: RecognizedKey, run: Run
+        self, connection: Connection, entry: AdmissionRequest, run: Run, judge: Judge
     ) -> None:
         """Runs the first request with an idempotency key; see :class:`Repeats`."""
-        await self._repeats.serve_once(connection, entry, key, run)
+        await self._repeats.serve_once(connection, entry, run, judge)
 
     def open_taps(
         self, connection: Connection, exchange: Exchange, first: Sequence[Tap]

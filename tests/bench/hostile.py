@@ -6,6 +6,8 @@ The name of the model selects the answer:
 * ``hanging``: a whole answer of :data:`HUGE_BYTES` that stops before its last byte;
 * ``choices``: one answer with :data:`CHOICES` choices;
 * ``events``: a stream of the shortest events, as fast as the gateway reads them;
+* ``large``: an answer of :data:`LARGE_BYTES`, whole or as a stream, which can be kept;
+* ``slow``: takes three seconds for a short answer; a form is left unread for as long;
 * any other: a short whole answer.
 """
 
@@ -22,6 +24,8 @@ import uvloop
 PACE_SECONDS: Final = 0.02
 HUGE_BYTES: Final = 47_000_000
 CHOICES: Final = 500_000
+LARGE_BYTES: Final = 7_500_000
+_SLOW_SECONDS: Final = 3.0
 _PACED_EVENTS: Final = 1_500
 _TINY_EVENTS: Final = 2_000_000
 _STREAM_HEAD: Final = (
@@ -63,8 +67,22 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     try:
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
-        model = json.loads(await reader.readexactly(length)).get("model") if length else ""
-        match model:
+        if b"multipart/form-data" in head:
+            # The body is left unread for a while.
+            await asyncio.sleep(_SLOW_SECONDS)
+            await reader.readexactly(length)
+            await _answer(writer, b'{"text":"one two"}')
+            return
+        body = json.loads(await reader.readexactly(length)) if length else {}
+        match body.get("model"):
+            case "large" if body.get("stream"):
+                event = _EVENT.replace(b'"a"', b'"%s"' % (b"x" * 7_400))
+                await _stream(writer, 1, LARGE_BYTES // len(event), 0, event)
+            case "large":
+                await _answer(writer, _make_reply([_make_choice(0, "x" * LARGE_BYTES)]))
+            case "slow":
+                await asyncio.sleep(_SLOW_SECONDS)
+                await _answer(writer, _make_reply([_make_choice(0, "one two")]))
             case "paced":
                 await _stream(writer, 1, _PACED_EVENTS, PACE_SECONDS)
             case "events":
@@ -82,10 +100,12 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.close()
 
 
-async def _stream(writer: asyncio.StreamWriter, together: int, writes: int, pause: float) -> None:
+async def _stream(
+    writer: asyncio.StreamWriter, together: int, writes: int, pause: float, event: bytes = _EVENT
+) -> None:
     writer.write(_STREAM_HEAD)
     for _ in range(writes):
-        writer.write(_EVENT * together)
+        writer.write(event * together)
         await writer.drain()
         if pause:
             await asyncio.sleep(pause)
