@@ -19,6 +19,7 @@ from config.console.unfold import SelectWidget, unfold_action
 from config.console.uploads import UploadForm
 from inference.reports.invoices import read_invoice
 from inference.reports.reconciliation import Reconciliation, describe_side, reconcile, usd_text
+from inference.reports.rollups import RowsArchived
 
 _FINDINGS = {
     "matched": "Matched",
@@ -69,14 +70,16 @@ class InvoiceAdmin:
         given, upload = form.cleaned_data, form.upload
         try:
             lines = read_invoice(upload.content)
+            found = reconcile(
+                given["provider"],
+                lines,
+                organization_id=upload.organization_id,
+                tolerance=given["tolerance"] or Decimal(0),
+            )
         except ImportRefused as exc:
             return _render(self, request, form, refusals=exc.problems)
-        found = reconcile(
-            given["provider"],
-            lines,
-            organization_id=upload.organization_id,
-            tolerance=given["tolerance"] or Decimal(0),
-        )
+        except RowsArchived as exc:
+            return _render(self, request, form, refusals=[str(exc)])
         return _render(
             self, request, None, name=upload.name, provider=given["provider"], **_describe(found)
         )

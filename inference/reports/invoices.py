@@ -1,8 +1,9 @@
 """Reads the usage exports of providers: CSV and the JSON of their usage interfaces.
 
 The formats are those of OpenAI's ``/organization/usage`` and ``/organization/costs``, Anthropic's
-``/organizations/usage_report/messages`` and ``/organizations/cost_report``, OpenRouter's
-``/activity`` and its export of generations, and a plain CSV file; see ``docs/operating.md``.
+``/organizations/usage_report/messages`` and ``/organizations/cost_report``, the CSV files of both
+consoles, OpenRouter's ``/activity``, its CSV file and its export of generations, and a plain CSV
+file; see ``docs/operating.md``. Credits are negative costs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LAST_DAY: Final = date(9998, 12, 31)
 # has counts; names in one group are added up.
 _ID: Final = ("id", "generation_id")
 _DAY: Final = ("date", "day", "created_at", "usage_date_utc", "start_time_iso", "start_time")
-_MODEL: Final = ("model", "model_permaslug", "model_version", "line_item")
+_MODEL: Final = ("model", "slug", "model_permaslug", "model_version", "line_item")
 # What is billed besides the use of a model has one of these.
 _CHARGE: Final = ("line_item", "description", "cost_type")
 _REQUESTS: Final = (("requests",), ("num_model_requests",))
@@ -105,9 +106,11 @@ def _iter_csv(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
     # Only line feeds end a line: the name of an application may have other separators.
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
-        names = set(reader.fieldnames or ())
+        # Headers for people, such as "Prompt Tokens", have the names of the JSON.
+        reader.fieldnames = [_header(name) for name in reader.fieldnames or ()]
     except csv.Error as exc:
         problems.stop(1, f"not CSV: {exc}")
+    names = set(reader.fieldnames)
     measures = [_find(group, names) for group in (_REQUESTS, _PROMPT, _COMPLETION, _COST)]
     day = next((name for name in _DAY if name in names), None)
     model = next((name for name in _MODEL if name in names), None)
@@ -120,6 +123,10 @@ def _iter_csv(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
             yield place, _Row(place, lambda row=row: _read_row(row, key, day, model, measures))
     except csv.Error as exc:
         problems.stop(reader.line_num, f"not CSV: {exc}")
+
+
+def _header(name: str) -> str:
+    return name.strip().lower().replace(" ", "_")
 
 
 def _find(groups: Iterable[tuple[str, ...]], names: set[str]) -> tuple[str, ...]:
@@ -239,10 +246,16 @@ def _add_counts(row: Mapping[str, Any], names: Iterable[str]) -> int | None:
 
 
 def _read_cost(value: Any, *, per: int = 0) -> Decimal | None:
+    """Returns an amount; a credit is negative."""
     if value is None or value == "":
         return None
+    sign = 1
+    if isinstance(value, str) and value.startswith("-"):
+        sign, value = -1, value[1:]
+    elif isinstance(value, int | Decimal) and value < 0:
+        sign, value = -1, -value
     try:
-        return Decimal(rate_text(value, per=per))
+        return sign * Decimal(rate_text(value, per=per))
     except InvalidRow as exc:
         raise InvalidRow(f"the cost {exc}") from None
 

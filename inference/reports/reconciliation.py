@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,12 +17,14 @@ from catalog.models import Provider
 from catalog.pricing import NANO
 from inference.models import Generation
 from inference.reports.invoices import InvoiceLine
-from inference.reports.rollups import midnight
+from inference.reports.rollups import RowsArchived, archived_days, midnight
 
 _MAX_ROWS: Final = 100
 # A provider may count a generation on the day before or after ours, if it names it by its id.
 _MARGIN: Final = timedelta(days=1)
 _NANO: Final = Decimal(1) / NANO
+# A name such as claude-haiku-4-5-20251001 ends in a day.
+_DAY_DIGITS: Final = len("20251001")
 
 
 @dataclass(slots=True)
@@ -79,11 +82,17 @@ def reconcile(
 
     Those paid by the operator's account count, or with ``organization_id`` those that this
     organization's own credentials paid. Costs may differ by ``tolerance``, besides the rounding of
-    each generation to nano-USD. A line that the export repeats differs.
+    each generation to nano-USD. A line that the export repeats differs. Raises
+    :class:`RowsArchived` where generations of these days have left.
     """
     matcher = _Matcher(lines, tolerance)
     days = [line.day for line in lines]
     first, last = min(days), max(days)
+    if gone := archived_days(first, last, organization_id):
+        raise RowsArchived(
+            "The generations of these days are archived and cannot be compared: "
+            f"{', '.join(map(str, gone))}. Leave them out of the export."
+        )
     for generation in _find_generations(provider, first - _MARGIN, last + _MARGIN, organization_id):
         is_covered = first <= generation["created_at"].date() <= last
         matcher.add(generation, is_covered=is_covered)
@@ -128,6 +137,8 @@ class _Matcher:
         self._groups: dict[tuple[date, str], Sums] = {}
         # The group of each day and other name of its model.
         self._other_names: dict[tuple[date, str], tuple[date, str]] = {}
+        # The groups of each day by the words of a name that is no id: "Claude Haiku 4.5".
+        self._by_words: dict[tuple[date, str], set[tuple[date, str]]] = {}
         self._here: dict[tuple[date, str], Sums] = {}
         for line in lines:
             self._add_line(line)
@@ -141,6 +152,8 @@ class _Matcher:
             self._groups.setdefault(group, Sums()).add(sums)
             if line.other_name:
                 self._other_names.setdefault((line.day, line.other_name), group)
+            if " " in line.model or "/" in line.model:
+                self._by_words.setdefault((line.day, _words_of(line.model)), set()).add(group)
         elif line.id in self._by_id:
             self._repeated.add(line.id)
             self._by_id[line.id].add(sums)
@@ -183,6 +196,9 @@ class _Matcher:
         groups = [(day, name) for name in names if name]
         known = [group for group in groups if group in self._groups]
         known += [self._other_names[group] for group in groups if group in self._other_names]
+        if not known:
+            alike = [self._by_words.get((day, _words_of(name)), set()) for _, name in groups]
+            known = [group for found in alike if len(found) == 1 for group in found]
         self._here.setdefault([*known, *groups][0], Sums()).add(here)
 
     def finish(self) -> Reconciliation:
@@ -213,6 +229,15 @@ class _Matcher:
             return True
         rounding = _NANO * (here.requests or 1)
         return abs(there.cost - (here.cost or 0)) <= self._tolerance + rounding
+
+
+def _words_of(name: str) -> str:
+    """Returns the words of a model's name without its author and its day, in one order.
+
+    ``Claude Haiku 4.5``, ``claude-haiku-4-5-20251001`` and ``claude-4.5-haiku`` are alike.
+    """
+    words = re.findall(r"[a-z]+|[0-9]+", name.lower().rpartition("/")[2].partition(":")[0])
+    return " ".join(sorted(word for word in words if len(word) < _DAY_DIGITS or word.isalpha()))
 
 
 def _shown(sums: Sums | None) -> dict[str, Any] | None:

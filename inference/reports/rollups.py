@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -11,7 +12,7 @@ from django.db import connection, transaction
 from billing.folds import archived_until
 from config.api.errors import Conflict
 from inference.ids import first_id, last_id
-from inference.models import Generation, UsageDay
+from inference.models import DailyUsage, Generation, UsageDay
 
 _DAY: Final = timedelta(days=1)
 # A statement that stores a generation may commit later than its stamp, and workers of an older
@@ -111,6 +112,23 @@ def require_rows(begin: datetime) -> None:
             f"The generations before {until:%Y-%m-%d} are archived, so their sums cannot be made "
             "again. Nothing was changed."
         )
+
+
+def archived_days(
+    first: date | None, last: date | None, organization_id: uuid.UUID | None = None
+) -> list[date]:
+    """Returns the days of a range, the last included, whose generations have left."""
+    until = archived_until()
+    if until is None:
+        return []
+    rows = DailyUsage.objects.filter(by_end_user=False, day_id__lt=until.astimezone(UTC).date())
+    if first is not None:
+        rows = rows.filter(day_id__gte=first)
+    if last is not None:
+        rows = rows.filter(day_id__lte=last)
+    if organization_id is not None:
+        rows = rows.filter(organization_id=organization_id)
+    return list(rows.order_by("day_id").values_list("day_id", flat=True).distinct())
 
 
 def sum_days_again(first: date, last: date) -> list[date]:

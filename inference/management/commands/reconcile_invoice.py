@@ -13,6 +13,7 @@ from config.bulk.files import read_input, refuse
 from config.bulk.problems import ImportRefused
 from inference.reports.invoices import read_invoice
 from inference.reports.reconciliation import describe_rows, reconcile, usd_text
+from inference.reports.rollups import RowsArchived
 
 
 class Command(JSONCommand):
@@ -41,9 +42,9 @@ class Command(JSONCommand):
         tolerance = _read_tolerance(options["tolerance"])
         try:
             lines = read_invoice(read_input(options["file"]))
-        except ImportRefused as exc:
+            found = reconcile(provider, lines, organization_id=organization_id, tolerance=tolerance)
+        except (ImportRefused, RowsArchived) as exc:
             refuse(str(exc))
-        found = reconcile(provider, lines, organization_id=organization_id, tolerance=tolerance)
         result: dict[str, Any] = {
             "matched": found.matched,
             "missing_here": found.missing_here,

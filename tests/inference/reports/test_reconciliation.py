@@ -15,9 +15,10 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 
 from catalog.models import ModelEndpoint
+from inference.archive.retention import archive_due
 from inference.reports.invoices import HEADER, read_invoice
 from tests.support import factories
-from tests.support.database import snapshots
+from tests.support.database import archive, snapshots
 from tests.support.factories import Tenant
 
 PAGE = "/admin/inference/generation/reconcile-invoice/"
@@ -201,6 +202,10 @@ OPENROUTER = {
         }
     ]
 }
+OPENROUTER_CSV = (
+    "Date,Slug,Usage,BYOK Usage,Requests,Prompt Tokens,Completion Tokens,Reasoning Tokens\r\n"
+    "2026-11-12,openai/gpt-4o,0.0007,0.5,2,200,20,0\r\n"
+)
 CONSOLE = (
     "usage_date_utc,model_version,usage_input_tokens_no_cache,usage_input_tokens_cache_write_5m,"
     "usage_input_tokens_cache_write_1h,usage_input_tokens_cache_read,usage_output_tokens\n"
@@ -216,6 +221,7 @@ CONSOLE = (
         (ANTHROPIC_USAGE, None),
         (ANTHROPIC_COSTS, "0.0007"),
         (OPENROUTER, "0.0007"),
+        (OPENROUTER_CSV, "0.0007"),
         (CONSOLE, None),
     ],
 )
@@ -269,6 +275,95 @@ def test_a_charge_without_a_model_is_named_by_its_description(
     rows = report.pop("rows")
     assert (report, code) == (report_of(**expected), 1)
     assert [row["row"] for row in rows] == ["2026-11-12 web_search"]
+
+
+ANTHROPIC_CSV = (
+    "\ufeffusage_date_utc,model,workspace,api_key,api_key_id,usage_type,context_window,token_type,"
+    "cost_usd,list_price_usd,cost_type\n"
+    "2026-11-12,Claude Haiku 4.5,Default,k,apikey_1,message,≤ 200k,input_no_cache,0.0002,0.0002,"
+    "token\n"
+    "2026-11-12,Claude Haiku 4.5,Default,k,apikey_1,message,≤ 200k,output,0.0005,0.0005,token\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("sent", "told", "shown"),
+    [
+        ("claude-haiku-4-5", "claude-haiku-4-5-20251001", "Claude Haiku 4.5"),
+        ("claude-haiku-4-5-20251001", None, "Claude Haiku 4.5"),
+        ("claude-3-7-sonnet-20250219", None, "Claude Sonnet 3.7"),
+        ("anthropic/claude-haiku-4.5", None, "anthropic/claude-4.5-haiku-20251001"),
+        ("anthropic/claude-haiku-4.5:nitro", None, "anthropic/claude-4.5-haiku-20251001"),
+    ],
+)
+def test_a_model_is_known_by_the_name_that_people_read(
+    tmp_path: Path, tenant: Tenant, sent: str, told: str | None, shown: str
+) -> None:
+    endpoint = factories.make_endpoint(
+        factories.make_model("anthropic/claude-x"),
+        factories.make_provider("openai", name="Anthropic"),
+        upstream_model_id=sent,
+    )
+    for name in ("a", "b"):
+        generate(tenant, endpoint, name, model="anthropic/claude-x", upstream_model=told)
+    export = ANTHROPIC_CSV.replace("Claude Haiku 4.5", shown)
+    expected = report_of(matched=1, total_here="0.0007", total_there="0.0007")
+    assert reconcile(tmp_path, export) == (expected, 0)
+
+
+def test_a_name_of_two_lines_is_nobodys(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint
+) -> None:
+    generate(tenant, endpoint, "a", upstream_model="haiku-claude")
+    text = "date,model,requests\n2026-11-12,Claude Haiku,1\n2026-11-12,Haiku Claude,1\n"
+    report, code = reconcile(tmp_path, text)
+    assert (report["matched"], report["missing_here"], report["missing_there"], code) == (
+        0,
+        2,
+        1,
+        1,
+    )
+
+
+@pytest.mark.parametrize("value", [-0.0003, "-0.0003"])
+def test_a_credit_is_subtracted(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint, value: Any
+) -> None:
+    generate(tenant, endpoint, "a", upstream_cost_nano=400_000)
+    [bucket] = OPENAI_COSTS["data"]
+    credit = {"amount": {"value": value, "currency": "usd"}, "line_item": "gpt-4o, input"}
+    export = {"data": [{**bucket, "results": [*bucket["results"], credit]}]}
+    expected = report_of(matched=1, total_here="0.0004", total_there="0.0004")
+    assert reconcile(tmp_path, export) == (expected, 0)
+    grant = {"amount": {"value": value, "currency": "usd"}, "line_item": "Credit grant"}
+    export = {"data": [{**bucket, "results": [*bucket["results"], credit, grant]}]}
+    report, code = reconcile(tmp_path, export)
+    assert (report["total_there"], report["missing_here"], code) == ("0.0001", 1, 1)
+
+
+def test_archived_days_are_named_and_not_compared(
+    tmp_path: Path, tenant: Tenant, settings: Any, endpoint: ModelEndpoint
+) -> None:
+    archive.divide_past()
+    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
+    month = archive.old_month()
+    archive.fill(tenant, month + archive.HOUR)
+    archive.fill(tenant, month + 100 * archive.HOUR)
+    archive.sum_all()
+    archive_due()
+    days = [(month + hours * archive.HOUR).date() for hours in (1, 100)]
+    file = tmp_path / "export"
+    file.write_text(f"date,model,cost\n{days[0]},m,1\n{days[1]},m,1\n")
+    with pytest.raises(CommandError) as caught:
+        call_command("reconcile_invoice", "openai", str(file))
+    assert caught.value.returncode == 1
+    assert str(caught.value) == (
+        f"The generations of these days are archived and cannot be compared: {days[0]}, {days[1]}. "
+        "Leave them out of the export."
+    )
+    file.write_text(f"date,model,cost\n{days[1]},m,1\n")
+    with pytest.raises(CommandError, match=rf"compared: {days[1]}\."):
+        call_command("reconcile_invoice", "openai", str(file))
 
 
 def test_a_line_ends_at_a_line_feed_alone(
@@ -332,7 +427,8 @@ def test_only_what_the_account_pays_counts(
         ("date,model,cost\n9999-12-31,m,1\n", "line 2: has a day after 9998-12-31"),
         ('"date"x,model,cost\n', "line 1: not CSV"),
         ("date,model,cost\n2026-11-12,,1\n", "line 2: names no model; group the export by model"),
-        ("date,model,cost\n2026-11-12,m,-1\n", "line 2: the cost is negative"),
+        ("date,model,cost\n2026-11-12,m,-x\n", "line 2: the cost is not a number"),
+        ("date,model,cost\n2026-11-12,m,-1e99\n", "line 2: the cost is 1,000,000 or more"),
         ("date,model,cost\n2026-11-12,m,1e99\n", "line 2: the cost is 1,000,000 or more"),
         ("date,model,cost,currency\n2026-11-12,m,1,EUR\n", "line 2: has a cost in another"),
         ("date,model,amount_value,amount_currency\n2026-11-12,m,1,eur\n", "line 2: has a cost in"),
