@@ -220,9 +220,9 @@ class ExportCommand(JSONCommand):
         if options["file"] == "-" and options["json"]:
             raise CommandError("--json needs a FILE: standard output has the rows.", returncode=2)
 
-    def finish(self, counts: dict[str, int], options: dict[str, Any]) -> None:
-        """Reports the number of rows written, for each kind."""
+    def finish(self, counts: dict[str, int], options: dict[str, Any], **facts: Any) -> None:
+        """Reports the number of rows written, for each kind, and further facts."""
         if options["file"] == "-":
             self.note(", ".join(f"{count} {kind}" for kind, count in counts.items()))
         else:
-            self.report({"exported": counts}, as_json=options["json"])
+            self.report({"exported": counts, **facts}, as_json=options["json"])

@@ -20,6 +20,7 @@ _Item = TypeVar("_Item")
 
 # No amount of nano-USD in a BIGINT is rounded.
 _EXACT: Final = Context(prec=28)
+_MARK: Final = "\ufeff"
 
 
 class Kind(enum.Enum):
@@ -77,11 +78,17 @@ def format_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def write_csv(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[bytes]:
-    """Yields a header and a line for each row; no text can be a formula of a spreadsheet."""
+def write_csv(
+    columns: Sequence[Column], rows: Iterable[Row], *, mark: str = _MARK
+) -> Iterator[bytes]:
+    """Yields a header and a line for each row; no text can be a formula of a spreadsheet.
+
+    A spreadsheet takes the file for UTF-8 by the byte order mark.
+    """
     buffer = io.StringIO(newline="")
     lines = csv.writer(buffer)
     kinds = [column.kind for column in columns]
+    buffer.write(mark)
     lines.writerow([column.name for column in columns])
     for row in rows:
         lines.writerow([_cell(kind, value) for kind, value in zip(kinds, row, strict=True)])

@@ -28,13 +28,15 @@ _TEXT, _INTEGER, _BOOLEAN, _TIME, _NANO = (
     Kind.TEXT, Kind.INTEGER, Kind.BOOLEAN, Kind.TIME, Kind.NANO
 )  # fmt: skip
 
-# The columns of an export, with the column of the table where its name differs.
+# The columns of an export, with the expression where it is no column of the same name.
 _COLUMNS: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("id", _TEXT, ""),
     ("created_at", _TIME, ""),
     ("organization_id", _TEXT, ""),
     ("workspace_id", _TEXT, ""),
     ("api_key_id", _TEXT, ""),
+    ("api_key_hash", _TEXT, "k.digest"),
+    ("api_key_name", _TEXT, "k.name"),
     ("member_id", _TEXT, ""),
     ("end_user", _TEXT, ""),
     ("session_id", _TEXT, ""),
@@ -64,9 +66,9 @@ _COLUMNS: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("reasoning_tokens", _INTEGER, ""),
     ("units", _TEXT, ""),
     ("is_estimated", _BOOLEAN, ""),
-    ("cost_usd", _NANO, "cost_nano"),
-    ("upstream_cost_usd", _NANO, "upstream_cost_nano"),
-    ("reported_cost_usd", _NANO, "reported_cost_nano"),
+    ("cost_usd", _NANO, "g.cost_nano"),
+    ("upstream_cost_usd", _NANO, "g.upstream_cost_nano"),
+    ("reported_cost_usd", _NANO, "g.reported_cost_nano"),
     ("upstream_id", _TEXT, ""),
     ("upstream_model", _TEXT, ""),
     ("latency_ms", _INTEGER, ""),
@@ -76,29 +78,50 @@ _COLUMNS: Final[tuple[tuple[str, Kind, str], ...]] = (
 )
 COLUMNS: Final = tuple(Column(name, kind) for name, kind, _ in _COLUMNS)
 
-_SELECT: Final = ", ".join(
-    f"{column or name}::text" if kind is Kind.TEXT else column or name
-    for name, kind, column in _COLUMNS
-)
 # By id: only the primary key is in the order of time, and its bounds name the partitions.
-_PAGE: Final = f"""
-SELECT {_SELECT}
-FROM inference_generation
-WHERE id > %(last_id)s AND id < %(last)s AND created_at >= %(begin)s AND created_at < %(end)s
-ORDER BY id
+_PAGE: Final = """
+SELECT {select}
+FROM inference_generation AS g
+LEFT JOIN accounts_apikey AS k ON k.id = g.api_key_id
+{joins}
+WHERE g.id > %(last_id)s AND g.id < %(last)s
+    AND g.created_at >= %(begin)s AND g.created_at < %(end)s AND {condition}
+ORDER BY g.id
 LIMIT %(rows)s
-"""  # noqa: S608 - names of columns
+"""
 # The index of an organization is in the order of its stamps.
-_PAGE_OF_ORGANIZATION: Final = f"""
-SELECT {_SELECT}
-FROM inference_generation
-WHERE organization_id = %(organization)s
-    AND created_at >= %(last_moment)s AND created_at < %(end)s
-    AND (created_at > %(last_moment)s OR id > %(last_id)s)
-    AND id > %(first)s AND id < %(last)s
-ORDER BY created_at, id
+_PAGE_OF_ORGANIZATION: Final = """
+SELECT {select}
+FROM inference_generation AS g
+LEFT JOIN accounts_apikey AS k ON k.id = g.api_key_id
+{joins}
+WHERE g.organization_id = %(organization)s
+    AND g.created_at >= %(last_moment)s AND g.created_at < %(end)s
+    AND (g.created_at > %(last_moment)s OR g.id > %(last_id)s)
+    AND g.id > %(first)s AND g.id < %(last)s AND {condition}
+ORDER BY g.created_at, g.id
 LIMIT %(rows)s
-"""  # noqa: S608 - names of columns
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is selected of each generation: first its id, then the time of its row.
+
+    ``joins`` are further tables beside the generation ``g`` and its key ``k``.
+    """
+
+    select: str
+    joins: str = ""
+    condition: str = "TRUE"
+
+
+ALL: Final = Query(
+    ", ".join(
+        f"({expression or f'g.{name}'})::text" if kind is Kind.TEXT else expression or f"g.{name}"
+        for name, kind, expression in _COLUMNS
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +133,7 @@ class Selection:
     organization_id: uuid.UUID | None = None
 
 
-def read_generations(selection: Selection) -> Iterator[Row]:
+def read_generations(selection: Selection, query: Query = ALL) -> Iterator[Row]:
     """Yields the rows of an export in the order of their time, with constant memory."""
     begin = midnight(selection.first or date(1971, 1, 1))
     end = midnight(selection.last or date(2286, 1, 1)) + _DAY
@@ -120,7 +143,8 @@ def read_generations(selection: Selection) -> Iterator[Row]:
         "last": f"gen-{int((end + _SLACK).timestamp())}" if selection.last else "gen-9999999999",
         "last_id": first, "last_moment": begin, "rows": PAGE_ROWS,
     }  # fmt: skip
-    statement = _PAGE if selection.organization_id is None else _PAGE_OF_ORGANIZATION
+    page_of = _PAGE if selection.organization_id is None else _PAGE_OF_ORGANIZATION
+    statement = page_of.format(select=query.select, joins=query.joins, condition=query.condition)
     wait_for_replica()
     while page := _read_page(statement, values):
         yield from page

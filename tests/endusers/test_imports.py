@@ -553,7 +553,7 @@ def test_the_import_command_reads_the_output_of_the_export_command(
         file = tmp_path / name
         assert json.loads(export(key, str(file), "--json")[0]) == {"exported": {"end_users": 3}}
         assert file.stat().st_mode & 0o777 == 0o600
-        assert file.read_bytes().startswith(b"user,is_active\r\n") is (name == "users.csv")
+        assert file.read_bytes().startswith(imports.CSV_HEADER) is (name == "users.csv")
         assert json.loads(run(key, str(file), "--json")[0])["unchanged"] == {"end_users": 3}
 
 

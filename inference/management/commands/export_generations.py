@@ -9,8 +9,10 @@ from config.bulk.commands import ExportCommand
 from config.bulk.days import parse_day
 from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
-from config.bulk.tables import FORMATS, Counted, format_of
-from inference.archive.exports import COLUMNS, Selection, read_generations
+from config.bulk.tables import FORMATS, Counted, format_of, write_csv
+from inference.archive import focus
+from inference.archive.exports import ALL, COLUMNS, Selection, read_generations
+from inference.reports.rollups import archived_days
 
 
 class Command(ExportCommand):
@@ -26,7 +28,12 @@ class Command(ExportCommand):
         )
         parser.add_argument("--organization", metavar="ID", help="only those of one organization")
         parser.add_argument(
-            "--format", choices=sorted(FORMATS), help="by default as the file's name ends, or jsonl"
+            "--format",
+            choices=[*sorted(FORMATS), "focus"],
+            help="by default as the file's name ends, or jsonl; focus is FOCUS 1.2 as CSV",
+        )
+        parser.add_argument(
+            "--partial", action="store_true", help="leave archived days out, and name them"
         )
         super().add_arguments(parser)
 
@@ -36,11 +43,31 @@ class Command(ExportCommand):
             refuse(f"--to is {last}, which is before --from ({first}); nothing was written.")
         self.require_separate_output(options)
         selection = Selection(first, last, find_organization(options["organization"]))
-        rows = Counted(with_progress(read_generations(selection), self.stderr))
-        write = FORMATS[options["format"] or format_of(options["file"])]
+        missing = _find_missing(selection)
+        if missing and not options["partial"]:
+            refuse(
+                f"The generations of these days are archived: {', '.join(missing)}. Nothing was "
+                "written. --partial writes the others."
+            )
+        is_focus = options["format"] == "focus"
+        query = focus.QUERY if is_focus else ALL
+        rows = Counted(with_progress(read_generations(selection, query), self.stderr))
         try:
-            chunks = write(COLUMNS, rows)
+            if is_focus:
+                chunks = write_csv(focus.COLUMNS, focus.write_charges(rows), mark="")
+            else:
+                chunks = FORMATS[options["format"] or format_of(options["file"])](COLUMNS, rows)
         except ImportRefused as exc:
             refuse(str(exc))
         write_output(options["file"], chunks)
-        self.finish({"generations": rows.count}, options)
+        gone = _find_missing(selection)
+        if gone != missing:
+            refuse(f"Generations were archived meanwhile, and the file is short: {', '.join(gone)}")
+        if missing:
+            self.note(f"left out, because they are archived: {', '.join(missing)}")
+        self.finish({"generations": rows.count}, options, missing_days=missing)
+
+
+def _find_missing(selection: Selection) -> list[str]:
+    days = archived_days(selection.first, selection.last, selection.organization_id)
+    return [str(day) for day in days]

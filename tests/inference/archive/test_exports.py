@@ -16,13 +16,16 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from django.core.management import CommandError, call_command
+from rest_framework.test import APIClient
 
+from accounts.models import ApiKey
 from config.bulk import parquet
 from inference.archive import exports
 from inference.archive.exports import COLUMNS
+from inference.archive.retention import archive_due
 from inference.models import Generation
 from tests.support import factories
-from tests.support.database import snapshots
+from tests.support.database import archive, snapshots
 from tests.support.factories import Tenant
 
 HOUR = timedelta(hours=1)
@@ -59,7 +62,9 @@ def test_the_formats_have_the_same_rows(tenant: Tenant, tmp_path: Path) -> None:
         assert export(tmp_path / name) == 3
 
     objects = read(tmp_path / "a.jsonl")
-    lines = list(csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text(), newline="")))
+    lines = list(
+        csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text("utf-8-sig"), newline=""))
+    )
     table = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     names = [column.name for column in COLUMNS]
     assert [list(row) for row in (objects[0], lines[0], table[0])] == [names] * 3
@@ -82,7 +87,7 @@ def test_a_text_is_no_formula_of_a_spreadsheet(tenant: Tenant, tmp_path: Path) -
     make(tenant, NOON, app_title="=HYPERLINK(1)", end_user="-1", session_id="'@x", model="a/b")
     export(tmp_path / "a.csv")
     export(tmp_path / "a.jsonl")
-    [line] = csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text(), newline=""))
+    [line] = csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text("utf-8-sig"), newline=""))
     assert [line["app_title"], line["end_user"], line["session_id"], line["model"]] == [
         "'=HYPERLINK(1)", "-1", "''@x", "a/b",
     ]  # fmt: skip
@@ -152,7 +157,7 @@ def test_pages_join_without_a_gap(
 
 def test_no_generations_are_a_file_without_rows(tmp_path: Path, db: None) -> None:
     assert [export(tmp_path / name) for name in ("a.csv", "a.jsonl", "a.parquet")] == [0, 0, 0]
-    assert (tmp_path / "a.csv").read_text().startswith("id,created_at,organization_id,")
+    assert (tmp_path / "a.csv").read_text("utf-8-sig").startswith("id,created_at,organization_id,")
     assert (tmp_path / "a.jsonl").read_bytes() == b""
     assert pyarrow.parquet.read_table(tmp_path / "a.parquet").num_rows == 0
 
@@ -165,7 +170,74 @@ def test_every_column_is_exported_or_left_out_for_a_reason() -> None:
     named = {column.name for column in COLUMNS}
     stored = {field.column for field in Generation._meta.concrete_fields}
     assert stored - named == left_out
-    assert named - stored == {"cost_usd", "upstream_cost_usd", "reported_cost_usd"}
+    assert named - stored == {
+        "cost_usd", "upstream_cost_usd", "reported_cost_usd", "api_key_hash", "api_key_name",
+    }  # fmt: skip
+
+
+def test_a_row_has_its_key_as_the_api_shows_it_even_deleted(
+    tenant: Tenant, management: APIClient, tmp_path: Path
+) -> None:
+    made = management.post("/api/v1/keys", {"name": "Büro"}).json()["data"]
+    key = ApiKey.objects.get(digest=made["hash"])
+    make(tenant, NOON, api_key=key)
+    management.delete(f"/api/v1/keys/{made['hash']}")
+    for own in ([], [f"--organization={tenant.organization.pk}"]):
+        export(tmp_path / "a.jsonl", *own)
+        [row] = read(tmp_path / "a.jsonl")
+        assert (row["api_key_hash"], row["api_key_name"]) == (made["hash"], "Büro")
+        assert row["api_key_id"] == str(key.pk)
+
+
+def test_a_spreadsheet_takes_a_csv_file_for_utf_8(tenant: Tenant, tmp_path: Path) -> None:
+    make(tenant, NOON, app_title="Büro")
+    export(tmp_path / "a.csv")
+    export(tmp_path / "a.jsonl")
+    assert (tmp_path / "a.csv").read_bytes().startswith(b"\xef\xbb\xbfid,created_at,")
+    assert (tmp_path / "a.jsonl").read_bytes().startswith(b'{"id"')
+
+
+@pytest.fixture
+def gone(tenant: Tenant, settings: Any) -> tuple[list[str], list[Generation]]:
+    """The days of rows that were archived, and the rows that stay."""
+    archive.divide_past()
+    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
+    month = archive.old_month()
+    moments = [month + hours * HOUR for hours in (1, 2, 100)]
+    for moment in moments:
+        make(tenant, moment)
+    archive.sum_all()
+    assert archive_due() == 2
+    stays = [make(tenant, archive.read_now() - HOUR)]
+    return sorted({str(moment.date()) for moment in moments}), stays
+
+
+def test_archived_days_are_named_and_nothing_is_written(
+    tenant: Tenant, other: Tenant, tmp_path: Path, gone: tuple[list[str], list[Generation]]
+) -> None:
+    days, stays = gone
+    path = tmp_path / "a.jsonl"
+    for arguments, named in (
+        ([], days), ([f"--from={days[1]}"], days[1:]), ([f"--to={days[0]}"], days[:1]),
+        ([f"--organization={tenant.organization.pk}"], days),
+    ):  # fmt: skip
+        with pytest.raises(CommandError) as caught:
+            export(path, *arguments)
+        assert caught.value.returncode == 1
+        assert str(caught.value) == (
+            f"The generations of these days are archived: {', '.join(named)}. Nothing was written. "
+            "--partial writes the others."
+        )
+        assert not path.exists()
+    day = stays[0].created_at.date()
+    assert export(path, f"--from={day}") == 1
+    assert export(path, f"--organization={other.organization.pk}") == 0
+
+    output, told = io.StringIO(), io.StringIO()
+    call_command("export_generations", str(path), "--partial", "--json", stdout=output, stderr=told)
+    assert json.loads(output.getvalue()) == {"exported": {"generations": 1}, "missing_days": days}
+    assert f"left out, because they are archived: {', '.join(days)}\n" in told.getvalue()
+    assert [row["id"] for row in read(path)] == [stays[0].pk]
 
 
 @pytest.fixture

@@ -175,7 +175,7 @@ def exported(client: Client, name: str, **query: str) -> list[dict[str, str]]:
     assert response.status_code == 200
     assert response["Content-Type"] == "text/csv"
     assert response["Content-Disposition"].startswith('attachment; filename="')
-    text = b"".join(response.streaming_content).decode()  # type: ignore[attr-defined]
+    text = b"".join(response.streaming_content).decode("utf-8-sig")  # type: ignore[attr-defined]
     return list(csv.DictReader(io.StringIO(text)))
 
 
