@@ -38,7 +38,7 @@ from config.server.load.loop_lag import LoopLag
 from config.server.load.memory import return_large_blocks
 from config.server.load.pools import show_pools
 from config.server.readiness import PROBES, HistoryLost, readiness, serve_probe
-from config.telemetry.access_log import ENTRY, AccessLog, AccessLogMiddleware
+from config.telemetry.access_log import ENTRY, LOG, AccessLog, AccessLogMiddleware
 from config.telemetry.workers import close_tracer, open_tracer
 from inference.asgi import Inference
 from inference.exchange.gateway import Gateway
@@ -250,7 +250,8 @@ def with_access_log(application: Any) -> Any:
     """Returns the application with a line for each request, if ``ACCESS_LOG`` asks for it."""
     if not settings.ACCESS_LOG:
         return application
-    return AccessLogMiddleware(application, AccessLog(settings.ACCESS_LOG))
+    is_text = settings.ACCESS_LOG == LOG and settings.LOG_FORMAT == "text"
+    return AccessLogMiddleware(application, AccessLog(settings.ACCESS_LOG, is_text=is_text))
 
 
 application = with_access_log(with_cors(Application()))

@@ -23,7 +23,7 @@ from django.urls import reverse_lazy
 
 from billing.topups.chains import Chain, parse_chains
 from config import environment
-from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
+from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts, parse_proxy
 from config.environment import Environment, find_misspelt, parse_credential_keys
 from config.local.entry import default_data_dir
 from config.local.programs import has_programs
@@ -428,6 +428,7 @@ EGRESS_POLICY = EgressPolicy(
     allowed_networks=_networks("UPSTREAM_ALLOWED_NETWORKS"),
     hosts=_upstream_hosts(env.list("UPSTREAM_HOSTS", default=[])),
     ca_bundle=_file("UPSTREAM_CA_BUNDLE"),
+    proxy=_parse(parse_proxy, env.str("EGRESS_PROXY_URL", default="").strip(), "EGRESS_PROXY_URL"),
     connect_timeout=UPSTREAM_CONNECT_TIMEOUT,
     max_response_bytes=MAX_UPSTREAM_BYTES,
 )
@@ -479,7 +480,7 @@ TRACES = not _switch("OTEL_SDK_DISABLED", default=False) and has_receiver(
 )
 TRACE_CALLERS = _switch("TRACE_CALLERS", default=False)
 TRACE_UPSTREAMS = _switch("TRACE_UPSTREAMS", default=False)
-ACCESS_LOG = _parse(parse_access_log, env.str("ACCESS_LOG", default=""), "ACCESS_LOG")
+ACCESS_LOG = _parse(parse_access_log, env.str("ACCESS_LOG", default="on"), "ACCESS_LOG")
 _names = env.list("METRICS_ORGANIZATIONS", default=[])
 METRICS_ORGANIZATIONS = _parse(parse_organizations, _names, "METRICS_ORGANIZATIONS")
 DATABASE_POOL_SIZE = _integer("DATABASE_POOL_SIZE", 8)
@@ -489,6 +490,7 @@ _replica_url = env.str("DATABASE_REPLICA_URL", default="").strip()
 REPLICA_MAX_LAG = _number("REPLICA_MAX_LAG", 5, minimum=0.1)
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
 LOG_LEVEL = _choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
+LOG_FORMAT = _choice("LOG_FORMAT", "text", ("text", "json"))
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -504,7 +506,7 @@ LOGGING = {
     "handlers": {
         "stderr": {
             "class": "logging.StreamHandler",
-            "formatter": _choice("LOG_FORMAT", "text", ("text", "json")),
+            "formatter": LOG_FORMAT,
             "filters": ["context"],
         },
     },

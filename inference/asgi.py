@@ -111,6 +111,8 @@ class Inference:
             await connection.abort()
         except GatewayError as error:
             connection.error_type = error.error_type
+            if connection.access_entry is not None:
+                connection.access_entry.name_field(error)
             if not connection.generation_id:
                 self._gateway.watcher.note_refusal(error)
             await connection.respond_error(error)

@@ -209,8 +209,8 @@ class UpstreamError(GatewayError):
     is the wait in seconds that the endpoint asks for. ``is_health_neutral`` says that the failure
     tells nothing about the health of the endpoint.
 
-    ``kind`` and ``limit`` name the failure and the time limit exactly, for the operator; what the
-    caller may know of them is in ``metadata``.
+    ``kind`` and ``limit`` name the failure and the time limit exactly, and ``reason`` explains it,
+    for the operator; what the caller may know of them is in ``metadata``.
     """
 
     status = 502
@@ -236,6 +236,7 @@ class UpstreamError(GatewayError):
         self.retry_after = retry_after
         self.kind: str | None = self.metadata.get("kind")
         self.limit: str | None = self.metadata.get("limit")
+        self.reason = ""
 
 
 class UnusableAnswer(UpstreamError):

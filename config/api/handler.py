@@ -34,6 +34,7 @@ from config.api.errors import (
 from config.database.outages import is_away, outages
 from config.database.patience import CommitUnknown
 from config.server.health import error_response
+from config.telemetry.access_log import ENTRY
 
 
 def from_framework(exc: BaseException) -> GatewayError | None:
@@ -110,6 +111,9 @@ def handle_exception(exc: Exception, context: Mapping[str, Any]) -> Response | N
     error = from_framework(exc)
     if error is None:
         return None
+    entry = getattr(context["request"], "scope", {}).get(ENTRY)
+    if entry is not None:
+        entry.name_field(error)
     headers = dict(error.headers)
     if isinstance(exc, drf.MethodNotAllowed):
         headers["Allow"] = ", ".join(context["view"].allowed_methods)

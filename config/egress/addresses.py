@@ -6,11 +6,13 @@ of clouds. IPv4 has an explicit deny list; IPv6 allows 2000::/3 minus exceptions
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -24,6 +26,17 @@ class PinnedHost:
 
     address: str
     port: int | None = None
+
+
+class Proxy(NamedTuple):
+    """The operator's proxy, and the header that logs in there, which its `repr` does not show."""
+
+    host: str
+    port: int
+    login: str = ""
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.host}, {self.port})"
 
 
 class Reach(NamedTuple):
@@ -48,14 +61,16 @@ class EgressPolicy:
     `allowed_networks` admit addresses that would be refused, on any port and over plain HTTP. They
     do not switch off the URL grammar, TLS, or the refusal of mapped and translated addresses.
     `hosts` replaces DNS for its names. `ca_bundle` is a PEM file of authorities that are trusted
-    in addition to the system's, and `authorities` the text of such a file. Timeouts are in seconds;
-    `connect_timeout` covers name resolution, connection and TLS handshake together.
+    in addition to the system's, and `authorities` the text of such a file. `proxy` is used for
+    public addresses where a `Reach` says so. Timeouts are in seconds; `connect_timeout` covers name
+    resolution, connection and TLS handshake together.
     """
 
     allowed_networks: tuple[Network, ...] = ()
     hosts: Mapping[str, PinnedHost] = field(default_factory=dict)
     ca_bundle: str | None = None
     authorities: str = ""
+    proxy: Proxy | None = None
     connect_timeout: float = 5.0
     max_response_bytes: int = 64 * 1024 * 1024
 
@@ -72,6 +87,11 @@ class EgressPolicy:
             allowed_networks=(*self.allowed_networks, *reach.networks),
             authorities=reach.authorities,
         )
+
+    def is_own(self, address: str) -> bool:
+        """Returns whether an address is in a network that the operator allows."""
+        ip = ipaddress.ip_address(address)
+        return any(ip in network for network in self.allowed_networks)
 
     def pinned_address(self, host: str, port: int) -> tuple[str, int] | None:
         """Returns the address and port of a name that the operator pinned, else `None`.
@@ -269,6 +289,7 @@ def parse_base_url(text: str, *, policy: EgressPolicy, require_https: bool = Tru
     return BaseURL(f"{scheme}://{authority}{_canonical_path(path)}", scheme, host, port)
 
 
+_PROXY = re.compile(r"http://(?:([!-?A-~]+)@)?(\[[0-9A-Fa-f:.]*\]|[^@:/\[\]]+):([0-9]+)/?")
 _PINNED = re.compile(r"([^=]+)=(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?")
 
 
@@ -290,6 +311,23 @@ def parse_pinned_hosts(items: Iterable[str]) -> dict[str, PinnedHost]:
             raise ValueError(f"{name!r} is given twice")
         hosts[name] = PinnedHost(address, port)
     return hosts
+
+
+def parse_proxy(text: str) -> Proxy | None:
+    """Parses `http://[USER:PASSWORD@]HOST:PORT`; `None` for an empty text. Raises `ValueError`."""
+    if not text:
+        return None
+    problem = ValueError(
+        "it must be of the form http://HOST:PORT or http://USER:PASSWORD@HOST:PORT"
+    )
+    if (found := _PROXY.fullmatch(text)) is None:
+        raise problem
+    try:
+        host, port = _parse_host(found[2])[0], _parse_port(found[3], 0)
+    except InvalidURL:
+        raise problem from None
+    login = "" if found[1] is None else base64.b64encode(unquote_to_bytes(found[1])).decode()
+    return Proxy(host, port, login)
 
 
 def is_address(host: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import socket
 import ssl
 import time
@@ -16,7 +17,7 @@ from typing import Any, Final, Self, TypeVar, overload
 import aiohappyeyeballs
 
 from config.egress import rules
-from config.egress.addresses import NO_REACH, EgressPolicy, Reach, is_address
+from config.egress.addresses import NO_REACH, EgressPolicy, Proxy, Reach, is_address
 from config.egress.connection import Connection, copy_problem
 from config.egress.errors import (
     ConnectFailed,
@@ -39,6 +40,8 @@ _KEPT_SECONDS: Final = 15.0
 _MAX_REMEMBERED: Final = 4096
 # The wait for one address before the next one is tried in parallel (RFC 8305, section 5).
 _NEXT_ADDRESS_SECONDS: Final = 0.25
+_PROXY_HEAD_BYTES: Final = 16 * 1024
+_PROXY_ANSWER: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,20 +285,12 @@ class EgressClient:
         else:
             addresses = await self._resolver.addresses(host, port)
         is_plain = scheme == "http"
-        connected_socket = await aiohappyeyeballs.start_connection(
-            [
-                (
-                    socket.AF_INET6 if ":" in address else socket.AF_INET,
-                    socket.SOCK_STREAM,
-                    socket.IPPROTO_TCP,
-                    "",
-                    (address, port),
-                )
-                for address in rules.check_addresses(addresses, policy, port, plain=is_plain)
-            ],
-            happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS,
-            loop=self._loop,
-        )
+        checked = rules.check_addresses(addresses, policy, port, plain=is_plain)
+        proxy = policy.proxy if reach.is_proxied else None
+        if proxy is not None and not any(map(policy.is_own, checked)):
+            connected_socket = await self._dial_through(proxy, checked, port)
+        else:
+            connected_socket = await self._dial(checked, port)
         try:
             _, connection = await self._loop.create_connection(
                 partial(Connection, self._connections.discard),
@@ -309,6 +304,63 @@ class EgressClient:
         if connection.is_open:
             self._connections.add(connection)
         return connection
+
+    async def _dial(self, addresses: Sequence[str], port: int) -> socket.socket:
+        """Returns a connection to the address that answers first."""
+        return await aiohappyeyeballs.start_connection(
+            [
+                (
+                    socket.AF_INET6 if ":" in address else socket.AF_INET,
+                    socket.SOCK_STREAM,
+                    socket.IPPROTO_TCP,
+                    "",
+                    (address, port),
+                )
+                for address in addresses
+            ],
+            happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS,
+            loop=self._loop,
+        )
+
+    async def _dial_through(
+        self, proxy: Proxy, addresses: Sequence[str], port: int
+    ) -> socket.socket:
+        """Returns a connection to one of the judged addresses, which the operator's proxy makes.
+
+        The proxy is told the address and not the name, which it could resolve to another one.
+        """
+        hosts: Sequence[str] = [proxy.host]
+        if not is_address(proxy.host):
+            hosts = await self._resolver.addresses(proxy.host, proxy.port)
+        if not hosts:
+            raise ConnectFailed("the name of the proxy has no address")
+        answer = ""
+        for address in addresses:
+            line = await self._dial(hosts, proxy.port)
+            try:
+                answer = await self._ask_proxy(line, proxy, address, port)
+            except BaseException:
+                line.close()
+                raise
+            if answer == "200":
+                return line
+            line.close()
+        raise ConnectFailed(f"the proxy answered {answer or 'no HTTP'}")
+
+    async def _ask_proxy(self, line: socket.socket, proxy: Proxy, address: str, port: int) -> str:
+        """Returns the status with which a proxy answers; empty if it is no HTTP."""
+        target = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        login = f"Proxy-Authorization: Basic {proxy.login}\r\n" if proxy.login else ""
+        request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n"
+        await self._loop.sock_sendall(line, request.encode("ascii"))
+        head = b""
+        # The server at the other end says nothing first, so nothing of it is read here.
+        while b"\r\n\r\n" not in head and len(head) < _PROXY_HEAD_BYTES:
+            if not (data := await self._loop.sock_recv(line, _PROXY_HEAD_BYTES)):
+                break
+            head += data
+        found = _PROXY_ANSWER.match(head)
+        return found[1].decode() if found else ""
 
     def _tls_of(self, policy: EgressPolicy) -> ssl.SSLContext:
         if not policy.authorities:

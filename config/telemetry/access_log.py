@@ -1,12 +1,14 @@
-"""The access log: one line of JSON for each request, which a thread writes.
+"""The access log: one line for each request, which a thread writes.
 
-A line has neither texts nor keys nor the query of the address. The event loop only puts it aside: a
-disk that is full, or a reader that has stopped, delays no request. Lines that cannot be written are
-dropped and counted.
+A line has neither texts nor keys nor the query of the address. The event loop only puts it aside,
+and hands over what has gathered a few times a second: to wake a thread for each request would cost
+more than the line. A disk that is full, or a reader that has stopped, delays no request. Lines that
+cannot be written are dropped and counted.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import queue
@@ -19,7 +21,9 @@ from typing import Any, Final
 
 import msgspec
 
+from config.api.errors import GatewayError
 from config.clocks.clock import clock
+from config.server.logs import mask
 from config.telemetry.drops import DROPPED
 
 logger = logging.getLogger(__name__)
@@ -39,29 +43,37 @@ _HASH_CHARACTERS: Final = 12
 # The longest path that is logged; no route has a longer one.
 _PATH_CHARACTERS: Final = 256
 _STANDARD_OUTPUT: Final = "-"
+# Standard error, beside the other lines of the log and in their format.
+LOG: Final = "on"
+_STANDARD_ERROR: Final = 2
+_GATHER_SECONDS: Final = 0.1
 _dropped: Final = DROPPED.labels("access_log")
 
 
 class AccessEntry(msgspec.Struct, omit_defaults=True):
-    """A line of the log. What is not known of a request is left out."""
+    """A line of the log. What is not known of a request is left out.
 
-    time: str
+    ``time`` is in seconds since the epoch until the line is written.
+    """
+
+    time: float | str
     method: str
     path: str
     status: int = 0
     bytes: int = 0
-    duration_ms: float = 0.0
+    milliseconds: float = 0.0
     first_byte_ms: float | None = None
     request_id: str | None = None
-    organization_id: str | None = None
+    organization: str | None = None
     key: str | None = None
     model: str | None = None
     provider: str | None = None
     generation_id: str | None = None
+    field: str | None = None
 
     def name_caller(self, organization_id: object, public_hash: str) -> None:
         """Adds who calls."""
-        self.organization_id = str(organization_id)
+        self.organization = str(organization_id)
         self.key = public_hash[:_HASH_CHARACTERS]
 
     def name_generation(self, generation_id: str, model: str, provider: str) -> None:
@@ -70,13 +82,37 @@ class AccessEntry(msgspec.Struct, omit_defaults=True):
         self.model = model
         self.provider = provider
 
+    def name_field(self, error: GatewayError) -> None:
+        """Adds the field for which the request was refused, if the error names one."""
+        self.field = next(iter(error.metadata.get("fields", ())), None)
+
+    def finish(self) -> None:
+        """Writes out the time, and masks what looks like a secret in the path."""
+        self.time = format_time(float(self.time))
+        self.path = mask(self.path)
+
+
+def write_json(entry: AccessEntry) -> bytes:
+    """Returns a line as an object."""
+    return msgspec.json.encode(entry)
+
+
+def write_text(entry: AccessEntry) -> bytes:
+    """Returns a line as the log writes others: the facts first, then the names."""
+    path = entry.path if entry.path.isprintable() else ascii(entry.path)[1:-1]
+    names = ("organization", "model", "field", "request_id", "generation_id")
+    named = [f"{name}={value}" for name in names if (value := getattr(entry, name)) is not None]
+    head = f"{entry.time} INFO access {entry.method} {path} {entry.status} {entry.milliseconds} ms"
+    return " ".join((head, *named)).encode(errors="replace")
+
 
 class AccessLog:
     """Writes the lines of a process to a file, or to standard output, in a thread of its own."""
 
-    def __init__(self, target: str) -> None:
-        """Stores the target: a path, or ``-`` for standard output."""
+    def __init__(self, target: str, *, is_text: bool = False) -> None:
+        """Stores the target: a path, ``-`` for standard output, or ``on`` for the log."""
         self._target = target
+        self._write = write_text if is_text else write_json
         self._waiting: queue.Queue[AccessEntry | None] = queue.Queue(_WAITING)
         self._descriptor: int | None = None
         self._checked_at = 0.0
@@ -109,7 +145,11 @@ class AccessLog:
             entries = [self._waiting.get()]
             while len(entries) < _TOGETHER and not self._waiting.empty():
                 entries.append(self._waiting.get_nowait())
-            lines = [msgspec.json.encode(entry) for entry in entries if entry is not None]
+            lines = []
+            for entry in entries:
+                if entry is not None:
+                    entry.finish()
+                    lines.append(self._write(entry))
             if lines:
                 self._store(b"\n".join(lines) + b"\n", len(lines))
             if len(lines) < len(entries):
@@ -131,6 +171,8 @@ class AccessLog:
 
     def _open(self) -> int:
         """Returns the file; opens it again when it was moved away, as programs do that rotate."""
+        if self._target == LOG:
+            return _STANDARD_ERROR
         if self._target == _STANDARD_OUTPUT:
             return sys.__stdout__.fileno() if sys.__stdout__ is not None else 1
         now = time.monotonic()
@@ -162,16 +204,28 @@ class AccessLogMiddleware:
     def __init__(self, application: Any, log: AccessLog) -> None:
         self._application = application
         self._log = log
+        self._gathered: list[AccessEntry] = []
+
+    def _put(self, entry: AccessEntry) -> None:
+        self._gathered.append(entry)
+        if len(self._gathered) == 1:
+            asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._hand_over)
+
+    def _hand_over(self) -> None:
+        entries, self._gathered = self._gathered, []
+        for entry in entries:
+            self._log.write(entry)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             if scope["type"] == "lifespan":
+                self._hand_over()
                 self._log.close()
             return
         began = time.perf_counter()
         entry = scope[ENTRY] = AccessEntry(
-            format_time(clock.time()), scope["method"], scope["path"][:_PATH_CHARACTERS]
+            clock.time(), scope["method"], scope["path"][:_PATH_CHARACTERS]
         )
 
         async def send_and_note(message: MutableMapping[str, Any]) -> None:
@@ -189,8 +243,8 @@ class AccessLogMiddleware:
         try:
             await self._application(scope, receive, send_and_note)
         finally:
-            entry.duration_ms = _measure(began)
-            self._log.write(entry)
+            entry.milliseconds = _measure(began)
+            self._put(entry)
 
 
 def format_time(seconds: float) -> str:

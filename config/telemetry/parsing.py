@@ -17,10 +17,12 @@ _MOST_ORGANIZATIONS: Final = 100
 
 
 def parse_access_log(text: str) -> str:
-    """Returns where the access log goes: nothing, a path, or ``-``; raises ``ValueError``."""
+    """Returns where the access log goes: nowhere, ``on``, ``-``, a path; raises ``ValueError``."""
     target = text.strip()
     if target.lower() in ("", "off"):
         return ""
+    if target.lower() == "on":
+        return "on"
     if target != "-" and not Path(target).absolute().parent.is_dir():
         raise ValueError(f"there is no folder {Path(target).absolute().parent}")
     return target

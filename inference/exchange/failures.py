@@ -237,7 +237,7 @@ def _translate_egress(exc: egress.EgressError, candidate: Candidate) -> Upstream
     else:
         members = {} if limit is None else {"limit": limit}
         error = UpstreamError(exc.public, metadata=describe(candidate, exc.kind, **members))
-    error.kind, error.limit = exc.kind, limit
+    error.kind, error.limit, error.reason = exc.kind, limit, str(exc)
     return error
 
 

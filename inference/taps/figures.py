@@ -11,13 +11,14 @@ from uuid import UUID
 
 from billing.rate_limits import RateLimited
 from catalog.dialects.base import Operation
-from config.api.errors import GatewayError
+from config.api.errors import GatewayError, UpstreamError, UpstreamRefused
 from config.egress import OutboundRequest
 from config.live_settings import settings
 from config.server.load.figures import figures
 from config.telemetry.tracing import request_span, tracing
 from inference import metrics
 from inference.admission.estimate import Claim
+from inference.exchange.failures import CredentialRefused
 from inference.filters.definitions import Finding
 from inference.models import Generation
 from inference.requests.parsing import InferenceRequest
@@ -97,6 +98,7 @@ _NANO: Final = 1e-9
 # An endpoint that lies about each of its answers must not fill the log.
 _LINE_SECONDS: Final = 60.0
 _MAX_REMEMBERED: Final = 1024
+_REFUSED_LOGINS: Final = (401, 402, 403)
 
 
 class ModelNames:
@@ -158,6 +160,44 @@ class ClaimLog:
         )
 
 
+class FailureLog:
+    """Logs at most one failure a minute for each endpoint and kind of failure.
+
+    A line has the host and the reason, which callers do not learn, and no text of an upstream: that
+    may repeat a prompt. Refusals of an organization's own credential concern its owner alone, and
+    those of the operator's account are alarms: see :class:`CredentialAlerts`.
+    """
+
+    def __init__(self) -> None:
+        self._logged_at: dict[tuple[UUID, str], float] = {}
+
+    def report(self, candidate: Candidate, error: GatewayError) -> None:
+        """Logs the failure of an attempt, if it is one of the endpoint."""
+        if not isinstance(error, UpstreamError) or isinstance(error, UpstreamRefused):
+            return
+        if isinstance(error, CredentialRefused) and error.scope is not None:
+            return
+        status = error.upstream_status
+        if candidate.is_byok and status in _REFUSED_LOGINS:
+            return
+        kind = error.kind if status is None else f"{error.kind} {status}"
+        key, now = (candidate.route.endpoint_id, kind or ""), time.monotonic()
+        if now < self._logged_at.get(key, -_LINE_SECONDS) + _LINE_SECONDS:
+            return
+        if len(self._logged_at) >= _MAX_REMEMBERED:
+            self._logged_at.clear()
+        self._logged_at[key] = now
+        route = candidate.route
+        logger.warning(
+            "the endpoint %s (%s at %s, host %s) fails: %s%s",
+            route.endpoint_id,
+            *route.names,
+            route.host or "named by the credential",
+            kind,
+            f", {error.reason}" if error.reason else "",
+        )
+
+
 class WorkerWatcher:
     """The watcher of a worker: counts, logs, alarms, and makes the spans of attempts."""
 
@@ -165,6 +205,7 @@ class WorkerWatcher:
         self._refused = health.refused
         self._alerts = CredentialAlerts(health, catalog)
         self._claims = ClaimLog()
+        self._failures = FailureLog()
 
     def note_refusal(self, error: GatewayError) -> None:
         metrics.count_refused(error.status, error.error_type)
@@ -199,6 +240,7 @@ class WorkerWatcher:
         provider, _ = names.name(candidate.route)
         _ATTEMPTS.add((provider,))
         _FAILED_ATTEMPTS.add((provider, getattr(error, "kind", None) or "other"))
+        self._failures.report(candidate, error)
         self._alerts.report(candidate, error)
 
     def note_fallback(self, candidate: Candidate) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -30,7 +31,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def entry(number: int = 0) -> AccessEntry:
-    return AccessEntry("2026-11-23T09:00:00.000+00:00", "GET", f"/{number}", 200)
+    return AccessEntry(1_795_424_400.0, "GET", f"/{number}", 200)
 
 
 def dropped() -> float:
@@ -62,18 +63,18 @@ def test_each_request_is_one_line_without_secrets(site: Site, tmp_path: Path) ->
     lines = {line["path"]: line for line in read_lines(path) if line["status"] == 200}
     chat, keys = lines[CHAT], lines["/api/v1/keys"]
     key = ApiKey.objects.get(pk=row.api_key_id)
-    assert chat["organization_id"] == keys["organization_id"] == str(row.organization_id)
+    assert chat["organization"] == keys["organization"] == str(row.organization_id)
     assert len(chat["key"]) == 12
     assert key.digest.startswith(chat["key"])
     assert (chat["generation_id"], chat["model"]) == (row.pk, site.model.slug)
     assert (chat["provider"], chat["method"]) == (site.provider.slug, "POST")
     assert chat["bytes"] == len(stream.content)
     assert chat["request_id"] == stream.headers["X-Request-Id"]
-    assert 0 < chat["first_byte_ms"] <= chat["duration_ms"]
+    assert 0 < chat["first_byte_ms"] <= chat["milliseconds"]
     assert datetime.fromisoformat(chat["time"]).utcoffset() is not None
     assert len(chat["time"].partition(".")[2]) == len("318+00:00")
     [stranger] = [line for line in read_lines(path) if line["status"] == 401]
-    assert "organization_id" not in stranger
+    assert "organization" not in stranger
     assert "generation_id" not in stranger
 
 
@@ -154,3 +155,53 @@ def test_a_folder_that_is_missing_stops_the_start(transactional_db: None) -> Non
     result = manage("check", ACCESS_LOG="/nowhere/access.log")
     assert result.returncode == 1
     assert "ACCESS_LOG: there is no folder /nowhere." in result.stderr
+
+
+def test_by_default_a_line_stands_in_the_log(site: Site) -> None:
+    site.publish()
+    with serve(ACCESS_LOG="on") as served:
+        site.server = served.address
+        chat = site.chat(WORDS)
+        refused = site.post({"model": site.model.slug, "messages": 7})
+        listed = requests.post(
+            f"{served.address}/api/v1/keys",
+            json={"name": 5},
+            headers={"Authorization": f"Bearer {site.tenant.management_key}"},
+            timeout=60,
+        )
+        requests.get(f"{served.address}/sk-cw-{'x' * 20}%0Ainjected", timeout=60)
+        assert (chat.status_code, refused.status_code, listed.status_code) == (200, 400, 400)
+        site.eventually(lambda: "injected" in served.log)
+        code, errors = served.stop()
+    assert code == 0
+    lines = [
+        re.sub(r" [0-9.]+ ms| request_id=\S+", "", line[30:])
+        for line in errors.splitlines()
+        if " INFO access " in line and "/healthz" not in line
+    ]
+    owner = site.tenant.organization.pk
+    assert lines == [
+        (
+            f"INFO access POST {CHAT} 200 organization={owner} model={site.model.slug} "
+            f"generation_id={chat.json()['id']}"
+        ),
+        f"INFO access POST {CHAT} 400 organization={owner} field=messages",
+        f"INFO access POST /api/v1/keys 400 organization={owner} field=name",
+        "INFO access GET /********\\ninjected 404",
+    ]
+    assert WORDS not in errors
+
+
+def test_the_log_in_json_has_lines_in_json(site: Site) -> None:
+    with serve(ACCESS_LOG="on", LOG_FORMAT="json") as served:
+        requests.get(f"{served.address}/api/v1/models", timeout=60)
+        site.eventually(lambda: "/api/v1/models" in served.log)
+        code, errors = served.stop()
+    assert code == 0
+    [line] = [
+        found
+        for text in errors.splitlines()
+        if text.startswith("{") and (found := json.loads(text)).get("path") == "/api/v1/models"
+    ]
+    assert (line["method"], line["status"]) == ("GET", 200)
+    assert line["milliseconds"] > 0
