@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import phonenumbers
 from django.db.models import Q
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
@@ -34,6 +35,9 @@ BUILTIN_LABELS: Final = {
     "regex-prompt-injection": "[PROMPT_INJECTION]",
 }
 _UNRECOGNISABLE: Final = ("person-name", "address")
+_PHONE: Final = "phone"
+# The plans of all regions are compiled into one pattern.
+_MAX_REGIONS: Final = 20
 _MAX_LIST: Final = 1000
 _MAX_DESCRIPTION: Final = 4096
 _MODELS: Final = "Public or canonical slugs, or `author/*` for all models of an author."
@@ -85,10 +89,30 @@ class _BuiltinInput(_FilterInput):
         help_text="Only for `regex-prompt-injection`; ignored for other slugs.",
     )
 
+    regions = serializers.ListField(
+        child=StringField(),
+        min_length=1,
+        max_length=_MAX_REGIONS,
+        required=False,
+        help_text="Extension, only for `phone`: the ISO 3166 codes of the regions whose national "
+        'numbers it finds; `["US"]` if absent.',
+    )
+
     def validate_slug(self, slug: str) -> str:
         if slug in _UNRECOGNISABLE:
             raise ValidationError(f"No pattern recognises {slug}; it is not offered here.")
         return slug
+
+    def validate_regions(self, regions: list[str]) -> list[str]:
+        for region in regions:
+            if region not in phonenumbers.SUPPORTED_REGIONS:
+                raise ValidationError(f"{region} is not a region with telephone numbers.")
+        return list(dict.fromkeys(regions))
+
+    def validate(self, entry: dict[str, Any]) -> dict[str, Any]:
+        if "regions" in entry and entry["slug"] != _PHONE:
+            raise ValidationError({"regions": "Requires the slug phone."})
+        return super().validate(entry)
 
 
 class _GuardrailFields(StrictSerializer):
@@ -191,6 +215,7 @@ class _GuardrailFields(StrictSerializer):
                     if entry["slug"] == "regex-prompt-injection"
                     else {}
                 ),
+                **({"regions": entry["regions"]} if "regions" in entry else {}),
                 **_unreadable(entry),
             }
             for entry in entries
@@ -275,6 +300,7 @@ class _BuiltinSerializer(serializers.Serializer[Any]):
     slug = serializers.CharField()
     label = serializers.CharField()  # type: ignore[assignment]
     scan_scope = serializers.CharField(required=False)
+    regions = serializers.ListField(child=serializers.CharField(), required=False)
     block_unreadable = serializers.BooleanField(required=False)
 
 

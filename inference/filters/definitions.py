@@ -13,7 +13,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from accounts.patterns import InvalidPattern, Pattern, compile_pattern, compile_union
-from inference.filters.pii_patterns import BUILTINS, Recogniser
+from inference.filters.pii_patterns import recognisers_of
+from inference.filters.recogniser import Recogniser
 
 _CUSTOM: Final = "custom"
 
@@ -45,6 +46,7 @@ class Filter:
     pattern: str | None = None
     is_of_users_only: bool = False
     blocks_unreadable: bool = False
+    regions: tuple[str, ...] = ()
     recognisers: tuple[Recogniser, ...] = field(default=(), compare=False, repr=False)
 
     def find_spans(self, text: bytes) -> Iterator[tuple[int, int] | None]:
@@ -95,7 +97,8 @@ def build_filters(
                 entry["slug"],
                 is_of_users_only=entry.get("scan_scope") == "user_only",
                 blocks_unreadable=entry.get("block_unreadable") is True,
-                recognisers=BUILTINS.get(entry["slug"], ()),
+                regions=tuple(entry.get("regions") or ()),
+                recognisers=recognisers_of(entry["slug"], entry.get("regions")),
             )
             for entry in builtins or ()
         ),

@@ -21,7 +21,7 @@ from inference.filters.places import (
 )
 
 _BLOCK_MEMBERS: Final[dict[str, Place]] = {}
-_BLOCK: Final = Place(_BLOCK_MEMBERS)
+_BLOCK: Final = Place(_BLOCK_MEMBERS, has_texts=True)
 _CITATION: Final = Place(
     {
         "type": one_of(
@@ -92,7 +92,7 @@ _EDIT: Final = Place(
     is_parameter=True,
 )
 _ITEM_MEMBERS: Final[dict[str, Place]] = {}
-_ITEM: Final = Place(_ITEM_MEMBERS)
+_ITEM: Final = Place(_ITEM_MEMBERS, has_texts=True)
 _OPENAI_TOOL: Final[dict[str, Place]] = {}
 _ITEM_MEMBERS.update(
     {

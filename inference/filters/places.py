@@ -36,7 +36,8 @@ class Place:
     ``members`` are the places of known members, and ``others`` is the place of the rest. ``values``
     are the texts that need no reading. ``is_parameter`` is true where a short number is a setting
     of the model, ``is_encoded`` where Base64 may stand, and ``is_data`` in the data of a tool call,
-    whose names and numbers may be replaced too.
+    whose names and numbers may be replaced too. ``has_texts`` is true where texts beside each other
+    are parts of one, and ``is_distinct`` where the items of a list have to differ.
     """
 
     members: Mapping[str, Place] = field(default_factory=dict)
@@ -46,6 +47,8 @@ class Place:
     is_parameter: bool = False
     is_encoded: bool = False
     is_data: bool = False
+    has_texts: bool = False
+    is_distinct: bool = False
 
     def inner(self, name: str) -> Place:
         """Returns the place of a member."""
@@ -57,6 +60,8 @@ class Place:
 
 TEXT: Final = Place()
 DATA: Final = Place(is_data=True)
+# The values that a schema names: the model may answer with a placeholder instead of one.
+VALUES: Final = Place(is_data=True, is_distinct=True)
 FIXED: Final = Place(redaction=Redaction.REFUSE)
 ID: Final = Place(redaction=Redaction.PSEUDONYM)
 PARAMETER: Final = Place(redaction=Redaction.REFUSE, is_parameter=True)
@@ -91,15 +96,15 @@ _SCHEMA_MEMBERS.update(
         ),
         SCHEMA,
     )
+    | dict.fromkeys(("enum", "const", "default", "example", "examples"), VALUES)
     | dict.fromkeys(
         ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"),
         Place(others=SCHEMA, redaction=Redaction.REFUSE),
     )
     | dict.fromkeys(
         (
-            "enum", "const", "default", "examples", "pattern", "required", "$ref", "$id",
-            "$anchor", "$schema", "contentEncoding", "contentMediaType", "nullable",
-            "uniqueItems", "deprecated", "readOnly", "writeOnly",
+            "pattern", "required", "$ref", "$id", "$anchor", "$schema", "contentEncoding",
+            "contentMediaType", "nullable", "uniqueItems", "deprecated", "readOnly", "writeOnly",
         ),
         FIXED,
     )
@@ -151,7 +156,8 @@ _PART: Final = Place(
         ),
         "signature": ENCODED,
         "cache_control": CACHE_CONTROL,
-    }
+    },
+    has_texts=True,
 )
 _REASONING_DETAIL: Final = Place(
     {

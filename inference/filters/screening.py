@@ -193,13 +193,9 @@ def _screen_turns(reader: Reader, raw: msgspec.Raw, place: Place) -> bytes | Non
         content = members.get("content")
         if is_of_user and first_byte(content or b"") == b"[":
             blocks: list[Any] = _decode_list(members.pop("content"))
-            has_new_block = False
-            for position, block in enumerate(blocks):
-                reader.is_of_user = not _is_result(block)
-                value = reader.read_value(block, place.inner("content"), depth=2)
-                if value is not None:
-                    blocks[position] = msgspec.Raw(value)
-                    has_new_block = True
+            has_new_block = reader.read_items(
+                blocks, place.inner("content"), depth=2, is_of_user=_is_no_result
+            )
             reader.is_of_user = is_of_user
             rest = reader.read_value(_encode(members), place, depth=1)
             if has_new_block or rest is not None:
@@ -227,9 +223,9 @@ def _screen_items(reader: Reader, raw: msgspec.Raw, place: Place) -> bytes | Non
     return _encode(items) if is_changed else None
 
 
-def _is_result(block: msgspec.Raw) -> bool:
+def _is_no_result(block: msgspec.Raw) -> bool:
     kind = _decode_type(block).type if first_byte(block) == b"{" else None
-    return isinstance(kind, str) and kind.endswith("tool_result")
+    return not (isinstance(kind, str) and kind.endswith("tool_result"))
 
 
 def _sent(request: InferenceRequest) -> Iterator[Mapping[str, Any]]:

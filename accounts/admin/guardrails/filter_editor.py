@@ -25,6 +25,7 @@ _LABELS: Final = {
     "content_filters": "Own patterns",
 }
 _INJECTION: Final = "regex-prompt-injection"
+_PHONE: Final = "phone"
 Row = dict[str, Any]
 
 
@@ -70,6 +71,7 @@ class BuiltinsWidget(_RowsWidget):
                 "placeholder": BUILTIN_LABELS[slug],
                 "chosen": chosen.get(slug, {}),
                 "has_scope": slug == _INJECTION,
+                "has_regions": slug == _PHONE,
                 "errors": self.row_errors.get(places.get(slug, -1), ()),
             }
             for slug, title in BUILTIN_NAMES.items()
@@ -80,7 +82,9 @@ class BuiltinsWidget(_RowsWidget):
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[Row]:
         rows = []
         for slug in BUILTIN_NAMES:
-            row = self._read_row(data, f"{name}-{slug}", "action", "scan_scope")
+            row = self._read_row(data, f"{name}-{slug}", "action", "scan_scope", "regions")
+            if "regions" in row:
+                row["regions"] = row["regions"].upper().replace(",", " ").split()
             if "action" in row:
                 rows.append({"slug": slug, **row})
         return rows

@@ -43,6 +43,7 @@ def attempt(client: Client, text: str, **form: str) -> str:
 def test_filters_are_stored_as_the_api_stores_them(operator: Client, tenant: Tenant) -> None:
     form: dict[str, Any] = {"name": "Private", "workspace": str(tenant.workspace.pk)}
     form |= builtin("email", "redact")
+    form |= builtin("phone", "flag", regions="de, at")
     form |= builtin("regex-prompt-injection", "block", scan_scope="user_only")
     form |= rows(
         {"pattern": r"\bx-[0-9]+\b", "label": "TICKET"},
@@ -53,6 +54,7 @@ def test_filters_are_stored_as_the_api_stores_them(operator: Client, tenant: Ten
     guardrail = Guardrail.objects.get()
     assert guardrail.content_filter_builtins == [
         {"slug": "email", "action": "redact", "label": "[EMAIL]"},
+        {"slug": "phone", "action": "flag", "label": "[PHONE]", "regions": ["DE", "AT"]},
         {
             "slug": "regex-prompt-injection",
             "action": "block",
@@ -78,10 +80,12 @@ def test_unchanged_filters_write_nothing(operator: Client, tenant: Tenant) -> No
     entries = [
         {"slug": "ssn", "action": "flag", "label": "[SSN]"},
         {"slug": "email", "action": "redact", "label": "[EMAIL]"},
+        {"slug": "phone", "action": "flag", "label": "[PHONE]", "regions": ["DE", "AT"]},
     ]
     guardrail = make_guardrail(tenant.workspace, content_filter_builtins=entries)
     before = fingerprint()["accounts_guardrail"]
     form = {"name": "Strict", **builtin("ssn", "flag"), **builtin("email", "redact")}
+    form |= builtin("phone", "flag", regions="DE, AT")
 
     assert change(operator, guardrail, form).status_code == 302
     assert fingerprint()["accounts_guardrail"] == before
@@ -112,6 +116,8 @@ def test_error_stands_in_its_row(operator: Client, tenant: Tenant) -> None:
         (rows({"pattern": "x-[0-9]+", "label": "TICKET"}), "x-1 <b>", "REDACTED"),
         ({}, "to joe@example.com", "No filter is on"),
         (rows({"pattern": "("}), "x", "Correct the marked rows"),
+        (builtin("phone", "redact", regions="DE"), "to 030 1234567", 'sent">to [PHONE]</pre>'),
+        (builtin("phone", "redact", regions="XX"), "x", "Correct the marked rows"),
         (builtin("email", "redact"), "x" * 20_001, "Shorten the text to 20,000 characters."),
     ],
 )  # fmt: skip

@@ -222,6 +222,23 @@ def test_enforce_zdr_sets_the_families_that_are_not_sent(
                 "secrets": "SECRET",
             }.items()
         ),
+        (
+            {
+                "content_filter_builtins": [
+                    {"action": "flag", "slug": "phone", "regions": ["DE", "AT", "DE"]}
+                ]
+            },
+            {
+                "content_filter_builtins": [
+                    {
+                        "action": "flag",
+                        "slug": "phone",
+                        "label": "[PHONE]",
+                        "regions": ["DE", "AT"],
+                    }
+                ]
+            },
+        ),
         ({"limit_usd": 0}, {"limit_usd": 0.0}),
         ({"reset_interval": "monthly"}, {"reset_interval": "monthly"}),
         (
@@ -292,6 +309,12 @@ MALFORMED: list[tuple[str, str]] = [
         f'[{{{BLOCK}, "slug": "email", "more": 1}}]',
         '[{"action": "flag", "slug": "email", "block_unreadable": true}]',
         f'[{{{BLOCK}, "slug": "regex-prompt-injection", "scan_scope": "all"}}]',
+        f'[{{{BLOCK}, "slug": "phone", "regions": ["XX"]}}]',
+        f'[{{{BLOCK}, "slug": "phone", "regions": ["us"]}}]',
+        f'[{{{BLOCK}, "slug": "phone", "regions": []}}]',
+        f'[{{{BLOCK}, "slug": "phone", "regions": "US"}}]',
+        f'[{{{BLOCK}, "slug": "phone", "regions": {json.dumps(["US"] * 21)}}}]',
+        f'[{{{BLOCK}, "slug": "email", "regions": ["US"]}}]',
     )),
     ("limit_usd", "0.0000000001"),
     *((name, "true") for name in ("id", "organization_id", "created_at", "policy")),

@@ -48,7 +48,7 @@ def user(*parts: dict[str, Any]) -> dict[str, Any]:
         ({"prediction": {"type": "content", "content": NUMBER}},
          {"type": "content", "content": "[CREDIT_CARD]"}),
         ({"x": json.dumps({"n": int(NUMBER), NUMBER: 1})},
-         '{"n":"[CREDIT_CARD]","[CREDIT_CARD]":1}'),
+         '{"n": 0, "[CREDIT_CARD]": 1}'),
         ({"tools": [{"type": "function", "function": {"name": "f", "description": NUMBER}}]},
          [{"type": "function", "function": {"name": "f", "description": "[CREDIT_CARD]"}}]),
     ],
@@ -76,11 +76,10 @@ def schema(**members: Any) -> dict[str, Any]:
         {"documents": [int(NUMBER)]},
         {NUMBER: "a"},
         {"unknown": {NUMBER: "a"}},
-        {"tool_choice": {"type": "function", "function": {"name": f"f{NUMBER}"}}},
+        {"tool_choice": {"type": "function", "function": {"name": f"f_{NUMBER}"}}},
         {"tools": [{"type": "function", "function": {"name": f"f_{NUMBER}"}}]},
         {"tools": [{"type": f"t {NUMBER}"}]},
-        schema(properties={f"p{NUMBER}": {}}),
-        schema(properties={"p": {"enum": [int(NUMBER)]}}),
+        schema(properties={f"p_{NUMBER}": {}}),
         schema(properties={"p": {"type": NUMBER}}),
         schema(required=[NUMBER]),
         schema(maximum=int(NUMBER)),
@@ -111,6 +110,52 @@ def test_settings_and_known_values_are_not_read(fields: dict[str, Any]) -> None:
     pattern = [{"pattern": "[0-9]{3}|auto|low|object|integer|function", "action": "block",
                 "label": None}]  # fmt: skip
     assert run(build_filters(GUARDRAIL, None, pattern), fields).findings == ()
+
+
+def test_values_that_a_schema_names_are_replaced_and_stay_different() -> None:
+    other = "5500000000000004"
+    named = {
+        "default": NUMBER,
+        "const": int(NUMBER),
+        "enum": [NUMBER, other, "x", int(NUMBER)],
+        "examples": [{NUMBER: other, "n": 1}],
+    }
+    [tool] = sent(run(cards(), schema(properties={"p": named})), "tools")
+    assert tool["function"]["parameters"]["properties"]["p"] == {
+        "default": "[CREDIT_CARD]",
+        "const": 0,
+        "enum": ["[CREDIT_CARD]", "[CREDIT_CARD] 2", "x", 0],
+        "examples": [{"[CREDIT_CARD]": "[CREDIT_CARD]", "n": 1}],
+    }
+    with pytest.raises(ContentBlocked, match="blocks this content"):
+        run(cards("block"), schema(properties={"p": {"default": NUMBER}}))
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["card 4111 1111 ", "1111 1111 ok"], ["card [CREDIT_CARD]", "[CREDIT_CARD] ok"]),
+        (["4111", "1111", "1111", "1111"], ["[CREDIT_CARD]"] * 4),
+        ([f"{NUMBER} ", "1 a"], ["[CREDIT_CARD] ", "1 a"]),
+        ([NUMBER, "5500000000000004"], ["[CREDIT_CARD]", "[CREDIT_CARD]"]),
+        (['{"n": 41111111', '11111111}'], ['{"n": [CREDIT_CARD]', '[CREDIT_CARD]}']),
+    ],
+)  # fmt: skip
+def test_texts_beside_each_other_are_read_as_one(texts: list[str], expected: list[str]) -> None:
+    parts = [{"type": "text", "text": text} for text in texts]
+    screened = run(cards(), {}, user(*parts))
+    [_, message] = sent(screened, "messages")
+    assert [part["text"] for part in message["content"]] == expected
+    with pytest.raises(ContentBlocked):
+        run(cards("block"), {}, user(*parts))
+    [finding] = run(cards("flag"), {}, user(*parts)).findings
+    assert finding.count == max(sum(NUMBER in text or "55000" in text for text in texts), 1)
+
+
+def test_texts_with_another_part_between_them_are_read_apart() -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://images.example/1.png"}}
+    halves = [{"type": "text", "text": NUMBER[:8]}, image, {"type": "text", "text": NUMBER[8:]}]
+    assert run(cards("block"), {}, user(*halves)).findings == ()
 
 
 def test_numbers_of_unknown_fields_are_read() -> None:
@@ -153,7 +198,7 @@ def test_provider_options_are_screened_like_the_body() -> None:
         {"type": "image_url", "image_url": {"url": f"data:image/png,{PNG} {NUMBER}"}},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{NUMBER}"}},
         {"type": "input_audio", "input_audio": {"data": NUMBER, "format": "wav"}},
-        {"type": "input_audio", "input_audio": {"data": f"{PNG}g{NUMBER}g", "format": "wav"}},
+        {"type": "input_audio", "input_audio": {"data": f"{PNG}_{NUMBER}_", "format": "wav"}},
         {"type": "file", "file": {"file_data": f"{'Aa' * 40} {NUMBER}"}},
         {"type": "file", "file": {"file_id": NUMBER}},
         *(
@@ -207,7 +252,7 @@ def test_a_pattern_may_match_a_name_and_its_value_in_json() -> None:
         filters, {}, user({"type": "text", "text": f'{{"pin": 12, "card": "{NUMBER}"}}'})
     )
     [_, message] = sent(screened, "messages")
-    assert message["content"][0]["text"] == '{[PIN],"card":"[CREDIT_CARD]"}'
+    assert message["content"][0]["text"] == '{"[PIN]": 0, "card": "[CREDIT_CARD]"}'
     assert [(one.label, one.count) for one in screened.findings] == [
         ("[CREDIT_CARD]", 1), ("PIN", 1),
     ]  # fmt: skip
@@ -246,9 +291,14 @@ ESCAPED = "".join(f"\\u{ord(digit):04x}" for digit in NUMBER)
 )
 def test_escapes_hide_nothing_in_a_text(text: str) -> None:
     said = user({"type": "text", "text": text})
-    for action in ("block", "redact"):
-        with pytest.raises(ContentBlocked):
-            run(cards(action), {}, said)
+    with pytest.raises(ContentBlocked):
+        run(cards("block"), {}, said)
+    try:
+        screened = run(cards(), {}, said)
+    except ContentBlocked:
+        pass
+    else:
+        assert ESCAPED not in sent(screened, "messages")[1]["content"][0]["text"]
     assert [one.count for one in run(cards("flag"), {}, said).findings] == [1]
 
 

@@ -1,0 +1,73 @@
+"""Finds the JSON in a text: all of it, in a fence, behind a word, or on each of its lines; pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+_BEGIN: Final = re.compile(r"[{\[]")
+_TOKEN: Final = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+"(?P<colon>[ \t\r\n]*+:)?|(?P<number>-?[0-9][0-9.eE+-]*+)'
+)
+_NAME_OR_MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"(?P<colon>[ \t\r\n]*+:)?|[{}\[\]]')
+# Numbers stay texts, because their values are not needed and the longest are costly to convert.
+_decode = json.JSONDecoder(parse_float=str, parse_int=str).raw_decode
+
+
+class Token(NamedTuple):
+    """A string with its quotation marks, or a number."""
+
+    start: int
+    end: int
+    is_name: bool
+    is_number: bool
+
+
+def find_json(text: str) -> list[tuple[int, int]]:
+    """Returns where objects and lists stand in a text, in bytes.
+
+    The text goes on behind the place where one is broken, so what is whole inside of a broken one
+    and before that place does not count. Nor does what nests as deep as only an attack does.
+    """
+    spans = []
+    position = at = offset = 0
+    while begin := _BEGIN.search(text, position):
+        start = begin.start()
+        try:
+            _, position = _decode(text, start)
+        except json.JSONDecodeError as exc:
+            position = max(exc.pos, start + 1)
+            continue
+        except RecursionError:
+            break
+        offset += len(text[at:start].encode())
+        at = position
+        spans.append((offset, offset + len(text[start:position].encode())))
+        offset = spans[-1][1]
+    return spans
+
+
+def find_tokens(text: bytes, span: tuple[int, int]) -> Iterator[Token]:
+    """Yields the strings and numbers of JSON at a place that :func:`find_json` returned."""
+    for match in _TOKEN.finditer(text, *span):
+        is_number = match["number"] is not None
+        colon = match.start("colon")
+        yield Token(match.start(), match.end() if colon < 0 else colon, colon >= 0, is_number)
+
+
+def group_names(text: bytes, span: tuple[int, int]) -> list[list[tuple[int, int]]]:
+    """Returns where the names of each object stand."""
+    objects: list[list[tuple[int, int]]] = []
+    stack: list[list[tuple[int, int]]] = []
+    for match in _NAME_OR_MARK.finditer(text, *span):
+        mark = match[0][:1]
+        if mark in (b"{", b"["):
+            objects.append([])
+            stack.append(objects[-1])
+        elif mark in (b"}", b"]"):
+            stack.pop()
+        elif match["colon"] is not None:
+            stack[-1].append((match.start(), match.start("colon")))
+    return objects

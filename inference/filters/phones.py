@@ -1,0 +1,314 @@
+"""Recognises telephone numbers by the numbering plans of ``phonenumbers``; pure.
+
+International numbers are found anywhere. A number in national notation is found for the regions of
+the guardrail: grouped as its region groups it, or beside a word that names it. The library's own
+search takes seconds for a megabyte, so its plans are compiled here into patterns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Final
+
+import phonenumbers
+from phonenumbers.data import _ALT_NUMBER_FORMATS
+from phonenumbers.phonemetadata import PhoneMetadata
+
+from accounts.patterns import compile_pattern
+from inference.filters.recogniser import NOTHING, Recogniser, Span, is_alphanumeric, is_digit
+
+DEFAULT_REGIONS: Final = ("US",)
+# Area code of examples and films; no plan assigns it.
+_FICTION: Final = "555"
+# What stands between groups of digits, for RE2 and for Python's patterns of bytes.
+_GAP: Final = r"[ ./()\x{A0}\x{2010}-\x{2015}\x{202F}-]"
+_BYTES_GAP: Final = rb"(?:[ ./()-]|\xc2\xa0|\xe2\x80[\x90-\x95\xaf])"
+_NOT_DIGITS: Final = re.compile(rb"[^0-9]+")
+_GROUPS: Final = re.compile(rb"[0-9]+")
+_DATE: Final = re.compile(
+    rb"(?:19|20)[0-9]{2}[-./ ][01]?[0-9][-./ ][0-3]?[0-9]"
+    rb"|[0-3]?[0-9][-./ ][01]?[0-9][-./ ](?:19|20)[0-9]{2}"
+)
+_EXTENSION: Final = re.compile(rb"(?i) ?(?:x|ext\.?|extension|#) ?[0-9]{1,6}\b")
+_KINDS: Final = (
+    "fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip",
+    "pager", "uan", "voicemail",
+)  # fmt: skip
+# What names a number, in languages of the world.
+_WORDS: Final = (
+    r"(?:\b|_)(?:t[eé]l|tlf|mob|cell?|ph|fon|hp|wa|sms|gsm|fax)(?:\b|_)"
+    r"|(?:phone|f[oó]n|foon|fono|fone|t[eé]l[eé]phone|tel[eé]fono|puhelin|tele?pon)"
+    r"|mobile?|m[oó]vil|cell(?:phone|ular)|celular|whats ?app|viber|hotline|handy|portable"
+    r"|rufnummer|msisdn|\bcontact (?:number|no)\b|kom[oó]rk[ai]|\bmy (?:new )?number\b"
+    r"|\b(?:call|dial|ring|reach|text|contact)(?: (?:me|us|him|her|them|back))?\b"
+    r"|rufen sie|appelez|ll[aá]ma(?:me|nos)|chiama(?:mi)?"
+    r"|телефон|\bтел|моб|τηλ|κινητό|טלפון|נייד|هاتف|جوال|موبايل|تلفن|موبایل|फ़ोन|फोन|मोबाइल|ফোন"
+    r"|மொபைல்|โทร|มือถือ|điện thoại|sđt|電話|电话|手机|手機|携帯|전화|휴대폰|핸드폰|연락처"
+)
+# Words that end like one of those.
+_OTHER_WORDS: Final = re.compile(rb"(?i)(?:head|micro|ear|mega|gramo|saxo|xylo|\bi)\Z")
+# Words that say something else too: a number beside them has to be assigned.
+_WEAK_WORDS: Final = re.compile(
+    rb"(?i)_?(?:call|dial|ring|reach|text|contact(?! n)|mob\b|cell?\b|ph\b|wa\b|hp\b|handy"
+    rb"|portable|sms|gsm)"
+)
+# What may stand between the word and the number, and between the number and the word.
+_AFTER: Final = re.compile(
+    rb"(?i)(?:[a-z]|[\x80-\xff]){0,16}"
+    rb"(?:[^0-9A-Za-z+(\n]{0,6}(?:numbers?|num|nos?|nr|nummern?|n\S{1,2}mero|num\S{1,2}ro|is|at|on"
+    rb"|under|us|me|to|home|work|office|ist|lautet|unter|est|es|au|al|\xd0\xbd\xd0\xbe\xd0\xbc\S+)\b)"
+    rb"{0,3}[^0-9A-Za-z+(\n]{0,24}(\+?\(?[0-9](?:" + _BYTES_GAP + rb"{0,3}[0-9]){4,16})"
+)
+_BEFORE: Final = re.compile(
+    rb"\+?\(?[0-9](?:" + _BYTES_GAP + rb"{0,3}[0-9]){5,16}(?=[ ,(/:-]{1,3}\Z)"
+)
+_LONGEST: Final = 64
+
+
+def _read_region(name: str) -> Any:
+    return PhoneMetadata.metadata_for_region(name)
+
+
+class _Proof(IntEnum):
+    """How sure a number has to be: assigned to a kind, of a form that exists, or of a length."""
+
+    KIND = 0
+    FORM = 1
+    LENGTH = 2
+
+
+class _Plan:
+    """The numbers of one region, or of all that share a calling code."""
+
+    def __init__(self, regions: Iterable[Any]) -> None:
+        self._regions = tuple(regions)
+        kinds = [getattr(region, name) for region in self._regions for name in _KINDS]
+        general = [region.general_desc for region in self._regions]
+        patterns = {kind.national_number_pattern for kind in kinds if kind is not None} - {None}
+        self._is_of_kind = _compile("|".join(sorted(patterns))).fullmatch
+        self._has_form = _compile(
+            "|".join(each.national_number_pattern for each in general)
+        ).fullmatch
+        self._lengths = {length for each in general for length in each.possible_length}
+        self._local = {length for each in general for length in each.possible_length_local_only}
+        self._is_fictional = any(region.country_code == 1 for region in self._regions)
+
+    def has(self, number: str, proof: _Proof) -> bool:
+        if proof is _Proof.LENGTH:
+            return len(number) in self._lengths
+        if proof is _Proof.FORM and self._has_form(number) is not None:
+            return True
+        if self._is_fictional and len(number) == 10 and number[:3] == _FICTION:
+            return True
+        return self._is_of_kind(number) is not None
+
+    def has_national(self, digits: str, proof: _Proof) -> bool:
+        """Returns whether digits are a number with or without its national prefix."""
+        if proof is _Proof.LENGTH and len(digits) in self._local:
+            return True
+        return any(
+            self.has(number, proof)
+            for region in self._regions
+            for number in _strip_prefix(region, digits)
+        )
+
+
+def _strip_prefix(region: Any, digits: str) -> Iterator[str]:
+    yield digits
+    prefix = region.national_prefix_for_parsing
+    match = _compile(prefix).match(digits) if prefix else None
+    if match is None:
+        return
+    rule = region.national_prefix_transform_rule
+    if rule and match.lastindex and match[match.lastindex]:
+        yield match.expand(rule) + digits[match.end() :]
+    elif match.end():
+        yield digits[match.end() :]
+
+
+@lru_cache(maxsize=1024)
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+@lru_cache(maxsize=256)
+def _plan_of_code(code: int) -> _Plan:
+    names = phonenumbers.COUNTRY_CODE_TO_REGION_CODE[code]
+    if names == ("001",):
+        return _Plan([PhoneMetadata.metadata_for_nongeo_region(code)])
+    return _Plan(map(_read_region, names))
+
+
+@lru_cache(maxsize=256)
+def _plan_of_region(name: str) -> _Plan:
+    return _Plan([_read_region(name)])
+
+
+def _is_international(digits: str, proof: _Proof) -> bool:
+    """Returns whether digits are a calling code and a number of it."""
+    for length in (1, 2, 3):
+        code, number = int(digits[:length]), digits[length:]
+        if code in phonenumbers.COUNTRY_CODE_TO_REGION_CODE:
+            plan = _plan_of_code(code)
+            # A prefix for calls inside of the country stands in parentheses, as in +49 (0)30.
+            return plan.has(number, proof) or (number[0] == "0" and plan.has(number[1:], proof))
+    return False
+
+
+def _find_ends(text: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
+    """Yields where a number may end, the last place first, and its digits."""
+    for stop in reversed([match.end() for match in _GROUPS.finditer(text, start, end)]):
+        is_fraction = text[stop : stop + 1] == b"." and is_digit(text, stop + 1)
+        extension = _EXTENSION.match(text, stop)
+        if not is_fraction and (extension or not is_alphanumeric(text, stop)):
+            digits = _NOT_DIGITS.sub(b"", text[start:stop]).decode()
+            yield extension.end() if extension else stop, digits
+
+
+def _find_international(text: bytes, start: int, end: int) -> Sequence[Span]:
+    before = text[start - 1 : start]
+    is_plus = text[start : start + 1] == b"+"
+    if is_alphanumeric(text, start - 1) or before in (b"+", b")", b"]", b"_"):
+        return NOTHING
+    if not is_plus and before in (b".", b",", b"-", b":", b"/", b"#"):
+        return NOTHING
+    for stop, digits in _find_ends(text, start, end):
+        number = digits if is_plus else digits[2:]
+        if not 7 <= len(number) <= 15 or number[0] == "0":
+            continue
+        # Digits alone have to be sure: numbers of articles, padded with zeros, are as long.
+        is_plain = not is_plus and text[start:stop].isdigit()
+        if is_plain and _is_article(digits):
+            continue
+        if _is_international(number, _Proof.KIND if is_plain else _Proof.FORM):
+            return ((start, stop),)
+    return NOTHING
+
+
+def _is_article(digits: str) -> bool:
+    """Returns whether 13 or 14 digits have the check digit of an article number (GTIN)."""
+    odd, even = map(int, digits[-2::-2]), map(int, digits[-1::-2])
+    return len(digits) in (13, 14) and (3 * sum(odd) + sum(even)) % 10 == 0
+
+
+class _National:
+    """Finds the numbers of some regions in national notation."""
+
+    def __init__(self, regions: tuple[str, ...]) -> None:
+        self._plans = [_plan_of_region(name) for name in regions]
+
+    def find_grouped(self, text: bytes, start: int, end: int) -> Sequence[Span]:
+        """Returns a number that is grouped as its region does it; a list of numbers goes on."""
+        if text[start : start + 1] == b"(" and b")" not in text[start:end]:
+            start += 1
+        found = text[start:end]
+        digits = _NOT_DIGITS.sub(b"", found).decode()
+        is_decimal = len(found) == len(digits) + 1 and b"." in found
+        if is_decimal or _DATE.fullmatch(found) or _goes_on(text, start, end, found):
+            return NOTHING
+        if not any(plan.has_national(digits, _Proof.KIND) for plan in self._plans):
+            return NOTHING
+        extension = _EXTENSION.match(text, end)
+        return ((start, extension.end() if extension else end),)
+
+    def find_named(self, text: bytes, start: int, end: int) -> Sequence[Span]:
+        """Returns the numbers beside a word that names them."""
+        if _OTHER_WORDS.search(text, max(start - 5, 0), start):
+            return NOTHING
+        proof = _Proof.KIND if _WEAK_WORDS.match(text, start) else _Proof.LENGTH
+        found: list[Span] = []
+        after = _AFTER.match(text, end, end + 2 * _LONGEST)
+        if after is not None:
+            found += self._find_number(text, *after.span(1), proof)
+        before = None if found else _BEFORE.search(text, max(start - _LONGEST, 0), start)
+        if before is not None:
+            found += self._find_number(text, *before.span(), proof)
+        return found
+
+    def _find_number(self, text: bytes, start: int, end: int, proof: _Proof) -> Sequence[Span]:
+        if text[start - 1 : start] in (b".", b"-", b"_") and is_alphanumeric(text, start - 2):
+            return NOTHING
+        if is_alphanumeric(text, start - 1):
+            return NOTHING
+        if text[start : start + 1] == b"(" and b")" not in text[start:end]:
+            start += 1
+        is_plus = text[start : start + 1] == b"+"
+        for stop, digits in _find_ends(text, start, end):
+            if len(digits) < 5 or _DATE.fullmatch(text, start, stop):
+                continue
+            if is_plus:
+                is_found = len(digits) > 6 and _is_international(digits, proof)
+            else:
+                is_found = any(plan.has_national(digits, proof) for plan in self._plans)
+            if is_found:
+                return ((start, stop),)
+        return NOTHING
+
+
+def _goes_on(text: bytes, start: int, end: int, found: bytes) -> bool:
+    """Returns whether a match is a part of a longer number or of a list."""
+    if is_alphanumeric(text, start - 1) or text[start - 1 : start] in (b"+", b"_", b"$"):
+        return True
+    if text[end : end + 1] == b"_" or (
+        is_alphanumeric(text, end) and not _EXTENSION.match(text, end)
+    ):
+        return True
+    follows, precedes = is_digit(text, end + 1), is_digit(text, start - 2)
+    if not follows and not precedes:
+        return False
+    gaps = {gap[-1:] for gap in _GROUPS.split(found)} - {b"", b"(", b")"} | {b"-", b"."}
+    return (follows and text[end : end + 1] in gaps) or (
+        precedes and text[start - 1 : start] in gaps
+    )
+
+
+def _read_templates(name: str) -> Iterator[tuple[str, str]]:
+    """Yields the pattern of the groups of each format of a region, and how they are written."""
+    region = _read_region(name)
+    # The regions of a calling code have the formats of its first.
+    first = phonenumbers.COUNTRY_CODE_TO_REGION_CODE[region.country_code][0]
+    forms = _read_region(first).number_format
+    usual = next((form.national_prefix_formatting_rule for form in forms), None)
+    for form in (*forms, *_ALT_NUMBER_FORMATS.get(region.country_code, ())):
+        rule = form.national_prefix_formatting_rule or (usual if form not in forms else None)
+        if rule:
+            # The rule is written for the first group that is written, which may be the second.
+            first_group = re.search(r"\\[1-9]", form.format)
+            if first_group is not None:
+                begun = rule.replace(r"\1", first_group[0])
+                yield form.pattern, form.format.replace(first_group[0], begun, 1)
+        if not rule or form.national_prefix_optional_when_formatting:
+            yield form.pattern, form.format
+            if region.national_prefix:
+                yield form.pattern, f"{region.national_prefix} {form.format}"
+
+
+def _compile_grouped(regions: tuple[str, ...]) -> str:
+    """Returns a pattern of all formats of some regions, the longest first."""
+    shapes = set()
+    for pattern, written in {pair for name in regions for pair in _read_templates(name)}:
+        groups = re.findall(r"\(([^()]*)\)", pattern)
+        shape = re.sub(r"[^0-9\\]+", "~", written.strip("() "))
+        for number, group in enumerate(groups, 1):
+            shape = shape.replace(rf"\{number}", group.replace(r"\d", "[0-9]"))
+        if "~" in shape:
+            shapes.add(shape)
+    ordered = sorted(shapes, key=lambda shape: (-shape.count("~"), shape))
+    return rf"\(?\b(?:{'|'.join(ordered)})".replace("~", rf"{_GAP}{{1,3}}")
+
+
+@lru_cache(maxsize=64)
+def recognise_phones(regions: tuple[str, ...]) -> tuple[Recogniser, ...]:
+    """Returns the recognisers of a guardrail with these regions."""
+    national = _National(regions)
+    return (
+        Recogniser(
+            compile_pattern(rf"(?:\+ ?|\b00[ .-]?)\(?[1-9](?:{_GAP}{{0,3}}[0-9]){{5,16}}"),
+            _find_international,
+        ),
+        Recogniser(compile_pattern(_compile_grouped(regions)), national.find_grouped),
+        Recogniser(compile_pattern(rf"(?i){_WORDS}"), national.find_named),
+    )
