@@ -19,7 +19,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from config.telemetry.drops import DROPPED
-from config.telemetry.tracing import Attributes
+from config.telemetry.tracing import SCHEMA_URL, Attributes
 
 _HEADER: Final = "traceparent"
 # The links of a batch; one statement stores 256 items at most.
@@ -73,7 +73,7 @@ class OtlpTracer:
             resource = resource.merge(Resource({SERVICE_NAME: "causeway"}))
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(_Processor(_Exporter(OTLPSpanExporter())))
-        self._tracer = self._provider.get_tracer("causeway", version)
+        self._tracer = self._provider.get_tracer("causeway", version, SCHEMA_URL)
 
     def start_request(self, name: str, traceparent: str | None, attributes: Attributes) -> Span:
         context, links = Context(), []

@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 Attributes = Mapping[str, str | int | float | Sequence[str]]
+# The schema that OpenTelemetry's own package of generative AI names for its spans.
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.37.0"
 NO_ATTRIBUTES: Final[Attributes] = {}
 
 

@@ -20,6 +20,8 @@ from accounts.models import BroadcastDestination
 from catalog.dialects.base import Operation
 from catalog.operations import name_span
 from catalog.pricing import NANO
+from config.telemetry.tracing import SCHEMA_URL
+from inference import conventions
 from inference.models import Generation
 
 _TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
@@ -38,12 +40,12 @@ def render_request(destination: BroadcastDestination, generations: Iterable[Gene
     """Returns the body of an export request with a span for each generation."""
     spans = [render_span(destination, generation) for generation in generations]
     resource = {"service.name": "causeway", "service.version": settings.VERSION}
-    scope = {"name": "causeway.broadcast", "version": settings.VERSION}
+    scope: dict[str, Any] = {"name": "causeway.broadcast", "version": settings.VERSION}
     body = {
         "resourceSpans": [
             {
                 "resource": {"attributes": _render_attributes(resource)},
-                "scopeSpans": [{"scope": scope, "spans": spans}],
+                "scopeSpans": [{"scope": scope, "spans": spans, "schemaUrl": SCHEMA_URL}],
             }
         ]
     }
@@ -81,25 +83,30 @@ def render_span(destination: BroadcastDestination, generation: Generation) -> di
 
 
 def _describe(generation: Generation) -> dict[str, Attribute]:
-    reason = generation.finish_reason
+    reason, latency = generation.finish_reason, generation.latency_ms
+    slug, endpoint = provider_of(generation), _endpoint_of(generation)
+    dialect = None if endpoint is None else endpoint.provider.dialect
     return {
-        "gen_ai.operation.name": _operation_name(generation),
-        "gen_ai.provider.name": provider_of(generation),
-        "gen_ai.request.model": generation.model,
-        "gen_ai.response.model": generation.upstream_model,
-        "gen_ai.response.id": generation.pk,
-        "gen_ai.response.finish_reasons": None if reason is None else [reason],
-        "gen_ai.usage.input_tokens": generation.prompt_tokens,
-        "gen_ai.usage.output_tokens": generation.completion_tokens,
-        "gen_ai.usage.cache_read.input_tokens": generation.cached_tokens,
-        "gen_ai.usage.cache_creation.input_tokens": generation.cache_write_tokens,
-        "causeway.usage.reasoning_tokens": generation.reasoning_tokens,
+        conventions.OPERATION: _operation_name(generation),
+        conventions.PROVIDER: conventions.name_provider(slug, dialect),
+        conventions.OWN_PROVIDER: slug,
+        conventions.REQUEST_MODEL: generation.model,
+        conventions.RESPONSE_MODEL: generation.upstream_model,
+        conventions.RESPONSE_ID: generation.pk,
+        conventions.STREAM: generation.streamed,
+        conventions.FIRST_CHUNK: latency / 1000 if generation.streamed and latency else None,
+        conventions.FINISH_REASONS: None if reason is None else [reason],
+        conventions.INPUT_TOKENS: generation.prompt_tokens,
+        conventions.OUTPUT_TOKENS: generation.completion_tokens,
+        conventions.CACHE_READ_TOKENS: generation.cached_tokens,
+        conventions.CACHE_WRITE_TOKENS: _cache_writes(generation),
+        conventions.REASONING_TOKENS: generation.reasoning_tokens,
+        **conventions.describe_units(generation.units),
         "causeway.usage.is_estimated": generation.is_estimated,
-        "gen_ai.conversation.id": generation.session_id,
+        conventions.CONVERSATION: generation.session_id,
         "session.id": generation.session_id,
         "error.type": generation.error_type,
         "causeway.generation.status": generation.status,
-        "causeway.generation.streamed": generation.streamed,
         "causeway.generation.latency_ms": generation.latency_ms,
         "causeway.workspace.id": str(generation.workspace_id),
     }
@@ -108,7 +115,7 @@ def _describe(generation: Generation) -> dict[str, Attribute]:
 def _describe_cost(generation: Generation) -> dict[str, Attribute]:
     units = generation.units or {}
     return {
-        "gen_ai.usage.total_cost": usd_of(generation.cost_nano),
+        conventions.OWN_COST: usd_of(generation.cost_nano),
         "causeway.cost.upstream_usd": usd_of(generation.upstream_cost_nano),
         "causeway.cost.reported_usd": usd_of(generation.reported_cost_nano),
         "causeway.cost.is_byok": generation.is_byok,
@@ -163,9 +170,19 @@ def usd_of(nano: int | None) -> float | None:
 
 def provider_of(generation: Generation) -> str:
     """Returns the slug of the provider that served a generation."""
-    endpoint = generation.private_endpoint or generation.model_endpoint
+    endpoint = _endpoint_of(generation)
     slug: str = generation.provider_name if endpoint is None else endpoint.provider.slug
     return slug
+
+
+def _endpoint_of(generation: Generation) -> Any:
+    return generation.private_endpoint or generation.model_endpoint
+
+
+def _cache_writes(generation: Generation) -> int | None:
+    """Returns the tokens that were written to a cache, for whatever time."""
+    for_an_hour = (generation.units or {}).get("cache_write_1h", 0)
+    return ((generation.cache_write_tokens or 0) + for_an_hour) or generation.cache_write_tokens
 
 
 def _operation_name(generation: Generation) -> str:

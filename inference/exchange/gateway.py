@@ -338,6 +338,10 @@ class Exchange:
         """Returns the tools of the request that are not sent to the present candidate."""
         return self.attempts.candidate.name_left_out(self._request)
 
+    @property
+    def is_stream(self) -> bool:
+        return self._request.stream
+
     async def reply(self, rewrite: Rewrite) -> list[Piece]:
         """Returns the pieces of a whole reply and settles; raises :class:`GatewayError`.
 

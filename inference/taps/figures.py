@@ -11,12 +11,13 @@ from uuid import UUID
 
 from billing.rate_limits import RateLimited
 from catalog.dialects.base import Operation
+from catalog.operations import name_span
 from config.api.errors import GatewayError, UpstreamError, UpstreamRefused
 from config.egress import OutboundRequest
 from config.live_settings import settings
 from config.server.load.figures import figures
 from config.telemetry.tracing import request_span, tracing
-from inference import metrics
+from inference import conventions, metrics
 from inference.admission.estimate import Claim
 from inference.exchange.failures import CredentialRefused
 from inference.filters.definitions import Finding
@@ -50,6 +51,27 @@ _FIRST_TOKEN: Final = figures.histogram(
     "Admission to the first event of the upstream, of streams.",
     _MODEL,
     _SECONDS,
+)
+# The same by the names and bounds of OpenTelemetry's registry.
+_SPAN_NAMES: Final = {operation: name_span(operation) for operation in Operation}
+_GEN_AI: Final = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+_CLIENT_DURATION: Final = figures.histogram(
+    conventions.DURATION_METRIC,
+    "Duration of GenAI client operation.",
+    (*_GEN_AI, "error_type"),
+    conventions.SECONDS,
+)
+_CLIENT_FIRST_CHUNK: Final = figures.histogram(
+    conventions.FIRST_CHUNK_METRIC,
+    "Time to receive the first chunk, of streams.",
+    _GEN_AI,
+    conventions.SECONDS,
+)
+_CLIENT_TOKENS: Final = figures.histogram(
+    conventions.TOKENS_METRIC,
+    "Number of input and output tokens used.",
+    (*_GEN_AI, "gen_ai_token_type"),
+    conventions.TOKENS,
 )
 _TOKENS: Final = figures.counter(
     "causeway_tokens_total", "Tokens used.", ("provider", "model", "kind")
@@ -90,10 +112,10 @@ _COST_OF_ORGANIZATION: Final = figures.counter(
 )
 
 # Names of a tenant's endpoints would tell the readers of the metrics what it does.
-_PRIVATE: Final = ("private", "private")
-# A worker counts at most this many models of providers by name; each has some fifty series.
+_PRIVATE: Final = ("private", "private", "private")
+# A worker counts at most this many models of providers by name; each has some 120 series.
 MOST_MODELS: Final = 1_000
-_OTHER: Final = ("other", "other")
+_OTHER: Final = ("other", "other", "other")
 _NANO: Final = 1e-9
 # An endpoint that lies about each of its answers must not fill the log.
 _LINE_SECONDS: Final = 60.0
@@ -105,17 +127,18 @@ class ModelNames:
     """The models of the catalogue that have figures of their own, those used first."""
 
     def __init__(self) -> None:
-        self._named: set[tuple[str, str]] = set()
+        self._named: dict[tuple[str, str], tuple[str, str, str]] = {}
 
-    def name(self, route: Route) -> tuple[str, str]:
-        """Returns the provider and the model of a route as labels."""
+    def name(self, route: Route) -> tuple[str, str, str]:
+        """Returns the provider, the model and the registry's name of the provider as labels."""
         if route.is_private:
             return _PRIVATE
-        named = route.facts.provider_slug, route.model_slug
-        if named not in self._named:
+        slugs = route.facts.provider_slug, route.model_slug
+        if (named := self._named.get(slugs)) is None:
             if len(self._named) >= MOST_MODELS:
                 return _OTHER
-            self._named.add(named)
+            named = *slugs, conventions.name_provider(slugs[0], route.dialect)
+            self._named[slugs] = named
         return named
 
 
@@ -237,7 +260,7 @@ class WorkerWatcher:
             self._refused.clear(candidate.route.facts.provider_slug)
 
     def note_failure(self, candidate: Candidate, error: GatewayError) -> None:
-        provider, _ = names.name(candidate.route)
+        provider, *_ = names.name(candidate.route)
         _ATTEMPTS.add((provider,))
         _FAILED_ATTEMPTS.add((provider, getattr(error, "kind", None) or "other"))
         self._failures.report(candidate, error)
@@ -252,20 +275,27 @@ class WorkerWatcher:
     def note_end(
         self, organization_id: UUID, route: Route, request: InferenceRequest, outcome: Settlement
     ) -> None:
-        provider, model = names.name(route)
+        provider, model, registered = names.name(route)
         labels = provider, model, request.operation
+        client = _SPAN_NAMES[request.operation], registered, model
         _GENERATIONS.add((*labels, outcome.status))
         if outcome.duration_ms is not None:
             _DURATION.observe(labels, outcome.duration_ms / 1000)
+            _CLIENT_DURATION.observe(
+                (*client, outcome.error_type or ""), outcome.duration_ms / 1000
+            )
         if outcome.latency_ms is not None:
             _ATTEMPTS.add((provider,))
             if request.stream:
                 _FIRST_TOKEN.observe(labels, outcome.latency_ms / 1000)
+                _CLIENT_FIRST_CHUNK.observe(client, outcome.latency_ms / 1000)
         if outcome.error_type is not None:
             _ERRORS.add((*labels, outcome.error_type))
         if (usage := outcome.usage) is not None:
             _TOKENS.add((provider, model, "prompt"), usage.prompt)
             _TOKENS.add((provider, model, "completion"), usage.completion)
+            _CLIENT_TOKENS.observe((*client, conventions.INPUT), usage.prompt)
+            _CLIENT_TOKENS.observe((*client, conventions.OUTPUT), usage.completion)
             _COST.add((provider, model, "credits"), outcome.cost_nano * _NANO)
             _COST.add((provider, model, "upstream"), outcome.upstream_cost_nano * _NANO)
         if settings.METRICS_ORGANIZATIONS:

@@ -13,6 +13,7 @@ from catalog.dialects.base import Operation
 from catalog.operations import name_span
 from config.api.errors import GatewayError
 from config.telemetry.tracing import Attributes, Tracer, request_span
+from inference import conventions
 from inference.exchange.gateway import Exchange
 from inference.exchange.tap import Tap
 from inference.faces.connection import Connection
@@ -62,6 +63,7 @@ class SpanTap(Tap):
             self._connection.operation,
             exchange.organization_id,
             exchange.outcome,
+            is_stream=exchange.is_stream,
         )
 
 
@@ -76,10 +78,12 @@ def record_attempt(
     if (parent := request_span.get()) is None:
         return
     name = name_span(operation)
+    slug = candidate.route.facts.provider_slug
     attributes: Attributes = {
-        "gen_ai.operation.name": name,
-        "gen_ai.provider.name": candidate.route.facts.provider_slug,
-        "gen_ai.request.model": candidate.route.model_slug,
+        conventions.OPERATION: name,
+        conventions.PROVIDER: conventions.name_provider(slug, candidate.route.dialect),
+        conventions.OWN_PROVIDER: slug,
+        conventions.REQUEST_MODEL: candidate.route.model_slug,
         "server.address": candidate.route.host,
     }
     error_type = None if error is None else error.error_type
@@ -89,21 +93,39 @@ def record_attempt(
 
 
 def describe_outcome(
-    candidate: Candidate, operation: Operation, organization_id: UUID, outcome: Settlement
+    candidate: Candidate,
+    operation: Operation,
+    organization_id: UUID,
+    outcome: Settlement,
+    *,
+    is_stream: bool,
 ) -> Attributes:
     """Returns the attributes of a request's span, once its generation has ended."""
+    slug = candidate.route.facts.provider_slug
     found: dict[str, str | int | float | Sequence[str]] = {
-        "gen_ai.operation.name": name_span(operation),
-        "gen_ai.provider.name": candidate.route.facts.provider_slug,
-        "gen_ai.request.model": candidate.route.model_slug,
-        "gen_ai.response.id": outcome.generation_id,
+        conventions.OPERATION: name_span(operation),
+        conventions.PROVIDER: conventions.name_provider(slug, candidate.route.dialect),
+        conventions.OWN_PROVIDER: slug,
+        conventions.REQUEST_MODEL: candidate.route.model_slug,
+        conventions.RESPONSE_ID: outcome.generation_id,
+        conventions.STREAM: is_stream,
         "causeway.organization.id": str(organization_id),
         "causeway.generation.status": str(outcome.status),
     }
     if outcome.finish_reason is not None:
-        found["gen_ai.response.finish_reasons"] = [outcome.finish_reason]
+        found[conventions.FINISH_REASONS] = [outcome.finish_reason]
+    if outcome.upstream_model is not None:
+        found[conventions.RESPONSE_MODEL] = outcome.upstream_model
+    if is_stream and outcome.latency_ms is not None:
+        found[conventions.FIRST_CHUNK] = outcome.latency_ms / 1000
     if (usage := outcome.usage) is not None:
-        found["gen_ai.usage.input_tokens"] = usage.prompt
-        found["gen_ai.usage.output_tokens"] = usage.completion
-        found["causeway.cost_usd"] = outcome.cost_nano * _NANO
+        found |= {
+            conventions.INPUT_TOKENS: usage.prompt,
+            conventions.OUTPUT_TOKENS: usage.completion,
+            conventions.CACHE_READ_TOKENS: usage.cached,
+            conventions.CACHE_WRITE_TOKENS: usage.cache_write + usage.cache_write_1h,
+            conventions.REASONING_TOKENS: usage.reasoning,
+            **conventions.describe_units(usage.units),
+            conventions.OWN_COST: outcome.cost_nano * _NANO,
+        }
     return found

@@ -103,7 +103,10 @@ def test_a_request_its_attempts_and_its_statements_are_spans(
     found = read(request)
     assert request.name == f"chat {site.model.slug}"
     assert found["gen_ai.operation.name"] == "chat"
-    assert found["gen_ai.provider.name"] == site.provider.slug
+    assert found["gen_ai.provider.name"] == found["causeway.provider.slug"] == site.provider.slug
+    assert found["gen_ai.response.model"] == row.upstream_model
+    assert (found["gen_ai.request.stream"], row.streamed) == (row.streamed, row.streamed)
+    assert found["gen_ai.usage.cache_write.input_tokens"] == 0
     assert found["gen_ai.response.id"] == row.pk
     assert found["gen_ai.usage.input_tokens"] == row.prompt_tokens
     assert found["gen_ai.usage.output_tokens"] == row.completion_tokens

@@ -9,6 +9,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from accounts.models import ApiKey
 from inference.broadcast.sender import Broadcaster
+from inference.models import Generation
+from tests.support import factories
 from tests.support.broadcast.destinations import broadcast_to, make_past_generation, rewind
 from tests.support.broadcast.traces import TraceReceiver, attributes
 from tests.support.factories import Tenant
@@ -46,6 +48,9 @@ def test_a_span_has_the_metadata_of_a_generation(
     assert attributes(span) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": generation.model_endpoint.provider.slug,
+        "causeway.provider.slug": generation.model_endpoint.provider.slug,
+        "gen_ai.request.stream": True,
+        "gen_ai.response.time_to_first_chunk": 0.3,
         "gen_ai.request.model": "acme/falcon",
         "gen_ai.response.model": "falcon-9-0123",
         "gen_ai.response.id": generation.pk,
@@ -57,7 +62,6 @@ def test_a_span_has_the_metadata_of_a_generation(
         "gen_ai.conversation.id": "talk",
         "session.id": "talk",
         "causeway.generation.status": "completed",
-        "causeway.generation.streamed": True,
         "causeway.generation.latency_ms": 300,
         "causeway.workspace.id": str(tenant.workspace.pk),
     }
@@ -66,6 +70,34 @@ def test_a_span_has_the_metadata_of_a_generation(
     assert abs(span.start_time_unix_nano / 1e9 - generation.created_at.timestamp()) < 1e-3
     assert span.status.code == Status.StatusCode.STATUS_CODE_UNSET
     assert (len(span.trace_id), len(span.span_id), span.parent_span_id) == (16, 8, b"")
+
+
+def test_a_span_has_the_words_of_the_registry(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    broadcast_to(tenant.workspace, receiver.url)
+    provider = factories.make_provider("xai", name="xAI")
+    endpoint = factories.make_endpoint(factories.make_model("x-ai/grok"), provider)
+    generation = make_past_generation(tenant, **FULL, model_endpoint=endpoint)
+    units = {"cache_write_1h": 5, "audio": 3, "image_output": 7, "searches": 2}
+    Generation.objects.filter(pk=generation.pk).update(
+        units=units, cache_write_tokens=4, reasoning_tokens=6
+    )
+    broadcaster.run()
+    [span] = receiver.spans()
+    found = attributes(span)
+    expected = {
+        "gen_ai.provider.name": "x_ai",
+        "causeway.provider.slug": "xai",
+        "gen_ai.usage.cache_write.input_tokens": 9,
+        "gen_ai.usage.reasoning.output_tokens": 6,
+        "gen_ai.usage.audio.input_tokens": 3,
+        "gen_ai.usage.image.output_tokens": 7,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert (
+        b'"schemaUrl":"https://opentelemetry.io/schemas/1.37.0"' in receiver.server.requests[-1][1]
+    )
 
 
 def test_groups_of_metadata_are_sent_if_they_are_asked_for(
@@ -78,7 +110,7 @@ def test_groups_of_metadata_are_sent_if_they_are_asked_for(
     broadcaster.run()
     found = attributes(receiver.spans()[0])
     expected = {
-        "gen_ai.usage.total_cost": 0.0015,
+        "causeway.cost.total_usd": 0.0015,
         "causeway.cost.upstream_usd": 0.0015,
         "causeway.cost.is_byok": False,
         "user.id": "ada",

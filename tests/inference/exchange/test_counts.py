@@ -29,6 +29,11 @@ def test_a_request_counts_by_provider_model_operation_and_status(site: Site) -> 
     site.publish()
     named = {"provider": site.provider.slug, "model": site.model.slug}
     labels = {**named, "operation": "chat/completions"}
+    client = {
+        "gen_ai_operation_name": "chat",
+        "gen_ai_provider_name": site.provider.slug,
+        "gen_ai_request_model": site.model.slug,
+    }
 
     def read(name: str, **more: str) -> float:
         return read_counter(site.server, name, **more)
@@ -37,6 +42,9 @@ def test_a_request_counts_by_provider_model_operation_and_status(site: Site) -> 
         "causeway_generations_total": {**labels, "status": "completed"},
         "causeway_generation_seconds_count": labels,
         "causeway_time_to_first_token_seconds_count": labels,
+        "gen_ai_client_operation_duration_seconds_count": {**client, "error_type": ""},
+        "gen_ai_client_operation_time_to_first_chunk_seconds_count": client,
+        "gen_ai_client_token_usage_sum": {**client, "gen_ai_token_type": "input"},
         "causeway_attempts_total": {"provider": site.provider.slug},
         "causeway_queue_seconds_count": {"queue": "admit"},
         "causeway_batch_items_sum": {"queue": "settle"},
@@ -58,6 +66,9 @@ def test_a_request_counts_by_provider_model_operation_and_status(site: Site) -> 
     after = {name: read(name, **labels) - before[name] for name, labels in names.items()}
     assert after["causeway_generation_seconds_count"] == 2
     assert after["causeway_time_to_first_token_seconds_count"] == 1
+    assert after["gen_ai_client_operation_duration_seconds_count"] == 2
+    assert after["gen_ai_client_operation_time_to_first_chunk_seconds_count"] == 1
+    assert after["gen_ai_client_token_usage_sum"] == sum(row.prompt_tokens or 0 for row in rows)
     assert after["causeway_attempts_total"] == 2
     assert after["causeway_batch_items_sum"] == 2
     assert after["causeway_queue_seconds_count"] >= 1
@@ -101,7 +112,7 @@ def test_a_worker_names_a_bounded_number_of_models() -> None:
     ]
     labels = [names.name(route) for route in routes]
     assert len(set(labels[:-1])) == MOST_MODELS
-    assert labels[-1] == ("other", "other")
+    assert labels[-1] == ("other", "other", "other")
     assert names.name(routes[0]) == labels[0]
 
 
