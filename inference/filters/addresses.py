@@ -43,10 +43,19 @@ _OCTET: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _NEAR: Final = 24
 # What stands before a version: its name, an operator, or the product of a user agent.
 _VERSION: Final = re.compile(
-    rb"(?i)(?:(?:version|release|revision|build|firmware|section|chapter|figure|oid)\W*(?:is|of)?"
-    rb"|\b(?:ver|rev|rel|sec)\W*|\xc2\xa7 ?|[=<>~!]=? ?=|[\^~]"
-    rb"|(?:^|[\s\"'(;,])[a-z][\w.-]*/)[\"'v]*\Z"
+    rb"(?i)(?:(?:version|release|revision|build|firmware|sections?|chapter|figure|policy|oid)"
+    rb"\W*(?:is|of)?|\b(?:ver|rev|rel|sec)\W*|\xc2\xa7 ?|(?:^|[\s\"'(;,])[a-z][\w.-]*/)"
+    rb"[\"'v]*\Z|(?:[=<>~!]=|[\^~]) ?v?\Z"
 )
+# Versions and sections have small numbers, unlike nearly all addresses; something has to name one.
+_SMALL: Final = 32
+_USUAL: Final = re.compile(rb"10\.|1\.[01]\.[01]\.1|8\.8\.[48]\.[48]|9\.9\.9\.|4\.2\.2\.")
+_NAMED: Final = re.compile(
+    rb"(?i)(?:\b(?:ip|ips|ipv4|host|address|addr|server|from|dns|gateway|client|remote|peer|ping"
+    rb"|ssh|via|route|inet|src|dst|source|dest|destination|node|proxy|bind|listen|network|subnet)"
+    rb"\b[^\n]{0,12}|_ip\W{1,4}|[@/\"'`])\Z"
+)
+_PORT: Final = re.compile(rb":[0-9]{2}|/[0-9]")
 _HINT: Final = re.compile(rb"[A-Za-z=^~\xa7]")
 # After it: the end of a name of a file or of a release. A second address may end a range.
 _GOES_ON: Final = re.compile(rb"\.?[0-9A-Za-z_]|-(?![0-9]{1,3}(?:\.[0-9]{1,3}){3}\b)[0-9A-Za-z.]")
@@ -77,7 +86,19 @@ def _find_ipv4(text: bytes, start: int, end: int) -> Sequence[Span]:
         return NOTHING
     if _HINT.search(before) and _VERSION.search(before):
         return NOTHING
+    if max(octets) < _SMALL and not _is_named(text, start, end, before):
+        return NOTHING
     return ((start, end),)
+
+
+def _is_named(text: bytes, start: int, end: int, before: bytes) -> bool:
+    is_all = not text[:start].strip() and not text[end : end + 2].strip(b". \n")
+    return (
+        is_all
+        or _USUAL.match(text, start) is not None
+        or _NAMED.search(before) is not None
+        or _PORT.match(text, end) is not None
+    )
 
 
 def _identifies(octets: list[int]) -> bool:

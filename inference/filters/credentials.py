@@ -14,6 +14,8 @@ _A: Final = "[0-9A-Za-z]"
 _X: Final = "[0-9a-f]"
 _UUID: Final = rf"{_X}{{8}}(?:-{_X}{{4}}){{3}}-{_X}{{12}}"
 _PRIVATE_KEY: Final = r"[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
+# What may stand in a key and its headers, whose line ends may be escaped.
+_PEM: Final = r"[0-9A-Za-z+/=:,.()\s\\-]"
 # How each begins, which is searched for, and how it goes on.
 _PREFIXED: Final = (
     (r"[sm]k-cw-", r"(?:[0-9a-z]{8}-)?[0-9A-Za-z]{49}"),  # this gateway's own keys
@@ -113,6 +115,7 @@ _PREFIXED: Final = (
     (r"sl\.(?:u\.)?", rf"{_W}{{100,}}"),
     (r"EAA[CMB]", rf"{_A}{{80,}}"),
     (r"A{20}", r"[0-9A-Za-z%]{50,}"),
+    (r"[sp]k-lf-", _UUID),
     (r"AGE-SECRET-KEY-1", r"[0-9A-Z]{58}"),
     (r"rdme_", r"[a-z0-9]{70}"),
     (r"tfp_", r"[0-9A-Za-z_.-]{59}"),
@@ -147,7 +150,7 @@ _URL: Final = r"[0-9A-Za-z]://[^\s/?#:@\"'<>\[\]]*:[^\s/?#@\"'<>\[\]]{3}"
 _PASSWORD: Final = re.compile(rb"://([^:]{0,64}):([^\s/?#@\"'<>\[\]]{3,128})@[0-9A-Za-z\[]")
 # What examples say instead of a password.
 _STAND_INS: Final = re.compile(
-    rb"(?i)(?:my|your|the|db|some|user|admin|test)?[_-]?(?:pass(?:word|wd|phrase)?|pw|pwd|secret|token|auth|key"
+    rb"(?i)(?:my|your|the|db|some|user|admin|test)?[_-]?(?:pass(?:word|wort|wd|phrase)?|pw|pwd|secret|token|auth|key"
     rb"|foo|bar|baz|test|guest|root|admin|user(?:name)?|postgres|mysql|example|changeme|xxx+|\*+|\.+)"
     rb"[_-]?[0-9]{0,4}|.*(?:[${}%]|\\).*|x+|\*+"
 )
@@ -171,9 +174,13 @@ def _find_around(text: bytes, start: int, end: int) -> Sequence[Span]:
     return NOTHING
 
 
-def _require_digit(text: bytes, start: int, end: int) -> Sequence[Span]:
-    """Refuses names without a digit: words are more common than random keys without one."""
-    return ((start, end),) if any(is_digit(text, at) for at in range(start, end)) else NOTHING
+_RANDOM: Final = re.compile(rb"[0-9A-Za-z]{16}")
+
+
+def _require_random(text: bytes, start: int, end: int) -> Sequence[Span]:
+    """Refuses names: words are more common than keys, and end after a few letters."""
+    has_digit = any(is_digit(text, at) for at in range(start, end))
+    return ((start, end),) if has_digit and _RANDOM.search(text, start, end) else NOTHING
 
 
 def _find_value(text: bytes, start: int, end: int) -> Sequence[Span]:
@@ -204,10 +211,14 @@ CREDENTIALS: Final = (
         compile_pattern(rf"\b(?:{'|'.join(begin for begin, _ in _PREFIXED)})"), _find_prefixed
     ),
     Recogniser(compile_pattern("|".join(infix for infix, _, _ in _INFIXES)), _find_around),
-    Recogniser(compile_pattern(r"\bsk[-_][0-9A-Za-z_-]{20,}"), _require_digit),
+    Recogniser(compile_pattern(r"\bsk[-_][0-9A-Za-z_-]{20,}"), _require_random),
     Recogniser(compile_pattern(r"\beyJ[0-9A-Za-z_-]{8,}\.eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]*")),
     Recogniser(compile_pattern(_HOOKS)),
     Recogniser(compile_pattern(_NAMED), _find_value),
     Recogniser(compile_pattern(_URL), _find_password),
-    Recogniser(compile_pattern(rf"(?s)-----BEGIN {_PRIVATE_KEY}.*?(?:-----END {_PRIVATE_KEY}|\z)")),
+    Recogniser(
+        compile_pattern(
+            rf"-----BEGIN {_PRIVATE_KEY}(?:\s|\\[nr])(?:{_PEM}*?-----END {_PRIVATE_KEY}|{_PEM}*)"
+        )
+    ),
 )

@@ -40,7 +40,7 @@ _KINDS: Final = (
 # What names a number, in languages of the world.
 _WORDS: Final = (
     r"(?:\b|_)(?:t[eé]l|tlf|mob|cell?|ph|fon|hp|wa|sms|gsm|fax)(?:\b|_)"
-    r"|(?:phone|f[oó]n|foon|fono|fone|t[eé]l[eé]phone|tel[eé]fono|puhelin|tele?pon)"
+    r"|(?:phone|t[eé]l[eé](?:ph|f)[oó]+n|\bfone|puhelin|tele?pon)"
     r"|mobile?|m[oó]vil|cell(?:phone|ular)|celular|whats ?app|viber|hotline|handy|portable"
     r"|rufnummer|msisdn|\bcontact (?:number|no)\b|kom[oó]rk[ai]|\bmy (?:new )?number\b"
     r"|\b(?:call|dial|ring|reach|text|contact)(?: (?:me|us|him|her|them|back))?\b"
@@ -58,9 +58,9 @@ _WEAK_WORDS: Final = re.compile(
 # What may stand between the word and the number, and between the number and the word.
 _AFTER: Final = re.compile(
     rb"(?i)(?:[a-z]|[\x80-\xff]){0,16}"
-    rb"(?:[^0-9A-Za-z+(\n]{0,6}(?:numbers?|num|nos?|nr|nummern?|n\S{1,2}mero|num\S{1,2}ro|is|at|on"
+    rb"(?:[^0-9A-Za-z+(\n\]}]{0,6}(?:numbers?|num|nos?|nr|nummern?|n\S{1,2}mero|num\S{1,2}ro|is|at|on"
     rb"|under|us|me|to|home|work|office|ist|lautet|unter|est|es|au|al|\xd0\xbd\xd0\xbe\xd0\xbc\S+)\b)"
-    rb"{0,3}[^0-9A-Za-z+(\n]{0,24}(\+?\(?[0-9](?:" + _BYTES_GAP + rb"{0,3}[0-9]){4,16})"
+    rb"{0,3}[^0-9A-Za-z+(\n\]}]{0,24}(\+?\(?[0-9](?:" + _BYTES_GAP + rb"{0,3}[0-9]){4,16})"
 )
 _BEFORE: Final = re.compile(
     rb"\+?\(?[0-9](?:" + _BYTES_GAP + rb"{0,3}[0-9]){5,16}(?=[ ,(/:-]{1,3}\Z)"

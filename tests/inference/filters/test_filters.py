@@ -114,6 +114,12 @@ def test_every_offered_builtin_has_a_recogniser() -> None:
         ("ip-address", "http://10.0.0.1/x", "http://[IP_ADDRESS]/x"),
         ("ip-address", "/nodes/10.0.0.1/x", "/nodes/[IP_ADDRESS]/x"),
         ("ip-address", "2001::1", "[IP_ADDRESS]"),
+        ("ip-address", "1.2.3.4", "[IP_ADDRESS]"),
+        (
+            "ip-address",
+            "from host 5.6.7.8 to '1.2.3.4'",
+            "from host [IP_ADDRESS] to '[IP_ADDRESS]'",
+        ),
         ("ip-address", "5a3b:1:2:3:4:5:6:7777", "[IP_ADDRESS]"),
         ("ip-address", "2001:db8::1: up", "[IP_ADDRESS]: up"),
         ("ip-address", "[2001:db8:0:0:0:0:0:1]:80", "[[IP_ADDRESS]]:80"),
@@ -164,7 +170,8 @@ def test_a_builtin_replaces_what_it_recognises(slug: str, text: str, expected: s
             "1700000000", "555-123-45678", "123-45-6789", "2024-05-06", "+1234", "10.0.0.1",
             "4111 1111 1111 1111", "1234567890123", "2125551234", "order 3074185296",
             "now()+86400000", "t+31536000000", "0012345678905", "212 555 1234 212 555 1234",
-            "030 1234567", '{"text": 1234567}', "hotel 1234567", "+1 234", "200-300-4000-5000",
+            "030 1234567", '{"text": 1234567}', "hotel 1234567", "+1 234",
+            '["La Fontaine"]}, "2977085": 1', "/FontBBox {-168 -281 1000 924}", "200-300-4000-5000",
         )),
         *(("ssn", text) for text in (
             "000-12-3456", "666-12-3456", "900-12-3456", "123-00-4567", "123-45-0000",
@@ -184,6 +191,7 @@ def test_a_builtin_replaces_what_it_recognises(slug: str, text: str, expected: s
             "256.1.1.1", "1.2.3", "1.2.3.4.5", "v1.2.3.4", "std::vector", "ab::cd", "12:30:45",
             "00:1A:2B:3C:4D:5E", "a::1b::2", "::", "x::1y", "::1", "x[1::2]", "a[2000::5]", "b2::c",
             "127.0.0.1", "0.0.0.0", "255.255.255.0", "0.0.0.255", "::ffff:127.0.0.1", "==1.2.3.4",
+            "Policy 3.6.1.1:", "base-passwd (2.0.3.2)", "(>= 2.0.3.4)", "// 20.11.5.1 construction",
             "Chrome/120.0.0.0", '"version": "4.0.0.1"', "lib-1.2.3.4.tar", "1.2.3.4-beta",
             "2.5.29.17", "aa:bb:cc:dd:ee:ff:00:11", "1:2:3:4:5:6:7:8",
         )),
@@ -192,6 +200,7 @@ def test_a_builtin_replaces_what_it_recognises(slug: str, text: str, expected: s
             "-----BEGIN PUBLIC KEY-----", "desk-abc123abc123abc123abc123", "npm_config_registry",
             "postgres://user:password@localhost/db", "https://x.example/a:b@c",
             "api_key = os.environ",
+            "lib.sk_X509_EXTENSION_pop_free()", 'START = b"-----BEGIN PRIVATE KEY-----"',
             "redis://:${PASSWORD}@cache:6379", "primary_key_value_is_a_very_long_name_without",
         )),
         *(("regex-prompt-injection", text) for text in (
