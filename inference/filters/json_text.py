@@ -33,6 +33,9 @@ def find_json(text: str) -> list[tuple[int, int]]:
     """
     spans = []
     position = at = offset = 0
+    if text.lstrip()[:1] == '"' and _is_string(text.strip()):
+        # JSON that is encoded once more, as the arguments of some clients are.
+        return [(0, len(text.encode()))]
     while begin := _BEGIN.search(text, position):
         start = begin.start()
         try:
@@ -47,6 +50,13 @@ def find_json(text: str) -> list[tuple[int, int]]:
         spans.append((offset, offset + len(text[start:position].encode())))
         offset = spans[-1][1]
     return spans
+
+
+def _is_string(text: str) -> bool:
+    try:
+        return _decode(text)[1] == len(text)
+    except json.JSONDecodeError:
+        return False
 
 
 def find_tokens(text: bytes, span: tuple[int, int]) -> Iterator[Token]:

@@ -184,7 +184,9 @@ def _find_international(text: bytes, start: int, end: int) -> Sequence[Span]:
         if is_plain and _is_article(digits):
             continue
         if _is_international(number, _Proof.KIND if is_plain else _Proof.FORM):
-            return ((start, stop),)
+            # The code may stand in parentheses, as in (+49) 30.
+            is_open = before == b"(" and b"(" not in text[start:stop].partition(b")")[0]
+            return ((start - (is_open and b")" in text[start:stop]), stop),)
     return NOTHING
 
 

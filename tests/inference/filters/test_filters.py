@@ -87,6 +87,7 @@ def test_every_offered_builtin_has_a_recogniser() -> None:
         ("phone", "Tel.: 555-1234", "Tel.: [PHONE]"),
         ("phone", "电话：2125551234。", "电话：[PHONE]。"),
         ("phone", "0049 30 1234567", "[PHONE]"),
+        ("phone", "((+49) 30 1234567)", "([PHONE])"),
         ("phone", "+49 (0)30 1234567", "[PHONE]"),
         ("phone", "212\u2011555\xa01234", "[PHONE]"),
         ("phone", "212-555-1234 ext. 45, x", "[PHONE], x"),
@@ -398,6 +399,8 @@ def test_json_escapes_do_not_hide_text() -> None:
         ('[INFO] é {"n": 4111111111111111}', '[INFO] é {"n": 0}'),
         ('{"t": "a\\n4111111111111111"}', '{"t": "a\\n[CREDIT_CARD]"}'),
         ('{"t": "{\\"n\\": 4111111111111111}"}', '{"t": "{\\"n\\": 0}"}'),
+        ('"{\\"n\\": 4111111111111111}"', '"{\\"n\\": 0}"'),
+        ('"4111111111111111" and', '"[CREDIT_CARD]" and'),
         ('{"cut": "a\\n4111111111111111', '{"cut": "a\\n[CREDIT_CARD]'),
     ],
 )
