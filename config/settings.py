@@ -373,7 +373,8 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "TITLE": "Causeway",
     "DESCRIPTION": "A self-hosted LLM gateway. Every call: `Authorization: Bearer <API key>`.",
-    "VERSION": VERSION,
+    # That of the interface, which is not the package's.
+    "VERSION": "1.0.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SCHEMA_PATH_PREFIX_TRIM": True,
@@ -405,7 +406,8 @@ UPSTREAM_IDLE_TIMEOUT = _number("UPSTREAM_IDLE_TIMEOUT", 600.0)
 STREAM_KEEPALIVE_INTERVAL = _number("STREAM_KEEPALIVE_INTERVAL", 10.0, minimum=0)
 VALIDATION_TIMEOUT = _number("VALIDATION_TIMEOUT", 30.0)
 VALIDATION_MAX_AGE = _integer("VALIDATION_MAX_AGE", 86_400)
-VALIDATION_PROBES_PARAMETERS = _switch("VALIDATION_PROBES_PARAMETERS", default=False)
+VALIDATION_PROBES_PARAMETERS = _switch("VALIDATION_PROBES_PARAMETERS", default=True)
+VALIDATION_SPEND_LIMIT = _number("VALIDATION_SPEND_LIMIT", 0.05, minimum=0)
 WATCH_INTERVAL = _integer("WATCH_INTERVAL", 0, minimum=0)
 WATCH_SPEND_LIMIT = _number("WATCH_SPEND_LIMIT", 1.0, minimum=0)
 WATCH_DISABLES = _switch("WATCH_DISABLES", default=False)

@@ -213,8 +213,8 @@ class ActivationSerializer(StrictSerializer):
     probe_parameters = FlagField(
         required=False,
         allow_null=True,
-        help_text="Try which parameters the deployment honours, by calls that cost money. "
-        "`VALIDATION_PROBES_PARAMETERS` by default.",
+        help_text="Try which parameters the deployment honours, by calls that cost money. By "
+        "default, where they cost no more than `VALIDATION_SPEND_LIMIT`.",
     )
 
 
@@ -352,6 +352,12 @@ class CheckSerializer(serializers.Serializer[dict[str, Any]]):
         return {name: value for name, value in shape.items() if value is not None}
 
 
+@extend_schema_serializer(component_name="PrivateEndpointParameterCheck")
+class ParameterCheckSerializer(serializers.Serializer[Any]):
+    parameter = serializers.CharField()
+    supported = serializers.BooleanField()
+
+
 @extend_schema_serializer(component_name="PrivateEndpointValidation")
 class ValidationSerializer(serializers.Serializer[Any]):
     passed = serializers.BooleanField()
@@ -362,10 +368,18 @@ class ValidationSerializer(serializers.Serializer[Any]):
         help_text="Which operations of a model that has several the deployment serves; absent of a "
         "model that has one. Nothing is routed to one that it has refused.",
     )
-    parameters = serializers.DictField(
+    parameters = ParameterCheckSerializer(
+        many=True,
+        required=False,
+        source="parameter_checks",
+        help_text="Whether each parameter that was tried is supported; absent if none was to be "
+        "tried, and empty if all of them were proven before.",
+    )
+    proofs = serializers.DictField(
         child=serializers.ChoiceField(choices=Proof.choices),
         required=False,
-        help_text="What was tried, and what the answers have shown; absent if nothing was tried.",
+        source="parameters",
+        help_text="Extension: what the answers have shown about each of them, and about pictures.",
     )
 
     def to_representation(self, instance: Any) -> dict[str, Any]:

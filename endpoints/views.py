@@ -197,8 +197,8 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     def validate(self, request: Request, pk: str) -> Response:
         """Makes a live plain and a streamed call with the workspace's BYOK credential.
 
-        With `probe_parameters` it also tries which parameters the deployment honours, which costs
-        up to 14 more calls. At most two validations of an organization run at a time.
+        Unless `probe_parameters` is false, it also tries which parameters the deployment honours,
+        which costs up to 15 more calls. At most two validations of an organization run at a time.
         """
         fields = self.read_body(ActivationSerializer)
         endpoint = self.get_object()

@@ -186,6 +186,20 @@ class Validation(BaseModel):
         found: Mapping[str, str] | None = self.evidence.get("operations")
         return found
 
+    @property
+    def parameter_checks(self) -> list[dict[str, Any]] | None:
+        """Returns whether each parameter that was tried is supported; ``None`` if none was tried.
+
+        What is no parameter of a request, such as seeing pictures, has no place here.
+        """
+        if self.parameters is None:
+            return None
+        return [
+            {"parameter": name, "supported": self.parameters[name] == Proof.PROVEN}
+            for name in DECLARABLE
+            if name in self.parameters
+        ]
+
     def lock_credential(self) -> None:
         """Locks the credential of a passed validation, before the endpoint, as a rotation does."""
         if self.passed and self.credential is not None:

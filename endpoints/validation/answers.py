@@ -93,7 +93,9 @@ def write_response(chat: Mapping[str, Any]) -> dict[str, Any]:
             {"type": "function", "strict": False, **tool["function"]} for tool in chat["tools"]
         ]
     if "tool_choice" in chat:
-        body["tool_choice"] = {"type": "function", **chat["tool_choice"]["function"]}
+        choice = chat["tool_choice"]
+        named = isinstance(choice, dict)
+        body["tool_choice"] = {"type": "function", **choice["function"]} if named else choice
     if (shape := chat.get("response_format")) is not None:
         wanted = {"type": shape["type"], **shape.get("json_schema", {})}
         body["text"] = {"format": wanted}

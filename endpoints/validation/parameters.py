@@ -6,11 +6,11 @@ has the shape of a schema that the question does not mention, a text ends before
 A refusal, and an answer without the effect, prove that the parameter is not to be relied on. A
 deployment that serves a model by OpenAI's Responses alone is asked for responses instead of chats.
 
-The calls cost their owner money, so they are made only on request. Each asks for at most 64 tokens,
-or 512 of a model that thinks in Responses, and no further call begins after 8,192 tokens or
-``VALIDATION_TIMEOUT`` seconds in all. What was not tried then stays unknown, and so does what an
-answer without a word says nothing about, because its model thought up to the bound. No result fails
-the validation.
+The calls cost their owner money, so they are made where they are cheap, or on request. Each asks
+for at most 64 tokens, or 512 of a model that thinks in Responses, and no further call begins after
+8,192 tokens or ``VALIDATION_TIMEOUT`` seconds in all. What was not tried then stays unknown, and so
+does what an answer without a word says nothing about, because its model thought up to the bound. No
+result fails the validation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from endpoints.validation.checks import CheckFailed, Result
 
 logger = logging.getLogger(__name__)
 
-_MOST_TOKENS: Final = 8_192
+MOST_TRIAL_TOKENS: Final = 8_192
 # What a call without usable counts is taken to have cost.
 _UNCOUNTED_TOKENS: Final = 1_024
 _SHORT: Final = 16
@@ -55,13 +55,15 @@ _BOUNDS: Final = ("max_tokens", "max_completion_tokens")
 class _Trial:
     """Calls that prove parameters: the fields of each, and whether their answers show the effect.
 
-    ``after`` names a parameter that must have been proven before.
+    ``after`` names a parameter that must have been proven before. ``otherwise`` are other calls,
+    for a deployment where the first ones have no effect.
     """
 
     names: tuple[str, ...]
     question: str | list[dict[str, Any]]
     is_proven: Callable[[Sequence[Answer]], bool]
     fields: tuple[dict[str, Any], ...] = ({},)
+    otherwise: tuple[dict[str, Any], ...] = ()
     tokens: int = _SHORT
     after: str = ""
 
@@ -162,6 +164,8 @@ _TRIALS: Final = (
                 "tool_choice": {"type": "function", "function": {"name": _TOOL}},
             },
         ),
+        # A llama.cpp server treats the name of a function as no choice.
+        otherwise=({"tools": [_CITY], "tool_choice": "required"},),
         tokens=_LONG,
         is_proven=_calls_city,
     ),
@@ -228,16 +232,22 @@ TRIED_NAMES: Final = tuple(name for trial in _TRIALS for name in trial.names)
 
 
 async def learn_parameters(
-    call: Call, dialect: Dialect, policy: egress.EgressPolicy, inputs: Iterable[str], result: Result
+    call: Call,
+    dialect: Dialect,
+    policy: egress.EgressPolicy,
+    inputs: Iterable[str],
+    result: Result,
+    tested: Iterable[str] = (),
 ) -> None:
     """Makes the calls that prove parameters, and adds the proofs and the usages to the result.
 
-    ``inputs`` are the input modalities of the model; an image is not shown to one without it.
+    ``inputs`` are the input modalities of the model; an image is not shown to one without it. What
+    was ``tested`` and proven before is not tried again.
     """
     async with EgressClient(policy) as egress_client:
         # The checks of these calls are not checks of the validation.
         caller = Caller(call, dialect, Result(), egress_client, "parameters")
-        learner = _Learner(caller, result)
+        learner = _Learner(caller, result, frozenset(tested))
         try:
             async with asyncio.timeout(settings.VALIDATION_TIMEOUT):
                 await learner.try_all(frozenset(inputs))
@@ -250,22 +260,32 @@ async def learn_parameters(
 class _Learner:
     """Tries the parameters of one deployment in turn, within the bound of tokens."""
 
-    def __init__(self, caller: Caller, result: Result) -> None:
+    def __init__(self, caller: Caller, result: Result, tested: frozenset[str]) -> None:
         self._caller = caller
         self._result = result
+        self._tested = tested
         self._spent = 0
         self._bound = _BOUNDS[0]
 
     async def try_all(self, inputs: frozenset[str]) -> None:
         proofs = self._result.parameters
         for trial in TRIALS.get(self._caller.call.operation, ()):
-            if trial.after and proofs.get(trial.after) != Proof.PROVEN:
+            if self._tested.issuperset(trial.names):
+                continue
+            if trial.names == _BOUNDS[:1] and _BOUNDS[1] in self._tested:
+                self._bound = _BOUNDS[1]
+                continue
+            before = Proof.PROVEN if trial.after in self._tested else proofs.get(trial.after)
+            if trial.after and before != Proof.PROVEN:
                 continue
             if IMAGE_INPUT in trial.names and inputs and "image" not in inputs:
                 continue
-            if self._spent >= _MOST_TOKENS:
+            if self._spent >= MOST_TRIAL_TOKENS:
                 return
-            proof = await self._try(trial)
+            proof = await self._try(trial, trial.fields)
+            if trial.otherwise and proof in (Proof.NO_EFFECT, Proof.REFUSED):
+                other = await self._try(trial, trial.otherwise)
+                proof = other if other is Proof.PROVEN else proof
             if proof is None:
                 continue
             proofs.update(dict.fromkeys(trial.names, proof))
@@ -273,13 +293,13 @@ class _Learner:
             if trial.names == _BOUNDS[:1] and proof is Proof.REFUSED and not is_native:
                 # Newer models of some providers accept only the newer name of the bound.
                 self._bound = _BOUNDS[1]
-                if (proof := await self._try(trial)) is not None:
+                if (proof := await self._try(trial, trial.fields)) is not None:
                     proofs[self._bound] = proof
 
-    async def _try(self, trial: _Trial) -> Proof | None:
+    async def _try(self, trial: _Trial, calls: Sequence[dict[str, Any]]) -> Proof | None:
         """Makes the calls of a trial; ``None`` if their answers say nothing about it."""
         answers: list[Answer] = []
-        for fields in trial.fields:
+        for fields in calls:
             try:
                 answer = await self._ask(trial, fields)
             except Untranslatable:
@@ -318,5 +338,5 @@ class _Learner:
         """
         tokens = _UNCOUNTED_TOKENS if usage is None else usage.prompt + usage.completion
         self._spent += max(tokens, 1)
-        if usage is not None and tokens <= _MOST_TOKENS:
+        if usage is not None and tokens <= MOST_TRIAL_TOKENS:
             self._result.usages.append(usage)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
+from decimal import Decimal
 
 from django.conf import settings
 from django.db import DatabaseError, connection
@@ -17,7 +18,7 @@ from config.credentials import Secret
 from endpoints.models import PrivateEndpoint, Proof, Validation, ValidationSlot, proven_names
 from endpoints.validation.attempt import Calls, find_attempt
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
-from endpoints.validation.parameters import learn_parameters
+from endpoints.validation.parameters import MOST_TRIAL_TOKENS, learn_parameters
 from endpoints.validation.probes import probe
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,8 @@ def run(
 
     Makes at most two calls for each operation that the deployment may serve, within
     ``VALIDATION_TIMEOUT`` seconds in all, outside any transaction. With ``probe_parameters``, by
-    default ``VALIDATION_PROBES_PARAMETERS``, a passed validation also makes the calls of
+    default ``VALIDATION_PROBES_PARAMETERS`` where they cost no more than
+    ``VALIDATION_SPEND_LIMIT``, a passed validation also makes the calls of
     :func:`learn_parameters`. Failed checks and a failure to store the result are part of the
     result. Takes a ``slot`` of the organization, unless the caller has one, and gives it back.
 
@@ -46,7 +48,9 @@ def run(
         slot = ValidationSlot(organization_id=endpoint.organization_id).take()
     with slot:
         if probe_parameters is None:
-            probe_parameters = settings.VALIDATION_PROBES_PARAMETERS
+            probe_parameters = settings.VALIDATION_PROBES_PARAMETERS and _may_cost(
+                endpoint, MOST_TRIAL_TOKENS
+            )
         validation = examine(
             endpoint,
             workspace_id=workspace_id,
@@ -101,9 +105,14 @@ def examine(
             probing_slot.extend()
             if not connection.in_atomic_block:
                 connection.close()
+            validation.parameters = result.parameters
             for call, dialect in calls:
                 if result.operations.get(call.operation) == Proof.PROVEN:
-                    asyncio.run(learn_parameters(call, dialect, policy, inputs, result))
+                    asyncio.run(
+                        learn_parameters(
+                            call, dialect, policy, inputs, result, endpoint.tested_parameters
+                        )
+                    )
     except CheckFailed as failure:
         result.checks.append(failure.check)
         result.outcome = failure.outcome
@@ -114,13 +123,19 @@ def examine(
         validation.evidence["operations"] = result.operations
     if result.refusals:
         validation.evidence["refusals"] = result.refusals
-    validation.parameters = result.parameters or None
     at = int(clock.time())
     validation.cost_nano = sum(
         cost_nano(endpoint.price.price, usage, at) for usage in result.usages
     )
     validation.duration_ms = round((time.monotonic() - started) * 1000)
     return validation
+
+
+def _may_cost(endpoint: PrivateEndpoint, tokens: int) -> bool:
+    """Returns whether so many tokens cost no more than ``VALIDATION_SPEND_LIMIT``."""
+    price = endpoint.price.price
+    dearest = max(price.net("prompt"), price.net("completion"))
+    return dearest * tokens <= Decimal(str(settings.VALIDATION_SPEND_LIMIT))
 
 
 def _select_proven(calls: Calls, baseline: Validation) -> Calls:

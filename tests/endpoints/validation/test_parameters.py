@@ -112,6 +112,35 @@ def test_a_parameter_without_its_effect_is_not_proven(
     }
 
 
+def test_what_was_proven_is_not_tried_again(draft: PrivateEndpoint, upstream: Simulator) -> None:
+    learn(draft, "sim-able:seed")
+    upstream.clear()
+    again = learn(draft, "sim-able:seed,stop")
+    # The seed is tried again with three calls, and the picture, which is no parameter.
+    assert len(upstream.requests) == 2 + 3 + 1
+    assert proofs_of(again) == {"seed": "no_effect", "image_input": "proven"}
+    assert draft.tested_parameters == [
+        "max_tokens", "logprobs", "top_logprobs", "response_format", "structured_outputs", "stop",
+        "tools", "tool_choice", "parallel_tool_calls", "reasoning", "reasoning_effort",
+    ]  # fmt: skip
+    upstream.clear()
+    last = learn(draft, "sim-able")
+    assert last.parameter_checks == [{"parameter": "seed", "supported": True}]
+    assert learn(draft, "sim-able").parameter_checks == []
+
+
+def test_a_tool_is_tried_with_required_where_its_name_has_no_effect(
+    draft: PrivateEndpoint, upstream: Simulator
+) -> None:
+    found = proofs_of(learn(draft, "sim-able:tool_name"))
+    assert found == ALL
+    choices = [request.body.get("tool_choice") for request in upstream.requests]
+    assert [choice for choice in choices if choice is not None] == [
+        {"type": "function", "function": {"name": "report_city"}},
+        "required",
+    ]
+
+
 def test_the_newer_name_of_the_bound_is_proven_where_the_older_is_refused(
     draft: PrivateEndpoint, upstream: Simulator
 ) -> None:
@@ -157,6 +186,17 @@ def test_nothing_is_tried_unless_asked(
     assert len(upstream.requests) == 2
     settings.VALIDATION_PROBES_PARAMETERS = True
     assert learn(draft, "sim-able", wanted=False).parameters is None
+
+
+def test_parameters_are_tried_where_that_costs_no_more_than_the_limit(
+    draft: PrivateEndpoint, upstream: Simulator, settings: LazySettings
+) -> None:
+    settings.VALIDATION_PROBES_PARAMETERS = True
+    settings.VALIDATION_SPEND_LIMIT = 0.08192
+    draft.reprice(factories.make_price("0.000005", "0.00001001"))
+    assert learn(draft, "sim-able", wanted=None).parameters is None
+    assert len(upstream.requests) == 2
+    draft.reprice(factories.make_price("0.00001", "0.000005"))
     assert learn(draft, "sim-able", wanted=None).parameters == ALL
 
 
@@ -164,6 +204,7 @@ def test_the_watch_tries_nothing_and_keeps_the_proofs(
     draft: PrivateEndpoint, upstream: Simulator, settings: LazySettings
 ) -> None:
     settings.VALIDATION_PROBES_PARAMETERS = True
+    settings.VALIDATION_SPEND_LIMIT = 100
     learn(draft, "sim-able:seed")
     draft.activate()
     upstream.clear()
@@ -190,7 +231,13 @@ def test_the_interface_tells_what_was_proven(
     assert set(plain) == {"passed", "checks"}
     asked = manager.post(f"{route}/validate", {**body, "probe_parameters": True}, format="json")
     assert asked.status_code == 200, asked.content
-    assert asked.json()["data"]["parameters"] == {**ALL, "seed": "no_effect"}
+    data = asked.json()["data"]
+    assert data["proofs"] == {**ALL, "seed": "no_effect"}
+    assert {row["parameter"]: row["supported"] for row in data["parameters"]} == {
+        name: name != "seed" for name in ALL if name != "image_input"
+    }
+    shown = manager.get(route).json()["data"]
+    assert set(shown["tested_parameters"]) == set(ALL) - {"seed", "image_input"}
     shown = manager.get(route).json()["data"]["supported_parameters"]
     assert shown[:2] == ["temperature", "tools"]
     assert set(shown) == {"temperature", *ALL} - {"seed", "image_input"}

@@ -1,7 +1,8 @@
 """The parameters that a simulated deployment can honour, ignore or refuse.
 
 ``sim-able`` honours all of them. ``sim-able:seed,stop`` ignores those that it names, and
-``sim-strict:seed,stop`` refuses them and honours the others.
+``sim-strict:seed,stop`` refuses them and honours the others. ``tool_name`` is the choice of a tool
+by its name.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ def answer(body: Body, ignored: set[str], said: str) -> tuple[Message, str, Any]
     for name in ignored:
         for field in _FIELDS.get(name, ()):
             kept.pop(field, None)
+    if "tool_name" in ignored and isinstance(kept.get("tool_choice"), dict):
+        kept["tool_choice"] = "auto"
     if calls := _calls(kept):
         return {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls", None
     text = said
