@@ -31,7 +31,7 @@ from config.api.openapi.document import DocumentView
 from config.console.apps import discover_pages
 from config.pages.landing import landing
 from config.server.metrics import metrics
-from endpoints.views import PrivateEndpointViewSet
+from endpoints.views import PrivateEndpointViewSet, PrivateProviderViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
 from inference.reports.views import (
     ActivityViewSet,
@@ -44,6 +44,7 @@ from inference.views import ExplanationViewSet
 
 router = SimpleRouter(trailing_slash=False)
 router.register("private-endpoints", PrivateEndpointViewSet, "private-endpoint")
+router.register("private-providers", PrivateProviderViewSet, "private-provider")
 router.register("keys", KeyViewSet, "key")
 router.register("byok", ByokViewSet, "byok")
 router.register("workspaces", WorkspaceViewSet, "workspace")

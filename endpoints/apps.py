@@ -57,6 +57,7 @@ class EndpointsConfig(CausewayApp):
                 ),
             ),
         ),
+        "privateprovider": ModelDeclaration(),
         "validation": ModelDeclaration("fact_check"),
         "attestation": ModelDeclaration(),
         "validationslot": INTERNAL,

@@ -133,7 +133,7 @@ def apply(
         # writes.
         organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
         matches = _match_rows(organization_id, rows)
-        _check(matches, count, problems)
+        _check(organization_id, matches, count, problems)
         problems.raise_if_any()
         try:
             PrivateEndpoint.objects.require_room(organization, report.created[KIND])
@@ -151,13 +151,13 @@ def export(organization_id: uuid.UUID) -> Iterator[bytes]:
     with transaction.atomic():
         endpoints = (
             PrivateEndpoint.objects.for_organization(organization_id)
-            .select_related("model", "provider", "price")
+            .select_related("model", "provider", "private_provider", "price")
             .order_by("created_at", "id")
         )
         for endpoint in endpoints.iterator(chunk_size=_CHUNK):
             row = _Row(
                 model_permaslug=endpoint.model.canonical_slug,
-                provider_slug=endpoint.provider.slug,
+                provider_slug=endpoint.upstream_provider.slug,
                 upstream_model_id=endpoint.upstream_model_id,
                 base_url=endpoint.base_url,
                 declared_region=endpoint.declared_region,
@@ -212,9 +212,9 @@ def _match_rows(organization_id: uuid.UUID, rows: list[tuple[int, _Row]]) -> lis
     """Returns each row with its endpoint; the n-th row with a key names the n-th endpoint."""
     stored: dict[_Key, deque[PrivateEndpoint]] = defaultdict(deque)
     endpoints = PrivateEndpoint.objects.for_organization(organization_id)
-    for endpoint in endpoints.select_related("model", "provider", "price").order_by(
-        "created_at", "id"
-    ):
+    for endpoint in endpoints.select_related(
+        "model", "provider", "private_provider", "price"
+    ).order_by("created_at", "id"):
         stored[_key_of(endpoint)].append(endpoint)
     first_lines: dict[_Key, int] = {}
     matches = []
@@ -225,9 +225,12 @@ def _match_rows(organization_id: uuid.UUID, rows: list[tuple[int, _Row]]) -> lis
     return matches
 
 
-def _check(matches: list[_Match], count: RowListener, problems: Problems) -> None:
+def _check(
+    organization_id: uuid.UUID, matches: list[_Match], count: RowListener, problems: Problems
+) -> None:
     """Decides the outcome of each row, and collects the problems."""
-    refusals = PrivateEndpoint.objects.refusals([_draft(match.row) for match in matches])
+    drafts = [_draft(match.row) for match in matches]
+    refusals = PrivateEndpoint.objects.refusals(organization_id, drafts)
     for match, refusal in zip(matches, refusals, strict=True):
         row, endpoint = match.row, match.endpoint
         if endpoint is None:
@@ -326,7 +329,7 @@ def _new_price(row: _Row, endpoint: PrivateEndpoint) -> Price | None:
 def _key_of(endpoint: PrivateEndpoint) -> _Key:
     return (
         endpoint.model.canonical_slug,
-        endpoint.provider.slug,
+        endpoint.upstream_provider.slug,
         endpoint.upstream_model_id,
         endpoint.base_url or "",
     )

@@ -23,7 +23,7 @@ def dependants(credential: ByokCredential) -> QuerySet[PrivateEndpoint]:
     found: QuerySet[PrivateEndpoint] = (
         PrivateEndpoint.objects.for_organization(credential.organization_id)
         .filter(validation__credential=credential)
-        .select_related("model", "provider", "price", "validation")
+        .select_related("model", "provider", "private_provider", "price", "validation")
     )
     return found
 

@@ -29,7 +29,7 @@ from config.api.fields import (
 )
 from config.api.openapi import envelope
 from config.egress.rules import SETTING_OF, TimeLimits
-from endpoints.models import PrivateEndpoint, Proof, show_settings
+from endpoints.models import PrivateEndpoint, PrivateProvider, Proof, show_settings
 from endpoints.pricing import decode_endpoint_price, render_endpoint_pricing
 from endpoints.validation import Reason
 
@@ -387,6 +387,60 @@ class ValidationSerializer(serializers.Serializer[Any]):
         if len(shape.get("operations") or ()) < 2:
             shape["operations"] = None
         return {name: value for name, value in shape.items() if value is not None}
+
+
+@extend_schema_serializer(component_name="PrivateProvider")
+class ProviderSerializer(serializers.Serializer[PrivateProvider]):
+    """An organization's own provider; its endpoints keep and train on nothing."""
+
+    name = serializers.CharField()
+    slug = serializers.CharField()
+    display_name = serializers.CharField()
+    base_url = serializers.CharField(allow_null=True)
+    created_at = serializers.DateTimeField()
+    keyless = serializers.BooleanField(
+        source="is_keyless", help_text="Extension: its servers are sent no credential."
+    )
+
+
+@extend_schema_serializer(component_name="CreatePrivateProviderRequest")
+class CreateProviderSerializer(StrictSerializer):
+    name = StringField(max_length=64, help_text="Never changes.")
+    slug = StringField(
+        max_length=64,
+        required=False,
+        help_text="Never changes. By default the name in lower case, with hyphens.",
+    )
+    display_name = StringField(min_length=1, required=False)
+    base_url = StringField(
+        min_length=1,
+        max_length=2048,
+        required=False,
+        allow_null=True,
+        help_text="Of endpoints that have none of their own.",
+    )
+    keyless = FlagField(source="is_keyless", required=False)
+
+
+@extend_schema_serializer(component_name="UpdatePrivateProviderRequest")
+class UpdateProviderSerializer(StrictSerializer):
+    display_name = StringField(min_length=1, required=False)
+    base_url = StringField(min_length=1, max_length=2048, required=False, allow_null=True)
+    keyless = FlagField(source="is_keyless", required=False)
+
+
+@extend_schema_serializer(component_name="DeletedPrivateProvider")
+class _DeletedProviderSerializer(serializers.Serializer[Any]):
+    slug = serializers.CharField()
+
+
+ProviderListSerializer = envelope(
+    "ListPrivateProvidersResponse", data=ProviderSerializer(many=True)
+)
+ProviderResponseSerializer = envelope("PrivateProviderResponse", data=ProviderSerializer())
+DeletedProviderResponseSerializer = envelope(
+    "DeletePrivateProviderResponse", data=_DeletedProviderSerializer()
+)
 
 
 SummaryListSerializer = envelope("ListPrivateEndpointsResponse", data=SummarySerializer(many=True))

@@ -23,10 +23,18 @@ from config.api.viewsets import OrganizationViewSet
 from config.egress.rules import NO_OWN_LIMITS
 from endpoints import validation
 from endpoints.activation import NotActivated, validate_and_activate
-from endpoints.models import EndpointNotFound, PrivateEndpoint, ValidationSlot
+from endpoints.models import (
+    EndpointNotFound,
+    PrivateEndpoint,
+    PrivateProvider,
+    PrivateProviderNotFound,
+    ValidationSlot,
+)
 from endpoints.serializers import (
     ActivationSerializer,
+    CreateProviderSerializer,
     CreateSerializer,
+    DeletedProviderResponseSerializer,
     DeletedResponseSerializer,
     DisabledResponseSerializer,
     FailureDataSerializer,
@@ -34,10 +42,14 @@ from endpoints.serializers import (
     FullSerializer,
     ManagedResponseSerializer,
     ManagedSerializer,
+    ProviderListSerializer,
+    ProviderResponseSerializer,
+    ProviderSerializer,
     SummaryListSerializer,
     SummarySerializer,
     UpdateParametersSerializer,
     UpdatePricingSerializer,
+    UpdateProviderSerializer,
     UpdateSerializer,
     UpdateTimeoutsSerializer,
     ValidationFailedSerializer,
@@ -67,7 +79,9 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     """Creates, validates, activates and manages private endpoints."""
 
     permission_classes = [ManagementKey]
-    queryset = PrivateEndpoint.objects.select_related("model", "provider", "price", "validation")
+    queryset = PrivateEndpoint.objects.select_related(
+        "model", "provider", "private_provider", "price", "validation"
+    )
     pagination_class = WholeList
     not_found = EndpointNotFound
     schema_tag = "private-endpoints"
@@ -295,3 +309,76 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         endpoint = self.get_object()
         endpoint.limit_time(fields["time_limits"] or NO_OWN_LIMITS)
         return self.respond(endpoint)
+
+
+class PrivateProviderViewSet(ListModelMixin, OrganizationViewSet):
+    """Names under which the organization registers servers of its own."""
+
+    permission_classes = [ManagementKey]
+    queryset = PrivateProvider.objects.order_by("created_at", "id")
+    serializer_class = ProviderSerializer
+    pagination_class = WholeList
+    lookup_field = "slug"
+    lookup_value_regex = "[^/]+"
+    not_found = PrivateProviderNotFound
+    schema_tag = "private-providers"
+
+    @extend_schema(operation_id="listPrivateProviders", responses=ProviderListSerializer)
+    def list(self, request: Request) -> Response:
+        """Lists the private providers of the organization, oldest first."""
+        return super().list(request)
+
+    @extend_schema(
+        operation_id="createPrivateProvider",
+        request=CreateProviderSerializer,
+        responses={201: ProviderResponseSerializer},
+        extensions=errors(400, 409, 422),
+    )
+    def create(self, request: Request) -> Response:
+        """Creates a private provider: a name and an OpenAI-compatible API.
+
+        Its slug is what `provider_slug` of a private endpoint, `provider` of a BYOK key, and
+        `provider.order`, `only` and `ignore` of a request take.
+        """
+        fields = self.read_body(CreateProviderSerializer)
+        provider = PrivateProvider.objects.create_provider(
+            organization_id=self.organization_id, **fields
+        )
+        return self.respond(provider, status=201)
+
+    @extend_schema(
+        operation_id="getPrivateProvider",
+        responses=ProviderResponseSerializer,
+        extensions=errors(404),
+    )
+    def retrieve(self, request: Request, slug: str) -> Response:
+        """Shows a private provider."""
+        return self.respond(self.get_object())
+
+    @extend_schema(
+        operation_id="updatePrivateProvider",
+        request=UpdateProviderSerializer,
+        responses=ProviderResponseSerializer,
+        extensions=errors(400, 404, 409, 422),
+    )
+    def partial_update(self, request: Request, slug: str) -> Response:
+        """Changes the members that are sent; name and slug never change.
+
+        An active endpoint that inherits the address, or was validated with the old use of keys, is
+        disabled first.
+        """
+        fields = self.read_body(UpdateProviderSerializer)
+        provider = self.get_object()
+        provider.edit(**fields)
+        return self.respond(provider)
+
+    @extend_schema(
+        operation_id="deletePrivateProvider",
+        responses={200: DeletedProviderResponseSerializer},
+        extensions=errors(404, 409),
+    )
+    def destroy(self, request: Request, slug: str) -> Response:
+        """Deletes a private provider under which no endpoint runs."""
+        provider = self.get_object()
+        provider.remove()
+        return Response({"data": {"slug": provider.slug}})

@@ -16,6 +16,7 @@ from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringFi
 from config.api.openapi import envelope
 from config.api.text import parse_uuid
 from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, parse_credential
+from endpoints.models import PrivateProvider
 
 
 @extend_schema_field({"type": "string", "writeOnly": True, "maxLength": MAX_CREDENTIAL_LENGTH})
@@ -79,7 +80,7 @@ class _ByokFields(StrictSerializer):
         if attrs.get("is_fallback") and attrs.get("is_byok_only"):
             raise ValidationError({"is_fallback": ["Cannot be combined with is_byok_only."]})
         if "key" in attrs:
-            _check_secret(self.provider_of(attrs), attrs["key"])
+            _check_secret(self.dialect_of(attrs), attrs["key"])
         hashes = set(attrs.get("allowed_api_key_hashes") or ())
         organization_id = self.context["organization_id"]
         own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
@@ -95,16 +96,26 @@ class _ByokFields(StrictSerializer):
             )
         return attrs
 
-    def provider_of(self, attrs: dict[str, Any]) -> Provider | None:
-        """Returns the provider that defines the format of a new secret."""
+    def dialect_of(self, attrs: dict[str, Any]) -> str | None:
+        """Returns the dialect of the provider, which defines the format of a new secret."""
         raise NotImplementedError
 
+    def find_dialect(self, slug: str, **listed: bool) -> str | None:
+        """Returns the dialect of a provider: the organization's own, else the catalogue's."""
+        own = PrivateProvider.objects.for_organization(self.context["organization_id"])
+        if own.filter(slug=slug).exists():
+            return PrivateProvider.dialect
+        found: str | None = (
+            Provider.objects.filter(slug=slug, **listed).values_list("dialect", flat=True).first()
+        )
+        return found
 
-def _check_secret(provider: Provider | None, secret: Secret) -> None:
-    if provider is None:
+
+def _check_secret(dialect: str | None, secret: Secret) -> None:
+    if dialect is None:
         return
     try:
-        dialects.check_credential(provider.dialect, secret)
+        dialects.check_credential(dialect, secret)
     except InvalidCredential as exc:
         raise ValidationError({"key": [str(exc)]}) from None
 
@@ -115,13 +126,13 @@ class CreateByokSerializer(_ByokFields):
     key = SecretField()
     workspace_id = UUIDField(required=False)
 
-    def provider_of(self, attrs: dict[str, Any]) -> Provider:
-        provider = Provider.objects.filter(slug=attrs["provider"], is_listed=True).first()
-        if provider is None:
+    def dialect_of(self, attrs: dict[str, Any]) -> str:
+        dialect = self.find_dialect(attrs["provider"], is_listed=True)
+        if dialect is None:
             raise ValidationError(
                 {"provider": ["Must be the slug of a provider in the catalogue."]}
             )
-        return provider
+        return dialect
 
 
 @extend_schema_serializer(component_name="UpdateBYOKKeyRequest")
@@ -130,9 +141,9 @@ class UpdateByokSerializer(_ByokFields):
 
     key = SecretField(required=False)
 
-    def provider_of(self, attrs: dict[str, Any]) -> Provider | None:
+    def dialect_of(self, attrs: dict[str, Any]) -> str | None:
         # A secret can be rotated even after its provider left the catalogue.
-        return Provider.objects.filter(slug=self.context["provider_slug"]).first()
+        return self.find_dialect(self.context["provider_slug"])
 
 
 @extend_schema_serializer(component_name="BYOKKey")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 import phonenumbers
 from django.db.models import Q
@@ -24,6 +25,7 @@ from config.api.fields import (
     UUIDField,
 )
 from config.api.openapi import envelope
+from endpoints.models import PrivateProvider
 
 BUILTIN_LABELS: Final = {
     "email": "[EMAIL]",
@@ -176,10 +178,10 @@ class _GuardrailFields(StrictSerializer):
         return canonical_models(names)
 
     def validate_allowed_providers(self, names: list[str] | None) -> list[str] | None:
-        return known_providers(names)
+        return known_providers(names, self.context["organization_id"])
 
     def validate_ignored_providers(self, names: list[str] | None) -> list[str] | None:
-        return known_providers(names)
+        return known_providers(names, self.context["organization_id"])
 
     def validate_allowed_data_regions(self, regions: list[str] | None) -> list[str] | None:
         return None if regions is None else list(dict.fromkeys(regions))
@@ -253,13 +255,21 @@ def _find_authors(patterns: Sequence[str]) -> dict[str, str]:
     return {name: name for name in patterns if name in found}
 
 
-def known_providers(names: Iterable[str] | None) -> list[str] | None:
-    """Returns the slugs of providers without duplicates; refuses an unknown slug."""
+def known_providers(
+    names: Iterable[str] | None, organization_id: UUID | None = None
+) -> list[str] | None:
+    """Returns the slugs of providers without duplicates; refuses an unknown slug.
+
+    Private providers are known too: those of the organization, or all of them without one.
+    """
     if names is None:
         return None
     wanted = list(dict.fromkeys(names))
     found = Provider.objects.filter(slug__in=wanted).values_list("slug", flat=True)
-    _refuse_unknown("provider", wanted, found)
+    own = PrivateProvider.objects.filter(slug__in=wanted, deleted_at=None)
+    if organization_id is not None:
+        own = own.for_organization(organization_id)
+    _refuse_unknown("provider", wanted, (*found, *own.values_list("slug", flat=True)))
     return wanted
 
 

@@ -29,7 +29,12 @@ from catalog.models import CatalogVersion, LanguageModel, ModelAlias, ModelEndpo
 from catalog.pricing import RATES, Price, UnknownRule
 from catalog.pricing.contract import render_lines, render_pricing
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds
-from endpoints.models import PrivateEndpoint, offered_parameters, proven_names
+from endpoints.models import (
+    PrivateEndpoint,
+    PrivateProvider,
+    offered_parameters,
+    proven_names,
+)
 
 SORTS: Final = (
     "most-popular", "newest", "top-weekly", "pricing-low-to-high", "pricing-high-to-low",
@@ -501,26 +506,30 @@ class VisibleCatalogue:
             PrivateEndpoint.objects.for_organization(organization_id)
             .routable()
             .values_list(
-                "model_id", "pk", "provider__slug", "provider_name", "provider__dialect",
-                "declared_zdr", "declared_region", "validation__parameters",
+                "model_id", "pk", "provider__slug", "private_provider__slug", "provider_name",
+                "provider__dialect", "declared_zdr", "declared_region", "validation__parameters",
                 "validation__evidence__operations", "settings", "declared_parameters",
                 "tested_parameters", *_PRICE,
             )
         )  # fmt: skip
         for (
-            model_id, pk, provider, display, dialect, zdr, region, proofs, tried, stated, declared,
-            tested, *rates,
+            model_id, pk, provider, own, display, dialect, zdr, region, proofs, tried, stated,
+            declared, tested, *rates,
         ) in rows:  # fmt: skip
             model = self._models.get(model_id)
             if model is None:
                 continue
             outputs = find_outputs(
-                model.output_modalities, model.capabilities, dialect, proven_names(tried)
+                model.output_modalities,
+                model.capabilities,
+                dialect or PrivateProvider.dialect,
+                proven_names(tried),
             )
             if outputs is None or (price := _read_price(*rates)) is None:
                 continue
+            is_zdr = own is not None if zdr is None else zdr
             facts = EndpointFacts(
-                provider, display, bool(zdr), False, model.slug, model.permaslug, region
+                own or provider, display, is_zdr, False, model.slug, model.permaslug, region
             )
             settings = read_settings(stated)
             parameters = offered_parameters(

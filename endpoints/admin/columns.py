@@ -75,7 +75,7 @@ class PrivateEndpointColumns:
         """Returns the credentials of the provider, and whether their secrets travel to the host."""
         rows = (
             ByokCredential.objects.for_organization(endpoint.organization_id)
-            .filter(provider_slug=endpoint.provider.slug, disabled=False)
+            .filter(provider_slug=endpoint.upstream_provider.slug, disabled=False)
             .select_related("workspace")
             .order_by("is_fallback", "sort_order", "created_at")[:SHOWN]
         )
@@ -119,7 +119,7 @@ class PrivateEndpointColumns:
 def _describe_travel(endpoint: PrivateEndpoint, credential: ByokCredential) -> str:
     if endpoint.base_url is None:
         return "is sent to the host that it names"
-    limits = credential.host_limits(endpoint.provider.own_hosts())
+    limits = credential.host_limits(endpoint.upstream_provider.own_hosts())
     if (reason := limits.refusal(endpoint.host)) is not None:
         return f"is not sent. {reason}"
     if limits.is_open:

@@ -91,7 +91,9 @@ class EditDialog(Dialog):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        rows = PrivateEndpoint.objects.filter(deleted_at=None).select_related("provider")
+        rows = PrivateEndpoint.objects.filter(deleted_at=None).select_related(
+            "provider", "private_provider"
+        )
         try:
             self._endpoint = rows.filter(pk=uuid.UUID(self.object_id)).first()
         except ValueError:
@@ -112,7 +114,7 @@ class EditDialog(Dialog):
             return text
         try:
             base_url = canonical_base_url(text, self._endpoint.organization_id)
-            require_base_url(base_url, self._endpoint.provider)
+            require_base_url(base_url, self._endpoint.upstream_provider)
         except InvalidBaseURL as exc:
             raise forms.ValidationError(exc.message) from None
         if base_url != self._endpoint.base_url and not may_point_secrets(self.request):

@@ -41,7 +41,14 @@ class PrivateEndpointAdmin(
         "model", "provider_name", "state", "validated", "validated_ago", "drift", "organization",
         "region", "zdr", "price_text", "reviews",
     )  # fmt: skip
-    list_select_related = ("organization", "model", "provider", "price", "validation")
+    list_select_related = (
+        "organization",
+        "model",
+        "provider",
+        "private_provider",
+        "price",
+        "validation",
+    )
     list_filter = ("status", UnderReviewFilter, "declared_region", "provider")
     linked_lookups = (*UploadsAdmin.linked_lookups, "drifted_at__isnull")
     search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")

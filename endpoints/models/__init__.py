@@ -18,6 +18,12 @@ from endpoints.models.endpoint import (
     PrivateEndpoint,
     ValidationStale,
 )
+from endpoints.models.providers import (
+    PrivateProvider,
+    PrivateProviderNotFound,
+    ProviderExists,
+    ProviderInUse,
+)
 from endpoints.models.settings import InvalidParameters, InvalidSettings, show_settings
 from endpoints.models.slots import ValidationsBusy, ValidationSlot
 from endpoints.models.validation import (
@@ -43,7 +49,11 @@ __all__ = [
     "NotValidated",
     "OperationNotServed",
     "PrivateEndpoint",
+    "PrivateProvider",
+    "PrivateProviderNotFound",
     "Proof",
+    "ProviderExists",
+    "ProviderInUse",
     "ProviderNotFound",
     "Validation",
     "ValidationSlot",

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from django.conf import settings
 
@@ -101,7 +101,7 @@ class Draft:
         require_tools(self.declared_parameters)
 
     def settings_of(
-        self, model: LanguageModel, public: Sequence[ModelEndpoint], provider: Provider
+        self, model: LanguageModel, public: Sequence[ModelEndpoint], provider: UpstreamProvider
     ) -> dict[str, Any]:
         """Returns what the settings of the new endpoint state; raises :class:`InvalidSettings`."""
         copied = copy_settings(model, find_public(public, provider))
@@ -110,7 +110,7 @@ class Draft:
     def find_refusal(
         self,
         model: LanguageModel,
-        provider: Provider,
+        provider: UpstreamProvider,
         public: Mapping[str, Sequence[ModelEndpoint]],
     ) -> GatewayError | None:
         """Returns the error that refuses the members of the draft, if there is one."""
@@ -122,8 +122,35 @@ class Draft:
         return None
 
 
-def find_references(drafts: Sequence[Draft]) -> list[tuple[LanguageModel, Provider] | GatewayError]:
-    """Returns the model and the provider of each draft, or the error that refuses the draft."""
+class UpstreamProvider(Protocol):
+    """A provider of the catalogue, or one of an organization's own."""
+
+    pk: Any
+    slug: str
+    name: str
+    base_url: str | None
+    is_keyless: bool
+
+    @property
+    def dialect(self) -> str: ...
+
+    @property
+    def is_listed(self) -> bool: ...
+
+    def own_hosts(self, named: str = "") -> frozenset[str]: ...
+
+
+Reference = tuple[LanguageModel, UpstreamProvider]
+
+
+def find_references(
+    drafts: Sequence[Draft], own: Mapping[str, UpstreamProvider]
+) -> list[Reference | GatewayError]:
+    """Returns the model and the provider of each draft, or the error that refuses the draft.
+
+    ``own`` are the organization's own providers by their slugs; they come before the catalogue's,
+    which may have got a provider of the same slug later.
+    """
     models = LanguageModel.objects.listed().filter(
         canonical_slug__in={draft.model_permaslug for draft in drafts}
     )
@@ -131,11 +158,11 @@ def find_references(drafts: Sequence[Draft]) -> list[tuple[LanguageModel, Provid
         slug__in={draft.provider_slug for draft in drafts}, is_listed=True
     )
     model_of = {model.canonical_slug: model for model in models}
-    provider_of = {provider.slug: provider for provider in providers}
+    provider_of: dict[str, UpstreamProvider] = {**{each.slug: each for each in providers}, **own}
     permanent = _find_permanent_slugs(
         draft.model_permaslug for draft in drafts if draft.model_permaslug not in model_of
     )
-    found: list[tuple[LanguageModel, Provider] | GatewayError] = []
+    found: list[Reference | GatewayError] = []
     for draft in drafts:
         model = model_of.get(draft.model_permaslug)
         provider = provider_of.get(draft.provider_slug)
@@ -188,13 +215,13 @@ def canonical_base_url(text: str | None, organization_id: uuid.UUID) -> str | No
             raise InvalidBaseURL(f"invalid_base_url: {exc}") from None
 
 
-def require_base_url(base_url: str | None, provider: Provider) -> None:
+def require_base_url(base_url: str | None, provider: UpstreamProvider) -> None:
     """Raises :class:`InvalidBaseURL` when the provider needs a URL and has none, or vice versa."""
     if refusal := _refusal_of_base_url(base_url, provider):
         raise refusal
 
 
-def _refusal_of_base_url(base_url: str | None, provider: Provider) -> InvalidBaseURL | None:
+def _refusal_of_base_url(base_url: str | None, provider: UpstreamProvider) -> InvalidBaseURL | None:
     if DialectName(provider.dialect).has_url_in_credential:
         if base_url is None:
             return None
@@ -202,12 +229,14 @@ def _refusal_of_base_url(base_url: str | None, provider: Provider) -> InvalidBas
             f"invalid_base_url: {provider.name} takes its URL from the credential; "
             "leave base_url out."
         )
-    if base_url is None:
+    if base_url is None and (isinstance(provider, Provider) or provider.base_url is None):
         return InvalidBaseURL(f"invalid_base_url: base_url is required for {provider.name}.")
     return None
 
 
-def refusal_of_operation(model: LanguageModel, provider: Provider) -> OperationNotServed | None:
+def refusal_of_operation(
+    model: LanguageModel, provider: UpstreamProvider
+) -> OperationNotServed | None:
     """Returns the error that refuses a model whose output no route can ask this provider for."""
     if (problem := dialects.describe_missing_extra(provider.dialect)) is not None:
         return OperationNotServed(f"operation_not_supported: {problem}")
@@ -221,13 +250,15 @@ def refusal_of_operation(model: LanguageModel, provider: Provider) -> OperationN
     )
 
 
-def find_public(public: Sequence[ModelEndpoint], provider: Provider) -> ModelEndpoint | None:
+def find_public(
+    public: Sequence[ModelEndpoint], provider: UpstreamProvider
+) -> ModelEndpoint | None:
     """Returns the provider's cheapest endpoint among a model's public ones, if it has any."""
     own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
     return min(own, key=_cost_of, default=None)
 
 
-def list_price(public: Sequence[ModelEndpoint], provider: Provider) -> Price:
+def list_price(public: Sequence[ModelEndpoint], provider: UpstreamProvider) -> Price:
     """Returns the provider's price among a model's public endpoints.
 
     A provider without one gets the cheapest price, and a model without public endpoints is free.
@@ -241,7 +272,9 @@ def _cost_of(endpoint: ModelEndpoint) -> Decimal:
     return price.net("prompt") + price.net("completion")
 
 
-def with_cache_rates(price: Price, public: Sequence[ModelEndpoint], provider: Provider) -> Price:
+def with_cache_rates(
+    price: Price, public: Sequence[ModelEndpoint], provider: UpstreamProvider
+) -> Price:
     """Returns the price with missing cache rates derived from the provider's public price.
 
     The ratio of cache rate to prompt rate is that of the public price. A rate that the public price

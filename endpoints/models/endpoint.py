@@ -38,6 +38,7 @@ from endpoints.models.drafts import (
     require_base_url,
     with_cache_rates,
 )
+from endpoints.models.providers import PrivateProvider
 from endpoints.models.settings import (
     apply_settings,
     order_parameters,
@@ -169,13 +170,20 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
             f"endpoints; {added} more do not fit."
         )
 
-    def refusals(self, drafts: Sequence[Draft]) -> list[GatewayError | None]:
+    def refusals(
+        self, organization_id: uuid.UUID, drafts: Sequence[Draft]
+    ) -> list[GatewayError | None]:
         """Returns an error or ``None`` for each draft; does not check the limit."""
         public = public_endpoints(draft.model_permaslug for draft in drafts)
+        references = find_references(drafts, self._own_providers(organization_id))
         return [
             found if isinstance(found, GatewayError) else draft.find_refusal(*found, public)
-            for draft, found in zip(drafts, find_references(drafts), strict=True)
+            for draft, found in zip(drafts, references, strict=True)
         ]
+
+    def _own_providers(self, organization_id: uuid.UUID) -> dict[str, PrivateProvider]:
+        rows = PrivateProvider.objects.for_organization(organization_id)
+        return {provider.slug: provider for provider in rows}
 
     def _insert(
         self,
@@ -190,14 +198,16 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         endpoints = []
         attestations = []
         public = public_endpoints(draft.model_permaslug for draft in drafts)
-        for draft, found in zip(drafts, find_references(drafts), strict=True):
+        references = find_references(drafts, self._own_providers(organization.pk))
+        for draft, found in zip(drafts, references, strict=True):
             if isinstance(found, GatewayError):
                 raise found
             model, provider = found
             endpoint = PrivateEndpoint(
                 organization=organization,
                 model=model,
-                provider=provider,
+                provider=provider if isinstance(provider, Provider) else None,
+                private_provider=provider if isinstance(provider, PrivateProvider) else None,
                 provider_name=provider.name,
                 upstream_model_id=draft.upstream_model_id,
                 base_url=draft.base_url,
@@ -245,7 +255,16 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     )
     status = models.CharField(max_length=16, choices=Status, default=Status.DRAFT, editable=False)
     model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="+")
-    provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="+")
+    # One of these two.
+    provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="+", null=True)
+    private_provider = models.ForeignKey(
+        PrivateProvider,
+        on_delete=models.PROTECT,
+        related_name="endpoints",
+        null=True,
+        editable=False,
+        db_index=False,
+    )
     provider_name = models.CharField(max_length=255, editable=False)
     upstream_model_id = models.CharField(max_length=255)
     base_url = models.CharField(max_length=2048, null=True, blank=True)
@@ -320,6 +339,11 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
                 fields=("organization", "idempotency_key"), name="private_endpoint_idempotency"
             ),
             models.CheckConstraint(
+                condition=Q(provider=None, private_provider__isnull=False)
+                | Q(provider__isnull=False, private_provider=None),
+                name="private_endpoint_has_one_provider",
+            ),
+            models.CheckConstraint(
                 condition=Q(status="draft", activated_at=None)
                 | Q(status__in=("active", "disabled"), activated_at__isnull=False),
                 name="private_endpoint_activation_stamp",
@@ -349,10 +373,29 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         return self.model.canonical_slug
 
     @property
+    def upstream_provider(self) -> Provider | PrivateProvider:
+        found = self.provider or self.private_provider
+        assert found is not None, "private_endpoint_has_one_provider"
+        return found
+
+    @property
+    def upstream_provider_id(self) -> uuid.UUID:
+        found: uuid.UUID | None = self.provider_id or self.private_provider_id
+        assert found is not None, "private_endpoint_has_one_provider"
+        return found
+
+    @property
+    def upstream_url(self) -> str | None:
+        """Returns the endpoint's own ``base_url``, else that of its private provider."""
+        if self.base_url is None and self.private_provider is not None:
+            return self.private_provider.base_url
+        return self.base_url
+
+    @property
     def host(self) -> str:
-        """Returns the host of ``base_url``; empty if the credential names the host."""
+        """Returns the host of the deployment; empty if the credential names the host."""
         try:
-            return urlsplit(self.base_url or "").hostname or ""
+            return urlsplit(self.upstream_url or "").hostname or ""
         except ValueError:
             return ""  # the address is refused when it is called
 
@@ -385,7 +428,8 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
 
     @property
     def provider_slug(self) -> str | None:
-        return self.provider.slug if self.provider.is_listed else None
+        found = self.upstream_provider
+        return found.slug if found.is_listed else None
 
     @property
     def configuration(self) -> str:
@@ -393,10 +437,17 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         return fingerprint_of(
             str(self.model_id),
             self.model.updated_at.isoformat(),
-            str(self.provider_id),
-            self.provider.dialect,
-            self.base_url,
+            str(self.upstream_provider_id),
+            self.upstream_provider.dialect,
+            self.upstream_url,
             self.upstream_model_id,
+        )
+
+    @property
+    def has_current_validation(self) -> bool:
+        """Returns whether the validation permits activating the present configuration."""
+        return self.validation is not None and self.validation.is_current_for(
+            self.configuration, is_keyless=self.upstream_provider.is_keyless
         )
 
     def record_validation(self, validation: Validation) -> None:
@@ -420,7 +471,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.require_status(self.Status.DRAFT)
             if self.validation is None or not self.validation.passed:
                 raise NotValidated
-            if not self.validation.is_current_for(self.configuration):
+            if not self.has_current_validation:
                 raise ValidationStale
             self.status = self.Status.ACTIVE
             self.activated_at, self.activated_by = clock.now(), by
@@ -499,7 +550,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         base_url = self.base_url
         if "base_url" in changes:
             base_url = canonical_base_url(changes["base_url"], self.organization_id)
-            require_base_url(base_url, self.provider)
+            require_base_url(base_url, self.upstream_provider)
         moved = (upstream_model_id, base_url) != (self.upstream_model_id, self.base_url)
         region = changes.get("declared_region", None if moved else self.declared_region)
         zdr = changes.get("declared_zdr", None if moved else self.declared_zdr)
@@ -643,7 +694,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
 
     def _store(self, validation: Validation) -> None:
         """Stores a validation and binds its credential; the caller has locked both rows."""
-        validation.bind_credential(self.provider)
+        validation.bind_credential(self.upstream_provider)
         validation.save(force_insert=True)
         if not validation.passed:
             failed = [

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from django.conf import settings
 from django.db import models
 
 from accounts.models import ByokCredential, CredentialNotFound, Workspace
 from catalog.abilities import DECLARABLE
-from catalog.models import Provider
 from catalog.operations import OPERATIONS
 from config.clocks.clock import clock
 from config.clocks.writing import write_time
 from config.models import BaseModel
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import QUARTER
+
+
+class _WithHosts(Protocol):
+    def own_hosts(self, named: str = "") -> frozenset[str]: ...
 
 
 def base_url_refused(reason: str) -> dict[str, Any]:
@@ -206,7 +209,7 @@ class Validation(BaseModel):
             with suppress(CredentialNotFound):
                 self.credential.lock_present()
 
-    def bind_credential(self, provider: Provider) -> None:
+    def bind_credential(self, provider: _WithHosts) -> None:
         """Binds the credential to the host, if this is its first use.
 
         Fails the validation when another use bound the credential to another domain meanwhile. The
@@ -222,17 +225,23 @@ class Validation(BaseModel):
                 kept = [check for check in self.checks if check["name"] != "base_url"]
                 self.checks = [*kept, base_url_refused(reason)]
 
-    def is_current_for(self, configuration: str) -> bool:
+    def is_current_for(self, configuration: str, *, is_keyless: bool = False) -> bool:
         """Returns whether this validation permits activating an endpoint with a configuration.
 
         It does until ``VALIDATION_MAX_AGE`` is over, while the credential is usable and unchanged.
+        A keyless provider was called without one.
         """
-        credential = self.credential
         return (
             self.configuration == configuration
-            and credential is not None
+            and (self._has_same_credential() if not is_keyless else self.credential_version is None)
+            and self.created_at > clock.now() - timedelta(seconds=settings.VALIDATION_MAX_AGE)
+        )
+
+    def _has_same_credential(self) -> bool:
+        credential = self.credential
+        return (
+            credential is not None
             and credential.deleted_at is None
             and not credential.disabled
             and credential.version == self.credential_version
-            and self.created_at > clock.now() - timedelta(seconds=settings.VALIDATION_MAX_AGE)
         )

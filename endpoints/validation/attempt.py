@@ -18,7 +18,7 @@ from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.operations import OPERATIONS, probed_operations, served_operations
 from config import egress
 from config.api.errors import Forbidden
-from config.credentials import Secret
+from config.credentials import NO_SECRET, Secret
 from config.secrets import DecryptionFailed
 from endpoints.metrics import Refusal, count_refusal
 from endpoints.models import (
@@ -59,6 +59,7 @@ def find_attempt(
     result: Result,
 ) -> Attempt:
     """Returns the calls to make; raises :class:`CheckFailed` before anything is resolved."""
+    provider = endpoint.upstream_provider
     workspace = (
         Workspace.objects.for_organization(endpoint.organization_id).filter(pk=workspace_id).first()
     )
@@ -68,31 +69,32 @@ def find_attempt(
     result.add_pass("workspace")
     if not endpoint.model.is_listed:
         raise CheckFailed("model", Reason.MODEL_NOT_FOUND)
-    if not endpoint.provider.is_listed:
+    if not provider.is_listed:
         raise CheckFailed("provider", Reason.PROVIDER_NOT_FOUND)
     credential, secret = _find_credential(endpoint, workspace, trial, validation)
     result.add_pass("byok_key")
-    name, capabilities = endpoint.provider.dialect, endpoint.model.capabilities
+    name, capabilities = provider.dialect, endpoint.model.capabilities
     dialect = dialects.get(name, capabilities)
-    base_url = endpoint.base_url
+    base_url = endpoint.upstream_url
     try:
-        require_base_url(base_url, endpoint.provider)
+        require_base_url(base_url, provider)
         if base_url is not None:
             policy = settings.EGRESS_POLICY.extend(endpoint.organization.reach)
             base_url = egress.parse_base_url(base_url, policy=policy).text
         if dialect is None:
-            problem = dialects.describe_missing_extra(endpoint.provider.dialect)
+            problem = dialects.describe_missing_extra(provider.dialect)
             if problem is None:
                 raise CheckFailed("base_url", Reason.INVALID_BASE_URL)
             raise CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=problem)
         host = dialect.host(base_url, secret)
     except (InvalidBaseURL, InvalidCredential, egress.InvalidURL):
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
-    _require_host(host, endpoint, credential, may_bind)
+    if credential is not None:
+        _require_host(host, endpoint, credential, may_bind)
     outputs = endpoint.model.output_modalities
     operations = probed_operations(served_operations(outputs, dialect))
     if not operations:
-        refusal = refusal_of_operation(endpoint.model, endpoint.provider)
+        refusal = refusal_of_operation(endpoint.model, provider)
         raise CheckFailed("model", Reason.MODEL_NOT_FOUND, upstream_message=str(refusal))
     if not outputs:
         # Of a model whose outputs are unknown, nobody expects more than the first operation.
@@ -124,7 +126,7 @@ def _require_host(
     host: str, endpoint: PrivateEndpoint, credential: ByokCredential, may_bind: bool
 ) -> None:
     """Raises unless the secret may go to the host; every refusal is counted."""
-    limits = credential.host_limits(endpoint.provider.own_hosts(host))
+    limits = credential.host_limits(endpoint.upstream_provider.own_hosts(host))
     if (reason := limits.refusal(host)) is not None:
         count_refusal(Refusal.HOST)
         logger.warning(
@@ -147,21 +149,26 @@ def _find_credential(
     workspace: Workspace,
     trial: tuple[ByokCredential, Secret] | None,
     validation: Validation,
-) -> tuple[ByokCredential, Secret]:
+) -> tuple[ByokCredential | None, Secret]:
     """Returns the credential to use and its secret; records the credential in the validation.
+
+    A keyless provider is called without one.
 
     It is the first that may go to the endpoint's host, as in routing. If none may, it is the first
     of all, so that the check of the host names it.
     """
-    usable = ByokCredential.objects.usable_in(workspace, endpoint.provider.slug)
+    provider = endpoint.upstream_provider
+    if provider.is_keyless:
+        return None, NO_SECRET
+    usable = ByokCredential.objects.usable_in(workspace, provider.slug)
     if trial is not None:
         usable = usable.filter(pk=trial[0].pk)
     credentials: list[ByokCredential] = list(usable)
     if not credentials:
         raise CheckFailed("byok_key", Reason.NO_BYOK_KEY)
     credential = credentials[0]
-    if endpoint.base_url is not None:
-        host, own_hosts = endpoint.host, endpoint.provider.own_hosts()
+    if endpoint.upstream_url is not None:
+        host, own_hosts = endpoint.host, provider.own_hosts()
         permitted = (each for each in credentials if each.host_limits(own_hosts).permits(host))
         credential = next(permitted, credential)
     validation.credential = credential

@@ -101,18 +101,14 @@ def examine(
         calls = attempt.calls if baseline is None else _select_proven(attempt.calls, baseline)
         asyncio.run(probe(calls, policy, result, voices=voices))
         if probing_slot is not None and result.outcome == Outcome.PASSED:
-            inputs = endpoint.model.input_modalities
+            inputs, tested = endpoint.model.input_modalities, endpoint.tested_parameters
             probing_slot.extend()
             if not connection.in_atomic_block:
                 connection.close()
             validation.parameters = result.parameters
             for call, dialect in calls:
                 if result.operations.get(call.operation) == Proof.PROVEN:
-                    asyncio.run(
-                        learn_parameters(
-                            call, dialect, policy, inputs, result, endpoint.tested_parameters
-                        )
-                    )
+                    asyncio.run(learn_parameters(call, dialect, policy, inputs, result, tested))
     except CheckFailed as failure:
         result.checks.append(failure.check)
         result.outcome = failure.outcome

@@ -84,8 +84,8 @@ def render_span(destination: BroadcastDestination, generation: Generation) -> di
 
 def _describe(generation: Generation) -> dict[str, Attribute]:
     reason, latency = generation.finish_reason, generation.latency_ms
-    slug, endpoint = provider_of(generation), _endpoint_of(generation)
-    dialect = None if endpoint is None else endpoint.provider.dialect
+    slug, provider = provider_of(generation), _find_provider(generation)
+    dialect = None if provider is None else provider.dialect
     return {
         conventions.OPERATION: _operation_name(generation),
         conventions.PROVIDER: conventions.name_provider(slug, dialect),
@@ -170,13 +170,15 @@ def usd_of(nano: int | None) -> float | None:
 
 def provider_of(generation: Generation) -> str:
     """Returns the slug of the provider that served a generation."""
-    endpoint = _endpoint_of(generation)
-    slug: str = generation.provider_name if endpoint is None else endpoint.provider.slug
-    return slug
+    provider = _find_provider(generation)
+    return str(generation.provider_name if provider is None else provider.slug)
 
 
-def _endpoint_of(generation: Generation) -> Any:
-    return generation.private_endpoint or generation.model_endpoint
+def _find_provider(generation: Generation) -> Any:
+    """Returns the provider of the endpoint that served a generation, if one did."""
+    if (own := generation.private_endpoint) is not None:
+        return own.upstream_provider
+    return None if generation.model_endpoint is None else generation.model_endpoint.provider
 
 
 def _cache_writes(generation: Generation) -> int | None:

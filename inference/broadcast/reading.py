@@ -228,7 +228,10 @@ def _load(ids: list[str]) -> list[Generation]:
     rows = Generation.objects.filter(pk__in=ids, pk__gte=lowest, pk__lte=highest)
     return list(
         rows.select_related(
-            "api_key", "private_endpoint__provider", "model_endpoint__provider"
+            "api_key",
+            "private_endpoint__provider",
+            "private_endpoint__private_provider",
+            "model_endpoint__provider",
         ).order_by("created_at", "pk")
     )
 

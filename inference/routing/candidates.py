@@ -30,7 +30,7 @@ from config.api.errors import (
     InvalidRequest,
     TooManyRequests,
 )
-from config.credentials import Secret
+from config.credentials import NO_SECRET, Secret
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS
 from inference.requests.operations.server_tools import NO_TOOLS
@@ -452,10 +452,16 @@ class _Search:
         reasons = _unmet_requirements(route, self._request, model.variants)
         if self._fallback is not None and self._is_kept_from(route):
             reasons.append(Unusable.PRIVATE_ONLY)
-        credentials = self._credentials.get(route.facts.provider_slug, ())
-        candidates = self._pair_credentials(
-            route, credentials, reasons, is_closed=model.slug in self._closed_models
-        )
+        slug = route.facts.provider_slug
+        credentials = self._credentials.get(slug, ())
+        if not route.is_private and slug in self._context.own.provider_slugs:
+            credentials = ()  # they are for the organization's own provider of this slug
+        if route.is_private and route.secret == NO_SECRET:
+            candidates = self._call_keyless(route, reasons)
+        else:
+            candidates = self._pair_credentials(
+                route, credentials, reasons, is_closed=model.slug in self._closed_models
+            )
         if not candidates:
             self._excluded[key] = ExcludedEndpoint(route, reasons)
             return
@@ -532,6 +538,13 @@ class _Search:
                 each for each in self._candidates[key] if not each.find_unpriced(request)
             ]
         return priced
+
+    def _call_keyless(self, route: Route, reasons: list[str]) -> list[Candidate]:
+        """Returns a private endpoint without a credential; adds the objections of the policy."""
+        if not self._is_open:
+            reasons[:0] = exclusions(route.facts, self._policy)
+        options = self._options.get(route.facts.provider_slug)
+        return [] if reasons else [Candidate(route, NO_SECRET, True, route.endpoint_id, options)]
 
     def _pair_credentials(
         self,

@@ -119,9 +119,10 @@ class Credential:
 class Route:
     """A public endpoint of the catalogue or an organization's private endpoint.
 
-    ``secret`` is the operator's credential; ``None`` for private endpoints and where the operator
-    has none. ``dialect`` is ``None`` when this release does not speak it, or when the endpoint has
-    no address. Without a ``base_url`` the credential names the host.
+    ``secret`` is the operator's credential; ``None`` where the operator has none, and for private
+    endpoints, unless their provider is keyless. ``dialect`` is ``None`` when this release does not
+    speak it, or when the endpoint has no address. Without a ``base_url`` the credential names the
+    host.
     ``inputs`` and ``outputs`` are the modalities of its model, empty if they are not known.
     ``listed_parameters`` are the endpoint's own list, if it has one. ``supported_parameters``
     are that list, with both names of the reasoning effort where it has either. ``abilities`` are
@@ -322,7 +323,8 @@ class CatalogProvider:
     """A provider of the catalogue. ``secret`` is the operator's credential, if it can be used.
 
     A keyless one has ``NO_SECRET``. ``pace`` has the limits of the operator's account, if any are
-    known, and ``reach`` what connections may reach besides the public internet.
+    known, and ``reach`` what connections may reach besides the public internet. ``is_own`` marks
+    one that an organization registered for itself.
     """
 
     provider_id: uuid.UUID
@@ -335,6 +337,7 @@ class CatalogProvider:
     secret: Secret | None
     pace: Pace | None = None
     reach: Reach = NO_REACH
+    is_own: bool = False
 
 
 class CatalogModel(NamedTuple):
@@ -399,7 +402,8 @@ class OrganizationSnapshot:
 
     ``version`` is that of the organization. ``private_models`` has more models than ``routes``:
     those whose endpoints are disabled or deleted, until their owner releases them. ``gone_names``
-    has the names of those that the catalogue does not list, and their slugs.
+    has the names of those that the catalogue does not list, and their slugs. ``provider_slugs`` are
+    those of the organization's own providers: they mean no provider of the catalogue.
     """
 
     version: int
@@ -408,6 +412,7 @@ class OrganizationSnapshot:
     aliases: AliasTable = NO_ALIASES
     private_models: Mapping[str, PrivateModel] = field(default_factory=dict)
     gone_names: dict[str, str] = field(default_factory=dict)
+    provider_slugs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ def _list_private(traffic: Mapping[UUID, Traffic], health: HealthTable) -> Itera
     rows = (
         PrivateEndpoint.objects.filter(deleted_at=None)
         .filter(Q(pk__in=traffic) | Q(drifted_at__isnull=False))
-        .select_related("model", "organization", "provider", "validation")
+        .select_related("model", "organization", "provider", "private_provider", "validation")
         .order_by("drifted_at", "pk")[: MOST_ENDPOINTS + len(traffic)]
     )
     endpoints = list(rows)
@@ -231,7 +231,7 @@ def _list_private(traffic: Mapping[UUID, Traffic], health: HealthTable) -> Itera
             endpoint.model.slug,
             traffic.get(endpoint.pk, Traffic()),
             _list_pauses(subjects[endpoint.pk], health),
-            provider=endpoint.provider.name,
+            provider=endpoint.provider_name,
             owner=endpoint.organization.name,
             subject=endpoint,
         )
@@ -259,7 +259,7 @@ def _find_subjects(endpoints: Iterable[PrivateEndpoint]) -> dict[UUID, list[UUID
     for endpoint in endpoints:
         found[endpoint.pk] += [
             subject_of(endpoint.pk, key)
-            for key in owned.get((endpoint.organization_id, endpoint.provider.slug), ())
+            for key in owned.get((endpoint.organization_id, endpoint.upstream_provider.slug), ())
         ]
     return found
 

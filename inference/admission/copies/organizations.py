@@ -19,13 +19,14 @@ from catalog.models import PriceVersion, hosts_of
 from catalog.models.aliases import ModelAlias
 from catalog.pricing import Price, UnknownRule
 from catalog.visibility import EndpointFacts
-from config.credentials import Secret
+from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import NO_REACH, Reach
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from config.secrets import DecryptionFailed
 from config.sql import read_together
 from endpoints.models import (
     PrivateEndpoint,
+    PrivateProvider,
     Proof,
     Validation,
     offered_parameters,
@@ -63,7 +64,7 @@ class OwnEndpoint(NamedTuple):
     model_id: uuid.UUID
     provider_id: uuid.UUID
     provider_name: str
-    declared_zdr: bool
+    declared_zdr: bool | None
     declared_region: str | None
     base_url: str | None
     upstream_model_id: str
@@ -99,6 +100,7 @@ class OrganizationCopy:
     rules: OrganizationRules
     aliases: AliasTable = NO_ALIASES
     kept_models: Mapping[uuid.UUID, KeptModel] = field(default_factory=dict)
+    own_providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
     _resolved: OrganizationSnapshot | None = None
     _models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
     _providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
@@ -120,6 +122,7 @@ class OrganizationCopy:
                 aliases=self.aliases,
                 private_models=dict(self._name_private(catalog)),
                 gone_names=dict(self._name_gone(catalog)),
+                provider_slugs=frozenset(each.slug for each in self.own_providers.values()),
             )
             self._models, self._providers = catalog.models, catalog.providers
         return self._resolved
@@ -127,17 +130,20 @@ class OrganizationCopy:
     def _make_routes(self, catalog: CatalogSnapshot) -> Iterable[Route]:
         for endpoint in self.endpoints:
             model = catalog.models.get(endpoint.model_id)
-            provider = catalog.providers.get(endpoint.provider_id)
+            provider = self._find_provider(catalog, endpoint.provider_id)
             # A model that is newer than the copy of the catalogue comes with its next patch. One
             # that is not listed serves nobody.
             if model is not None and model.is_listed and provider is not None:
                 yield _make_route(endpoint, model, provider)
 
+    def _find_provider(self, catalog: CatalogSnapshot, key: uuid.UUID) -> CatalogProvider | None:
+        return self.own_providers.get(key) or catalog.providers.get(key)
+
     def _name_private(self, catalog: CatalogSnapshot) -> Iterable[tuple[str, PrivateModel]]:
         for model_id, kept in self.kept_models.items():
             model = catalog.models.get(model_id)
             if model is not None:
-                found = (catalog.providers.get(key) for key in kept.providers)
+                found = (self._find_provider(catalog, key) for key in kept.providers)
                 names = frozenset(
                     name.lower()
                     for provider in found
@@ -157,6 +163,7 @@ class OrganizationCopy:
         if not self.credentials:
             return ()
         providers = {provider.slug: provider for provider in catalog.providers.values()}
+        providers |= {provider.slug: provider for provider in self.own_providers.values()}
         return tuple(
             _place_credential(credential, providers.get(credential.provider_slug))
             for credential in self.credentials
@@ -187,9 +194,9 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
     usable = ByokCredential.objects.usable().filter(organization__in=ids)
     withdrawn = PrivateEndpoint.objects.withdrawn().filter(organization__in=ids)
     # One row stands for all that say the same; a disabled one comes before a deleted one.
-    told = ("organization_id", "model_id", "provider_id", "fallback")
+    told = ("organization_id", "model_id", "provider_id", "private_provider_id", "fallback")
     withdrawn = withdrawn.order_by(*told, F("deleted_at").asc(nulls_first=True)).distinct(*told)
-    organizations, endpoints, kept, prices, validations, credentials, aliases, *rules = (
+    organizations, endpoints, kept, prices, validations, credentials, aliases, providers, *rules = (
         read_together(
             Organization.objects.filter(pk__in=ids),
             own,
@@ -198,6 +205,7 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
             Validation.objects.filter(pk__in=own.values("validation")),
             usable.order_by("provider_slug", "sort_order", "created_at"),
             ModelAlias.objects.filter(organization__in=ids),
+            PrivateProvider.objects.filter(organization__in=ids, deleted_at=None),
             *select_rules(ids),
         )
     )
@@ -211,6 +219,7 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
         (row.organization_id, _make_credential(row)) for row in credentials
     )
     aliases_of = _group_by_owner((row.organization_id, row.alias) for row in aliases)
+    providers_of = _group_by_owner((row.organization_id, _make_provider(row)) for row in providers)
     rules_of = make_rules(organizations, *rules)
     return {
         each.pk: OrganizationCopy(
@@ -220,6 +229,7 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
             rules=rules_of[each.pk],
             aliases=make_table(aliases_of.get(each.pk, ())),
             kept_models=_keep_models(kept_of.get(each.pk, ())),
+            own_providers={one.provider_id: one for one in providers_of.get(each.pk, ())},
         )
         for each in organizations
     }
@@ -244,7 +254,8 @@ def _keep_models(rows: Iterable[PrivateEndpoint]) -> dict[uuid.UUID, KeptModel]:
             level = None
         before = found.get(row.model_id, _NOTHING_KEPT)
         found[row.model_id] = KeptModel(
-            before.providers | {row.provider_id}, find_strictest(before.fallback, level)
+            before.providers | {row.upstream_provider_id},
+            find_strictest(before.fallback, level),
         )
     return found
 
@@ -279,9 +290,9 @@ def _make_endpoint(endpoint: PrivateEndpoint) -> OwnEndpoint | None:
     return OwnEndpoint(
         endpoint.pk,
         endpoint.model_id,
-        endpoint.provider_id,
+        endpoint.upstream_provider_id,
         endpoint.provider_name,
-        bool(endpoint.declared_zdr),
+        endpoint.declared_zdr,
         endpoint.declared_region,
         endpoint.base_url,
         endpoint.upstream_model_id,
@@ -311,8 +322,25 @@ def record_first_use(use: FirstUse) -> str | None:
         return CredentialNotFound.message
 
 
+def _make_provider(row: PrivateProvider) -> CatalogProvider:
+    """Returns an organization's own provider, which trains on nothing."""
+    return CatalogProvider(
+        row.pk,
+        row.slug,
+        row.name,
+        row.dialect,
+        row.base_url,
+        trains_on_prompts=False,
+        is_listed=True,
+        secret=NO_SECRET if row.is_keyless else None,
+        is_own=True,
+    )
+
+
 def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogProvider) -> Route:
-    offered, settings = None, endpoint.settings
+    offered, settings, base_url = None, endpoint.settings, endpoint.base_url
+    if base_url is None and provider.is_own:
+        base_url = provider.base_url
     if model.supported_parameters:
         offered = share(
             offered_parameters(
@@ -331,18 +359,19 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         facts=EndpointFacts(
             provider.slug,
             endpoint.provider_name,
-            endpoint.declared_zdr,
+            provider.is_own if endpoint.declared_zdr is None else endpoint.declared_zdr,
             False,
             model.slug,
             model.permaslug,
             endpoint.declared_region,
         ),
-        dialect=usable_dialect(provider, endpoint.base_url),
+        dialect=usable_dialect(provider, base_url),
         operations=operations_of(model, provider, settings.completions, endpoint.proven),
         inputs=share(model.input_modalities),
         outputs=share(model.output_modalities),
-        base_url=endpoint.base_url,
-        host=host_of_url(endpoint.base_url),
+        base_url=base_url,
+        host=host_of_url(base_url),
+        secret=NO_SECRET if provider.secret == NO_SECRET else None,
         upstream_model_id=endpoint.upstream_model_id,
         price_id=endpoint.price_id,
         price=endpoint.price,

@@ -1,0 +1,296 @@
+"""Private providers: five operations, names that nobody else sees, and endpoints under them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from accounts.policy import Policy
+from catalog.visibility import exclusions
+from endpoints.models import PrivateEndpoint, PrivateProvider
+from inference.admission.copies.organizations import load_organization
+from inference.admission.copies.whole import read_catalog_on_orm
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.endpoints.creating import assert_refused
+from tests.support.factories import Tenant
+from tests.support.inference.site import Site
+
+ROUTE = "/api/v1/private-providers"
+ENDPOINTS = "/api/v1/private-endpoints"
+OWN = {"name": "Acme Inference", "base_url": "https://llm.example.com/v1"}
+
+
+def create(management: APIClient, **fields: Any) -> Any:
+    return management.post(ROUTE, {**OWN, **fields})
+
+
+def make_own(tenant: Tenant, name: str = "My Rack", **fields: Any) -> PrivateProvider:
+    return PrivateProvider.objects.create_provider(
+        organization_id=tenant.organization.pk, name=name, **fields
+    )
+
+
+def test_the_five_operations(management: APIClient, db: None) -> None:
+    assert management.get(ROUTE).json() == {"data": []}
+    created = create(management)
+    assert created.status_code == 201, created.content
+    data = created.json()["data"]
+    assert data == {
+        "name": "Acme Inference",
+        "slug": "acme-inference",
+        "display_name": "Acme Inference",
+        "base_url": "https://llm.example.com/v1",
+        "created_at": data["created_at"],
+        "keyless": False,
+    }
+    address = f"{ROUTE}/acme-inference"
+    assert management.get(address).json() == created.json()
+    assert management.get(ROUTE).json() == {"data": [data]}
+    changed = management.patch(address, {"display_name": "Rack 7", "base_url": None})
+    assert changed.status_code == 200
+    assert changed.json()["data"] == data | {"display_name": "Rack 7", "base_url": None}
+    assert management.delete(address).json() == {"data": {"slug": "acme-inference"}}
+    assert management.get(address).status_code == 404
+    assert_refused(management.delete(address), 404, "provider_not_found")
+    assert create(management).status_code == 201
+
+
+def test_other_organizations_see_nothing_and_may_use_the_same_name(
+    management: APIClient, db: None
+) -> None:
+    create(management)
+    other = factories.client(factories.make_tenant("Other").management_key)
+    assert other.get(ROUTE).json() == {"data": []}
+    for response in (
+        other.get(f"{ROUTE}/acme-inference"),
+        other.patch(f"{ROUTE}/acme-inference", {"display_name": "x"}),
+        other.delete(f"{ROUTE}/acme-inference"),
+    ):
+        assert_refused(response, 404, "provider_not_found")
+    assert create(other).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("fields", "slug"),
+    [
+        ({"name": "A. B_c-d"}, "a-b-c-d"),
+        ({"name": "GPU 7", "slug": "rack-7"}, "rack-7"),
+        ({"name": "x" * 64}, "x" * 64),
+        ({"name": "ab"}, "ab"),
+    ],
+)
+def test_the_slug_comes_from_the_name(
+    management: APIClient, fields: dict[str, Any], slug: str
+) -> None:
+    assert create(management, **fields).json()["data"]["slug"] == slug
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "error_type"),
+    [
+        ({"name": "a"}, 400, "invalid_request"),
+        ({"name": "x" * 65}, 400, "invalid_request"),
+        ({"name": "a/b"}, 400, "invalid_request"),
+        ({"name": "  "}, 400, "invalid_request"),
+        ({"name": "a."}, 400, "invalid_request"),
+        ({"name": None}, 400, "invalid_request"),
+        ({"slug": "A"}, 400, "invalid_request"),
+        ({"slug": "a--b"}, 400, "invalid_request"),
+        ({"slug": "-ab"}, 400, "invalid_request"),
+        ({"slug": "a"}, 400, "invalid_request"),
+        ({"data_policy": {}}, 400, "invalid_request"),
+        ({"base_url": "http://llm.example.com/v1"}, 422, "invalid_base_url"),
+        ({"base_url": "https://10.0.0.1/v1"}, 422, "invalid_base_url"),
+        ({"base_url": "https://169.254.169.254/"}, 422, "invalid_base_url"),
+        ({"name": "ACME ai"}, 409, "provider_exists"),
+        ({"name": "Acme"}, 409, "provider_exists"),
+        ({"slug": "acme"}, 409, "provider_exists"),
+        ({"name": "my RACK"}, 409, "provider_exists"),
+        ({"name": "Other", "slug": "my-rack"}, 409, "provider_exists"),
+    ],
+)
+def test_a_wrong_provider_is_refused_and_changes_nothing(
+    management: APIClient,
+    tenant: Tenant,
+    fields: dict[str, Any],
+    status: int,
+    error_type: str,
+) -> None:
+    factories.make_provider("acme", name="Acme AI")
+    make_own(tenant)
+    before = snapshots.everything()
+    assert_refused(create(management, **fields), status, error_type)
+    assert snapshots.everything() == before
+
+
+def test_names_never_change(management: APIClient, tenant: Tenant) -> None:
+    make_own(tenant)
+    before = snapshots.everything()
+    for fields in ({"name": "Other"}, {"slug": "other"}, {"display_name": ""}):
+        assert_refused(management.patch(f"{ROUTE}/my-rack", fields), 400, "invalid_request")
+    assert snapshots.everything() == before
+
+
+def body_of(site: Site, **fields: Any) -> dict[str, Any]:
+    return {
+        "model_permaslug": site.model.canonical_slug,
+        "provider_slug": "my-rack",
+        "upstream_model_id": "sim-echo",
+        **fields,
+    }
+
+
+@pytest.fixture
+def open_site(site: Site) -> Iterator[Site]:
+    """Returns a site whose upstream refuses every request that has a credential."""
+    site.upstream.is_keyless = True
+    yield site
+    site.upstream.is_keyless = False
+
+
+def activate(site: Site, manager: APIClient, **fields: Any) -> Any:
+    body = body_of(site, activate={"workspace_id": str(site.tenant.workspace.pk)}, **fields)
+    return manager.post(ENDPOINTS, body)
+
+
+def test_an_endpoint_under_a_keyless_provider_inherits_its_address(
+    open_site: Site,
+) -> None:
+    site = open_site
+    make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
+    manager = factories.client(site.tenant.management_key)
+    created = activate(site, manager)
+    assert created.status_code == 201, created.content
+    assert created.json()["data"]["provider_name"] == "My Rack"
+    answer = site.chat("one two")
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert (body["provider"], body["usage"]["is_byok"]) == ("My Rack", True)
+    full = manager.get(f"{ENDPOINTS}/{created.json()['data']['id']}").json()["data"]
+    assert (full["base_url"], full["provider_slug"]) == (None, "my-rack")
+    [shown] = manager.get("/api/v1/models/user").json()["data"]
+    assert shown["id"] == site.model.slug
+    checks = PrivateEndpoint.objects.get().validation
+    assert checks is not None
+    assert {"name": "byok_key", "passed": True} in checks.checks
+
+
+def test_an_endpoint_under_a_provider_uses_its_organizations_key(site: Site) -> None:
+    make_own(site.tenant, base_url=site.upstream.base_url)
+    manager = factories.client(site.tenant.management_key)
+    assert activate(site, manager).status_code == 422
+    key = {"provider": "my-rack", "key": "own-secret-0123456789"}
+    stored = manager.post("/api/v1/byok", key)
+    assert stored.status_code == 201, stored.content
+    assert activate(site, manager).status_code == 201
+    site.upstream.clear()
+    assert site.chat("one two").status_code == 200
+    [request] = site.upstream.requests
+    assert request.headers["authorization"] == "Bearer own-secret-0123456789"
+    named = {"provider": {"only": ["my-rack"]}}
+    assert site.post(site.chat_body("one two", **named)).status_code == 200
+    ignored = {"provider": {"ignore": ["my-rack"]}}
+    assert site.post(site.chat_body("one two", **ignored)).status_code == 404
+
+
+def test_endpoints_of_a_private_provider_keep_and_train_on_nothing(
+    open_site: Site,
+) -> None:
+    site = open_site
+    make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
+    manager = factories.client(site.tenant.management_key)
+    assert activate(site, manager).status_code == 201
+    own = load_organization(site.tenant.organization.pk).resolve(read_catalog_on_orm())
+    [[route]] = own.routes.values()
+    assert not exclusions(route.facts, Policy.of(zdr=True, no_training=True))
+    strict = {"provider": {"zdr": True, "data_collection": "deny"}}
+    assert site.post(site.chat_body("one two", **strict)).status_code == 200
+
+
+def test_a_provider_in_use_stays(
+    open_site: Site,
+) -> None:
+    site = open_site
+    provider = make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
+    manager = factories.client(site.tenant.management_key)
+    created = activate(site, manager).json()["data"]
+    before = snapshots.everything()
+    address = f"{ROUTE}/my-rack"
+    elsewhere = {"base_url": "https://other.example.com/v1"}
+    for response in (
+        manager.delete(address),
+        manager.patch(address, elsewhere),
+        manager.patch(address, {"base_url": None}),
+        manager.patch(address, {"keyless": False}),
+    ):
+        error = assert_refused(response, 409, "provider_in_use")
+        assert error["metadata"]["endpoint_id"] == created["id"]
+    assert snapshots.everything() == before
+    assert manager.post(f"{ENDPOINTS}/{created['id']}/disable").status_code == 200
+    assert manager.patch(address, elsewhere).status_code == 200
+    assert manager.delete(address).status_code == 409
+    assert manager.delete(f"{ENDPOINTS}/{created['id']}").status_code == 200
+    assert manager.delete(address).status_code == 200
+    provider.refresh_from_db()
+    assert provider.deleted_at is not None
+
+
+def test_a_changed_address_makes_a_validation_stale(
+    open_site: Site,
+) -> None:
+    site = open_site
+    provider = make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
+    manager = factories.client(site.tenant.management_key)
+    draft = manager.post(ENDPOINTS, body_of(site)).json()["data"]["id"]
+    where = {"workspace_id": str(site.tenant.workspace.pk)}
+    assert manager.post(f"{ENDPOINTS}/{draft}/validate", where).json()["data"]["passed"] is True
+    provider.edit(base_url="https://other.example.com/v1")
+    refused = manager.post(f"{ENDPOINTS}/{draft}/activate")
+    assert_refused(refused, 409, "validation_stale")
+
+
+def test_an_endpoint_needs_an_address_of_its_own_where_the_provider_has_none(site: Site) -> None:
+    make_own(site.tenant)
+    manager = factories.client(site.tenant.management_key)
+    before = snapshots.everything()
+    assert_refused(manager.post(ENDPOINTS, body_of(site)), 422, "invalid_base_url")
+    other = factories.client(factories.make_tenant("Other").management_key)
+    before = snapshots.everything()
+    foreign = body_of(site, base_url="https://llm.example.com/v1")
+    assert_refused(other.post(ENDPOINTS, foreign), 404, "provider_not_found")
+    assert snapshots.everything() == before
+    assert manager.post(ENDPOINTS, foreign).status_code == 201
+
+
+def test_a_later_provider_of_the_catalogue_captures_no_slug(site: Site) -> None:
+    """The slug, and the secret that is stored for it, stay those of the organization."""
+    make_own(site.tenant, base_url=site.upstream.base_url)
+    manager = factories.client(site.tenant.management_key)
+    key = {"provider": "my-rack", "key": "own-secret-0123456789"}
+    stored = manager.post("/api/v1/byok", key)
+    assert stored.status_code == 201, stored.content
+    captor = site.another_provider("my-rack")
+    other = factories.make_model("acme/other")
+    site.publish(model=other, provider=captor)
+    site.upstream.clear()
+    assert site.post(site.chat_body("one two", model=other.slug)).status_code == 200
+    [request] = site.upstream.requests
+    assert "own-secret" not in request.headers["authorization"]
+    assert manager.post(ENDPOINTS, body_of(site)).json()["data"]["provider_name"] == "My Rack"
+
+
+def test_a_private_endpoint_at_a_keyless_catalogue_provider_needs_no_key(
+    open_site: Site,
+) -> None:
+    site = open_site
+    site.provider.is_keyless = True
+    site.provider.sealed_credential = None
+    site.provider.save_fields("is_keyless", "sealed_credential")
+    manager = factories.client(site.tenant.management_key)
+    body = {"provider_slug": site.provider.slug, "base_url": site.upstream.base_url}
+    assert activate(site, manager, **body).status_code == 201
+    assert site.chat("one two").status_code == 200
