@@ -26,12 +26,12 @@ def bearer_digests(authorization: str | None) -> KeyDigests:
 
     No other function parses a key. Servers join two headers with a comma; the result is refused,
     because no key contains a comma. Blanks around the key are no part of it. The checksum detects a
-    typo without a query. Raises :class:`Unauthenticated`.
+    typo without a query, but for imported keys, which have none. Raises :class:`Unauthenticated`.
     """
     if not authorization:
         raise Unauthenticated
     match = _BEARER.fullmatch(authorization)
-    if match is None or not secrets.is_well_formed(match[1]):
+    if match is None or not secrets.may_be_key(match[1]):
         raise Unauthenticated("The API key is not valid.")
     return KeyDigests(match[1])
 

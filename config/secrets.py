@@ -33,6 +33,8 @@ _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 _BODY_LENGTH: Final = 43  # 256 bits in base 62
 _CHECKSUM_LENGTH: Final = 6  # 32 bits in base 62
 _KEY: Final = re.compile(r"(?:sk|mk)-cw-[0-9A-Za-z]{49}")
+# Visible characters but the comma, by which servers join two headers.
+_IMPORTED: Final = re.compile(r"[!-+\--~]{20,512}")
 _VERSION: Final = b"\x01"
 _KEY_ID_LENGTH: Final = 8
 _DATA_KEY_LENGTH: Final = 32
@@ -57,6 +59,16 @@ def is_well_formed(key: str) -> bool:
     return _KEY.fullmatch(key) is not None and hmac.compare_digest(
         _checksum(key[:-_CHECKSUM_LENGTH]), key[-_CHECKSUM_LENGTH:]
     )
+
+
+def may_be_key(key: str) -> bool:
+    """Returns whether a key may exist: an own one needs its checksum, an imported one a length.
+
+    An own key in capitals or quotation marks is a typo of a caller and no imported one.
+    """
+    if key.lower().lstrip("\"'").startswith((INFERENCE_PREFIX, MANAGEMENT_PREFIX)):
+        return is_well_formed(key)
+    return _IMPORTED.fullmatch(key) is not None
 
 
 def digest_api_key(key: str) -> str:
@@ -114,7 +126,7 @@ def label_api_key(key: Secret) -> str:
     The last three characters follow.
     """
     value = key.reveal()
-    start = value.rindex("-") + 1
+    start = value.rindex("-") + 1 if _KEY.fullmatch(value) else 0
     return f"{value[: start + 3]}…{value[-3:]}"
 
 

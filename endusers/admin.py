@@ -17,7 +17,7 @@ from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadFor
 from accounts.models import Organization
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
 from config.bulk.report import Report, RowListener
-from config.bulk.rows import read_lines
+from config.bulk.rows import is_csv, read_lines
 from config.clocks.clock import clock
 from config.console.actions import bulk_action
 from config.console.formatting import nano_dollars
@@ -173,7 +173,7 @@ class EndUserAdmin(UsagePanel, RateLimitedPartAdmin, UploadsAdmin):
 
     def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
         assert upload.organization_id is not None
-        as_csv, lines = imports.detect_format(upload.name, read_lines(io.BytesIO(upload.content)))
+        as_csv, lines = is_csv(upload.name, read_lines(io.BytesIO(upload.content)))
         return imports.apply(
             upload.organization_id, lines, as_csv=as_csv, dry_run=dry_run, on_row=on_row
         )

@@ -20,7 +20,6 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import itertools
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -31,7 +30,7 @@ from django.db import connection, transaction
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE
 from config.bulk.cells import escape_formula, unescape_formula
 from config.bulk.problems import Problems
-from config.bulk.report import Report, RowListener, RowOutcome
+from config.bulk.report import ColumnChange, Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
 from config.clocks.clock import clock
 from endusers.models import EndUser
@@ -74,7 +73,7 @@ SELECT row."user", CASE
     WHEN stored.id IS NULL THEN 'create'
     WHEN row.is_active <> stored.is_active THEN 'update'
     ELSE 'unchanged'
-END
+END, row.is_active
 FROM end_user_import AS row
 LEFT JOIN endusers_enduser AS stored
     ON stored.organization_id = %s AND stored."user" = row."user"
@@ -140,8 +139,9 @@ def apply(
         if on_row is not None:
             with connection.chunked_cursor() as outcomes:
                 outcomes.execute(_PLAN, [organization_id])
-                for user, outcome in outcomes:
-                    on_row(KIND, user, RowOutcome(outcome))
+                for user, outcome, is_active in outcomes:
+                    changes = [] if outcome != RowOutcome.UPDATE else [_change_to(is_active)]
+                    on_row(KIND, user, RowOutcome(outcome), changes)
         # The update comes second, so that it also finds users who were registered meanwhile.
         cursor.execute(_INSERT, [organization_id, now, now])
         created = cursor.rowcount
@@ -152,23 +152,6 @@ def apply(
         transaction.set_rollback(dry_run)
     rest = total - created - updated
     return Report({KIND: created}, {KIND: updated}, {KIND: rest}, dry_run)
-
-
-def detect_format(name: str, lines: Iterable[bytes]) -> tuple[bool, Iterator[bytes]]:
-    """Returns whether a file is CSV, and all of its lines.
-
-    Decides by the extension, or else by the first byte that is not blank.
-    """
-    ending = name.rpartition(".")[2].lower()
-    if ending in ("csv", "json", "jsonl", "ndjson"):
-        return ending == "csv", iter(lines)
-    rest = iter(lines)
-    seen = []
-    for line in rest:
-        seen.append(line)
-        if text := line.removeprefix(codecs.BOM_UTF8).strip():
-            return not text.startswith(b"{"), itertools.chain(seen, rest)
-    return False, iter(seen)
 
 
 def export(organization_id: uuid.UUID, *, as_csv: bool) -> Iterator[bytes]:
@@ -226,6 +209,11 @@ def _csv_rows(texts: Iterable[str], problems: Problems) -> Iterator[tuple[int, s
             problems.add(line, "is_active must be true, false or empty")
         else:
             yield line, unescape_formula(cells[0]), _FLAGS[cells[1]] if width == 2 else None
+
+
+def _change_to(is_active: bool) -> ColumnChange:
+    old, new = ("inactive", "active") if is_active else ("active", "inactive")
+    return ColumnChange("state", old, new)
 
 
 def _is_plain(user: str) -> bool:

@@ -92,16 +92,19 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         is_management: bool = False,
         expires_at: datetime | None = None,
         rate_limits: Mapping[str, Any] | None = None,
+        secret: Secret | None = None,
         **fields: Any,
     ) -> tuple[ApiKey, Secret]:
         """Creates a key and returns it with its secret; only a digest of the secret is stored.
 
-        ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them. Raises
+        The ``secret`` may be one that goes on working; otherwise it is generated. ``rate_limits``
+        are changes as :meth:`RateLimitManager.change` takes them. Raises
         :class:`WorkspaceNotFound` when the workspace was deleted meanwhile.
         """
         with transaction.atomic():
             Organization.objects.lock(workspace.organization_id)
-            secret = secrets.generate_api_key(is_management=is_management)
+            if secret is None:
+                secret = secrets.generate_api_key(is_management=is_management)
             require_workspace(workspace.pk)
             key = self.create(
                 organization_id=workspace.organization_id,

@@ -76,7 +76,23 @@ class JSONCommand(AuditedCommand):
             self.stdout.write(json.dumps(result))
         else:
             for name, value in result.items():
-                self.stdout.write(f"{name}: {value}")
+                self.stdout.write(f"{name}: {describe(value)}")
+
+
+def describe(value: Any) -> str:
+    """Returns a value of a report in plain words, not as Python writes it."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case dict():
+            named = [f"{describe(each)} {name.replace('_', ' ')}" for name, each in value.items()]
+            return ", ".join(named) or "none"
+        case list() | tuple():
+            return ", ".join(map(describe, value)) or "none"
+        case _:
+            return str(value)
 
 
 class _Members:

@@ -37,6 +37,37 @@ class RowChange(Protocol):
     def members(self) -> dict[str, Any]: ...
 
 
+class ColumnChange(NamedTuple):
+    """The old and the new value of one column, as texts; ``None`` where there is none."""
+
+    label: str
+    old: str | None
+    new: str | None
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.before} → {self.after}"
+
+    @property
+    def before(self) -> str:
+        return self.old or "nothing"
+
+    @property
+    def after(self) -> str:
+        return self.new or "nothing"
+
+    @property
+    def effect(self) -> str:
+        return ""
+
+    @property
+    def risk(self) -> str:
+        return ""
+
+    @property
+    def members(self) -> dict[str, Any]:
+        return {"column": self.label, "old": self.old, "new": self.new}
+
+
 class RowListener(Protocol):
     """A function that an import calls with the outcome of each row, in the order of the file.
 

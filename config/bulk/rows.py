@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import csv
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final, TypeVar
 
 import msgspec
 
+from config.bulk.cells import unescape_formula
 from config.bulk.problems import Problems
 
 _Row = TypeVar("_Row")
@@ -54,6 +57,58 @@ def parse_json_rows(
             problems.add(number, str(exc))
         else:
             yield number, row
+
+
+def parse_csv_rows(
+    texts: Iterable[str], shape: type[_Row], problems: Problems
+) -> Iterator[tuple[int, _Row]]:
+    """Yields the rows of a CSV file with a header of any order, with their line numbers.
+
+    The columns are the members of ``shape``, which says which ones may be absent. An empty cell
+    counts as absent.
+    """
+    known = shape.__struct_fields__  # type: ignore[attr-defined]
+    reader = csv.reader(texts, strict=True)
+    header: list[str] = []
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error:
+            problems.stop(line, "not CSV: a quotation mark or a line end is out of place")
+        if not header:
+            header = cells or []
+            if not header or len(set(header)) != len(header) or not set(header) <= set(known):
+                problems.stop(line, f"the header must name columns among {', '.join(known)}")
+        elif cells is None:
+            return
+        elif not cells:
+            continue
+        elif len(cells) != len(header):
+            problems.add(line, f"the line has {len(cells)} cells, but the header has {len(header)}")
+        else:
+            named = zip(header, map(unescape_formula, cells), strict=True)
+            try:
+                yield line, msgspec.convert({name: cell for name, cell in named if cell}, shape)
+            except msgspec.ValidationError as exc:
+                problems.add(line, str(exc))
+
+
+def is_csv(name: str, lines: Iterable[bytes]) -> tuple[bool, Iterator[bytes]]:
+    """Returns whether a file is CSV and not JSON lines, and all of its lines.
+
+    Decides by the extension, or else by the first byte that is not blank.
+    """
+    ending = name.rpartition(".")[2].lower()
+    if ending in ("csv", "json", "jsonl", "ndjson"):
+        return ending == "csv", iter(lines)
+    rest = iter(lines)
+    seen = []
+    for line in rest:
+        seen.append(line)
+        if text := line.removeprefix(codecs.BOM_UTF8).strip():
+            return not text.startswith(b"{"), itertools.chain(seen, rest)
+    return False, iter(seen)
 
 
 def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from billing.models import Account
 from config.bulk import commands
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report
-from config.bulk.rows import MAX_LINE, read_lines
+from config.bulk.rows import MAX_LINE, is_csv, read_lines
 from endusers import imports
 from endusers.models import EndUser
 from tests.support import factories
@@ -44,9 +44,9 @@ STRANGE = [
 
 
 def load(tenant: Tenant, data: bytes, *, as_csv: bool | None = None, **options: Any) -> Report:
-    is_csv, lines = imports.detect_format("-", read_lines(io.BytesIO(data)))
+    found, lines = is_csv("-", read_lines(io.BytesIO(data)))
     return imports.apply(
-        tenant.organization.pk, lines, as_csv=is_csv if as_csv is None else as_csv, **options
+        tenant.organization.pk, lines, as_csv=found if as_csv is None else as_csv, **options
     )
 
 
@@ -475,14 +475,21 @@ def test_the_command_lists_its_plan_and_changes_nothing(tenant: Tenant, tmp_path
         "unchanged": {"end_users": 1},
         "dry_run": True,
         "plan": [
-            {"kind": "end_users", "row": "alice", "fate": "update"},
+            {
+                "kind": "end_users",
+                "row": "alice",
+                "fate": "update",
+                "changes": [{"column": "state", "old": "inactive", "new": "active"}],
+            },
             {"kind": "end_users", "row": "bob", "fate": "unchanged"},
             {"kind": "end_users", "row": "carol", "fate": "create"},
         ],
     }
     out, err = run(key, str(file), "--plan")
-    assert err == "update: end_users 'alice'\ncreate: end_users 'carol'\n"
-    assert out.splitlines()[-1] == "dry_run: True"
+    assert err == (
+        "update: end_users 'alice': state: inactive → active\ncreate: end_users 'carol'\n"
+    )
+    assert out.splitlines()[-1] == "dry_run: yes"
     assert snapshots.everything() == before
 
 

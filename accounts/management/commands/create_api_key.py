@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.core.management.base import CommandParser
+from django.core.management import call_command
+from django.core.management.base import CommandError, CommandParser
 
 from accounts.models import ApiKey, Organization, workspace_for
 from config.api.errors import InvalidRequest, NotFound
@@ -19,9 +20,26 @@ class Command(JSONCommand):
         parser.add_argument("--management", action="store_true", help="a management key")
         parser.add_argument("--name", default="Key", metavar="S")
         parser.add_argument("--workspace", type=UUID, metavar="ID")
+        parser.add_argument(
+            "--for-each", metavar="FILE", help="a key for each row of a file: see import_keys"
+        )
+        parser.add_argument("--output", metavar="FILE", help="with --for-each: the new secrets")
         super().add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["for_each"] is not None:
+            if options["management"] or options["workspace"] or options["name"] != "Key":
+                raise CommandError("--for-each takes everything from its file.", returncode=2)
+            call_command(
+                "import_keys",
+                str(options["organization_id"]),
+                options["for_each"],
+                output=options["output"],
+                json=options["json"],
+                stdout=self.stdout,
+                stderr=self.stderr,
+            )
+            return
         name = options["name"].strip()
         if not 1 <= len(name) <= 255 or not name.isprintable():
             refuse("The name needs 1 to 255 printable characters.")

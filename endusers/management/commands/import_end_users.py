@@ -9,6 +9,7 @@ from accounts.models import Organization
 from config.bulk.commands import ImportCommand
 from config.bulk.files import open_lines, refuse
 from config.bulk.report import Report, RowListener
+from config.bulk.rows import is_csv
 from endusers import imports
 
 
@@ -26,7 +27,7 @@ class Command(ImportCommand):
         if not Organization.objects.filter(pk=options["organization_id"]).exists():
             refuse("There is no such organization.")
         with open_lines(options["file"], self.stderr) as lines:
-            as_csv, lines = imports.detect_format(options["file"], lines)
+            as_csv, lines = is_csv(options["file"], lines)
             return imports.apply(
                 options["organization_id"], lines, as_csv=as_csv, dry_run=dry_run, on_row=on_row
             )

@@ -1,0 +1,192 @@
+"""``import_members``, ``import_keys`` and ``create_api_key --for-each``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from rest_framework.test import APIClient
+
+from accounts.models import ApiKey, Member, WorkspaceMember
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+
+SECRET = "an-old-secret-of-another-gateway"
+
+
+def run(command: str, *arguments: object) -> tuple[dict[str, Any], str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command(command, *map(str, arguments), "--json", stdout=out, stderr=err)
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found, err.getvalue()
+
+
+def refuse(command: str, *arguments: object) -> list[str]:
+    before = snapshots.everything()
+    with pytest.raises(CommandError) as caught:
+        run(command, *arguments)
+    assert caught.value.returncode == 1
+    assert snapshots.everything() == before
+    return str(caught.value).splitlines()
+
+
+def write(folder: Path, text: str, name: str = "rows.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def counts(kind: str, created: int = 0, updated: int = 0, unchanged: int = 0) -> dict[str, Any]:
+    numbers = {"created": created, "updated": updated, "unchanged": unchanged}
+    return {name: {kind: number} for name, number in numbers.items()} | {"dry_run": False}
+
+
+def status_of(key: str) -> int:
+    client = APIClient(headers={"Authorization": f"Bearer {key}"})
+    return client.get("/api/v1/key").status_code
+
+
+def test_members_are_created_and_changed(tenant: Tenant, tmp_path: Path) -> None:
+    owner = tenant.organization
+    team = owner.workspaces.create(name="Team", slug="team")
+    file = write(
+        tmp_path,
+        "email,name,role,workspace\n"
+        "ada@example.com,Ada Lovelace King,admin,team\n"
+        f"bob@example.com,Bob,,{team.pk}\n",
+    )
+    assert run("import_members", owner.pk, file)[0] == counts("members", created=2)
+    ada, bob = Member.objects.order_by("email")
+    assert (ada.first_name, ada.last_name, ada.role) == ("Ada", "Lovelace King", "admin")
+    assert (bob.first_name, bob.last_name, bob.role) == ("Bob", None, "member")
+    assert WorkspaceMember.objects.filter(workspace=team).count() == 2
+    before = snapshots.everything()
+    assert run("import_members", owner.pk, file)[0] == counts("members", unchanged=2)
+    assert {key: rows for key, rows in snapshots.everything().items() if "Audit" not in key} == {
+        key: rows for key, rows in before.items() if "Audit" not in key
+    }
+    changed = write(tmp_path, '{"email": "Ada@example.com", "role": "org:member"}\n', "rows.jsonl")
+    run("import_members", owner.pk, changed, "--plan")
+    assert Member.objects.get(email="ada@example.com").role == "admin"
+    out = io.StringIO()
+    call_command("import_members", owner.pk, str(changed), "--plan", stdout=out, stderr=out)
+    assert "update: members 'Ada@example.com': role: admin → member\n" in out.getvalue()
+    # Nothing is written as Python writes it.
+    assert "created: 0 members\nupdated: 1 members\n" in out.getvalue()
+    assert "{" not in out.getvalue()
+    assert run("import_members", owner.pk, changed)[0] == counts("members", updated=1)
+
+
+def test_a_file_of_members_is_refused_as_a_whole(tenant: Tenant, tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "email,first_name,name,role,workspace\n"
+        "ada,Ada,,,\n"
+        "bob@example.com,Bob,Bob B,boss,nowhere\n"
+        "BOB@example.com,,,,\n",
+    )
+    assert refuse("import_members", tenant.organization.pk, file) == [
+        "line 4: email: the same as in line 3",
+        "line 2: email: 'ada' is no address",
+        "line 3: name: leave it out beside first_name and last_name",
+        "line 3: role: must be admin or member",
+        "line 3: workspace: there is none with the slug or id 'nowhere'; there are default",
+    ]
+    file = write(tmp_path, "mail\nada@example.com\n")
+    [refusal] = refuse("import_members", tenant.organization.pk, file)
+    assert refusal == (
+        "line 1: the header must name columns among email, first_name, last_name, name, role, "
+        "workspace; what follows was not read"
+    )
+
+
+def test_keys_of_a_team_work_and_are_never_printed(tenant: Tenant, tmp_path: Path) -> None:
+    owner = tenant.organization
+    team = owner.workspaces.create(name="Team", slug="team")
+    write(tmp_path, "email\nada@example.com\n", "members.csv")
+    run("import_members", owner.pk, tmp_path / "members.csv")
+    file = write(
+        tmp_path,
+        f"name,email,workspace,limit,key\nada,ada@example.com,team,12.5,\nbob,,,,\nold,,,,{SECRET}\n",
+    )
+    output = tmp_path / "keys.csv"
+    output.write_text("")
+    output.chmod(0o644)
+    report, err = run("import_keys", owner.pk, file, "--output", output)
+    assert report == counts("keys", created=3)
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    [ada, bob] = csv.DictReader(io.StringIO(output.read_text()))
+    assert (ada["name"], ada["email"], ada["workspace"]) == ("ada", "ada@example.com", "team")
+    stored = ApiKey.objects.get(name="ada")
+    assert (stored.digest, stored.limit_nano) == (ada["hash"], 12_500_000_000)
+    assert (stored.workspace, stored.creator) == (team, Member.objects.get())
+    assert bob["workspace"] == "default"
+    assert [status_of(key) for key in (ada["key"], bob["key"], SECRET)] == [200, 200, 200]
+    assert ApiKey.objects.get(name="old").label == "an-…way"
+    for secret in (ada["key"], bob["key"], SECRET):
+        assert secret not in err + json.dumps(report)
+    # A second run changes nothing and loses nothing of the output.
+    text = output.read_text()
+    assert run("import_keys", owner.pk, file, "--output", output)[0] == counts("keys", unchanged=3)
+    assert output.read_text() == text
+    write(tmp_path, "name,limit\nada,20\neve,\n")
+    report, _ = run("create_api_key", owner.pk, "--for-each", file, "--output", output)
+    assert report == counts("keys", created=1, updated=1)
+    assert output.read_text().startswith(text)
+    assert ApiKey.objects.get(name="ada").limit_nano == 20_000_000_000
+
+
+def test_a_file_of_keys_is_refused_as_a_whole(tenant: Tenant, tmp_path: Path) -> None:
+    owner = tenant.organization
+    factories.make_tenant("Other")
+    write(tmp_path, f"name,key\nold,{SECRET}\n")
+    run("import_keys", owner.pk, tmp_path / "rows.csv")
+    file = write(
+        tmp_path,
+        "name,email,workspace,limit,key\n"
+        f"new,,,,{SECRET}\n"
+        "old,,,,another-secret-of-20-characters\n"
+        "short,,,,too-short\n"
+        f"typo,,,,sk-cw-{'0' * 49}\n"
+        f"taken,,,,{tenant.api_key}\n"
+        "ada,nobody@example.com,nowhere,-1,\n",
+    )
+    output = tmp_path / "keys.csv"
+    malformed = (
+        "key: must have 20 to 512 visible ASCII characters and no comma, and an own one its "
+        "checksum"
+    )
+    assert refuse("import_keys", owner.pk, file, "--output", output) == [
+        "line 2: key: another key has this secret already",
+        "line 3: key: the key of this name has another secret; use another name",
+        f"line 4: {malformed}",
+        f"line 5: {malformed}",
+        "line 6: key: another key has this secret already",
+        "line 7: limit: must be USD from 0 to 1000000000, with at most 9 decimals",
+        "line 7: workspace: there is none with the slug or id 'nowhere'; there are default",
+        "line 7: email: there is no member 'nobody@example.com'; import the members first",
+    ]
+    assert not output.exists()
+    file = write(tmp_path, "name\nada\n")
+    assert refuse("import_keys", owner.pk, file) == [
+        "--output: name a file for the secrets of the keys: not every row has a key"
+    ]
+    missing = tmp_path / "missing" / "keys.csv"
+    assert refuse("import_keys", owner.pk, file, "--output", missing) == [
+        f"{missing}: No such file or directory. No key was created."
+    ]
+    report, _ = run("import_keys", owner.pk, file, "--dry-run")
+    assert (report["created"], report["dry_run"]) == ({"keys": 1}, True)
+    assert not ApiKey.objects.filter(name="ada").exists()
+
+
+def test_a_key_that_never_existed_is_refused(tenant: Tenant) -> None:
+    for key in ("short", SECRET, f"{SECRET},{SECRET}", f"sk-cw-{'0' * 49}", "x" * 513):
+        assert status_of(key) == 401
