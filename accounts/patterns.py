@@ -1,14 +1,21 @@
-"""The regular expressions of content filters, in RE2 syntax and of limited size; pure.
+"""The regular expressions of filters, in RE2 syntax and of limited size; pure.
 
-RE2 does not backtrack: the time of a search is proportional to the text for every pattern.
+RE2 does not backtrack: the time of a search is proportional to the text for every pattern, and to
+the size of the pattern at worst. A process keeps what it has compiled, up to a number of bytes, and
+texts that are equal share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from threading import Lock
 from typing import Any, Final, TypeAlias
 
 import re2
+
+from config.api.errors import TooManyRequests
 
 MAX_PATTERN: Final = 512
 MAX_FILTERS: Final = 100
@@ -17,6 +24,15 @@ MAX_LABEL: Final = 64
 # The limit of a compiled pattern and of the memory of a search.
 _MAX_BYTES: Final = 512 * 1024
 _MAX_UNION_BYTES: Final = 2 * 1024 * 1024
+# What an instruction takes in memory, with its part of the states of a search.
+_INSTRUCTION_BYTES: Final = 16
+# All patterns of one request or destination together. Their compilation takes 0.2 s.
+MOST_BYTES: Final = 4 * 1024 * 1024
+_KEPT_BYTES: Final = 64 * 1024 * 1024
+_LEAST_BYTES: Final = 1024
+# In each minute, a process compiles patterns of one organization for so many seconds.
+_SECONDS: Final = 3.0
+_WINDOW: Final = 60.0
 
 Pattern: TypeAlias = Any
 
@@ -25,8 +41,59 @@ class InvalidPattern(ValueError):
     """The text is not an accepted pattern; the message says why."""
 
 
+class Compiled:
+    """What a process has compiled, of bounded size: the least recently used goes first."""
+
+    def __init__(self, most: int = _KEPT_BYTES) -> None:
+        self._most = most
+        self._lock = Lock()
+        self._found: OrderedDict[Hashable, tuple[Pattern | InvalidPattern, int]] = OrderedDict()
+        self.size = 0
+
+    def find(self, text: Hashable) -> Pattern | InvalidPattern | None:
+        """Returns what a text was compiled to, or why it was refused; ``None`` if it was not."""
+        with self._lock:
+            if (found := self._found.get(text)) is None:
+                return None
+            self._found.move_to_end(text)
+            return found[0]
+
+    def keep(self, text: Hashable, pattern: Pattern | InvalidPattern) -> None:
+        size = _LEAST_BYTES
+        if not isinstance(pattern, InvalidPattern):
+            size += measure(pattern)
+        with self._lock:
+            if text not in self._found:
+                self._found[text] = pattern, size
+                self.size += size
+            while self.size > self._most and len(self._found) > 1:
+                self.size -= self._found.popitem(last=False)[1][1]
+
+
+compiled: Final = Compiled()
+
+
+def measure(pattern: Pattern) -> int:
+    """Returns the bytes that a compiled pattern takes."""
+    size: int = pattern.programsize + pattern.reverseprogramsize
+    return _INSTRUCTION_BYTES * size
+
+
 def compile_pattern(text: str) -> Pattern:
     """Compiles a pattern for UTF-8 bytes; raises :class:`InvalidPattern`."""
+    found = compiled.find(text)
+    if found is None:
+        try:
+            found = _compile(text)
+        except InvalidPattern as exc:
+            found = exc
+        compiled.keep(text, found)
+    if isinstance(found, InvalidPattern):
+        raise InvalidPattern(str(found))
+    return found
+
+
+def _compile(text: str) -> Pattern:
     try:
         pattern = re2.compile(text, _options(_MAX_BYTES))
     except re2.error as exc:
@@ -41,19 +108,71 @@ def compile_pattern(text: str) -> Pattern:
     return pattern
 
 
-def compile_union(patterns: Iterable[Pattern]) -> Pattern | None:
+def compile_union(patterns: Sequence[Pattern]) -> Pattern | None:
     """Returns a pattern that matches wherever one of these does; ``None`` if there is none.
 
     One search for it takes about as long as one for a single pattern. There is none when it would
     be too large, and for a pattern that quotes text, because it might quote the next pattern too.
     """
-    texts = [pattern.pattern for pattern in patterns]
+    texts = tuple(pattern.pattern for pattern in patterns)
     if any(r"\Q" in text for text in texts):
         return None
-    try:
-        return re2.compile("|".join(f"(?:{text})" for text in texts), _options(_MAX_UNION_BYTES))
-    except re2.error:
-        return None
+    found = compiled.find(texts)
+    if found is None:
+        try:
+            text = "|".join(f"(?:{text})" for text in texts)
+            found = re2.compile(text, _options(_MAX_UNION_BYTES))
+        except re2.error as exc:
+            found = InvalidPattern(_reason(exc))
+        compiled.keep(texts, found)
+    return None if isinstance(found, InvalidPattern) else found
+
+
+class CompileBudgets:
+    """The seconds that each organization has compiled patterns for in its present minute."""
+
+    def __init__(self, seconds: float = _SECONDS) -> None:
+        self._seconds = seconds
+        self._spent: dict[Hashable, tuple[float, float]] = {}
+
+    def compile(self, owner: Hashable, texts: Iterable[str]) -> list[Pattern]:
+        """Compiles patterns in turn until they are too many bytes together.
+
+        Raises :class:`InvalidPattern` with the index of the pattern as its second argument, and
+        :class:`TooManyRequests` if the owner has used up its time. ``None`` owns no budget.
+        """
+        until, spent = self._spent.get(owner, (0.0, 0.0))
+        if until <= time.monotonic():
+            until, spent = time.monotonic() + _WINDOW, 0.0
+        elif spent > self._seconds and owner is not None:
+            raise TooManyRequests(
+                f"In a minute, {self._seconds:g} seconds compile the patterns of an organization. "
+                "Send fewer or simpler patterns.",
+                headers={"Retry-After": str(max(int(until - time.monotonic()), 1))},
+            )
+        began, found, size = time.thread_time(), [], 0
+        try:
+            for index, text in enumerate(texts):
+                try:
+                    found.append(compile_pattern(text))
+                except InvalidPattern as exc:
+                    raise InvalidPattern(str(exc), index) from None
+                size += measure(found[-1])
+                if size > MOST_BYTES:
+                    raise InvalidPattern(
+                        f"The patterns must take {MOST_BYTES:,} bytes together, when they are "
+                        "compiled: use fewer repetitions or smaller character classes.",
+                        index,
+                    )
+        finally:
+            self._spent = {
+                each: window for each, window in self._spent.items() if window[0] > until - _WINDOW
+            }
+            self._spent[owner] = until, spent + time.thread_time() - began
+        return found
+
+
+compile_budgets: Final = CompileBudgets()
 
 
 def _options(max_bytes: int) -> Any:

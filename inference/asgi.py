@@ -246,6 +246,8 @@ async def _reply(connection: Connection, exchange: Exchange, taps: Sequence[Tap]
         reply = [known.body]
     else:
         size = len(known.body)
+        # The answer in the caller's format is another one.
+        connection.workload.reserve(size)
         reply = await connection.workload.run(size, connection.rewrite_reply, [known.body])
     for tap in taps:
         await tap.reply(reply)

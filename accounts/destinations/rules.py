@@ -7,11 +7,11 @@ A generation passes if it matches any of the groups. Within a group, all rules m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
-from accounts.patterns import InvalidPattern, compile_pattern
+from accounts.patterns import InvalidPattern, compile_budgets, compile_pattern
 
 Value: TypeAlias = str | int | Decimal | None
 Facts: TypeAlias = Mapping[str, Value]
@@ -49,6 +49,7 @@ _NEGATIONS: Final = frozenset(["not_equals", "not_contains", "not_exists"])
 _LOGICS: Final[Mapping[str, Callable[[Sequence[bool]], bool]]] = {"and": all, "or": any}
 _MAX_GROUPS: Final = 20
 _MAX_RULES: Final = 20
+_MAX_EXPRESSIONS: Final = 20
 _MAX_TEXT: Final = 512
 
 
@@ -61,17 +62,22 @@ class InvalidRules(ValueError):
         self.why = why
 
 
-def check_rules(data: Any) -> dict[str, Any]:
-    """Returns filter rules as they are stored; raises :class:`InvalidRules`."""
+def check_rules(data: Any, owner: Hashable = None) -> dict[str, Any]:
+    """Returns filter rules as they are stored; raises :class:`InvalidRules`.
+
+    ``owner`` is the organization whose budget compiles their regular expressions.
+    """
     _require_members("", data, {"enabled", "groups"}, required="groups")
     is_enabled = data.get("enabled", True)
     if not isinstance(is_enabled, bool):
         raise InvalidRules("enabled", "Must be true or false.")
     groups = _require_list("groups", data["groups"], _MAX_GROUPS, least=0)
-    return {
+    rules = {
         "enabled": is_enabled,
         "groups": [_check_group(f"groups[{n}]", group) for n, group in enumerate(groups)],
     }
+    _check_expressions(rules, owner)
+    return rules
 
 
 def compile_rules(rules: Mapping[str, Any] | None) -> Test:
@@ -131,12 +137,27 @@ def _check_value(path: str, field: str, operator: str, value: Any) -> Any:
         return int(number) if number.is_integer() else number
     if not isinstance(value, str) or not 1 <= len(value) <= _MAX_TEXT or "\0" in value:
         raise InvalidRules(path, f"Must be a string of 1 to {_MAX_TEXT} characters.")
-    if operator == "regex":
-        try:
-            compile_pattern(value)
-        except InvalidPattern as exc:
-            raise InvalidRules(path, str(exc)) from None
     return value
+
+
+def _check_expressions(rules: Mapping[str, Any], owner: Hashable) -> None:
+    """Compiles the regular expressions of checked rules; raises :class:`InvalidRules`."""
+    found = {
+        f"groups[{n}].rules[{m}].value": rule["value"]
+        for n, group in enumerate(rules["groups"])
+        for m, rule in enumerate(group["rules"])
+        if rule["operator"] == "regex"
+    }
+    if len(found) > _MAX_EXPRESSIONS:
+        raise InvalidRules(
+            [*found][_MAX_EXPRESSIONS],
+            f"A destination may have {_MAX_EXPRESSIONS} rules with regex. Use other operators.",
+        )
+    try:
+        compile_budgets.compile(owner, found.values())
+    except InvalidPattern as exc:
+        why, index = exc.args
+        raise InvalidRules([*found][index], why) from None
 
 
 def _compile_rule(rule: Mapping[str, Any]) -> Test:

@@ -96,7 +96,7 @@ class _RulesField(serializers.Field[dict[str, Any], Any, Any, Any]):
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         try:
-            return check_rules(data)
+            return check_rules(data, self.context.get("organization_id"))
         except InvalidRules as exc:
             raise ValidationError({exc.path: [exc.why]} if exc.path else exc.why) from None
 

@@ -13,7 +13,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import Guardrail, KeyAssignment, LimitReset, MemberAssignment, Region
-from accounts.patterns import MAX_FILTERS, MAX_LABEL, MAX_PATTERN, InvalidPattern, compile_pattern
+from accounts.patterns import MAX_FILTERS, MAX_LABEL, MAX_PATTERN, InvalidPattern, compile_budgets
 from accounts.policy import author_pattern
 from catalog.models import LanguageModel, Provider
 from config.api.fields import (
@@ -72,13 +72,6 @@ class _ContentFilterInput(_FilterInput):
     label = StringField(  # type: ignore[assignment]
         required=False, allow_null=True, min_length=1, max_length=MAX_LABEL
     )
-
-    def validate_pattern(self, pattern: str) -> str:
-        try:
-            compile_pattern(pattern)
-        except InvalidPattern as exc:
-            raise ValidationError(str(exc)) from None
-        return pattern
 
 
 @extend_schema_serializer(component_name="ContentFilterBuiltinEntryInput")
@@ -189,6 +182,13 @@ class _GuardrailFields(StrictSerializer):
     def validate_content_filters(self, entries: list[Any] | None) -> list[dict[str, Any]] | None:
         if entries is None:
             return None
+        try:
+            compile_budgets.compile(
+                self.context.get("organization_id"), [entry["pattern"] for entry in entries]
+            )
+        except InvalidPattern as exc:
+            why, index = exc.args
+            raise ValidationError({index: {"pattern": [why]}}) from None
         return [
             {
                 "action": entry["action"],

@@ -8,6 +8,7 @@ generation may commit later than its stamp, and a row behind the cursor would be
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -32,6 +33,8 @@ LAG: Final = timedelta(seconds=10)
 KEPT: Final = timedelta(days=1)
 _SCANNED: Final = 1000
 _WAITING: Final = 1000
+# What the rules of a destination may take for one page.
+_TEST_SECONDS: Final = 1.0
 # A cursor without traffic moves this often.
 _STEP: Final = timedelta(minutes=1)
 _FRACTIONS: Final = 2**64
@@ -43,6 +46,10 @@ FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend'
     AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()
 """
+
+
+class RulesTooSlow(Exception):
+    """The rules of a destination take too long for a page of generations."""
 
 
 class Due(NamedTuple):
@@ -108,8 +115,23 @@ def read_page(destination: BroadcastDestination, horizon: datetime) -> Page:
 
 
 def make_test(destination: BroadcastDestination) -> Test:
-    """Returns the test of a generation's facts by the rules of a destination."""
-    return compile_rules(destination.filter_rules)
+    """Returns the test of a generation's facts by the rules of a destination.
+
+    It raises :class:`RulesTooSlow` when it has taken a second.
+    """
+    passes, taken = compile_rules(destination.filter_rules), 0.0
+
+    def test(facts: Facts) -> bool:
+        nonlocal taken
+        if taken > _TEST_SECONDS:
+            raise RulesTooSlow
+        began = time.thread_time()
+        try:
+            return passes(facts)
+        finally:
+            taken += time.thread_time() - began
+
+    return test
 
 
 def is_wanted(destination: BroadcastDestination, generation: Generation, passes: Test) -> bool:

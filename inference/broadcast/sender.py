@@ -26,6 +26,7 @@ from inference.broadcast import progress
 from inference.broadcast.otlp import render_request
 from inference.broadcast.reading import (
     Page,
+    RulesTooSlow,
     find_due,
     find_horizon,
     load_destination,
@@ -39,6 +40,9 @@ LIMITS: Final = Limits(total=16, slow=8, organization=2, receiver=1, host=16, sl
 # A destination that has nothing more gets its next request so much later, not one for each row.
 _REST_SECONDS: Final = 5.0
 _MAX_NUMBER: Final = 10_000
+# In each minute, the destinations of one organization are read for so many seconds of CPU.
+_SECONDS: Final = 10.0
+_WINDOW: Final = 60.0
 
 
 class Broadcaster(Source):
@@ -48,6 +52,8 @@ class Broadcaster(Source):
 
     def __init__(self) -> None:
         self._resting: dict[UUID, float] = {}
+        # What the reading for each organization has taken, until when that is counted.
+        self._spent: dict[UUID, tuple[float, float]] = {}
 
     def begin_run(self) -> None:
         self._resting.clear()
@@ -61,8 +67,15 @@ class Broadcaster(Source):
             is_resting = self._resting.get(due.pk, 0.0) > time.monotonic()
             if is_resting or not attempts.taken.has_room(places):
                 continue
+            until, spent = self._spent.get(due.organization_id, (0.0, 0.0))
+            if until <= time.monotonic():
+                until, spent = time.monotonic() + _WINDOW, 0.0
+            elif spent > _SECONDS:
+                continue
             if (destination := load_destination(due.pk)) is not None:
+                began = time.thread_time()
                 page, send = self._read(destination, horizon)
+                self._spent[due.organization_id] = until, spent + time.thread_time() - began
                 name = f"the broadcast to destination {due.pk}"
                 # It rests, too, if what became of it cannot be stored.
                 self._resting[due.pk] = time.monotonic() + _REST_SECONDS
@@ -75,6 +88,9 @@ class Broadcaster(Source):
         """Returns the next page of a destination and what sends it."""
         try:
             page = read_page(destination, horizon)
+        except RulesTooSlow:
+            slow = "The regular expressions of the filter rules take too long. Make them simpler."
+            return Page(destination), Outcome(slow, detail=slow)
         except Exception as exc:
             # Rules or rows that cannot be read are the fault of one destination. A database that
             # is away fails the next statement too, and ends the run.

@@ -7,12 +7,18 @@ from the next, so adding a guardrail never loosens another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from accounts.patterns import InvalidPattern, Pattern, compile_pattern, compile_union
+from accounts.patterns import (
+    InvalidPattern,
+    Pattern,
+    compile_pattern,
+    compile_union,
+    compiled,
+)
 from inference.filters.pii_patterns import recognisers_of
 from inference.filters.recogniser import Recogniser
 
@@ -46,8 +52,19 @@ class Filter:
     pattern: str | None = None
     is_of_users_only: bool = False
     blocks_unreadable: bool = False
-    regions: tuple[str, ...] = ()
-    recognisers: tuple[Recogniser, ...] = field(default=(), compare=False, repr=False)
+    regions: tuple[str, ...] | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Returns whether somebody wrote its pattern, whose searches may be slow."""
+        return self.pattern is not None
+
+    @property
+    def recognisers(self) -> tuple[Recogniser, ...]:
+        """The patterns of the filter; its own one is compiled when it is first used."""
+        if self.pattern is None:
+            return recognisers_of(self.kind, self.regions)
+        return _compile_recognisers(self.pattern)
 
     def find_spans(self, text: bytes) -> Iterator[tuple[int, int] | None]:
         """Yields the matches of every recogniser, as :meth:`Recogniser.find_spans` does."""
@@ -61,11 +78,22 @@ class Filter:
 Filters = tuple[Filter, ...]
 
 
-# Each pattern may keep 2 MiB of states, so the number of patterns is bounded.
-@lru_cache(maxsize=64)
 def union_of(filters: Filters) -> Pattern | None:
     """Returns a pattern without whose match no filter matches; ``None`` if there is none."""
-    return compile_union(recogniser.pattern for each in filters for recogniser in each.recognisers)
+    return compile_union(
+        [recogniser.pattern for each in filters for recogniser in each.recognisers]
+    )
+
+
+def are_compiled(filters: Filters) -> bool:
+    """Returns whether the filters can read a text at once, without compiling a pattern."""
+    own = [each.pattern for each in filters if each.is_own]
+    if not all(map(compiled.find, own)):
+        return False
+    if not own or len(filters) == 1:
+        return True
+    texts = tuple(each.pattern.pattern for one in filters for each in one.recognisers)
+    return any(r"\Q" in text for text in texts) or compiled.find(texts) is not None
 
 
 @lru_cache(maxsize=256)
@@ -77,7 +105,7 @@ def work_of(filters: Filters) -> int:
     return sum(
         recogniser.pattern.programsize
         for each in filters
-        if each.kind == _CUSTOM
+        if each.is_own
         for recogniser in each.recognisers
     )
 
@@ -97,8 +125,7 @@ def build_filters(
                 entry["slug"],
                 is_of_users_only=entry.get("scan_scope") == "user_only",
                 blocks_unreadable=entry.get("block_unreadable") is True,
-                regions=tuple(entry.get("regions") or ()),
-                recognisers=recognisers_of(entry["slug"], entry.get("regions")),
+                regions=None if (given := entry.get("regions")) is None else tuple(given),
             )
             for entry in builtins or ()
         ),
@@ -110,7 +137,6 @@ def build_filters(
                 _CUSTOM,
                 entry["pattern"],
                 blocks_unreadable=entry.get("block_unreadable") is True,
-                recognisers=_compile_recognisers(entry["pattern"]),
             )
             for entry in custom or ()
         ),

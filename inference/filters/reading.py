@@ -15,6 +15,7 @@ from uuid import UUID
 
 import msgspec
 
+from accounts.patterns import Pattern
 from config.api.errors import InvalidRequest
 from inference.filters.definitions import Filter, Filters, Finding, union_of
 from inference.filters.encoded import Unreadable, decode_readable, is_long
@@ -29,6 +30,8 @@ _MAX_REDACTIONS: Final = 100_000
 # A number with a larger exponent is no number of a card or a person.
 _MAX_EXPONENT: Final = 40
 _PSEUDONYM_BYTES: Final = 12
+# The bytes of a slice times the instructions of a pattern: 0.05 s at worst.
+_SLICE_WORK: Final = 5_000_000
 _ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 # An escape of a control character hides that the text around it ends there.
 _CONTROL: Final = re.compile(rb"\\[bfnrt]")
@@ -434,13 +437,19 @@ class Reader:
         """
         active = self._active
         self._require_time()
-        if active.union is not None and active.union.search(raw) is None:
-            return []
+        if active.union is not None:
+            if active.has_custom:
+                self._require_time_for(active.union, raw, is_first=True)
+            if active.union.search(raw) is None:
+                return []
         cuts: list[_Cut] = []
         for order, each in active.filters:
             if each.pattern is not None and not reads_custom:
                 continue
             self._require_time()
+            if each.is_own:
+                for recogniser in each.recognisers:
+                    self._require_time_for(recogniser.pattern, raw)
             is_found = False
             for span in each.find_spans(raw):
                 self._require_time()
@@ -478,6 +487,26 @@ class Reader:
             f"A guardrail redacts {each.label}, but cannot replace it in a name, number, URL, "
             f"escape or setting of {self.where}. Remove it there.",
         )
+
+    def _require_time_for(self, pattern: Pattern, raw: bytes, *, is_first: bool = False) -> None:
+        """Raises :class:`TooSlow` if a search of a long text would not end in time.
+
+        A search cannot be stopped, so the text is first searched in slices, which takes about as
+        long as the whole; ``is_first`` stops at the first match, as the search itself will.
+        """
+        step = max(_SLICE_WORK // pattern.programsize, 1)
+        if len(raw) <= step:
+            return
+        began = time.monotonic()
+        for start in range(0, len(raw), step):
+            position, end = start, min(start + step, len(raw))
+            while position < end and (match := pattern.search(raw, position, end)):
+                position = end if is_first else max(match.end(), position + 1)
+            self._require_time()
+            if is_first and position == end:
+                break
+        if 2 * time.monotonic() - began > self._deadline:
+            raise TooSlow
 
     def _require_time(self) -> None:
         if time.monotonic() > self._deadline:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from catalog.dialects.base import NativeBody, Operation
 from config.api.errors import InvalidRequest
-from inference.filters.definitions import Filters, Finding, work_of
+from inference.filters.definitions import Filters, Finding, are_compiled, work_of
 from inference.filters.native_places import NATIVE_BODIES, REPLACED
 from inference.filters.places import BODIES, FIXED, MESSAGE, PROMPTS, TEXT, Place
 from inference.filters.problems import ContentBlocked, TooLong, TooSlow, Unscreened
@@ -73,6 +73,8 @@ class TimeSlice:
         time is over.
         """
         size = measure(request)
+        if not are_compiled(filters):
+            raise Unscreened(filters)
         is_long = size * len(filters) > _AT_ONCE_BYTES or size * work_of(filters) > _AT_ONCE_WORK
         if is_long or self._left <= 0:
             raise Unscreened(filters)

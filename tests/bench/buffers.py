@@ -115,7 +115,7 @@ def _make_cases() -> dict[str, Request]:
         "cached-stream": _cached(stream),
         "messages": named,
         "cached-messages": _cached(named),
-        "redacted": Request(_chat("slow", "a" * 198_000)),
+        "redacted": Request(_chat("slow", "a" * 99_000)),
         "pdf": _make_pdf(),
         "form": _form(b"RIFF" + bytes(19_000_000)),
         "body": Request(_chat("slow", "b" * 19_000_000)),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from accounts.destinations.rules import InvalidRules, check_rules, compile_rules
+from accounts.patterns import compiled
 
 FACTS: dict[str, Any] = {
     "model": "acme/falcon-9",
@@ -89,3 +90,14 @@ def test_groups() -> None:
 def test_a_number_of_a_rule_is_one_of_at_most_15_digits(value: Any) -> None:
     with pytest.raises(InvalidRules, match=r"groups\[0\].rules\[0\].value: Must be a number"):
         passes({"rules": [rule("total_cost", "gt", value)]})
+
+
+def test_a_destination_has_few_regular_expressions() -> None:
+    rules = [rule("model", "regex", f"m{number}") for number in range(20)]
+    assert check_rules({"groups": [{"rules": rules}]})["groups"][0]["rules"] == rules
+    more = {"groups": [{"rules": rules}, {"rules": [rule("user_id", "regex", "never-compiled")]}]}
+    with pytest.raises(InvalidRules) as caught:
+        check_rules(more)
+    assert caught.value.path == "groups[1].rules[0].value"
+    assert "20 rules with regex" in caught.value.why
+    assert compiled.find("never-compiled") is None

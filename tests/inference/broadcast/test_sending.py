@@ -24,7 +24,7 @@ from accounts.models import (
 from config.clocks.clock import clock
 from config.outbound import engine, sending
 from config.outbound.sending import Outcome
-from inference.broadcast import sender
+from inference.broadcast import reading, sender
 from inference.broadcast.metrics import BroadcastCollector
 from inference.broadcast.progress import store_failure, store_success
 from inference.broadcast.reading import Page, load_destination
@@ -37,6 +37,7 @@ from tests.support.broadcast.destinations import (
     make_past_generation,
     progress_of,
     retry_now,
+    rewind,
 )
 from tests.support.broadcast.traces import TraceReceiver
 from tests.support.database.locks import beside, locked
@@ -592,4 +593,48 @@ def test_the_key_that_made_a_generation_may_be_gone(
     broadcast_to(tenant.workspace, receiver.url)
     generation = make_past_generation(tenant)
     ApiKey.objects.get(pk=generation.api_key_id).revoke()
+    assert broadcaster.run() == 1
+
+
+def test_rules_that_take_too_long_fail_their_destination_alone(
+    tenant: Tenant,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups = [{"logic": "and", "rules": [{"field": "model", "operator": "regex", "value": "."}]}]
+    slow = broadcast_to(
+        tenant.workspace, receiver.url, filter_rules={"enabled": True, "groups": groups}
+    )
+    other = factories.make_tenant("Other")
+    broadcast_to(other.workspace, receiver.url)
+    make_some(tenant, 2)
+    [sent] = make_some(other, 1)
+    monkeypatch.setattr(reading, "_TEST_SECONDS", -1.0)
+    # Every test takes too long; rules without a regular expression take no time.
+    assert broadcaster.run() == 0
+    assert progress_of(slow).failures == 1
+    assert "take too long" in progress_of(slow).last_error
+    monkeypatch.undo()
+    retry_now()
+    assert broadcaster.run() == 3
+    assert sent in receiver.ids()
+
+
+def test_an_organization_whose_reading_took_long_waits_for_the_next_minute(
+    tenant: Tenant,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender, "_SECONDS", 0.0)
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    make_some(tenant, 1)
+    assert broadcaster.run() == 1
+    rewind(destination)
+    other = factories.make_tenant("Other")
+    broadcast_to(other.workspace, receiver.url)
+    make_some(other, 1)
+    assert broadcaster.run() == 1
+    monkeypatch.setattr(sender, "_SECONDS", 60.0)
     assert broadcaster.run() == 1

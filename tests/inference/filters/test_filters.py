@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +16,10 @@ from accounts.serializers.guardrails import BUILTIN_LABELS
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from config.secrets import generate_api_key
+from inference.filters import reading
 from inference.filters.definitions import Filters, Finding, build_filters
 from inference.filters.pii_patterns import BUILTINS
+from inference.filters.places import MESSAGE
 from inference.filters.problems import ContentBlocked, TooSlow, Unscreened
 from inference.filters.screening import Screened, TimeSlice, screen
 from inference.requests import parsing
@@ -513,7 +517,11 @@ def test_a_pattern_prone_to_backtracking_ends_on_a_long_text(pattern: str) -> No
 def test_long_prompts_are_left_to_a_thread_with_limits() -> None:
     few, many = chat(said("a" * 1000)), chat(said("a" * 100_000))
     filters = custom("b")
-    assert TimeSlice(60).screen(filters, few) == screen(filters, few)
+    # Their patterns are compiled in a thread, too.
+    with pytest.raises(Unscreened):
+        TimeSlice(60).screen(custom("never-compiled-before"), few)
+    screened = screen(filters, few)
+    assert TimeSlice(60).screen(filters, few) == screened
     with pytest.raises(Unscreened) as caught:
         TimeSlice(60).screen(filters, many)
     assert caught.value.filters is filters
@@ -536,6 +544,7 @@ def test_the_requests_of_a_batch_share_the_time_on_the_event_loop() -> None:
     for _ in range(2):
         with pytest.raises(Unscreened):
             screening.screen(filters, request)
+    screen(filters, request)
     screening = TimeSlice(60)
     for _ in range(2):
         assert screening.screen(filters, request).findings == ()
@@ -704,3 +713,14 @@ def test_filtered_texts_are_counted_by_action_and_kind(site: Site) -> None:
     after = counted()
     assert after[flag] - before.get(flag, 0) == 1
     assert after[block] - before.get(block, 0) == 1
+
+
+def test_a_search_that_would_not_end_in_time_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One search of the whole text reads the clock only after it."""
+    filters, request = custom("[ab]*a[ab]{200}c"), chat(said("ab" * 100_000))
+    assert screen(filters, request, seconds=600).findings == ()
+    moments = itertools.count()
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: float(next(moments))))
+    reader = reading.Reader(filters, 6.0, 0)
+    with pytest.raises(TooSlow):
+        reader.read_value(request.fields["messages"], MESSAGE)
