@@ -7,7 +7,16 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-_BEGIN: Final = re.compile(r"[{\[]")
+# Sources are full of brackets: most of them show in the next character that they begin no JSON.
+_BEGIN: Final = re.compile(
+    r'\{[ \t\r\n]*+["}]|\[[ \t\r\n]*+(?:["\[\]{0-9-]|true|false|null|NaN|Infinity)'
+)
+# Tried first, because an error counts the lines of all that is given; and where an error may come
+# from the end of what was tried.
+_WINDOWS: Final = (1 << 10, 1 << 14, 1 << 18)
+_END: Final = 16
+# A text with more broken values is no message with JSON in it.
+_MAX_BROKEN: Final = 50_000
 _TOKEN: Final = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"(?P<colon>[ \t\r\n]*+:)?|(?P<number>-?[0-9][0-9.eE+-]*+)'
 )
@@ -32,16 +41,17 @@ def find_json(text: str) -> list[tuple[int, int]]:
     and before that place does not count. Nor does what nests as deep as only an attack does.
     """
     spans = []
-    position = at = offset = 0
+    position = at = offset = broken = 0
     if text.lstrip()[:1] == '"' and _is_string(text.strip()):
         # JSON that is encoded once more, as the arguments of some clients are.
         return [(0, len(text.encode()))]
-    while begin := _BEGIN.search(text, position):
+    while broken < _MAX_BROKEN and (begin := _BEGIN.search(text, position)):
         start = begin.start()
         try:
-            _, position = _decode(text, start)
+            position = _find_end(text, start)
         except json.JSONDecodeError as exc:
-            position = max(exc.pos, start + 1)
+            position = start + max(exc.pos, 1)
+            broken += 1
             continue
         except RecursionError:
             break
@@ -50,6 +60,19 @@ def find_json(text: str) -> list[tuple[int, int]]:
         spans.append((offset, offset + len(text[start:position].encode())))
         offset = spans[-1][1]
     return spans
+
+
+def _find_end(text: str, start: int) -> int:
+    """Returns where JSON ends; raises ``JSONDecodeError`` with the place after its start."""
+    for size in _WINDOWS:
+        try:
+            return start + _decode(text[start : start + size])[1]
+        except json.JSONDecodeError as exc:
+            is_whole = start + size >= len(text)
+            is_cut = exc.pos >= size - _END or exc.msg.startswith(("Unterminated", "Invalid"))
+            if is_whole or not is_cut:
+                raise
+    return start + _decode(text[start:])[1]
 
 
 def _is_string(text: str) -> bool:

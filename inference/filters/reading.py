@@ -35,13 +35,15 @@ _SLICE_WORK: Final = 5_000_000
 _ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 # An escape of a control character hides that the text around it ends there.
 _CONTROL: Final = re.compile(rb"\\[bfnrt]")
-_EXPONENT: Final = re.compile(rb"[0-9][eE]")
+_EXPONENT: Final = re.compile(rb"[0-9][eE][+-]?[0-9]++[ \t\r\n,\]}]")
 _CHARACTER: Final = re.compile(rb"\\u[0-9a-fA-F]{4}|\\.|[^\\]")
 _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
+# A string with such a character may be read differently when it is decoded.
+_MAY_HIDE: Final = re.compile(rb"[\\{\[]")
 # The start, filter and end of a match; the start, end and text of a replacement.
 _Cut = tuple[int, int, int]
 _Edit = tuple[int, int, bytes]
@@ -350,7 +352,12 @@ class Reader:
                 ]
             ]
             inside = cuts[bisect_right(ends, first) : bisect_left(starts, last)]
-            if first < last and (inside or reads_all or b"\\" in raw or _EXPONENT.search(raw)):
+            if first < last and (
+                inside
+                or reads_all
+                or raw.find(b"\\", first, last) >= 0
+                or _EXPONENT.search(raw, first, last)
+            ):
                 edits += self._edit_json(raw, (first, last), inside, depth, reads_all=reads_all)
             position = last
         if not edits:
@@ -392,6 +399,8 @@ class Reader:
             return None
         if not (cuts or reads_all or b"\\" in found):
             return None
+        if not reads_all and not _MAY_HIDE.search(found):
+            return self._cut_string(raw, token, cuts)
         try:
             text = _decode_text(found)
         except msgspec.DecodeError:
@@ -400,24 +409,25 @@ class Reader:
         new = self._read_text(text, depth + 1) if text else None
         if new is not None:
             return _encode(new)
-        inner = [
-            (max(start, token.start + 1), order, min(end, token.end - 1))
-            for start, order, end in cuts
-        ]
-        return self._cut_string(raw, token, [cut for cut in inner if cut[0] < cut[2]])
+        return self._cut_string(raw, token, cuts)
 
     def _cut_string(self, raw: bytes, token: Token, cuts: list[_Cut]) -> bytes | None:
         """Replaces what a pattern matches in a string together with the JSON around it."""
-        if not cuts:
-            return None
         pieces: list[bytes] = []
         position = token.start
         # No escape is cut in two.
-        marks = [match.start() for match in _CHARACTER.finditer(raw, token.start, token.end)]
+        marks = None
+        if raw.find(b"\\", token.start, token.end) >= 0:
+            marks = [match.start() for match in _CHARACTER.finditer(raw, token.start, token.end)]
         for start, order, end in cuts:
-            first, last = (marks[bisect_left(marks, place)] for place in (start, end))
-            pieces += (raw[position:first], _encode(self._labels[order].decode())[1:-1])
-            position = max(last, first)
+            first, last = max(start, token.start + 1), min(end, token.end - 1)
+            if marks is not None:
+                first, last = (marks[bisect_left(marks, place)] for place in (first, last))
+            if first < last:
+                pieces += (raw[position:first], _encode(self._labels[order].decode())[1:-1])
+                position = last
+        if not pieces:
+            return None
         pieces.append(raw[position : token.end])
         return b"".join(pieces)
 
