@@ -25,6 +25,10 @@ Fields = dict[str, Any]
 # The largest count that is taken over; sums of such counts stay in the range of the database.
 _MAX_TOKENS: Final = 10**15
 _MAX_MESSAGE: Final = 512
+# Where the message of an error may stand, and how much of plain text is looked at.
+_MESSAGES: Final = ("message", "detail", "errors", "msg", "error", "error_message")
+_MAX_TEXT: Final = 4096
+_TEXT: Final = re.compile(r"(?=.{0,80}[^\W\d_])[^<{\[]", re.DOTALL)
 _MAX_NAME: Final = 64
 # The entries of Google's ``details`` that are looked at.
 _MAX_DETAILS: Final = 16
@@ -385,25 +389,55 @@ def clean_message(text: str, secret: Secret) -> str:
     return _UNPRINTABLE.sub(" ", text[:4096]).strip()[:_MAX_MESSAGE]
 
 
-def parse_error(body: Body) -> ProviderFailure:
-    """Parses an error body of any known dialect; only a JSON error's message is ever shown.
+def _read_message(value: Any) -> str | None:
+    """Returns the text of a message: itself, or those of the first entries of a list.
 
-    Accepts ``{"error": {"message", "code", "type"}}``, ``{"error": "…"}`` and ``{"message": "…"}``.
-    Google repeats the HTTP status in ``code`` and names the error in ``status``; its ``details``
-    have a reason and a wait, and some of its servers put the error into a list.
+    An entry of FastAPI has the place and the text of a fault, and repeats the caller's input.
+    """
+    if isinstance(value, str):
+        return value or None
+    if isinstance(value, list):
+        texts = [text for each in value[:_MAX_DETAILS] if (text := _read_message(each))]
+        return "; ".join(texts) or None
+    if not isinstance(value, dict):
+        return None
+    text = next((value[name] for name in _MESSAGES if isinstance(value.get(name), str)), None)
+    place = value.get("loc")
+    if text is not None and isinstance(place, list):
+        return f"{'.'.join(str(part) for part in place[:_MAX_DETAILS])}: {text}"
+    return text or next((found for each in value.values() if (found := _read_nested(each))), None)
+
+
+def _read_nested(value: Any) -> str | None:
+    """Returns the text of a list inside of a message, such as Mistral's ``{"detail": […]}``."""
+    return _read_message(value) if isinstance(value, list) else None
+
+
+def parse_error(body: Body, *, is_text_shown: bool = True) -> ProviderFailure:
+    """Parses an error body of any known dialect.
+
+    Accepts ``{"error": {"message", "code", "type"}}``, ``{"error": "…"}``, ``{"message": "…"}``,
+    FastAPI's ``{"detail": …}`` and ``{"errors": […]}``; and plain text, unless ``is_text_shown`` is
+    false. Google repeats the HTTP status in ``code`` and names the error in ``status``; its
+    ``details`` have a reason and a wait, and some of its servers put the error into a list.
     """
     try:
         decoded = json.loads(body)
     except (ValueError, RecursionError):
-        return ProviderFailure(None)
+        text = bytes(body[:_MAX_TEXT]).decode(errors="replace").strip() if is_text_shown else ""
+        # A page of HTML tells nobody anything, and broken JSON is none of ours.
+        return ProviderFailure(text if _TEXT.match(text) else None)
     if isinstance(decoded, list) and decoded:
         decoded = decoded[0]
-    error = decoded.get("error", decoded) if isinstance(decoded, dict) else None
+    error = decoded.get("error") or decoded if isinstance(decoded, dict) else None
     if isinstance(error, str):
-        error = {"message": error}
+        error = {**decoded, "message": error}
+    elif isinstance(decoded, str):
+        error = {"message": decoded}
     if not isinstance(error, dict):
         return ProviderFailure(None)
-    message, code = error.get("message"), error.get("code")
+    message = next(filter(None, (_read_message(error.get(name)) for name in _MESSAGES)), None)
+    code = error.get("code")
     if isinstance(code, int) and isinstance(error.get("status"), str):
         code = error["status"]
     if code is None:
@@ -417,7 +451,7 @@ def parse_error(body: Body) -> ProviderFailure:
             found = _DURATION.fullmatch(str(detail.get("retryDelay", "")))
             retry_after = float(found[1]) if found else retry_after
     return ProviderFailure(
-        message if isinstance(message, str) else None,
+        message,
         str(code) if isinstance(code, str | int) else None,
         names=[str(name) for name in names if isinstance(name, str | int)],
         retry_after=retry_after,

@@ -21,6 +21,7 @@ from config.egress.addresses import NO_REACH, EgressPolicy, Proxy, Reach, is_add
 from config.egress.connection import Connection, copy_problem
 from config.egress.errors import (
     ConnectFailed,
+    ConnectionLost,
     EgressError,
     TimedOut,
     TLSFailed,
@@ -190,26 +191,39 @@ class EgressClient:
         with an owner of another one. The limits are in seconds: `connect_timeout` (default: the
         policy's) for name resolution, connection and handshake; `idle_timeout` for every wait for a
         part of the body. No wait lasts longer than until `deadline`, a time of `time.monotonic`.
-        Raises only `EgressError`. A request that fails on a kept-alive connection is not repeated,
-        because the upstream may have started to process it.
+        Raises only `EgressError`. A request that meets a kept-alive connection which the upstream
+        closes before any byte of an answer is sent once more, on a new one: most often the upstream
+        has closed it before it read the request.
         """
         if not self._is_open:
             raise ConnectFailed("the client is closed")
         if not rules.are_valid_headers(request.headers):
             raise UnsendableRequest
         target = self._targets.get((request.url, reach)) or self._parse_target(request.url, reach)
-        connection = self._take_idle(target.origin) or await self._open_connection(
-            target.origin,
-            min(connect_timeout or self._policy.connect_timeout, deadline - time.monotonic()),
-        )
-        connection.send(target.head(request), request.body, request.rest)
+        seconds = connect_timeout or self._policy.connect_timeout
+        dial = partial(self._send_on_new, target, request, seconds, deadline)
+        if (connection := self._take_idle(target.origin)) is None:
+            connection, send_again = await dial(), None
+        else:
+            connection.send(target.head(request), request.body, request.rest)
+            send_again = dial
         return OutboundResponse(
             connection,
             idle_timeout,
             deadline,
             self._policy.max_response_bytes,
             partial(self._keep_idle, target.origin),
+            send_again,
         )
+
+    async def _send_on_new(
+        self, target: _Target, request: OutboundRequest, seconds: float, deadline: float
+    ) -> Connection:
+        """Begins to send a request on a new connection."""
+        left = min(seconds, deadline - time.monotonic())
+        connection = await self._open_connection(target.origin, left)
+        connection.send(target.head(request), request.body, request.rest)
+        return connection
 
     def _parse_target(self, text: str, reach: Reach) -> _Target:
         if len(self._targets) >= _MAX_REMEMBERED:
@@ -423,6 +437,7 @@ class OutboundResponse:
         "_deadline",
         "_keep",
         "_limit",
+        "_send_again",
         "_was_sent",
         "headers",
         "idle_timeout",
@@ -436,6 +451,7 @@ class OutboundResponse:
         deadline: float,
         limit: int,
         keep: Callable[[Connection], None],
+        send_again: Callable[[], Awaitable[Connection]] | None,
     ) -> None:
         self.status = 0
         self.headers: Mapping[str, str] = Headers({})
@@ -445,6 +461,8 @@ class OutboundResponse:
         self._deadline = deadline
         self._limit = limit
         self._keep = keep
+        # Sends the request on a new connection, if this one was kept alive.
+        self._send_again = send_again
         self._body: bytes | bytearray = b""
         self._was_sent = False
 
@@ -461,7 +479,18 @@ class OutboundResponse:
         connection = self._connection
         if connection is None:
             raise ConnectFailed("the response is closed")
-        await connection.receive_head(timeout, self._deadline)
+        send_again, is_lost = self._send_again, False
+        try:
+            await connection.receive_head(timeout, self._deadline)
+        except ConnectionLost:
+            if send_again is None:
+                raise
+            is_lost = True
+        # The request is not held any longer than it may be needed.
+        self._send_again = None
+        if is_lost and send_again is not None:
+            connection = self._connection = await send_again()
+            await connection.receive_head(timeout, self._deadline)
         refused = rules.find_head_problem(
             connection.status, connection.headers.get("content-encoding")
         )

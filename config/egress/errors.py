@@ -104,6 +104,7 @@ class EndedEarly(BadResponse):
     """The connection ended inside the answer."""
 
     kind = "reset"
+    public = "The upstream closed the connection before its answer was complete."
 
 
 class UnsendableRequest(EgressError):

@@ -98,7 +98,7 @@ class Caller:
         finally:
             response.close()
         self.result.add_reached()
-        failure = parse_error(body).clean(self.call.secret)
+        failure = parse_error(body, is_text_shown=False).clean(self.call.secret)
         raise Refused(self.check, response.status, failure.message)
 
     def fail(self, reason: Reason, exc: Exception) -> CheckFailed:

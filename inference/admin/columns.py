@@ -178,7 +178,7 @@ def _name_result(attempt: Mapping[str, Any]) -> str:
     parts = [attempt.get("error_type", "served")]
     if kind := attempt.get("kind"):
         # An answer that began may fail later.
-        limit = attempt.get("limit")
+        limit = attempt.get("limit") or attempt.get("lacks")
         parts.append(f"{kind} ({limit})" if limit else kind)
     return ": ".join(parts)
 

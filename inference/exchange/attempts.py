@@ -19,6 +19,7 @@ from catalog.dialects.base import (
     Dialect,
     InvalidReply,
     InvalidStream,
+    Operation,
     ProviderFailure,
     Reply,
     Untranslatable,
@@ -59,7 +60,7 @@ from inference.requests.operations.server_tools import (
 )
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure, name_shortening
-from inference.routing.health import HealthTable, classify_attempt
+from inference.routing.health import AttemptOutcome, HealthTable, classify_attempt
 from inference.routing.routes import Candidate, FirstUse, Route
 from inference.store import run_in_thread
 
@@ -68,6 +69,8 @@ logger = logging.getLogger(__name__)
 Begun = TypeVar("Begun")
 Repin = Callable[[Admission, Candidate], Awaitable[bool]]
 Replan = Callable[[Admission, Collection[Candidate]], Awaitable[None]]
+# Their requests have a file, or a voice, that a server may not be able to use.
+_FILE_OPERATIONS: Final = (Operation.SPEECH, Operation.TRANSCRIPTION)
 # How often the candidates are selected again between two attempts, while changes go on.
 _REPLANS: Final = 4
 
@@ -255,6 +258,8 @@ class Attempts:
         """Tells the health of endpoints that an attempt failed, or that its answer has begun."""
         now, candidate = clock.time(), self.candidate
         outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
+        if outcome is AttemptOutcome.FAILURE and not self._is_certain(error, now):
+            outcome = None
         if outcome is None:
             self.release_probe()
         else:
@@ -269,9 +274,22 @@ class Attempts:
         if latency_ms is not None and self._request.stream:
             self._health.measure(candidate.measured_subject, latency_ms, now=now)
 
+    def _is_certain(self, error: GatewayError | None, now: float) -> bool:
+        """Returns whether a failure is the endpoint's.
+
+        Many servers answer a file that they cannot decode, and a voice that they do not know, like
+        a failure of their own: it counts when requests of other callers fail too.
+        """
+        is_doubtful = getattr(error, "upstream_status", None) == 500
+        if not is_doubtful or self._request.operation not in _FILE_OPERATIONS:
+            return True
+        authority, subject = self._admission.authority, self.candidate.subject
+        caller = authority.key_id if self.candidate.is_byok else authority.organization_id
+        return self._health.confirm_doubt(subject, caller, now)
+
     def explain(self, exc: Exception, *, limit: str = "first_event") -> GatewayError:
         """Returns the error for a failure of the latest attempt; see :func:`failures.translate`."""
-        error = failures.translate(exc, self.candidate, limit=limit)
+        error = failures.translate(exc, self.candidate, self._request, limit=limit)
         self._plan.number(error)
         return error
 
@@ -331,7 +349,7 @@ class Attempts:
         nobody reads is not worth a place.
         """
         assert self.response is not None
-        await accept_response(self.response, self.candidate)
+        await accept_response(self.response, self.candidate, self._request)
         try:
             # The caller may have left while a thread parsed the answer.
             body = self._answer or await self._workload.read_answer(self.response)
@@ -343,7 +361,7 @@ class Attempts:
     async def receive_late_chunks(self, limit: int) -> AsyncGenerator[Chunk]:
         """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all."""
         assert self.response is not None
-        await accept_response(self.response, self.candidate)
+        await accept_response(self.response, self.candidate, self._request)
         reader = self.reader or self._open_reader(self.response)
         while limit > 0 and (chunks := await reader.read()) is not None:
             limit -= reader.step_bytes
@@ -386,7 +404,7 @@ class Attempts:
         self.response = response = await start_request(
             self._egress_client, candidate, outbound, self._attempt_deadline
         )
-        await accept_response(response, candidate, headers_timeout)
+        await accept_response(response, candidate, request, headers_timeout)
         if (pause := read_pause(response.headers)) is not None:
             self._health.pause(candidate.subject, pause, now=clock.time())
         if candidate.first_use is not None:
@@ -507,6 +525,8 @@ def _describe_routing(
 
 def _name_kind(error: GatewayError) -> dict[str, str]:
     """Returns the exact kind of a failure, for the operator; the caller's may be less exact."""
+    if isinstance(error, failures.UnableEndpoint):
+        return {name: error.metadata[name] for name in ("kind", "lacks")}
     if not isinstance(error, UpstreamError):
         return {}
     named = {"kind": error.kind, "limit": error.limit}
@@ -608,7 +628,10 @@ async def start_request(
 
 
 async def accept_response(
-    response: OutboundResponse, candidate: Candidate, timeout: float = math.inf
+    response: OutboundResponse,
+    candidate: Candidate,
+    request: InferenceRequest,
+    timeout: float = math.inf,
 ) -> None:
     """Waits ``timeout`` seconds for the head of a response, and returns if its status is 200.
 
@@ -621,7 +644,7 @@ async def accept_response(
     except egress.EgressError as exc:
         raise failures.translate(exc, candidate) from None
     if response.status != 200:
-        raise await failures.read_refusal(response, candidate)
+        raise await failures.read_refusal(response, candidate, request)
 
 
 def build_call(

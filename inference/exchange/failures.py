@@ -18,6 +18,8 @@ timeout          the time limit ``limit`` passed
 reset            the provider closed the connection before the answer was complete
 protocol         the answer breaks HTTP or the provider's wire format, or is too large
 untranslatable   the provider's wire format cannot express the request
+unknown_model    the provider does not know the model that the endpoint names
+unable           the provider cannot do what the endpoint lists: ``lacks`` names it
 ===============  ===================================================================================
 
 A provider that refuses the operator's own credential is no problem of the caller: the error has a
@@ -32,6 +34,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
+from msgspec import Raw
+
 from catalog.dialects.base import (
     InvalidReply,
     InvalidStream,
@@ -40,8 +44,10 @@ from catalog.dialects.base import (
     parse_error,
 )
 from catalog.dialects.shared.refusals import (
+    Asked,
+    Fault,
     Refusal,
-    classify_refusal,
+    find_fault,
     infer_status,
     is_account_refused,
     is_file_refused,
@@ -64,6 +70,7 @@ from config.api.errors import (
 from config.clocks.clock import clock
 from config.egress.client import OutboundResponse
 from config.egress.retry_after import read_number, read_retry_after
+from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure
 from inference.routing.routes import Candidate
 
@@ -98,6 +105,8 @@ _ERRORS: Final[Mapping[int, type[UpstreamError]]] = {
     524: UpstreamTimeout,
     529: UpstreamOverloaded,
 }
+# Members of a request that an error may be about.
+_NAMED_PARTS: Final = frozenset(("tools", "voice"))
 # With these and all from 500 on, the error concerns the candidate's credential or model, so the
 # next candidate may succeed.
 _RETRYABLE: Final = frozenset((401, 402, 403, 404, 424))
@@ -150,6 +159,23 @@ class RequestUntranslatable(UpstreamRefused):
     retryable = True
 
 
+class UnableEndpoint(UpstreamRefused):
+    """The provider cannot do what its endpoint lists; another candidate may be able to."""
+
+    retryable = True
+    message = "The endpoint cannot do this."
+
+
+class UnknownModel(UpstreamError):
+    """The provider does not know the model that its endpoint names, which only an owner mends."""
+
+    status = 503
+    message = (
+        "The provider does not know the model of its endpoint. Try again later, or let the request "
+        "fall back to other providers."
+    )
+
+
 class Scope(Enum):
     """The part of a provider's service that it refuses to the operator's credential."""
 
@@ -194,10 +220,17 @@ def describe_failure(error: BaseException) -> Failure:
     return Failure(error.status, error.message, error.metadata.get("provider_name"))
 
 
-def translate(exc: Exception, candidate: Candidate, *, limit: str = "first_event") -> GatewayError:
+def translate(
+    exc: Exception,
+    candidate: Candidate,
+    request: InferenceRequest | None = None,
+    *,
+    limit: str = "first_event",
+) -> GatewayError:
     """Maps an error of the egress client or of a dialect to our tree of errors.
 
-    ``limit`` names the time limit of a :class:`TimeoutError`.
+    ``limit`` names the time limit of a :class:`TimeoutError`. What a provider reports in an answer
+    is read with the facts of the ``request``.
     """
     match exc:
         case UpstreamError():
@@ -222,7 +255,7 @@ def translate(exc: Exception, candidate: Candidate, *, limit: str = "first_event
                 metadata=describe(candidate, "protocol"),
             )
         case ProviderFailure():
-            return _translate_reported(exc.clean(candidate.secret), candidate)
+            return _translate_reported(exc, candidate, request)
         case _:
             raise exc
 
@@ -247,14 +280,17 @@ def _is_address_typed(candidate: Candidate) -> bool:
     return candidate.route.is_private or is_named
 
 
-def _translate_reported(failure: ProviderFailure, candidate: Candidate) -> GatewayError:
+def _translate_reported(
+    reported: ProviderFailure, candidate: Candidate, request: InferenceRequest | None
+) -> GatewayError:
     """Returns the error for one that a provider reports inside an answer of status 200."""
+    failure = reported.clean(candidate.secret)
     status = infer_status(failure)
     if not candidate.is_byok and (is_account_refused(200, failure) or status in _ACCOUNT):
         return CredentialRefused(candidate, failure, None, Scope.ACCOUNT)
     metadata = _describe_reported(candidate, "reported", failure)
-    if (refusal := classify_refusal(200, failure)) is not None:
-        return _REFUSALS[refusal](failure.message, metadata=metadata)
+    if (fault := find_fault(200, reported, _read_facts(request))) is not None:
+        return _blame(fault, failure, None, metadata)
     if not candidate.is_byok and status in _UNAUTHORIZED:
         return CredentialRefused(candidate, failure, None)
     kind = UpstreamError if status is None else _ERRORS.get(status, UpstreamError)
@@ -265,7 +301,48 @@ def _translate_reported(failure: ProviderFailure, candidate: Candidate) -> Gatew
     )
 
 
-async def read_refusal(response: OutboundResponse, candidate: Candidate) -> GatewayError:
+def _blame(
+    fault: Fault, failure: ProviderFailure, status: int | None, metadata: dict[str, Any]
+) -> GatewayError:
+    """Returns the error for a fault that a provider's own words name."""
+    match fault.refusal:
+        case Refusal.MODEL:
+            # The provider's words may have its own name for the model.
+            metadata.pop("provider_code", None)
+            metadata["kind"] = "unknown_model"
+            return UnknownModel(upstream_status=status, metadata=metadata)
+        case Refusal.ABILITY:
+            text = failure.message or UnableEndpoint.message
+            metadata |= {"kind": "unable", "fields": {fault.member: text}}
+            metadata["lacks"] = fault.part or "operation"
+            return UnableEndpoint(
+                f"{fault.member}: {text}", upstream_status=status, metadata=metadata
+            )
+        case Refusal.INPUT:
+            return UpstreamRefused(failure.message, upstream_status=status, metadata=metadata)
+    kind = _REFUSALS[fault.refusal]
+    return kind(failure.message, upstream_status=status, metadata=metadata)
+
+
+def _read_facts(request: InferenceRequest | None) -> Asked:
+    """Returns the facts of a request that an error is read with."""
+    if request is None:
+        return Asked()
+    fields = request.fields
+
+    def wrote(text: str) -> bool:
+        sought = text.encode()
+        return any(
+            sought in bytes(value).lower() for value in fields.values() if isinstance(value, Raw)
+        )
+
+    parts = {*request.inputs, request.operation.value, *_NAMED_PARTS.intersection(fields)}
+    return Asked(frozenset(parts), wrote)
+
+
+async def read_refusal(
+    response: OutboundResponse, candidate: Candidate, request: InferenceRequest
+) -> GatewayError:
     """Reads an error response and returns the error for the caller."""
     status = response.status
     try:
@@ -275,15 +352,16 @@ async def read_refusal(response: OutboundResponse, candidate: Candidate) -> Gate
         body = b""
     finally:
         response.close()
-    failure = parse_error(body).clean(candidate.secret)
+    reported = parse_error(body)
+    failure = reported.clean(candidate.secret)
     if not candidate.is_byok and is_account_refused(status, failure):
         return CredentialRefused(candidate, failure, status, Scope.ACCOUNT)
     metadata = _describe_reported(candidate, "status", failure)
     if 400 <= status <= 599:
         metadata["upstream_status"] = status
     message = failure.message
-    if (refusal := classify_refusal(status, failure)) is not None:
-        return _REFUSALS[refusal](message, upstream_status=status, metadata=metadata)
+    if (fault := find_fault(status, reported, _read_facts(request))) is not None:
+        return _blame(fault, failure, status, metadata)
     if is_file_refused(status, failure):
         return UpstreamRefused(message, upstream_status=status, metadata=metadata)
     if not candidate.is_byok and status in _UNAUTHORIZED:

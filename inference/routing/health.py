@@ -279,6 +279,9 @@ class HealthTable:
         self._version = 0
         # The endpoints whose streams end without an end mark.
         self._unmarked: set[uuid.UUID] = set()
+        # The latest doubtful failure of a subject: its caller, its time, and until when failures
+        # of this kind count.
+        self._doubts: dict[uuid.UUID, tuple[uuid.UUID, float, float]] = {}
         self.pacer = Pacer()
         self.refused = RefusedCredentials()
 
@@ -326,6 +329,19 @@ class HealthTable:
                     record.opened_at = now
                     record.backoff = min(record.backoff * 2, _LONGEST_BACKOFF)
         record.probed_until = -math.inf
+
+    def confirm_doubt(self, subject: uuid.UUID, caller: uuid.UUID, now: float) -> bool:
+        """Returns whether a failure counts that may be the fault of the caller's file or voice.
+
+        It does once requests of another caller have failed alike within the window.
+        """
+        last, at, counts_until = self._doubts.pop(subject, (caller, now, -math.inf))
+        if last != caller and now - at < WINDOW_SECONDS:
+            counts_until = now + WINDOW_SECONDS
+        if len(self._doubts) >= _REMEMBERED:
+            del self._doubts[next(iter(self._doubts))]
+        self._doubts[subject] = caller, now, counts_until
+        return now < counts_until
 
     def pause(self, subject: uuid.UUID, seconds: float, *, now: float) -> None:
         """Calls a subject after the others, because its upstream says that nothing is left.

@@ -23,7 +23,8 @@ TRIED: Final = """
             ELSE a ->> 'error_type'
         END AS error_type,
         (a ->> 'is_byok')::bool AND (a ->> 'status')::int IN (401, 402, 403) AS is_refused,
-        r.status = 'failed' AND number = jsonb_array_length(r.attempts) AS is_final
+        r.status = 'failed' AND number = jsonb_array_length(r.attempts) AS is_final,
+        a ->> 'kind' = 'unknown_model' AS is_unknown, a ->> 'lacks' AS lacks
     FROM recent AS r, jsonb_array_elements(r.attempts) WITH ORDINALITY AS tried (a, number)
 """
 # Whether a row of ``TRIED`` is a failure of its provider and endpoint.

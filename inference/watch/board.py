@@ -51,7 +51,9 @@ counted AS (
         count(*) FILTER (WHERE {is_failure}) AS failed,
         count(*) FILTER (WHERE error_type = 'rate_limit_exceeded') AS limited,
         (array_agg(error_type ORDER BY created_at DESC) FILTER (WHERE {is_failure}))[1] AS last,
-        max(created_at) FILTER (WHERE {is_failure}) AS failed_at
+        max(created_at) FILTER (WHERE {is_failure}) AS failed_at,
+        coalesce(bool_or(is_unknown), false) AS is_unknown,
+        array_agg(DISTINCT lacks) FILTER (WHERE lacks IS NOT NULL) AS lacks
     FROM tried
     GROUP BY GROUPING SETS ((provider_name), (provider_name, endpoint_id))
 ),
@@ -62,7 +64,8 @@ timed AS (
     GROUP BY GROUPING SETS ((provider_name), (provider_name, endpoint_id))
 )
 SELECT c.provider_name, c.endpoint_id, c.attempts, c.failed, c.limited, c.last, c.failed_at,
-    t.latencies, (SELECT count(*) FROM recent), (SELECT min(created_at) FROM recent)
+    t.latencies, c.is_unknown, c.lacks,
+    (SELECT count(*) FROM recent), (SELECT min(created_at) FROM recent)
 FROM counted c
 LEFT JOIN timed t ON t.provider_name = c.provider_name
     AND t.endpoint_id IS NOT DISTINCT FROM c.endpoint_id
@@ -88,6 +91,18 @@ class Traffic:
     failed_at: datetime | None = None
     p50: int | None = None
     p95: int | None = None
+    is_unknown: bool = False
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def faults(self) -> list[tuple[Level, str]]:
+        """What the provider said of an endpoint, each with how bad it is."""
+        found: list[tuple[Level, str]] = []
+        if self.is_unknown:
+            found.append((Level.BAD, "its provider does not know its model"))
+        if self.lacks:
+            found.append((Level.POOR, f"does not do what it lists: {', '.join(self.lacks)}"))
+        return found
 
     @property
     def failed_percent(self) -> float:
@@ -172,9 +187,10 @@ def build_board() -> Board:
 
 
 def _make_traffic(numbers: Sequence[Any]) -> Traffic:
-    attempts, failed, limited, last, failed_at, latencies = numbers
+    attempts, failed, limited, last, failed_at, latencies, is_unknown, lacks = numbers
     p50, p95 = latencies or (None, None)
-    return Traffic(attempts, failed, limited, last or "", failed_at, p50, p95)
+    counts = attempts, failed, limited
+    return Traffic(*counts, last or "", failed_at, p50, p95, is_unknown, tuple(lacks or ()))
 
 
 def _read_health() -> HealthTable:
@@ -210,7 +226,7 @@ def _list_public(traffic: Mapping[UUID, Traffic], health: HealthTable) -> Iterat
         yield Row(
             endpoint.model.slug,
             traffic[endpoint.pk],
-            _list_pauses([endpoint.pk], health),
+            [*_list_pauses([endpoint.pk], health), *traffic[endpoint.pk].faults],
             provider=endpoint.provider.name,
             subject=endpoint,
         )
@@ -227,10 +243,11 @@ def _list_private(traffic: Mapping[UUID, Traffic], health: HealthTable) -> Itera
     endpoints = list(rows)
     subjects = _find_subjects(endpoints)
     for endpoint in endpoints:
+        counted = traffic.get(endpoint.pk, Traffic())
         row = Row(
             endpoint.model.slug,
-            traffic.get(endpoint.pk, Traffic()),
-            _list_pauses(subjects[endpoint.pk], health),
+            counted,
+            [*_list_pauses(subjects[endpoint.pk], health), *counted.faults],
             provider=endpoint.provider_name,
             owner=endpoint.organization.name,
             subject=endpoint,

@@ -1,24 +1,207 @@
-"""Recognizes why a provider refused a request, by the names or the words of its error; pure.
+"""Recognizes whose fault an error is, by the names or the words of it; pure.
 
-Providers have no common code for a prompt that is too long, or for content that a moderation
-refuses. Most of them, and the servers that people run themselves, answer 400 with a sentence.
+Providers have no common code for a prompt that is too long, for content that a moderation refuses,
+for a model that they do not know, or for what a model cannot do. Most of them, and the servers that
+people run themselves, answer with a sentence, and some with the status of another fault. So the
+status decides only where the words say nothing.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
-from catalog.dialects.base import ProviderFailure
+from catalog.dialects.base import ProviderFailure, parse_error
 
 
 class Refusal(StrEnum):
-    """A reason for which another model may accept a request that this one refuses."""
+    """A fault that the words of an error name.
+
+    Another model may accept a request that this one refuses for the first two. A ``MODEL`` that is
+    unknown is the endpoint's fault. ``ABILITY`` is what this endpoint cannot do, although it lists
+    it. ``INPUT`` is a file or a voice of the caller that nobody could use.
+    """
 
     CONTEXT_LENGTH = "context_length"
     CONTENT = "content"
+    MODEL = "unknown_model"
+    ABILITY = "ability"
+    INPUT = "input"
+
+
+class Asked(NamedTuple):
+    """The facts of a request that an error is read with.
+
+    ``parts`` are the media of its prompt, ``tools``, ``voice``, and the path of its operation.
+    ``wrote`` tells whether the caller wrote a text, in lower case: an error may repeat it.
+    """
+
+    parts: frozenset[str] = frozenset()
+    wrote: Callable[[str], bool] = lambda _: False
+
+    @property
+    def is_chat(self) -> bool:
+        return "chat/completions" in self.parts
+
+
+class Saying(NamedTuple):
+    """The words of a server for a fault, and the version that said them, where it was run.
+
+    ``text`` is compared with the beginning of the message in lower case: what an error repeats of
+    the caller's text follows the server's own words. Its group, or ``part``, is the part that the
+    server lacks or refuses.
+    """
+
+    fault: Refusal
+    seen: str
+    text: str
+    part: str = ""
+
+
+_NAME: Final = r"[`'\"]?[^\s`'\"]{1,200}[`'\"]?"
+_MODEL_SAYINGS: Final = (
+    ("LiteLLM 1.110.2", r"(?:/\S{1,60}: )?invalid model name passed in model="),
+    ("Infinity 0.0.78, Mistral", r"invalid model(?:: | ['`\"])"),
+    ("TensorZero 2026.6.0", r"model name not found: |model not found: |unknown function: "),
+    ("TensorZero 2026.6.0", r"invalid inference target: "),
+    ("FastChat 0.2.36", r"only .{0,300}?allowed now, your model "),
+    (
+        "OpenAI, vLLM, SGLang, Ollama, LM Studio",
+        (
+            rf"(?:error: )?(?:the )?(?:requested )?model:? {_NAME},? (?:does not exist|"
+            r"(?:was |is )?not (?:found|exist)|is not (?:available|loaded|deployed|served))"
+        ),
+    ),
+    (
+        "DeepSeek, Fireworks, local-embed 0.4.1",
+        r"(?:the )?model (?:does not exist|not exist|not found|is not loaded|not loaded)\b",
+    ),
+    ("Together", r"unable to access model "),
+    ("OpenRouter", rf"{_NAME} is not a valid model id|no endpoints found for "),
+    ("Google", r"models/\S{1,200} is not found for api version"),
+    ("Bedrock", r"the provided model identifier is invalid"),
+    ("Azure", r"the api deployment for this resource does not exist"),
+    ("Anthropic", r"model: \S{1,200}$"),
+    (
+        "fastkokoro 0.7.0, vocal-ai 0.3.8, muse 0.60.2",
+        r"(?:unsupported|unknown|no such) model\b",
+    ),
+)
+_LENGTH_SAYINGS: Final = (
+    (
+        "llama.cpp of 2025 and 2026",
+        (
+            r"(?:the )?request (?:\([0-9]+ tokens\) )?exceeds the available context size"
+            r"|input (?:\([0-9]+ tokens\) )?is (?:too large to process|larger than the max context)"
+        ),
+    ),
+    ("OpenAI, vLLM", r"this model's maximum context length is "),
+    ("Anthropic", r"prompt is too long: [0-9]"),
+    ("Bedrock", r"input is too long for requested model"),
+    ("Google", r"the input token count "),
+    ("SGLang", r"(?:the )?input (?:length )?\([0-9]+ tokens\) (?:is longer than|exceeds) the"),
+    ("LM Studio", r"trying to keep the first [0-9]+ tokens when "),
+    ("TEI", r"input validation error: `inputs` must have less than [0-9]+ tokens"),
+)
+# What an endpoint cannot do; the group, or the third column, is the part that it lacks.
+_ABILITY_SAYINGS: Final = (
+    ("llama.cpp of 2026", r"(image|audio|video) input is not supported", ""),
+    (
+        "llama.cpp of 2026",
+        r"this server does not support (embeddings|rerank|completions|chat)",
+        "",
+    ),
+    ("llama.cpp of 2026", r"pooling type \S+ is not oai compatible", "embeddings"),
+    ("llama.cpp of 2025", r"tools param requires --jinja", "tools"),
+    ("vLLM", r"at most 0 (image|audio|video)s?(?:\(s\))? may be provided", ""),
+    ("vLLM", rf"{_NAME} is not a multimodal model", "media"),
+    (
+        "vLLM",
+        r"the model does not support (embeddings|rerank|completions|chat|transcriptions)\b",
+        "",
+    ),
+    ("vLLM", r"\"(?:auto|required)\" tool choice requires ", "tools"),
+    (
+        "Ollama, LM Studio",
+        rf"(?:{_NAME}|this model|model) does not support (tools|chat|embeddings|image|vision)",
+        "",
+    ),
+    ("Ollama", r"this model is missing data required for (image|audio) input", ""),
+    ("OpenRouter", r"no endpoints found that support (image|audio|video|file|tool)", ""),
+    (
+        "Infinity 0.0.78",
+        r"modelnotdeployederror: model=.{1,200}? does not support `(embed|rerank|image_embed)",
+        "",
+    ),
+    ("SGLang", r"this model does not appear to be an embedding model", "embeddings"),
+    ("TEI", r"model is not an embedding model", "embeddings"),
+    ("TEI", r"model is not a re-?ranker model", "rerank"),
+)
+# What nobody can use of the caller's.
+_INPUT_SAYINGS: Final = (
+    (
+        "vocal-ai 0.3.8",
+        rf"(?:unknown|unsupported|invalid|no such) voice\b|voice:? (?:{_NAME} )?(?:is |was )?not ",
+        "voice",
+    ),
+    (
+        "faster-whisper-server 0.0.3, transformers serve 5.24",
+        (
+            r"(?:\[errno [0-9]+\] )?invalid data found when processing input"
+            r"|error opening .{0,200}format not recogni|cannot identify image file"
+            r"|(?:failed|unable|could not|cannot|error) (?:to )?(?:load|decod|read|open)\w* "
+            r"(?:the )?(?:audio|image|video|media|file)"
+        ),
+        "media",
+    ),
+)
+_SAYINGS: Final = tuple(
+    (Saying(fault, *row), re.compile(row[1], re.DOTALL))
+    for fault, rows in (
+        (Refusal.MODEL, _MODEL_SAYINGS),
+        (Refusal.CONTEXT_LENGTH, _LENGTH_SAYINGS),
+        (Refusal.ABILITY, _ABILITY_SAYINGS),
+        (Refusal.INPUT, _INPUT_SAYINGS),
+    )
+    for row in rows
+)
+# Names of a code or a type that say the same.
+_MODEL_CODES: Final = frozenset(
+    (
+        "model_not_found", "model_not_available", "invalid_model", "deploymentnotfound",
+    )
+)  # fmt: skip
+# The words of servers for the parts of a request.
+_PARTS: Final[Mapping[str, frozenset[str]]] = {
+    "media": frozenset(("image", "audio", "video", "file", "audio/transcriptions")),
+    "vision": frozenset(("image",)),
+    "tool": frozenset(("tools",)),
+    "embed": frozenset(("embeddings",)),
+    "image_embed": frozenset(("embeddings",)),
+    "chat": frozenset(("chat/completions",)),
+    "transcriptions": frozenset(("audio/transcriptions",)),
+}
+_MEMBERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("image", "audio", "video", "file"), "messages"),
+    "tools": "tools",
+    "voice": "voice",
+    "audio/transcriptions": "file",
+}
+# An error with one of these statuses may have the words of a saying. Gateways wrap the error of a
+# server behind them, and its status.
+_SAID_WITH: Final = frozenset((200, 400, 403, 404, 405, 410, 413, 415, 422, 424, 500, 501, 502))
+# What a server says of a path that it does not have, when it has others, and LM Studio with 200.
+_NO_ROUTE: Final = ("not found", "404 page not found", "file not found", "method not allowed")
+_NO_METHOD: Final = "unexpected endpoint or method"
+# The beginnings that gateways put before the words of the server behind them.
+_WRAPPER: Final = re.compile(
+    r"(?:litellm\.\w{1,40}: )?(?:\w{1,40}: )?\w{1,40}exception - "
+    r"|litellm\.\w{1,40}: (?:\w{1,40}: )?"
+)
+_INNER: Final = re.compile(r"\bfrom \w{1,40} (?:client|server): ?(\{.{0,4000})", re.DOTALL)
 
 
 # The statuses with which a request itself is refused. A provider that is busy (429, 503) may say
@@ -119,23 +302,70 @@ _ACCOUNT_TEXTS: Final = (
 _FILE: Final = re.compile(r"permission to access the file\b|\bstorage\.objects\.")
 
 
-def classify_refusal(status: int, failure: ProviderFailure) -> Refusal | None:
-    """Returns why a provider refused a request; ``None`` for any other reason.
+class Fault(NamedTuple):
+    """A fault that an error names; ``member`` is the member of the request that has the part."""
 
-    ``status`` is 200 for an error inside an answer. The code decides if it is known, else the
+    refusal: Refusal
+    part: str = ""
+
+    @property
+    def member(self) -> str:
+        return _MEMBERS.get(self.part, "model")
+
+
+def find_fault(status: int, failure: ProviderFailure, asked: Asked) -> Fault | None:
+    """Returns the fault that an error names; ``None`` if its words say nothing.
+
+    ``status`` is 200 for an error inside an answer. The names decide if they are known, else the
     message. A misleading message costs one attempt at another model, which is free when refused.
     """
+    failure = _unwrap(failure)
+    text = (failure.message or "")[:_SEARCHED].lower()
+    if status in _SAID_WITH:
+        if not failure.names.isdisjoint(_CONTEXT_CODES):
+            return Fault(Refusal.CONTEXT_LENGTH)
+        if not failure.names.isdisjoint(_MODEL_CODES):
+            return Fault(Refusal.MODEL)
+        for saying, words in _SAYINGS:
+            if (found := words.match(text)) is None:
+                continue
+            if saying.fault in (Refusal.MODEL, Refusal.CONTEXT_LENGTH):
+                return Fault(saying.fault)
+            named = next(filter(None, found.groups()), saying.part)
+            if parts := asked.parts & _PARTS.get(named, frozenset((named,))):
+                return Fault(saying.fault, min(parts))
+    if (refusal := _search(status, failure, text, asked)) is not None:
+        return Fault(refusal)
+    is_route_missing = status in (404, 405) and text.rstrip(".") in _NO_ROUTE
+    if status == 501 or text.startswith(_NO_METHOD) or (is_route_missing and not asked.is_chat):
+        return Fault(Refusal.ABILITY)
+    return None
+
+
+def _search(status: int, failure: ProviderFailure, text: str, asked: Asked) -> Refusal | None:
+    """Looks for words that many servers use, anywhere but in what they repeat of the caller's."""
     if status not in _STATUSES:
         return None
-    code = (failure.code or "").lower()
-    if code in _CONTEXT_CODES:
-        return Refusal.CONTEXT_LENGTH
-    if code in _CONTENT_CODES:
+    if (failure.code or "").lower() in _CONTENT_CODES:
         return Refusal.CONTENT
-    text = (failure.message or "")[:_SEARCHED].lower()
-    if _CONTEXT.search(text):
-        return Refusal.CONTEXT_LENGTH
-    return Refusal.CONTENT if _CONTENT.search(text) else None
+    for refusal, words in ((Refusal.CONTEXT_LENGTH, _CONTEXT), (Refusal.CONTENT, _CONTENT)):
+        if (found := words.search(text)) is not None and not asked.wrote(found[0]):
+            return refusal
+    return None
+
+
+def _unwrap(failure: ProviderFailure) -> ProviderFailure:
+    """Returns the error of the server behind a gateway (LiteLLM 1.110.2, TensorZero 2026.6.0)."""
+    message = failure.message or ""
+    if (found := _INNER.search(message[:_SEARCHED])) is not None:
+        try:
+            inner, _ = json.JSONDecoder(strict=False).raw_decode(message, found.start(1))
+        except (ValueError, RecursionError):
+            return failure
+        return parse_error(json.dumps(inner).encode())
+    if (wrapper := _WRAPPER.match(message.lower())) is None:
+        return failure
+    return ProviderFailure(message[wrapper.end() :], failure.code, names=failure.names)
 
 
 def infer_status(failure: ProviderFailure) -> int | None:

@@ -1,12 +1,19 @@
-"""Embeddings: the body of a request, and how it is read."""
+"""Embeddings: the body of a request, how it is read, and how its answer is checked."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import math
+import sys
+from array import array
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from catalog.dialects.base import InvalidReply, Reply, UnusableReply
+from catalog.dialects.shared.raw import first_byte
 from inference.requests.operations.completions import PARAMETERS
 from inference.requests.rows import Fields, RequestRow, find_media, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
@@ -45,6 +52,98 @@ def _measure_text(fields: Fields) -> int:
     return len(fields["input"])
 
 
+_NULL: Final = msgspec.Raw(b"null")
+_BASE64: Final = b'"base64"'
+_encode = msgspec.json.Encoder().encode
+_decode_items = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_number = msgspec.json.Decoder(int | None).decode
+_decode_numbers = msgspec.json.Decoder(list[float]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def _complete(fields: Fields, reply: Reply) -> None:
+    """Sorts the vectors, and gives them the form that was asked for, which many servers ignore.
+
+    Raises :class:`InvalidReply` unless each input has one vector of finite numbers, all of one
+    length, and :class:`UnusableReply` for another length than was asked for.
+    """
+    try:
+        items = _decode_items(reply.fields["data"])
+        places = [_decode_number(item.get("index", _NULL)) for item in items]
+    except msgspec.DecodeError:
+        raise InvalidReply("The embeddings of the answer are malformed.") from None
+    wanted = _count_inputs(fields["input"])
+    if len(items) != wanted:
+        raise InvalidReply(f"The answer has {len(items)} embeddings instead of {wanted}.")
+    order = list(range(wanted))
+    has_places = any(place is not None for place in places)
+    if has_places and sorted(-1 if place is None else place for place in places) != order:
+        raise InvalidReply("The embeddings of the answer are not those of the inputs.")
+    wants_text = bytes(fields.get("encoding_format", _NULL)) == _BASE64
+    is_changed = places != order
+    lengths = set()
+    for item in items:
+        raw = item["embedding"]
+        is_text = first_byte(raw) == b'"'
+        vector = _read_vector(raw, is_text=is_text)
+        lengths.add(len(vector))
+        if is_text != wants_text:
+            item["embedding"] = _write_vector(vector, is_text=wants_text)
+            item.pop("encoding_format", None)
+            is_changed = True
+    dimensions = _decode_number(fields.get("dimensions", _NULL))
+    if len(lengths) != 1 or not (length := lengths.pop()):
+        raise InvalidReply("The embeddings of the answer do not have one length.")
+    if dimensions is not None and length != dimensions:
+        raise UnusableReply(f"Its vectors have {length} dimensions; {dimensions} were asked for.")
+    if is_changed:
+        if has_places:
+            items = [item for _, item in sorted(zip(places, items, strict=True), key=_place)]
+        reply.fields["data"] = [{**item, "index": place} for place, item in enumerate(items)]
+
+
+def _place(entry: tuple[int | None, Any]) -> int:
+    return entry[0] or 0
+
+
+def _count_inputs(raw: msgspec.Raw) -> int:
+    """Returns the number of inputs; a list of integers is one, in tokens."""
+    if first_byte(raw) == b'"':
+        return 1
+    return max(1, sum(not first_byte(part).isdigit() for part in _decode_list(raw)))
+
+
+def _read_vector(raw: msgspec.Raw, *, is_text: bool) -> array[float] | list[float]:
+    """Returns the numbers of a vector; raises :class:`InvalidReply`."""
+    vector: array[float] | list[float]
+    try:
+        if is_text:
+            vector = array("f", base64.b64decode(_decode_text(raw), validate=True))
+            if sys.byteorder == "big":
+                vector.byteswap()
+        else:
+            vector = _decode_numbers(raw)
+    except (msgspec.DecodeError, binascii.Error, ValueError):
+        raise InvalidReply("An embedding of the answer is no list of numbers.") from None
+    # A sum of finite numbers of a vector is finite, and what is not stays in the sum.
+    if not math.isfinite(sum(vector)):
+        raise InvalidReply("An embedding of the answer has a number that is not finite.")
+    return vector
+
+
+def _write_vector(vector: array[float] | list[float], *, is_text: bool) -> msgspec.Raw:
+    """Returns a vector as JSON: as numbers, or as their bytes in Base64."""
+    if not is_text:
+        return msgspec.Raw(_encode(list(vector)))
+    numbers = array("f", vector)
+    if not math.isfinite(sum(numbers)):
+        raise InvalidReply("An embedding of the answer has a number that is too large.")
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return msgspec.Raw(b'"' + base64.b64encode(numbers.tobytes()) + b'"')
+
+
 ROW: Final = RequestRow(
     shape=EmbeddingsRequest,
     models=name_model,
@@ -53,4 +152,5 @@ ROW: Final = RequestRow(
     parts=_find_media,
     prompt_text=_measure_text,
     parameters=PARAMETERS,
+    complete=_complete,
 )

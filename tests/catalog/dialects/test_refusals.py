@@ -1,4 +1,4 @@
-"""``classify_refusal`` reads the errors of providers in their own words."""
+"""``find_fault`` reads the errors of providers in their own words."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 
 from catalog.dialects.base import ProviderFailure, parse_error
 from catalog.dialects.shared.refusals import (
+    Asked,
+    Fault,
     Refusal,
-    classify_refusal,
+    find_fault,
     infer_status,
     is_account_refused,
     is_file_refused,
@@ -144,13 +146,14 @@ def read(body: Any) -> ProviderFailure:
 def test_a_refusal_is_recognized_by_its_code_or_its_words(
     status: int, body: Any, expected: Refusal | None
 ) -> None:
-    assert classify_refusal(status, read(body)) is expected
+    found = find_fault(status, read(body), Asked())
+    assert found == (None if expected is None else Fault(expected))
 
 
 def test_only_the_beginning_of_a_message_is_searched() -> None:
     said = "prompt is too long"
-    assert classify_refusal(400, ProviderFailure("x" * (512 - len(said)) + said)) is LONG
-    assert classify_refusal(400, ProviderFailure("x" * (513 - len(said)) + said)) is None
+    assert find_fault(400, ProviderFailure("x" * (512 - len(said)) + said), Asked()) == Fault(LONG)
+    assert find_fault(400, ProviderFailure("x" * (513 - len(said)) + said), Asked()) is None
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,78 @@ def test_a_request_that_timed_out_is_not_sent_again(
         assert (server.connections, len(server.requests)) == (1, 2)
 
 
+@pytest.mark.parametrize("is_reset", [False, True])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_request_on_a_connection_that_the_upstream_has_closed_is_sent_once_more(
+    policy: EgressPolicy, context: ssl.SSLContext, is_large: bool, is_reset: bool
+) -> None:
+    """The upstream closes after its first answer, and after every other request."""
+    first = answering()
+    body = b"x" * (1_000_000 if is_large else 10)
+
+    def script(line: socket.socket, head: bytes, received: bytes) -> bool:
+        if len(server.requests) in (2, 5, 6):
+            if is_reset:
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            return False
+        return first(line, head, received)
+
+    async def run(base: str) -> None:
+        async with through(policy) as egress_client:
+            for number in range(4):
+                request = OutboundRequest("POST", base, HEADERS, body)
+                sending = egress_client.send(request, first_byte_timeout=20, idle_timeout=20)
+                if number < 3:
+                    assert await (await sending).read() == b"hello"
+                else:
+                    with pytest.raises(ConnectFailed):
+                        await sending
+
+    with serving(script, context) as server:
+        asyncio.run(run(upstream(server)))
+        # The first, the second twice, the third, and the fourth twice without success.
+        assert [received for _, received in server.requests] == [body] * 6
+        assert server.connections == 3
+
+
+def test_a_request_on_a_new_connection_is_sent_once(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    async def run(base: str) -> None:
+        async with through(policy) as egress_client:
+            request = OutboundRequest("POST", base, HEADERS, b"x")
+            with pytest.raises(ConnectFailed):
+                await egress_client.send(request, first_byte_timeout=20, idle_timeout=20)
+
+    with serving(lambda line, head, body: False, context) as server:
+        asyncio.run(run(upstream(server)))
+        assert (server.connections, len(server.requests)) == (1, 1)
+
+
+def test_a_request_whose_answer_has_begun_is_not_sent_again(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    first = answering()
+
+    def script(line: socket.socket, head: bytes, received: bytes) -> bool:
+        if len(server.requests) == 1:
+            return first(line, head, received)
+        line.sendall(b"HTTP/1.1 200 ")
+        return False
+
+    async def run(base: str) -> None:
+        async with through(policy) as egress_client:
+            request = OutboundRequest("POST", base, HEADERS, b"x")
+            response = await egress_client.send(request, first_byte_timeout=20, idle_timeout=20)
+            assert await response.read() == b"hello"
+            with pytest.raises(BadResponse):
+                await egress_client.send(request, first_byte_timeout=20, idle_timeout=20)
+
+    with serving(script, context) as server:
+        asyncio.run(run(upstream(server)))
+        assert len(server.requests) == 2
+
+
 def test_many_requests_share_one_client(policy: EgressPolicy, context: ssl.SSLContext) -> None:
     async def one(egress_client: EgressClient, url: str) -> bytes:
         response: OutboundResponse = await egress_client.send(

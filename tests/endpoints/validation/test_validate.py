@@ -33,6 +33,7 @@ SECRET = "test-credential-0123456789"
 UNREACHABLE = "The upstream could not be reached."
 TOO_SLOW = "The deployment did not answer in time."
 INVALID = "The upstream's answer is invalid."
+ENDED = "The upstream closed the connection before its answer was complete."
 CUT_OFF = "The stream was cut off inside an event."
 NO_END = "The stream ended without its end mark."
 NOT_AN_OBJECT = "An event of the stream is not a JSON object."
@@ -141,7 +142,11 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     *(
         (name, "failed", failed("completion", "invalid_response", INVALID))
-        for name in ("sim-short-body", "sim-reset-body", "sim-gzip", "sim-status:204")
+        for name in ("sim-gzip", "sim-status:204")
+    ),
+    *(
+        (name, "failed", failed("completion", "invalid_response", ENDED))
+        for name in ("sim-short-body", "sim-reset-body")
     ),
     ("sim-endless", "failed", failed(
         "completion", "invalid_response", "The upstream's answer is too large.")),
@@ -174,7 +179,7 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
     ("sim-error-first", "failed", failed(
         "stream", "invalid_stream", "Rate limit reached, try again later.")),
     *(
-        (name, "failed", failed("stream", "invalid_stream", INVALID))
+        (name, "failed", failed("stream", "invalid_stream", ENDED))
         for name in ("sim-reset-stream", "sim-close-stream")
     ),
     *(

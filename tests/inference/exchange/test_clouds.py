@@ -214,8 +214,9 @@ def test_a_missing_deployment_is_an_upstream_error(site: Site, clouds: Simulator
     own(site, "azure dated")
     clouds.admit = lambda request: 404
     answer = site.chat(stream=True)
-    assert answer.status_code == 502
-    assert answer.json()["error"]["metadata"]["upstream_status"] == 404
+    assert answer.status_code == 503
+    metadata = answer.json()["error"]["metadata"]
+    assert (metadata["kind"], metadata["upstream_status"]) == ("unknown_model", 404)
 
 
 @pytest.mark.parametrize("name", TWO.values())

@@ -28,7 +28,12 @@ from tests.support.simulator.server import Simulator
 NO_ANSWER = "The upstream provider did not answer in time."
 NOT_VALID = "The upstream provider's answer is not valid: "
 UNREACHABLE = "The upstream could not be reached."
-BROKEN_OFF = "The upstream's answer is invalid."
+NO_HTTP = "The upstream's answer is invalid."
+UNKNOWN_MODEL = (
+    "The provider does not know the model of its endpoint. Try again later, or let the request "
+    "fall back to other providers."
+)
+BROKEN_OFF = "The upstream closed the connection before its answer was complete."
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def refused(status: int, message: str = SERVER_ERROR) -> Failed:
         case 401 | 402 | 403:
             return NO_ACCESS
         case 404:
-            return failed(message, "status")
+            return Failed(503, "provider_unavailable", UNKNOWN_MODEL, "unknown_model")
         case _:
             if status >= 500:
                 return failed(message, "status")
@@ -152,20 +157,20 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
         (f"sim-redirect:{status}", *[failed("The upstream answered with a redirect.")] * 2)
         for status in (301, 302, 303, 307, 308)
     ),
-    ("sim-status:204", failed(BROKEN_OFF), failed(BROKEN_OFF)),
+    ("sim-status:204", failed(NO_HTTP), failed(NO_HTTP)),
     ("sim-error-number", *[refused(429, "Rate limit reached, try again later.")] * 2),
     (
         "sim-error-code",
         *[Failed(400, "context_length_exceeded", "The request is not valid.")] * 2,
     ),
     ("sim-error-string", *[failed("the model crashed", "status")] * 2),
-    ("sim-error-text", *[failed("The upstream provider failed.", "status")] * 2),
+    ("sim-error-text", *[failed("Internal Server Error", "status")] * 2),
     ("sim-error-200", *[reported(503, "provider_overloaded", SERVER_ERROR)] * 2),
     ("sim-wrong-model", OK, OK),
     ("sim-wrong-shape", *[invalid("The answer has no choices.")] * 2),
     ("sim-html", invalid(NO_OBJECT), invalid(CUT)),
     ("sim-truncated", invalid(NO_OBJECT), broken(NOT_VALID + CUT, "You said:", (6, 3))),
-    ("sim-gzip", *[failed(BROKEN_OFF)] * 2),
+    ("sim-gzip", *[failed(NO_HTTP)] * 2),
     ("sim-short-body", failed(BROKEN_OFF, "reset"), OK),
     (
         "sim-reset-body",
@@ -349,7 +354,7 @@ def assert_failed(row: Generation, answer: requests.Response, told: Told, expect
     number = len(row.attempts)
     assert told.error["provider_name"] == ("Acme AI", "Backup")[number - 1]
     assert (told.error["attempt"], told.error["candidates"]) == (number, 2)
-    assert ("upstream_status" in told.error) is (expected.kind == "status")
+    assert ("upstream_status" in told.error) is (expected.kind in ("status", "unknown_model"))
     assert "provider_code" not in told.error or expected.kind != "credential"
     if expected.falls_back:
         assert [one["kind"] for one in row.attempts] == [expected.kind] * 2

@@ -268,7 +268,7 @@ def test_clean_returns_one_line_without_control_characters() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"Internal Server Error", b"[]", b"\xff", b"[" * 100_000, b"1" * 5000]
+    "body", [b"", b"<p>Bad</p>", b"[]", b"{a", b"\xff", b"[" * 100_000, b"1" * 5000, b"5", b"true"]
 )
 def test_parse_error_returns_no_message_for_a_body_that_is_not_an_object(body: bytes) -> None:
     failure = parse_error(body)

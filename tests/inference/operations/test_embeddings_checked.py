@@ -1,0 +1,181 @@
+"""Answers of embeddings are checked before they are billed, and come as they were asked for."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from config.local.certificates import ensure_certificates
+from inference.models import Generation
+from tests.support import factories
+from tests.support.inference.site import Site
+from tests.support.ledger import assert_in_order
+from tests.support.upstreams.tls import serving
+
+ROUTE = "/api/v1/embeddings"
+ONE, TWO = [0.5, -0.25, 2.0], [1.0, 0.0, -4.0]
+Answer = Callable[[list[Any] | bytes], None]
+
+
+def packed(vector: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def item(vector: Any, index: int | None = None, **members: Any) -> dict[str, Any]:
+    place = {} if index is None else {"index": index}
+    return {"object": "embedding", "embedding": vector, **place, **members}
+
+
+@pytest.fixture
+def answer(site: Site) -> Iterator[Answer]:
+    """Returns a function that publishes the model behind a server with these vectors."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    context.load_cert_chain(certificates.server)
+    with ExitStack() as stack:
+
+        def run(data: list[Any] | bytes) -> None:
+            body = data if isinstance(data, bytes) else json.dumps(
+                {"object": "list", "data": data, "model": "m", "usage": {"prompt_tokens": 4}}
+            ).encode()  # fmt: skip
+
+            def script(line: socket.socket, head: bytes, received: bytes) -> bool:
+                line.sendall(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                    b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+                )
+                return True
+
+            server = stack.enter_context(serving(script, context))
+            site.provider.base_url = f"https://127.0.0.1:{server.port}/v1"
+            site.provider.save_fields("base_url")
+            site.publish("m", price=factories.make_price("0.001", "0.002"))
+
+        yield run
+
+
+def ask(site: Site, **fields: Any) -> Any:
+    body = {"model": site.model.slug, "input": ["one", "two"], **fields}
+    return site.post(body, path=ROUTE)
+
+
+@pytest.mark.parametrize("wanted", [None, "float", "base64"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        [item(ONE, 0), item(TWO, 1)],
+        [item(TWO, 1), item(ONE, 0)],
+        [item(ONE), item(TWO)],
+        [item(packed(ONE), 0), item(packed(TWO), 1)],
+        [item(packed(TWO), 1, encoding_format="base64"), item(ONE, 0)],
+        [item([1, 0, -4], 1), item(ONE, 0)],
+    ],
+)
+def test_vectors_have_the_order_and_the_form_that_were_asked_for(
+    site: Site, answer: Answer, data: list[Any], wanted: str | None
+) -> None:
+    answer(data)
+    found = ask(site, **({} if wanted is None else {"encoding_format": wanted}))
+    assert found.status_code == 200
+    items = found.json()["data"]
+    assert [each["index"] for each in items] == [0, 1]
+    is_packed = wanted == "base64"
+    assert [each["embedding"] for each in items] == (
+        [packed(ONE), packed(TWO)] if is_packed else [ONE, TWO]
+    )
+    assert site.settled().cost_nano == 4_000_000
+    assert_in_order()
+
+
+BROKEN = [
+    pytest.param([item(ONE, 0)], id="one is missing"),
+    pytest.param([item(ONE, 0), item(TWO, 1), item(TWO, 2)], id="one too many"),
+    pytest.param([item(ONE, 0), item(TWO, 0)], id="one index twice"),
+    pytest.param([item(ONE, 1), item(TWO, 2)], id="an index beyond"),
+    pytest.param([item(ONE, 0), item(TWO)], id="an index is missing"),
+    pytest.param([item(ONE, 0), item([1.0], 1)], id="two lengths"),
+    pytest.param([item([], 0), item([], 1)], id="empty"),
+    pytest.param([item("", 0), item("", 1)], id="empty in Base64"),
+    pytest.param([item(ONE, 0), item([1.0, None, 2.0], 1)], id="null"),
+    pytest.param([item(ONE, 0), item([[1.0], [2.0], [3.0]], 1)], id="nested"),
+    pytest.param([item(ONE, 0), item(["1", "2", "3"], 1)], id="texts"),
+    pytest.param([item(ONE, 0), item("no base64!", 1)], id="no Base64"),
+    pytest.param([item(ONE, 0), item("AAAA", 1)], id="three bytes"),
+    pytest.param([item(ONE, 0), item(packed([1.0, float("nan"), 0.0]), 1)], id="NaN"),
+    pytest.param([item(ONE, 0), item(packed([1.0, float("inf"), 0.0]), 1)], id="infinity"),
+    pytest.param(b'{"data":[{"embedding":[NaN,1,1],"index":0},{"embedding":[1,1,1],"index":1}],'
+                 b'"usage":{"prompt_tokens":4}}', id="NaN in JSON"),
+    pytest.param(b'{"data":[{"embedding":[1e999,1,1],"index":0},{"embedding":[1,1,1],"index":1}],'
+                 b'"usage":{"prompt_tokens":4}}', id="too large"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", BROKEN)
+def test_wrong_vectors_are_free_and_the_next_candidate_answers(
+    site: Site, answer: Answer, data: list[Any]
+) -> None:
+    answer(data)
+    found = ask(site)
+    assert found.status_code == 502
+    assert found.json()["error"]["metadata"]["error_type"] == "provider_unavailable"
+    row = site.settled()
+    assert (row.status, row.cost_nano) == ("failed", 0)
+    site.publish(provider=site.another_provider("other"))
+    found = ask(site, provider={"order": ["acme", "other"]})
+    assert found.status_code == 200
+    site.eventually(lambda: Generation.objects.filter(status="completed").exists())
+    row = Generation.objects.get(status="completed")
+    assert [one["status"] for one in row.attempts] == [502, 200]
+    assert_in_order()
+
+
+def test_a_number_beyond_32_bits_is_not_packed(site: Site, answer: Answer) -> None:
+    answer([item([1e300, 0.0, 0.0], 0), item(TWO, 1)])
+    assert ask(site).status_code == 200
+    assert ask(site, encoding_format="base64").status_code == 502
+
+
+@pytest.mark.parametrize(("dimensions", "status"), [(3, 200), (2, 502), (4, 502)])
+def test_dimensions_without_an_effect_are_refused(
+    site: Site, answer: Answer, dimensions: int, status: int
+) -> None:
+    answer([item(ONE, 0), item(TWO, 1)])
+    found = ask(site, dimensions=dimensions)
+    assert found.status_code == status
+    if status != 200:
+        assert found.json()["error"]["message"] == (
+            "The upstream provider's answer cannot be used: Its vectors have 3 dimensions; "
+            f"{dimensions} were asked for."
+        )
+    assert (site.settled().cost_nano == 0) == (status != 200)
+
+
+def test_an_input_in_tokens_is_one(site: Site, answer: Answer) -> None:
+    answer([item(ONE, 0)])
+    assert ask(site, input=[1, 2, 3]).status_code == 200
+    assert ask(site, input="one").status_code == 200
+    assert ask(site, input=[[1, 2], [3]]).status_code == 502
+
+
+def test_the_sdk_gets_numbers_whatever_the_server_sends(site: Site, answer: Answer) -> None:
+    """It asks for Base64 unasked; a server that ignores that sends numbers."""
+    answer([item(ONE, 0), item(TWO, 1)])
+    client = openai.OpenAI(base_url=f"{site.server}/v1", api_key=site.tenant.api_key)
+    with client:
+        found = client.embeddings.create(model=site.model.slug, input=["one", "two"])
+        assert [each.embedding for each in found.data] == [ONE, TWO]
+        found = client.embeddings.create(
+            model=site.model.slug, input=["one", "two"], encoding_format="float"
+        )
+        assert [each.embedding for each in found.data] == [ONE, TWO]
