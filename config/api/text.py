@@ -11,6 +11,10 @@ from uuid import UUID
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # PostgreSQL cannot store these characters in a text.
 NOT_STORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
+# A header of an answer is not longer: many clients and proxies bound all of them by 8 KiB.
+_MAX_HEADER: Final = 2_048
+_MAX_NAME: Final = 128
+_NOT_IN_HEADER: Final = re.compile(r"[^ -~]")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -26,3 +30,22 @@ def is_utf8_path(raw_path: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def write_header(*texts: str) -> bytes:
+    """Returns the value of a header of an answer: one text, or a list of names.
+
+    No other function puts into a header what a caller or a provider wrote: a line break would end
+    it. What is not visible ASCII becomes a question mark, and so does a comma in a list, where a
+    name is cut. A header ends before the first text that has no room any more.
+    """
+    if len(texts) == 1:
+        return _NOT_IN_HEADER.sub("?", texts[0][:_MAX_HEADER]).encode("ascii")
+    value = ""
+    for text in texts:
+        name = _NOT_IN_HEADER.sub("?", text[:_MAX_NAME]).replace(",", "?")
+        longer = f"{value}, {name}" if value else name
+        if len(longer) > _MAX_HEADER:
+            break
+        value = longer
+    return value.encode("ascii")

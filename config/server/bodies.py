@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
 
 from config.api.errors import GatewayError, PayloadTooLarge
+from config.api.text import write_header
 from config.live_settings import settings
 from config.server.bulkheads import Occupancy
 from config.server.encodings import decode_body
@@ -210,7 +211,7 @@ async def _respond(send: Send, error: GatewayError, content_type: str, body: byt
         (b"content-type", content_type.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
-        *((name.lower().encode(), value.encode()) for name, value in error.headers.items()),
+        *((name.lower().encode(), write_header(value)) for name, value in error.headers.items()),
     ]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
