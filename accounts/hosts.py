@@ -31,7 +31,8 @@ class HostLimits:
 
     ``own_hosts`` are the hosts of its provider, or the host that the secret itself names; they are
     always allowed. ``allowed_hosts`` are the hosts that its owner named, ``None`` if none were.
-    ``bound_domains`` are the scopes of its first use, ``None`` before it.
+    ``bound_domains`` has the host of its first use, or the scopes that an earlier release bound it
+    to; ``None`` before it.
     """
 
     own_hosts: frozenset[str] = frozenset()
@@ -95,7 +96,7 @@ class HostLimits:
         return f"{reason} {_WIDENING}"
 
     def describe(self) -> str:
-        """Returns the allowed hosts or the bound domains as text, without the provider's hosts."""
+        """Returns the allowed hosts, or that of the first use; without the provider's hosts."""
         if self.allowed_hosts is not None:
             return ", ".join(sorted(self.allowed_hosts))
         if self.rule is HostRule.NAMED:

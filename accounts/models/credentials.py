@@ -22,7 +22,6 @@ from config.api.errors import NotFound, Unprocessable
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import Secret
-from config.egress.domains import scope_of
 from config.models import BaseModel
 
 HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
@@ -132,13 +131,14 @@ class ByokCredential(BaseModel):
         null=True,
         blank=True,
         help_text="Hosts that may receive the secret, besides those of the provider. Empty: the "
-        "domain of its first use.",
+        "host of its first use.",
     )
     bound_domains = ArrayField(
         models.CharField(max_length=254),
         null=True,
         editable=False,
-        help_text="Scopes of the first use; a leading dot includes subdomains.",
+        help_text="The host of the first use; a leading dot, of an earlier release, includes "
+        "subdomains.",
     )
     declared_region = models.CharField(max_length=16, choices=Region, null=True, blank=True)
     declared_zdr = models.BooleanField(null=True, blank=True)
@@ -228,10 +228,10 @@ class ByokCredential(BaseModel):
             self.save_fields("sealed", "deleted_at")
 
     def record_use(self, host: str, *, own_hosts: frozenset[str]) -> str | None:
-        """PRESENT → PRESENT. Binds the credential to the host's domain, if this is its first use.
+        """PRESENT → PRESENT. Binds the credential to the very host, if this is its first use.
 
         Returns the reason why the secret may not go to the host, if there is one: of two
-        concurrent first uses of different domains, only one binds. Raises
+        concurrent first uses of different hosts, only one binds. Raises
         :class:`CredentialNotFound` when the credential was removed.
         """
         with transaction.atomic():
@@ -239,7 +239,7 @@ class ByokCredential(BaseModel):
             limits = self.host_limits(own_hosts)
             reason = limits.refusal(host)
             if reason is None and limits.is_open:
-                self.bound_domains = [scope_of(host)]
+                self.bound_domains = [host]
                 self.save_fields("bound_domains")
             return reason
 

@@ -65,7 +65,7 @@ class _ByokFields(StrictSerializer):
         allow_empty=False,
         max_length=100,
         help_text="Extension: the hosts to which the secret may be sent besides those of the "
-        "provider; `null`: the domain of its first use. In an update, more hosts than now or "
+        "provider; `null`: the host of its first use. In an update, more hosts than now or "
         "`null` need `key` in the same request.",
     )
     declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)

@@ -1,4 +1,7 @@
-"""Finds the domain that a host belongs to, by the Public Suffix List; pure."""
+"""Finds the domain that a host belongs to, by the Public Suffix List; pure.
+
+Credentials that an earlier release bound to a domain still have one.
+"""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ def test_the_routes_of_the_data_plane_follow_the_same_table(
             assert (path, got.status_code, told) == (path, status, wanted)
 
 
-# Who may have a stored secret sent where: to its provider's own host, to the domain of its first
+# Who may have a stored secret sent where: to its provider's own host, to the host of its first
 # use, to another domain, and, before its first use, to any host. "no page" means that the role has
 # no Validate at all.
 SENT, REFUSED, NO_PAGE = "sent", "refused", "no page"

@@ -29,8 +29,9 @@ SECRET = "canary-credential-0123456789"
 DECOY = "decoy-credential-0123456789"
 OWNED, SIBLING, LISTENER = "llm.corp.example", "api.corp.example", "llm.listener.example"
 BOUND = (
-    "The credential is bound by its first use to corp.example; llm.listener.example is elsewhere. "
-    "To allow it, send the secret as `key` together with `allowed_hosts`: PATCH /byok/{id}."
+    "The credential is bound by its first use to llm.corp.example; llm.listener.example is "
+    "elsewhere. To allow it, send the secret as `key` together with `allowed_hosts`: "
+    "PATCH /byok/{id}."
 )
 
 
@@ -124,7 +125,8 @@ def test_a_used_secret_stays_where_it_was_used(
 ) -> None:
     bound(thief)
     assert {each.headers["authorization"] for each in hosts[OWNED].requests} == {f"Bearer {SECRET}"}
-    assert thief.create(SIBLING).status_code == 201
+    # A neighbour on shared hosting has a sibling of the host.
+    assert thief.create(SIBLING).status_code == 422
     refused = {"passed": False, "reason": "invalid_base_url", "upstream_message": BOUND}
     labels = {"reason": "credential_host"}
     metric = "causeway_validation_refusals_total"
@@ -222,7 +224,7 @@ def test_support_points_no_secret_at_a_new_host(
 
     assert thief.create(OWNED).status_code == 201
     shown = support.post(page(draft, "validate"), **SUBMIT, workspace=workspace)
-    assert "The credential is bound by its first use to corp.example" in shown
+    assert "The credential is bound by its first use to" in shown
     own = PrivateEndpoint.objects.get(pk=thief.create(OWNED, activate=False).json()["data"]["id"])
     moved = {**SUBMIT, "upstream_model_id": "sim-echo", "base_url": f"https://{LISTENER}/v1"}
     shown = support.post(page(own, "edit"), **moved, declared_region="", declared_zdr="")
@@ -235,15 +237,15 @@ def test_support_points_no_secret_at_a_new_host(
     assert is_served()
 
 
-def test_of_concurrent_first_uses_one_domain_receives_the_secret_from_then_on(
+def test_of_concurrent_first_uses_one_host_receives_the_secret_from_then_on(
     thief: Thief, together: Callable[..., list[Any]]
 ) -> None:
     thief.store()
     drafts = [thief.create(host, activate=False).json()["data"]["id"] for host in (OWNED, LISTENER)]
     results = together(*[lambda each=each: thief.validate(each).json()["data"] for each in drafts])
     assert sorted(result["passed"] for result in results) == [False, True]
-    [domain] = ByokCredential.objects.get().bound_domains or ()
-    assert domain == (".corp.example" if results[0]["passed"] else ".listener.example")
+    [host] = ByokCredential.objects.get().bound_domains or ()
+    assert host == (OWNED if results[0]["passed"] else LISTENER)
     assert [thief.validate(each).json()["data"]["passed"] for each in drafts] == [
         result["passed"] for result in results
     ]

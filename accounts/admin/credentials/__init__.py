@@ -163,7 +163,7 @@ _SUBJECTS_LATER: Final = (
 )
 _LIMITS_HELP: Final = (
     "Separate entries by commas. An empty list does not limit, except for hosts: then the secret "
-    "goes to its provider's hosts and to the domain of its first use."
+    "goes to its provider's hosts and to the host of its first use."
 )
 _BYOK_DECLARED: Final = ("declared_region", "declared_zdr")
 

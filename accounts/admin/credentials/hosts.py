@@ -63,7 +63,7 @@ def _destinations(credential: ByokCredential) -> Iterator[str]:
     elif limits.rule is HostRule.OFF:
         yield "any other host, because CREDENTIALS_REQUIRE_HOSTS is off"
     elif limits.is_open:
-        yield "the domain of its first use"
+        yield "the host of its first use"
     elif limits.rule is HostRule.FIRST_USE:
         for scope in limits.bound_domains or ():
             domain = scope.removeprefix(".")

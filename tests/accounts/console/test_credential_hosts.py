@@ -57,7 +57,7 @@ def test_the_secret_without_hosts_forgets_the_first_use(
 ) -> None:
     credential.record_use("llm.corp.example", own_hosts=frozenset())
     assert change(operator, credential, name="renamed") == {}
-    assert credential.bound_domains == [".corp.example"]
+    assert credential.bound_domains == ["llm.corp.example"]
     assert change(operator, credential, secret=SECRET) == {}
     assert credential.bound_domains is None
 
@@ -68,7 +68,7 @@ def test_the_page_shows_where_the_secret_may_go_and_went(
 ) -> None:  # fmt: skip
     shown = operator.get(page(credential)).content.decode()
     assert "<div>api.acme.example (of the provider)</div>" in shown
-    assert "<div>the domain of its first use</div>" in shown
+    assert "<div>the host of its first use</div>" in shown
     assert "no host yet" in shown
     factories.make_active(tenant, factories.make_model(), provider, base_url=simulator.base_url)
     for reader in (operator, viewer):

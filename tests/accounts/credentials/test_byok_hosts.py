@@ -64,12 +64,13 @@ def test_a_list_shrinks_without_the_secret_and_grows_with_it(
     assert credential.reveal() == Secret(OTHER)
 
 
-def test_a_bound_credential_names_hosts_of_its_domain_alone(
+def test_a_bound_credential_names_its_own_host_alone(
     management: APIClient, credential: ByokCredential
 ) -> None:
     assert credential.record_use("llm.corp.example", own_hosts=OWN) is None
-    assert_refused(management, credential, allowed_hosts=["listener.example"])
-    hosts = ["other.corp.example"]
+    for host in ("listener.example", "other.corp.example"):
+        assert_refused(management, credential, allowed_hosts=[host])
+    hosts = ["llm.corp.example"]
     assert patch(management, credential, allowed_hosts=hosts).status_code == 200
     assert_refused(management, credential, allowed_hosts=None)
 
@@ -79,11 +80,13 @@ def test_the_first_use_binds_and_the_second_does_not(credential: ByokCredential)
     assert credential.record_use("llm.corp.example", own_hosts=OWN) is None
     reason = twin.record_use("listener.example", own_hosts=OWN)
     assert reason is not None
-    assert reason.startswith("The credential is bound by its first use to corp.example; ")
-    assert twin.record_use("api.corp.example", own_hosts=OWN) is None
+    assert reason.startswith("The credential is bound by its first use to llm.corp.example; ")
+    # On shared hosting, a neighbour has the same domain.
+    for neighbour in ("api.corp.example", "corp.example", "a.llm.corp.example"):
+        assert twin.record_use(neighbour, own_hosts=OWN) is not None
     assert twin.record_use("api.acme.example", own_hosts=frozenset(("api.acme.example",))) is None
     twin.refresh_from_db()
-    assert twin.bound_domains == [".corp.example"]
+    assert twin.bound_domains == ["llm.corp.example"]
 
 
 def test_the_secret_with_null_forgets_the_first_use(
@@ -91,17 +94,17 @@ def test_the_secret_with_null_forgets_the_first_use(
 ) -> None:
     credential.record_use("llm.corp.example", own_hosts=OWN)
     assert patch(management, credential, allowed_hosts=None).status_code == 200
-    assert credential.bound_domains == [".corp.example"]
+    assert credential.bound_domains == ["llm.corp.example"]
     assert patch(management, credential, allowed_hosts=None, key=SECRET).status_code == 200
     assert (credential.bound_domains, credential.version) == (None, 1)
     assert credential.record_use("llm.moved.example", own_hosts=OWN) is None
-    assert credential.bound_domains == [".moved.example"]
+    assert credential.bound_domains == ["llm.moved.example"]
 
 
 def test_a_new_secret_keeps_the_binding(management: APIClient, credential: ByokCredential) -> None:
     credential.record_use("llm.corp.example", own_hosts=OWN)
     assert patch(management, credential, key=OTHER).status_code == 200
-    assert (credential.bound_domains, credential.version) == ([".corp.example"], 2)
+    assert (credential.bound_domains, credential.version) == (["llm.corp.example"], 2)
     assert credential.record_use("listener.example", own_hosts=OWN) is not None
 
 

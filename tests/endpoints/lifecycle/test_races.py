@@ -203,4 +203,4 @@ def test_a_validation_is_recorded_with_the_credential_locked_before_the_endpoint
         pending.result(60)
     assert Validation.objects.filter(pk=found.pk, outcome="passed").exists()
     credential.refresh_from_db()
-    assert credential.bound_domains == [".example.com"]
+    assert credential.bound_domains == [endpoint.base_url.split("/")[2]]

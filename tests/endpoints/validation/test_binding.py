@@ -62,7 +62,7 @@ def test_a_passed_validation_binds_the_credential(
     first = run(make_draft("simulator.test"))
     assert (first.outcome, first.host) == ("passed", "simulator.test")
     credential.refresh_from_db()
-    assert credential.bound_domains == [".simulator.test"]
+    assert credential.bound_domains == ["simulator.test"]
     upstream.clear()
     second = run(make_draft("127.0.0.1"))
     assert (second.outcome, second.checks[-1], second.host) == ("failed", ELSEWHERE, "")
@@ -94,7 +94,7 @@ def test_of_two_concurrent_first_validations_one_binds_and_the_other_fails(
     assert [check for check in stored[1].checks if not check["passed"]] == [ELSEWHERE]
     assert drafts[1].validation == stored[1]
     credential.refresh_from_db()
-    assert credential.bound_domains == [".simulator.test"]
+    assert credential.bound_domains == ["simulator.test"]
 
 
 def test_a_second_credential_validates_at_a_second_domain(

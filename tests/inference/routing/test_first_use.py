@@ -76,7 +76,7 @@ def test_a_request_that_loses_the_race_for_the_first_use_is_the_last_one(
     assert answer.status_code == 200
     assert authorizations(site) == [f"Bearer {UNUSED}"]
     unused.refresh_from_db()
-    assert unused.bound_domains == [".corp.example"]
+    assert unused.bound_domains == ["llm.corp.example"]
     assert site.chat().status_code == 404
 
 
