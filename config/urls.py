@@ -47,6 +47,7 @@ router.register("private-endpoints", PrivateEndpointViewSet, "private-endpoint")
 router.register("private-providers", PrivateProviderViewSet, "private-provider")
 router.register("keys", KeyViewSet, "key")
 router.register("byok", ByokViewSet, "byok")
+router.register("organization/members", MemberViewSet, "member")
 router.register("workspaces", WorkspaceViewSet, "workspace")
 router.register("aliases", AliasViewSet, "alias")
 router.register("guardrails", GuardrailViewSet, "guardrail")
@@ -64,7 +65,6 @@ api: list[URLPattern | URLResolver] = [
     path("credits/coinbase", CoinbaseChargeViewSet.as_view({"post": "create"})),
     path("credits/crypto", CryptoTopUpViewSet.as_view({"post": "create"})),
     path("credits/crypto/<str:id>", CryptoTopUpViewSet.as_view({"get": "retrieve"})),
-    path("organization/members", MemberViewSet.as_view({"get": "list"})),
     path(
         "organization/settings",
         SettingsViewSet.as_view({"get": "retrieve", "patch": "partial_update"}),

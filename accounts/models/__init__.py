@@ -44,6 +44,7 @@ from accounts.models.workspaces import (
     WorkspaceBudget,
     WorkspaceMember,
     WorkspaceNotFound,
+    create_member,
     workspace_for,
 )
 
@@ -95,6 +96,7 @@ __all__ = [
     "WorkspaceBudget",
     "WorkspaceMember",
     "WorkspaceNotFound",
+    "create_member",
     "describe_limits",
     "guardrails_of",
     "policy_of",

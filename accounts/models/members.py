@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from typing import Self
+from typing import Any, Self
 
-from django.db import models
+from django.db import models, transaction
 
-from config.api.errors import NotFound
+from accounts.models.edits import write_fields
+from config.api.errors import Conflict, NotFound
 from config.api.text import parse_uuid
 from config.audit.triggers import Audit
 from config.models import BaseModel, index_beginnings
@@ -16,6 +17,10 @@ from config.models import BaseModel, index_beginnings
 
 class MemberNotFound(NotFound):
     message = "The member does not exist."
+
+
+class MemberExists(Conflict):
+    message = "email: The organization has a member with this address already."
 
 
 class MemberQuerySet(models.QuerySet["Member"]):
@@ -32,6 +37,14 @@ class MemberQuerySet(models.QuerySet["Member"]):
         if len(found) != len(wanted):
             raise MemberNotFound
         return found
+
+    def require_free(self, organization_id: uuid.UUID, email: str) -> None:
+        """Raises :class:`MemberExists` for an address that a member has, in any case of letters.
+
+        The caller has locked the organization.
+        """
+        if self.for_organization(organization_id).filter(email__iexact=email).exists():
+            raise MemberExists
 
 
 class Member(BaseModel):
@@ -64,3 +77,17 @@ class Member(BaseModel):
 
     def __str__(self) -> str:
         return self.email
+
+    def edit(self, **changes: Any) -> bool:
+        """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
+
+        Raises :class:`MemberNotFound` when the member was deleted meanwhile.
+        """
+        with transaction.atomic():
+            try:
+                self.refresh_from_db(
+                    from_queryset=Member._base_manager.select_for_update(no_key=True)
+                )
+            except Member.DoesNotExist:
+                raise MemberNotFound from None
+            return write_fields(self, changes)

@@ -480,6 +480,23 @@ class WorkspaceBudget(BaseModel):
         return f"{self.interval} budget of {self.workspace}"
 
 
+def create_member(
+    organization_id: uuid.UUID, *, email: str, workspaces: Collection[Workspace] = (), **fields: Any
+) -> Member:
+    """Creates a member who joins workspaces, with the role in the organization.
+
+    Raises :class:`MemberExists`, and :class:`WorkspaceNotFound` for a workspace that was deleted
+    meanwhile.
+    """
+    with transaction.atomic():
+        Organization.objects.lock(organization_id)
+        Member.objects.require_free(organization_id, email)
+        member = Member.objects.create(organization_id=organization_id, email=email, **fields)
+        for workspace in workspaces:
+            workspace.add_members([member])
+    return member
+
+
 def require_workspace(workspace_id: uuid.UUID) -> None:
     """Raises :class:`WorkspaceNotFound` for a deleted workspace."""
     if not Workspace.objects.filter(pk=workspace_id, deleted_at=None).exists():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from django.core.exceptions import ValidationError as InvalidAddress
+from django.core.validators import validate_email
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import Member
 from accounts.serializers.fallback import FALLBACKS, FallbackChoice
-from config.api.fields import FlagField, StrictSerializer
+from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.api.openapi import envelope
 
 
@@ -28,6 +30,47 @@ class MemberSerializer(serializers.ModelSerializer[Member]):
         return f"org:{member.role}"
 
 
+ROLES: Final = (*Member.Role.values, *(f"org:{role}" for role in Member.Role.values))
+
+
+class _MemberFields(StrictSerializer):
+    first_name = StringField(required=False, allow_null=True, min_length=1)
+    last_name = StringField(required=False, allow_null=True, min_length=1)
+    role = ChoiceField(choices=ROLES, required=False)
+
+    def validate_role(self, role: str) -> str:
+        return role.removeprefix("org:")
+
+
+@extend_schema_serializer(component_name="CreateOrganizationMemberRequest")
+class CreateMemberSerializer(_MemberFields):
+    email = StringField(min_length=3, max_length=254)
+    workspace_ids = serializers.ListField(
+        child=UUIDField(),
+        required=False,
+        max_length=100,
+        help_text="Workspaces that the member joins; everybody is in the default one.",
+    )
+
+    def validate_email(self, email: str) -> str:
+        try:
+            validate_email(email)
+        except InvalidAddress:
+            raise ValidationError("Must be an email address.") from None
+        return email
+
+
+@extend_schema_serializer(component_name="UpdateOrganizationMemberRequest")
+class UpdateMemberSerializer(_MemberFields):
+    """An absent field stays unchanged."""
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs:
+            raise ValidationError("No update fields were provided.")
+        return attrs
+
+
+MemberResponseSerializer = envelope("OrganizationMemberResponse", data=MemberSerializer())
 MemberListSerializer = envelope(
     "ListOrganizationMembersResponse",
     data=MemberSerializer(many=True),

@@ -8,12 +8,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.authentication import ManagementKey
-from accounts.models import Member, Organization
+from accounts.models import Member, Organization, create_member, workspace_for
+from accounts.models.members import MemberNotFound
 from accounts.serializers.organizations import (
+    CreateMemberSerializer,
     MemberListSerializer,
+    MemberResponseSerializer,
     MemberSerializer,
     SettingsResponseSerializer,
     SettingsSerializer,
+    UpdateMemberSerializer,
     UpdateSettingsSerializer,
 )
 from config.api.openapi import errors
@@ -21,11 +25,12 @@ from config.api.viewsets import OrganizationViewSet
 
 
 class MemberViewSet(ListModelMixin, OrganizationViewSet):
-    """The members of the organization. An operator adds them; a member is not a login."""
+    """The members of the organization; a member is not a login."""
 
     permission_classes = [ManagementKey]
     queryset = Member.objects.order_by("created_at", "id")
     serializer_class = MemberSerializer
+    not_found = MemberNotFound
     schema_tag = "organization"
 
     @extend_schema(
@@ -36,6 +41,33 @@ class MemberViewSet(ListModelMixin, OrganizationViewSet):
     def list(self, request: Request) -> Response:
         """Lists the members, oldest first."""
         return super().list(request)
+
+    @extend_schema(
+        operation_id="createOrganizationMember",
+        request=CreateMemberSerializer,
+        responses={201: MemberResponseSerializer},
+        extensions=errors(404, 409),
+    )
+    def create(self, request: Request) -> Response:
+        """Creates a member, who joins the workspaces that are named."""
+        fields = self.read_body(CreateMemberSerializer)
+        ids = dict.fromkeys(fields.pop("workspace_ids", ()))
+        workspaces = [workspace_for(self.organization_id, each) for each in ids]
+        member = create_member(self.organization_id, workspaces=workspaces, **fields)
+        return self.respond(member, 201)
+
+    @extend_schema(
+        operation_id="updateOrganizationMember",
+        request=UpdateMemberSerializer,
+        responses=MemberResponseSerializer,
+        extensions=errors(404),
+    )
+    def partial_update(self, request: Request, pk: str) -> Response:
+        """Changes the name or the role of a member; roles in workspaces stay as they are."""
+        fields = self.read_body(UpdateMemberSerializer)
+        member = self.get_object()
+        member.edit(**fields)
+        return self.respond(member)
 
 
 class SettingsViewSet(OrganizationViewSet):

@@ -158,3 +158,73 @@ def test_a_member_who_created_keys_cannot_be_deleted(tenant: Tenant) -> None:
     make_key(tenant, creator=member)
     with pytest.raises(ProtectedError):
         member.delete()
+
+
+MEMBERS = "organization/members"
+
+
+def test_a_member_is_created_in_its_workspaces(management: APIClient, tenant: Tenant) -> None:
+    team = tenant.organization.workspaces.create(name="Team", slug="team")
+    body = {"email": "ada@example.com", "first_name": "Ada", "role": "org:admin"}
+    made = send(management, "post", MEMBERS, {**body, "workspace_ids": [str(team.pk)]})
+    member = Member.objects.get()
+    assert (made.status_code, made.json()) == (
+        201,
+        {
+            "data": {
+                "id": str(member.pk),
+                "email": "ada@example.com",
+                "first_name": "Ada",
+                "last_name": None,
+                "role": "org:admin",
+            }
+        },
+    )
+    assert [(each.member, each.role) for each in team.memberships.all()] == [(member, "admin")]
+    before = snapshots.everything()
+    again = send(management, "post", MEMBERS, {"email": "ADA@example.com"})
+    assert (again.status_code, again.json()["error"]["message"]) == (
+        409,
+        "email: The organization has a member with this address already.",
+    )
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({}, 400, "email: This field is required."),
+        ({"email": "ada"}, 400, "email: Must be an email address."),
+        ({"email": "a@example.com", "role": "boss"}, 400, "role: Must be one of: admin, member, "),
+        ({"email": "a@example.com", "team": "x"}, 400, "team: "),
+        ({"email": "a@example.com", "workspace_ids": [str(uuid4())]}, 404, "The workspace"),
+    ],
+)
+def test_a_member_that_cannot_be_created_changes_nothing(
+    management: APIClient, body: dict[str, Any], status: int, message: str
+) -> None:
+    before = snapshots.everything()
+    answer = send(management, "post", MEMBERS, body)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"].startswith(message)
+    assert snapshots.everything() == before
+
+
+def test_a_member_is_changed(management: APIClient, tenant: Tenant) -> None:
+    member = make_member(tenant.organization, email="a@example.com", first_name="Ada")
+    path = f"{MEMBERS}/{member.pk}"
+    answer = send(management, "patch", path, {"first_name": None, "role": "admin"})
+    assert (answer.status_code, answer.json()["data"]["role"]) == (200, "org:admin")
+    member.refresh_from_db()
+    assert (member.first_name, member.role) == (None, "admin")
+    other = make_member(factories.make_tenant("Other").organization)
+    before = snapshots.everything()
+    assert send(management, "patch", path, {}).status_code == 400
+    assert send(management, "patch", path, {"email": "b@example.com"}).status_code == 400
+    for foreign in (other.pk, uuid4()):
+        missed = send(management, "patch", f"{MEMBERS}/{foreign}", {"role": "admin"})
+        assert (missed.status_code, missed.json()["error"]["message"]) == (
+            404,
+            "The member does not exist.",
+        )
+    assert snapshots.everything() == before

@@ -168,6 +168,8 @@ def test_the_table_has_routes() -> None:
         "POST /api/v1/guardrails/{pk}/assignments/keys",
         "POST /api/v1/guardrails/{pk}/assignments/keys/remove",
         "GET /api/v1/organization/members",
+        "POST /api/v1/organization/members",
+        "PATCH /api/v1/organization/members/{pk}",
         "PATCH /api/v1/organization/settings",
         "POST /api/v1/private-endpoints",
         "POST /api/v1/private-endpoints/{pk}/activate",
