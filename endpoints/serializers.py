@@ -346,6 +346,11 @@ class CheckSerializer(serializers.Serializer[dict[str, Any]]):
     upstream_status = serializers.IntegerField(required=False, min_value=400, max_value=599)
     upstream_message = serializers.CharField(required=False, allow_null=True)
     actual_model = serializers.CharField(required=False, allow_null=True)
+    notes = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="What the gateway repairs in the answers of the deployment; absent if nothing.",
+    )
 
     def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
         shape = super().to_representation(instance)

@@ -187,7 +187,8 @@ class Reply(msgspec.Struct):
 
     ``output_bytes`` is the size of the output, from which tokens are estimated when the usage is
     missing. ``choices`` is the number of completions or vectors, ``size`` that of bytes.
-    ``native_finish_reason`` is the provider's own word where no choice has it.
+    ``native_finish_reason`` is the provider's own word where no choice has it. ``notes`` say what
+    was repaired.
     """
 
     fields: Fields
@@ -199,6 +200,7 @@ class Reply(msgspec.Struct):
     choices: int = 1
     size: int = 0
     native_finish_reason: str | None = None
+    notes: frozenset[str] = frozenset()
 
 
 class Ranked(msgspec.Struct):
@@ -258,11 +260,16 @@ class StreamParser(Protocol):
         """Returns the chunks parsed before the last :meth:`feed` raised."""
         ...
 
+    @property
+    def notes(self) -> set[str]:
+        """Returns sentences that say what was repaired so far."""
+        ...
+
     def finish(self) -> list[Chunk]:
         """Returns the chunks that the end of the body completes; none after an end mark.
 
-        A stream without its end mark is whole if each choice has a finish reason and the usage has
-        come. Raises :class:`InvalidStream` for a stream that is cut off.
+        A stream without its end mark is whole if each choice has a finish reason. Raises
+        :class:`InvalidStream` for a stream that is cut off.
         """
         ...
 

@@ -12,6 +12,7 @@ from django.conf import settings
 from msgspec.structs import replace
 
 from catalog.dialects.base import (
+    Body,
     Call,
     Dialect,
     InvalidReply,
@@ -21,6 +22,8 @@ from catalog.dialects.base import (
     parse_error,
 )
 from catalog.dialects.shared.multipart import Part
+from catalog.dialects.wholes import is_stream, join_stream
+from catalog.operations import OPERATIONS
 from config import egress
 from config.egress.client import EgressClient, OutboundResponse
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
@@ -68,14 +71,21 @@ class Caller:
             else key_fingerprint(peer.certificate),
         }
         try:
-            body = await response.read(limit=self._most_bytes)
-            return self.dialect.parse_reply(self.call.operation, body)
+            return self.parse(await response.read(limit=self._most_bytes))
         except (InvalidReply, ProviderFailure, egress.EgressError) as exc:
             if isinstance(exc, egress.TimedOut):
                 raise
             raise self.fail(Reason.INVALID_RESPONSE, exc) from None
         finally:
             response.close()
+
+    def parse(self, body: Body) -> Reply:
+        """Returns the whole reply in a body; raises as :meth:`Dialect.parse_reply` does."""
+        operation, native = self.call.operation, self.call.native
+        if OPERATIONS[operation].is_bytes or not is_stream(body):
+            return self.dialect.parse_reply(operation, body)
+        parser = self.dialect.stream_parser(operation)
+        return join_stream(parser, body, None if native is None else native.format)
 
     async def send(
         self, fields: Mapping[str, Any], *, stream: bool = False, files: Sequence[Part] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -66,8 +67,10 @@ class Result:
         if all(check["name"] != "base_url" for check in self.checks):
             self.add_pass("base_url")
 
-    def add_pass(self, name: str, **details: Any) -> None:
-        self.checks.append({"name": name, "passed": True, **details})
+    def add_pass(self, name: str, *, notes: Iterable[str] = (), **details: Any) -> None:
+        """Adds a passed check; ``notes`` say what requests get repaired."""
+        noted = {"notes": sorted(notes)} if notes else {}
+        self.checks.append({"name": name, "passed": True, **details, **noted})
 
     def add_failure(self, name: str, reason: Reason, **details: Any) -> None:
         self.checks.append({"name": name, "passed": False, "reason": str(reason), **details})

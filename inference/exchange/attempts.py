@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from catalog import dialects
+from catalog.capabilities import NativeFormat
 from catalog.dialects.base import (
     Body,
     Call,
@@ -25,6 +26,7 @@ from catalog.dialects.base import (
     Untranslatable,
     check_answer,
 )
+from catalog.dialects.wholes import JSON_TYPES, is_stream, join_stream, split_reply
 from catalog.operations import OPERATIONS
 from config import egress
 from config.api.errors import (
@@ -311,7 +313,9 @@ class Attempts:
     async def _read_reply(self, dialect: Dialect, response: OutboundResponse) -> Reply:
         body = self._answer = await self._workload.read_answer(response)
         try:
-            return await self._workload.run(len(body), _parse_reply, dialect, self._request, body)
+            return await self._workload.run(
+                len(body), _parse_reply, dialect, self.candidate, self._request, body
+            )
         except BaseException:
             self._workload.forget_answer(body)
             raise
@@ -323,11 +327,11 @@ class Attempts:
         first_event = tighten(settings.UPSTREAM_FIRST_EVENT_TIMEOUT, limits.first_event)
         async with asyncio.timeout(first_event):
             response = await self._send(item, dialect, headers)
-            if response.headers.get("Content-Type", "").startswith("application/json"):
+            if response.headers.get("Content-Type", "").startswith(JSON_TYPES):
                 reply = await self._read_reply(dialect, response)
                 reader = self._open_reader(response)
                 reader.event_bytes = reply.size  # large events are rendered in a thread
-                return Stream(reader, _split_reply(self._request, reply))
+                return Stream(reader, _split_reply(self.candidate, self._request, reply))
             if OPERATIONS[self._request.operation].is_bytes and not _may_be_audio(response):
                 raise InvalidStream("The answer is not audio.")
             reader = self._open_reader(response)
@@ -339,7 +343,8 @@ class Attempts:
                         break
                     response.idle_timeout = tighten(settings.UPSTREAM_IDLE_TIMEOUT, limits.idle)
                     return Stream(reader, chunks)
-            reader.parser.finish()
+            if (chunks := reader.parser.finish()) and not chunks[0].is_done:
+                return Stream(reader, chunks)
             raise InvalidStream("The stream has no events.")
 
     async def receive_late_reply(self) -> Reply:
@@ -354,7 +359,9 @@ class Attempts:
             # The caller may have left while a thread parsed the answer.
             body = self._answer or await self._workload.read_answer(self.response)
             dialect = _dialect_of(self.candidate, self._request)
-            return await self._workload.run(len(body), _parse_reply, dialect, self._request, body)
+            return await self._workload.run(
+                len(body), _parse_reply, dialect, self.candidate, self._request, body
+            )
         except (TooManyRequests, Unavailable):
             raise egress.TooLarge from None
 
@@ -533,12 +540,18 @@ def _name_kind(error: GatewayError) -> dict[str, str]:
     return {name: text for name, text in named.items() if text is not None}
 
 
-def _parse_reply(dialect: Dialect, request: InferenceRequest, body: Body) -> Reply:
+def _parse_reply(
+    dialect: Dialect, candidate: Candidate, request: InferenceRequest, body: Body
+) -> Reply:
     """Parses a whole reply with at most as many choices as were asked for."""
     choices = request.choices
     if len(body) > LARGE_BYTES:
         check_answer(body, choices)
-    reply = dialect.parse_reply(request.operation, body)
+    if body[:1] != b"{" and not OPERATIONS[request.operation].is_bytes and is_stream(body):
+        parser = dialect.stream_parser(request.operation, choices)
+        reply = join_stream(parser, body, _native_format(candidate, request))
+    else:
+        reply = dialect.parse_reply(request.operation, body)
     if reply.choices > choices:
         raise InvalidReply(f"It has {reply.choices} choices; {choices} were asked for.")
     reply.size = len(body)
@@ -547,12 +560,14 @@ def _parse_reply(dialect: Dialect, request: InferenceRequest, body: Body) -> Rep
     return reply
 
 
-def _split_reply(request: InferenceRequest, reply: Reply) -> list[Chunk]:
+def _split_reply(candidate: Candidate, request: InferenceRequest, reply: Reply) -> list[Chunk]:
     """Returns the chunks of a whole answer to a streamed request.
 
     Raises :class:`InvalidStream` where the operation has no such chunks.
     """
     split = ANSWERS[request.operation].split
+    if OPERATIONS[request.operation].is_written:
+        return split_reply(reply, _native_format(candidate, request))
     if split is None:
         raise InvalidStream("The answer to a streamed request is not a stream.")
     return split(reply)
@@ -570,6 +585,12 @@ async def _bind_credential(use: FirstUse) -> None:
         return
     if reason is not None:
         logger.warning("credential %s went to %s: %s", use.credential_id, use.host, reason)
+
+
+def _native_format(candidate: Candidate, request: InferenceRequest) -> NativeFormat | None:
+    """Returns the format of an answer if it is the caller's own and not chat's."""
+    native = candidate.native_of(request)
+    return None if native is None else native.format
 
 
 def _may_be_audio(response: OutboundResponse) -> bool:

@@ -162,9 +162,9 @@ class Tally:
 
     __slots__ = (
         "_believed", "_bounds", "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished",
-        "_is_final", "_is_last", "_most_output", "_parts", "_prompt_tokens", "_request", "at",
-        "finish_reason", "native_finish_reason", "output_bytes", "reported_cost_nano",
-        "upstream_id", "upstream_model", "usage", "usage_body",
+        "_is_after_output", "_is_final", "_is_last", "_most_output", "_parts", "_prompt_tokens",
+        "_request", "at", "finish_reason", "native_finish_reason", "output_bytes",
+        "reported_cost_nano", "upstream_id", "upstream_model", "usage", "usage_body",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, fee_percent: Decimal, at: int = 0) -> None:
@@ -186,8 +186,10 @@ class Tally:
         self.native_finish_reason: str | None = None
         self.upstream_id: str | None = None
         self.upstream_model: str | None = None
-        # ``_is_final``: the usage came after the finish reason. ``_is_last``: it also came in a
-        # chunk without choices, so no later usage replaces it.
+        # ``_is_after_output``: the usage came with or after the last output. ``_is_final``: and the
+        # answer has ended, by its finish reason or its end mark. ``_is_last``: the usage also came
+        # in a chunk without choices, so no later usage replaces it.
+        self._is_after_output = False
         self._is_final = False
         self._is_last = False
         # The finish reason has come, perhaps only after the caller had left.
@@ -219,14 +221,17 @@ class Tally:
         self.upstream_id = self.upstream_id or part.upstream_id
         self.upstream_model = self.upstream_model or part.model
         if part.output_bytes:
-            self._is_final = self._is_last = False
+            self._is_after_output = self._is_final = self._is_last = False
         if part.usage is not None and not self._is_last:
-            self._add_usage(part, part.usage, has_finished=self.finish_reason is not None)
+            has_finished = isinstance(part, Reply) or self.finish_reason is not None
+            self._add_usage(part, part.usage, has_finished=has_finished)
+        elif isinstance(part, Chunk) and part.is_done:
+            self._is_final = self._is_after_output
 
     def add_output(self, output_bytes: int) -> None:
         """Counts output without usage; an earlier usage does not cover all output any more."""
         self.output_bytes += output_bytes
-        self._is_final = self._is_last = False
+        self._is_after_output = self._is_final = self._is_last = False
 
     def add_unseen(self, part: Reply | Chunk) -> None:
         """Takes the usage of a part that came after the caller had left.
@@ -238,7 +243,8 @@ class Tally:
         self.upstream_model = self.upstream_model or part.model
         self._has_finished = self._has_finished or part.finish_reason is not None
         if part.usage is not None and not self._is_last:
-            has_finished = self._has_finished or self.finish_reason is not None
+            has_finished = isinstance(part, Reply) or self._has_finished
+            has_finished = has_finished or self.finish_reason is not None
             self._add_usage(part, part.usage, has_finished=has_finished)
 
     @property
@@ -258,7 +264,7 @@ class Tally:
             return
         self.usage = _adapt(usage, self._request, self._bounds[1])
         self.usage_body = part.fields.get("usage")
-        self._is_final = has_finished
+        self._is_after_output, self._is_final = True, has_finished
         self._is_last = self._is_final and isinstance(part, Chunk) and not part.has_choices
 
     def allow(self, candidate: Candidate, max_tokens: int | None = None) -> None:

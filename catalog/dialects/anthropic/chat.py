@@ -45,8 +45,6 @@ VERSION: Final = "2023-06-01"
 # reply of common length fits.
 _MAX_TOKENS: Final = 4096
 
-# The results of a search come in one event, with the encrypted text of each page.
-EVENT_BYTES: Final = 16_777_216
 # The search of the web that every cloud with one has, and that runs no code beside it.
 _WEB_SEARCH: Final = "web_search_20250305"
 # The sources of a block are kept until it ends. Beyond this many bytes in a stream, they are not.
@@ -156,7 +154,7 @@ def _build_citations(given: Any, start: int, end: int) -> Iterator[dict[str, Any
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     reader = _Reader()
-    return replies.EventParser(EventDecoder(limit=EVENT_BYTES), reader.read, reader.end)
+    return replies.EventParser(EventDecoder(), reader.read, reader.end)
 
 
 def output_limit(call: Call, chat: Chat) -> int:
@@ -372,7 +370,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._is_started = False
-        # The reason of the end and the usage have come, so that only the end mark is left.
+        # The reason of the end has come, so that only the end mark is left.
         self._is_whole = False
         self._id: str | None = None
         self._model: str | None = None
@@ -410,7 +408,7 @@ class _Reader:
                 usage = None if event.usage is None else event.usage.add_up(self._usage)
                 reason = event.delta.stop_reason
                 self._counts_reasoning = event.usage is not None and event.usage.counts_reasoning
-                self._is_whole = reason is not None and usage is not None
+                self._is_whole = self._is_whole or reason is not None
                 if reason is not None or usage is not None:
                     yield self._chunk(None, None if reason is None else name_finish(reason), usage)
             case "message_stop":

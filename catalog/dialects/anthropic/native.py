@@ -6,13 +6,13 @@ rest passes, with members that no release of this gateway has heard of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.anthropic.chat import EVENT_BYTES, build_headers, name_finish, operations
+from catalog.dialects.anthropic.chat import build_headers, name_finish, operations
 from catalog.dialects.anthropic.wire import (
     ATTRIBUTION,
     Block,
@@ -43,6 +43,8 @@ from config.egress import OutboundRequest
 
 # The headers that choose the format. Others choose an account of the owner of the credential.
 _FORMAT_HEADERS: Final = frozenset(("anthropic-version", "anthropic-beta"))
+# The member of an event that has a piece of a call's arguments.
+_PIECES: Final = "partial_json"
 _CACHED_FIELDS: Final = ("system", "messages", "tools", "cache_control")
 _encode = msgspec.json.Encoder().encode
 _decode_count = msgspec.json.Decoder(int).decode
@@ -54,7 +56,7 @@ class NativeMessages:
 
     host: Callable[[str | None, Secret], str]
     build: Callable[[Call], OutboundRequest]
-    read_frames: Callable[[], replies.Decoder[bytes]] = lambda: EventDecoder(limit=EVENT_BYTES)
+    read_frames: Callable[[], replies.Decoder[bytes]] = EventDecoder
     names_deployments: bool = False
 
     @property
@@ -186,6 +188,70 @@ def parse_native_reply(body: Body) -> Reply:
     )
 
 
+def join_message(chunks: Iterable[Chunk]) -> Reply:
+    """Returns the message that the events of a stream add up to; raises :class:`InvalidReply`."""
+    message: dict[str, Any] = {}
+    blocks: list[dict[str, Any]] = []
+    usage: dict[str, Any] = {}
+    for chunk in chunks:
+        data = _encode(chunk.fields) if chunk.fields else chunk.data.partition(b"data: ")[2]
+        event = msgspec.json.decode(data) if data else {}
+        match event.get("type"):
+            case "message_start":
+                message = event["message"]
+                usage |= message.get("usage") or {}
+            case "content_block_start":
+                blocks.append(event.get("content_block") or {})
+            case "content_block_delta":
+                _extend_block(blocks[event.get("index", 0)], event.get("delta") or {})
+            case "message_delta":
+                message |= event.get("delta") or {}
+                latest = event.get("usage") or {}
+                usage |= {name: count for name, count in latest.items() if count is not None}
+    for block in blocks:
+        if (pieces := block.pop(_PIECES, None)) is not None:
+            block["input"] = decode_object(pieces.encode()) or {}
+    return parse_native_reply(_encode({**message, "content": blocks, "usage": usage or None}))
+
+
+def _extend_block(block: dict[str, Any], delta: dict[str, Any]) -> None:
+    for name in ("text", "thinking", "signature"):
+        if isinstance(delta.get(name), str):
+            block[name] = (block.get(name) or "") + delta[name]
+    if isinstance(delta.get(_PIECES), str):
+        block[_PIECES] = block.get(_PIECES, "") + delta[_PIECES]
+    if (citation := delta.get("citation")) is not None:
+        block["citations"] = [*(block.get("citations") or ()), citation]
+
+
+def split_message(reply: Reply) -> list[Chunk]:
+    """Returns the events of a whole message."""
+    message = msgspec.json.decode(_encode(reply.fields))
+    content, usage = message.get("content") or [], message.get("usage")
+    ends = {name: message.get(name) for name in ("stop_reason", "stop_sequence")}
+    start = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": start}]
+    for index, block in enumerate(content):
+        member = {"text": "text", "thinking": "thinking", "tool_use": "input"}.get(block["type"])
+        begun, kind = dict(block), {"input": "input_json"}.get(member or "", member)
+        deltas = []
+        if member is not None:
+            value = begun[member]
+            begun[member] = {} if member == "input" else ""
+            name = _PIECES if member == "input" else member
+            text = _encode(value).decode() if member == "input" else value
+            deltas.append({"type": f"{kind}_delta", name: text})
+        if signature := begun.pop("signature", None):
+            deltas.append({"type": "signature_delta", "signature": signature})
+        events.append({"type": "content_block_start", "index": index, "content_block": begun})
+        for delta in deltas:
+            events.append({"type": "content_block_delta", "index": index, "delta": delta})
+        events.append({"type": "content_block_stop", "index": index})
+    events.append({"type": "message_delta", "delta": ends, "usage": usage or {}})
+    reader = NativeReader()
+    return [chunk for event in events for chunk in reader.read(_encode(event))]
+
+
 def _measure_block(block: Block) -> int:
     arguments = len(_encode(block.input)) if block.input else 0
     return len(block.text.encode()) + len(block.thinking.encode()) + arguments
@@ -206,7 +272,7 @@ class NativeReader:
 
     def __init__(self) -> None:
         self._has_begun = False
-        # The reason of the end and the usage have come, so that only the end mark is left.
+        # The reason of the end has come, so that only the end mark is left.
         self._is_whole = False
         self._id: str | None = None
         self._model: str | None = None
@@ -222,6 +288,8 @@ class NativeReader:
         match event.type:
             case "error":
                 raise parse_error(data)
+            case "":
+                return
             case "message_start":
                 yield self._begin(event, data)
             case _ if not self._has_begun:
@@ -270,7 +338,7 @@ class NativeReader:
         assert event.delta is not None
         stop = event.delta.stop_reason
         usage = None if event.usage is None else event.usage.add_up(self._usage)
-        self._is_whole = stop is not None and usage is not None
+        self._is_whole = stop is not None
         return Chunk(
             fields=decode_object(data) or {},
             model=self._model,

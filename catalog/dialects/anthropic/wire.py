@@ -155,7 +155,7 @@ class Delta(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    type: str
+    type: str = ""
     index: int = 0
     message: Message | None = None
     content_block: Block | None = None

@@ -89,6 +89,9 @@ class InvokeFrames:
     def is_complete(self) -> bool:
         return self._frames.is_complete
 
+    def flush(self) -> Iterator[bytes]:
+        raise InvalidStream("A message of the stream is cut off.")
+
     def feed(self, data: bytes) -> Iterator[bytes]:
         for message in self._frames.feed(data):
             if message.headers.get(":message-type") != "event":

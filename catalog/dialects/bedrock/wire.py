@@ -20,7 +20,7 @@ from catalog.dialects.shared.sse import EventTooLarge
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
-_MAX_EVENT_BYTES: Final = 1_048_576
+_MAX_EVENT_BYTES: Final = 20_971_520
 _encode = msgspec.json.Encoder().encode
 
 
@@ -100,6 +100,9 @@ class Frames:
     @property
     def is_complete(self) -> bool:
         return self._size == 0
+
+    def flush(self) -> Iterator[EventStreamMessage]:
+        raise InvalidStream("A message of the stream is cut off.")
 
     def feed(self, data: bytes) -> Iterator[EventStreamMessage]:
         self._buffer.add_data(data)

@@ -22,16 +22,11 @@ from catalog.dialects.base import (
 from catalog.dialects.gemini.grounding import find_queries, read_grounding
 from catalog.dialects.shared import messages, replies
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
-from catalog.dialects.shared.replies import GEMINI_FORMAT, Finish, Output
+from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE, Finish, Output
 from catalog.dialects.shared.searches import MOST_SEARCHES, NAME, Search
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
 
-# An image arrives whole in one event.
-MAX_EVENT_BYTES: Final = 16_777_216
-# Models since the third generation refuse a tool call without a signature. Google documents this
-# value for calls that the model did not make; it replaces a signature that the caller did not keep.
-_NO_SIGNATURE: Final = "skip_thought_signature_validator"
 # The sources of a longer text are left out: the whole text would have to be kept for them.
 _MOST_CITED_TEXT: Final = 4_194_304
 _BUDGETS: Final = {"minimal": 1024, "low": 4096, "medium": 8192, "high": 16384}
@@ -197,7 +192,7 @@ def parse_chat(body: Body) -> Reply:
 def chat_parser(choices: int) -> StreamParser:
     """Returns the parser of one stream."""
     reader = _Reader(choices)
-    return replies.EventParser(EventDecoder(limit=MAX_EVENT_BYTES), reader.read, reader.end)
+    return replies.EventParser(EventDecoder(), reader.read, reader.end)
 
 
 def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
@@ -311,7 +306,7 @@ def _build_parts(turn: messages.Turn) -> list[dict[str, Any]]:
                 call = {"id": part.id, "name": part.name, "args": part.arguments}
                 made: dict[str, Any] = {"functionCall": call}
                 if part.id in signatures or not has_calls:
-                    made["thoughtSignature"] = signatures.get(part.id, _NO_SIGNATURE)
+                    made["thoughtSignature"] = signatures.get(part.id, NO_SIGNATURE)
                 has_calls = True
                 parts.append(made)
             case ToolResult():

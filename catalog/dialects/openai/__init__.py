@@ -7,7 +7,7 @@ servers have one, in formats that :mod:`rerank` describes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,6 +31,7 @@ from catalog.dialects.openai.images import (
     parse_images,
 )
 from catalog.dialects.openai.members import (
+    Choice,
     add_long_reasoning,
     add_reasoning,
     find_finish_reason,
@@ -40,6 +41,7 @@ from catalog.dialects.openai.members import (
     raise_for_error,
     read_text,
 )
+from catalog.dialects.openai.repair import CALL_REASONS, repair_whole
 from catalog.dialects.openai.requests import build_request as build_json
 from catalog.dialects.openai.rerank import parse_rerank, place_rerank, write_rerank
 from catalog.dialects.openai.responses import PATH, NativeResponses, build_response
@@ -67,31 +69,43 @@ __all__ = [
 
 def _parse_chat(fields: dict[str, msgspec.Raw]) -> Reply:
     """Returns a reply of messages."""
-    return _parse(fields, is_text=False)
+    choices = parse_choices(fields)
+    notes: set[str] = set()
+    members: dict[str, Any] = fields
+    for choice in choices:
+        if (part := choice.message) is None:
+            raise InvalidReply("A choice of the answer has no content.")
+        if part.is_marked or choice.finish_reason is None or choice.finish_reason in CALL_REASONS:
+            members = {**fields, "choices": repair_whole(fields["choices"], notes)}
+            break
+        if part.reasoning or part.reasoning_content:
+            is_long = len(fields["choices"]) > LONG_BYTES
+            add = add_long_reasoning if is_long else add_reasoning
+            members = {**fields, "choices": add(fields["choices"])}
+    return _build_reply(members, choices, notes)
 
 
 def _parse_text(fields: dict[str, msgspec.Raw]) -> Reply:
     """Returns a reply of texts."""
-    return _parse(fields, is_text=True)
-
-
-def _parse(fields: dict[str, msgspec.Raw], *, is_text: bool) -> Reply:
     choices = parse_choices(fields)
+    if any(is_null(choice.text) for choice in choices):
+        raise InvalidReply("A choice of the answer has no content.")
+    return _build_reply(fields, choices, set())
+
+
+def _build_reply(members: dict[str, Any], choices: list[Choice], notes: set[str]) -> Reply:
     if not choices:
         raise InvalidReply("The answer has no choices.")
-    add = add_long_reasoning if len(fields["choices"]) > LONG_BYTES else add_reasoning
-    members = {**fields, "choices": add(fields["choices"])}
-    for choice in choices:
-        if is_null(choice.text) if is_text else choice.message is None:
-            raise InvalidReply("A choice of the answer has no content.")
+    output_bytes = measure_choices(choices)
     return Reply(
-        fields=members,
-        model=read_text(fields, "model"),
-        usage=parse_usage(fields),
-        finish_reason=find_finish_reason(choices),
-        output_bytes=measure_choices(choices),
-        upstream_id=read_text(fields, "id"),
+        fields={**members},
+        model=read_text(members, "model"),
+        usage=parse_usage(members),
+        finish_reason=find_finish_reason(choices) or ("stop" if output_bytes else None),
+        output_bytes=output_bytes,
+        upstream_id=read_text(members, "id"),
         choices=len(choices),
+        notes=frozenset(notes),
     )
 
 
@@ -170,4 +184,4 @@ def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
             return SpeechParser()
         case Operation.IMAGES:
             return images_parser(choices)
-    return ChoicesParser(choices)
+    return ChoicesParser(choices, is_text=operation is Operation.TEXT)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.shared.replies import GEMINI_FORMAT
+from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE
 
 ATTACHED: Final = "The result is attached to the next message."
 
@@ -75,17 +75,21 @@ def _shorten(items: list[dict[str, Any]]) -> bool:
 
 
 def _restore_signatures(message: dict[str, Any]) -> None:
-    """Copies the signatures that callers keep in ``reasoning_details`` back into tool calls."""
+    """Copies the signatures that callers keep in ``reasoning_details`` back into tool calls.
+
+    The first of parallel calls gets Google's substitute if its caller did not keep the signature.
+    """
     calls = _decode_list(message.get("tool_calls"))
-    if calls is None or "reasoning_details" not in message:
+    if not calls:
         return
     try:
-        details = _decode_signatures(message["reasoning_details"])
+        details = _decode_signatures(message.get("reasoning_details", b"null"))
     except (msgspec.DecodeError, RecursionError):
-        return
+        details = None
     signatures = {one.id: one.data for one in details or () if one.format == GEMINI_FORMAT}
-    for call in calls:
-        if signature := signatures.get(_read_id(call)):
+    for position, call in enumerate(calls):
+        signature = signatures.get(_read_id(call)) or (None if position else NO_SIGNATURE)
+        if signature:
             call.setdefault("extra_content", {"google": {"thought_signature": signature}})
     message["tool_calls"] = calls
 

@@ -40,7 +40,6 @@ from catalog.dialects.shared.images.pictures import (
     refuse_members,
 )
 from catalog.dialects.shared.images.replies import (
-    MAX_EVENT_BYTES,
     ImageEvents,
     build_image,
     build_reply,
@@ -209,7 +208,7 @@ def parse_images(fields: dict[str, msgspec.Raw]) -> Reply:
 def images_parser(choices: int) -> StreamParser:
     """Returns the parser of one stream for a request for this number of images."""
     reader = _Reader(choices)
-    return EventParser(EventDecoder(limit=MAX_EVENT_BYTES), reader.read, reader.events.end)
+    return EventParser(EventDecoder(), reader.read, reader.events.end)
 
 
 class _Reader:

@@ -27,24 +27,47 @@ _COMPLETION_DETAILS: Final = {
 }  # fmt: skip
 
 
+# The names that servers give to their reasoning, ours first.
+REASONING_NAMES: Final = ("reasoning", "reasoning_content", "reasoning_text", "thinking")
+# The format of reasoning that no provider has signed.
+UNSIGNED_FORMAT: Final = "unknown"
+
+
 class Delta(msgspec.Struct):
     """The parts of a delta or message that count as output."""
 
     content: msgspec.Raw = msgspec.Raw()
     reasoning: msgspec.Raw = msgspec.Raw()
     reasoning_content: msgspec.Raw = msgspec.Raw()
+    reasoning_text: msgspec.Raw = msgspec.Raw()
+    thinking: msgspec.Raw = msgspec.Raw()
     refusal: msgspec.Raw = msgspec.Raw()
     tool_calls: msgspec.Raw = msgspec.Raw()
 
     @property
     def size(self) -> int:
         total = 0 if self.tool_calls == NULL else len(self.tool_calls)
-        # Servers that send both names of the reasoning repeat the same text.
-        reasoning = self.reasoning_content if is_empty(self.reasoning) else self.reasoning
+        # Servers that send two names of the reasoning repeat the same text.
+        names = (self.reasoning, self.reasoning_content, self.reasoning_text, self.thinking)
+        reasoning = next((raw for raw in names if raw and not is_empty(raw)), None)
         for text in (self.content, reasoning, self.refusal):
             if text:
                 total += measure_value(text)
         return total
+
+    @property
+    def is_marked(self) -> bool:
+        """Returns whether the part may need a repair: it has more than texts by their usual names.
+
+        Reasoning in one text needs none; :func:`add_reasoning` copies it.
+        """
+        texts = [raw for raw in (self.content, self.reasoning, self.reasoning_content) if raw]
+        if any(memoryview(raw)[0] not in _TEXT_BYTES for raw in texts):
+            return True
+        rare = [raw for raw in (self.tool_calls, self.reasoning_text, self.thinking) if raw]
+        if self.reasoning and self.reasoning_content:
+            rare.append(self.reasoning_content)
+        return any(not is_empty(raw) for raw in rare)
 
 
 class Choice(msgspec.Struct):
@@ -59,7 +82,9 @@ _encode = msgspec.json.Encoder().encode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 decode_choices = msgspec.json.Decoder(list[Choice]).decode
-_REASONING: Final = re.compile(rb'"reasoning_content": ?("(?:[^"\\]|\\.)*+")')
+_REASONING: Final = re.compile(rb'"(reasoning(?:_content)?)": ?("(?:[^"\\]|\\.)++")')
+# The first bytes of a text and of null.
+_TEXT_BYTES: Final = b'"n'
 
 
 def parse_choices(fields: dict[str, msgspec.Raw]) -> list[Choice]:
@@ -76,11 +101,25 @@ def parse_choices(fields: dict[str, msgspec.Raw]) -> list[Choice]:
 
 
 def add_reasoning(choices: Raw) -> Raw:
-    """Copies ``reasoning_content`` to ``reasoning`` where a server sends only the former."""
+    """Adds ``reasoning`` and ``reasoning_details`` where a server sends only a text.
+
+    The choices have no mark (:attr:`Delta.is_marked`), so there is one text at most in each.
+    """
     raw = bytes(choices)
-    if b'"reasoning_content"' not in raw or b'"reasoning":' in raw:
+    if b'"reasoning' not in raw or b'"reasoning_details"' in raw:
         return choices
-    return type(choices)(_REASONING.sub(rb'\g<0>,"reasoning":\1', raw))
+    return type(choices)(_REASONING.sub(_write_reasoning, raw))
+
+
+def _write_reasoning(found: re.Match[bytes]) -> bytes:
+    text = found[2]
+    name = b"" if found[1] == b"reasoning" else b',"reasoning":' + text
+    return found[0] + name + b',"reasoning_details":' + _encode(build_details(msgspec.Raw(text)))
+
+
+def build_details(text: Any) -> list[dict[str, Any]]:
+    """Returns ``reasoning_details`` for a text, or for the raw JSON of one."""
+    return [{"type": "reasoning.text", "text": text, "format": UNSIGNED_FORMAT, "index": 0}]
 
 
 def add_long_reasoning(choices: msgspec.Raw) -> list[dict[str, Any]]:
@@ -88,9 +127,12 @@ def add_long_reasoning(choices: msgspec.Raw) -> list[dict[str, Any]]:
     given: list[dict[str, Any]] = [*_decode_objects(choices)]
     for choice in given:
         if first_byte(choice.get("message")) == b"{":
-            message = choice["message"] = _decode_members(choice["message"])
-            if "reasoning_content" in message:
-                message.setdefault("reasoning", message["reasoning_content"])
+            message: dict[str, Any] = _decode_members(choice["message"])
+            choice["message"] = message
+            text = message.get("reasoning", message.get("reasoning_content"))
+            if text is not None and not is_empty(text):
+                message["reasoning"] = text
+                message.setdefault("reasoning_details", build_details(text))
     return given
 
 
@@ -99,13 +141,6 @@ def find_finish_reason(choices: list[Choice]) -> str | None:
         if choice.finish_reason:
             return choice.finish_reason
     return None
-
-
-def find_finished(choices: list[Choice]) -> frozenset[int]:
-    """Returns the numbers of the choices that have a finish reason; the first is 0."""
-    return frozenset(
-        each.index if isinstance(each.index, int) else 0 for each in choices if each.finish_reason
-    )
 
 
 def measure_choices(choices: list[Choice]) -> int:
@@ -162,6 +197,13 @@ def raise_for_error(fields: dict[str, msgspec.Raw]) -> None:
     error = fields.get("error")
     if error is not None and error != NULL:
         raise parse_error(b'{"error":' + bytes(error) + b"}")
+
+
+def raise_for_lone_error(fields: dict[str, msgspec.Raw]) -> None:
+    """Raises :class:`ProviderFailure` for an object that is an error itself, as FastAPI's is."""
+    kinds = (read_text(fields, "object"), read_text(fields, "type"))
+    if "error" in kinds or "detail" in fields or ("message" in fields and "code" in fields):
+        raise parse_error(_encode(fields))
 
 
 def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> Usage | None:

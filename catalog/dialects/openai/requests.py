@@ -41,6 +41,8 @@ _WRITERS: Final[Mapping[Operation, Callable[[Call], Content]]] = {
     Operation.SPEECH: write_speech,
     Operation.TRANSCRIPTION: write_transcription,
 }
+# The operations whose answers any server may stream.
+_STREAMED: Final = frozenset((Operation.CHAT, Operation.TEXT))
 _decode_reasoning = msgspec.json.Decoder(_Reasoning | None).decode
 
 
@@ -65,8 +67,10 @@ def build_request(
     fields["model"] = call.model
     if listed is not None:
         _set_effort(fields, accepts_effort="reasoning_effort" in listed)
+    if call.stream or call.operation in _STREAMED:
+        # Some servers stream unless they are told not to.
+        fields["stream"] = call.stream
     if call.stream:
-        fields["stream"] = True
         fields["stream_options"] = _add_include_usage(fields.get("stream_options"))
     if not call.keeps_lifetimes:
         fields = drop_lifetimes(fields)
@@ -76,7 +80,7 @@ def build_request(
         for member, parameter, mark in _EXTENSIONS
         if listed is not None and parameter not in listed and mark in body
     }
-    restores_signatures = has_signatures and b'"reasoning_details"' in body
+    restores_signatures = has_signatures and b'"tool_calls"' in body
     if unsupported or restores_signatures or (b'"tool_call_id"' in body and _has_media(body)):
         body = _write_body(
             adapt_fields(fields, unsupported, restores_signatures=restores_signatures)

@@ -7,7 +7,7 @@ of an answer is read from it: usage, status, model and size. The rest passes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,11 +34,11 @@ from config.credentials import Secret
 from config.egress import OutboundRequest
 
 PATH: Final = "responses"
-# The last event repeats the whole answer.
-_EVENT_BYTES: Final = 16_777_216
 # Events that begin an answer: nothing of it is lost if the next one is an error.
 _OPENING: Final = frozenset(("response.created", "response.in_progress", "response.queued"))
 _ENDS: Final = frozenset(("response.completed", "response.incomplete"))
+# Events by which servers only keep the connection open.
+_SILENT: Final = frozenset(("", "ping", "keepalive"))
 _REASONS: Final = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _CALLS: Final = frozenset(("function_call", "custom_tool_call"))
 # Members that an endpoint may be unable to take; the fields of the call have those that it takes.
@@ -125,7 +125,7 @@ class _Response(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    type: str
+    type: str = ""
     response: _Response | None = None
     output_index: int = 0
     delta: Any = None
@@ -158,7 +158,7 @@ class NativeResponses:
 
     def stream_parser(self, operation: Operation, choices: int = 1) -> StreamParser:
         reader = ResponseReader()
-        return replies.EventParser(EventDecoder(limit=_EVENT_BYTES), reader.read)
+        return replies.EventParser(EventDecoder(), reader.read)
 
 
 def build_response(call: Call, url: str, login: dict[str, str]) -> OutboundRequest:
@@ -186,8 +186,7 @@ def build_body(call: Call) -> dict[str, Any]:
     body["model"] = call.model
     # The account is the operator's: what it stores, all tenants of the operator share.
     body["store"] = False
-    if call.stream:
-        body["stream"] = True
+    body["stream"] = call.stream
     if "service_tier" in body:
         body["service_tier"] = call.fields["service_tier"]
     user = _read(call.fields.get("user"))
@@ -232,6 +231,35 @@ def parse_response(body: Body) -> Reply:
     )
 
 
+def join_response(chunks: Iterable[Chunk]) -> Reply:
+    """Returns the response that the last event of a stream repeats."""
+    for chunk in reversed([*chunks]):
+        if chunk.finish_reason is not None:
+            return parse_response(_encode(chunk.fields["response"]))
+    raise InvalidReply("The answer is not a response.")
+
+
+def split_response(reply: Reply) -> list[Chunk]:
+    """Returns the events of a whole response; each item of its output begins and ends whole."""
+    response = msgspec.json.decode(_encode(reply.fields))
+    begun = {**response, "status": "in_progress", "output": [], "usage": None}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.in_progress", "response": begun},
+    ]
+    for index, item in enumerate(response.get("output") or ()):
+        for kind in ("added", "done"):
+            event = {"type": f"response.output_item.{kind}", "output_index": index, "item": item}
+            events.append(event)
+    events.append({"type": f"response.{response['status']}", "response": response})
+    reader = ResponseReader()
+    chunks = []
+    for number, event in enumerate(events):
+        data = _encode({**event, "sequence_number": number})
+        chunks += [chunk for chunk in reader.read(data) if not chunk.is_done]
+    return chunks
+
+
 class ResponseReader:
     """Reads the events of one stream, and passes them.
 
@@ -262,6 +290,8 @@ class ResponseReader:
                 raise parse_error(data)
             case "response.failed" if event.response is not None:
                 raise event.response.fail()
+            case kind if kind in _SILENT:
+                return
             case kind if kind in _OPENING:
                 self._open(event, data)
                 return

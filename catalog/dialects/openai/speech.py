@@ -74,7 +74,16 @@ class SpeechParser:
     Servers that do not know events answer a request for them with audio.
     """
 
-    __slots__ = ("_decoder", "_done", "_has_begun", "_head", "_rate", "_received", "pending")
+    __slots__ = (
+        "_decoder",
+        "_done",
+        "_has_begun",
+        "_head",
+        "_rate",
+        "_received",
+        "notes",
+        "pending",
+    )
 
     def __init__(self) -> None:
         self._head = b""
@@ -83,6 +92,7 @@ class SpeechParser:
         self._done = False
         self._rate = _PLAIN
         self._received = 0
+        self.notes: set[str] = set()
         self.pending: list[Chunk] = []
 
     def feed(self, data: bytes) -> list[Chunk]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,14 +22,16 @@ from catalog.dialects.openai.members import (
     decode_choices,
     decode_text,
     find_finish_reason,
-    find_finished,
     measure_choices,
     parse_choices,
     parse_usage,
     raise_for_error,
+    raise_for_lone_error,
     read_text,
 )
-from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
+from catalog.dialects.openai.repair import CALL_REASONS, Repairs
+from catalog.dialects.shared.replies import WITHOUT_DATA, WITHOUT_LINE_END, WITHOUT_MARK
+from catalog.dialects.shared.sse import SILENT, EventDecoder, EventTooLarge
 
 # What a JSON text never holds as it is: a quote, a backslash or a control character.
 _SPECIAL = re.compile(rb'["\\\x00-\x1f]')
@@ -44,6 +46,8 @@ _OUTPUT: Final = re.compile(
 _MAX_SEARCHES: Final = 8
 # A larger event is scanned before it is decoded.
 _LARGE_EVENT_BYTES: Final = 16 * 1024
+_SHORT_EVENT_BYTES: Final = 16
+_NO_CHOICES: Final = msgspec.Raw(b"[]")
 
 
 class Repeats(NamedTuple):
@@ -96,29 +100,39 @@ class ChoicesParser:
         "_after",
         "_allowed",
         "_before",
+        "_begun",
         "_choices",
         "_decoder",
         "_finished",
         "_frame",
         "_has_aliases",
-        "_has_usage",
         "_head",
+        "_is_counted",
         "_is_done",
+        "_is_text",
         "_others",
+        "_repairs",
         "_searches_left",
         "_tail",
         "_text",
+        "notes",
         "pending",
     )
 
-    def __init__(self, allowed: int) -> None:
+    def __init__(self, allowed: int, *, is_text: bool = False) -> None:
         self._decoder = EventDecoder()
         # The number of choices that were asked for.
         self._allowed = allowed
         self._is_done = False
-        # The choices that have a finish reason; and whether a usage has come.
+        self._is_text = is_text
+        # What was repaired, and the repairs of choices once one had a mark.
+        self.notes: set[str] = set()
+        self._repairs: Repairs | None = None
+        # The choices that have begun and those that have a finish reason; and whether one of these
+        # had the usage beside it.
+        self._begun: set[Any] = set()
         self._finished: frozenset[int] = frozenset()
-        self._has_usage = False
+        self._is_counted = False
         # The bytes before and after the choices, and the slice of the choices.
         self._before = self._after = b""
         self._choices = slice(0)
@@ -140,8 +154,14 @@ class ChoicesParser:
         # The first two events show what the others repeat.
         first = 0 if self._head else end_of_second_event(data)
         for piece in (data[:first], data[first:]):
-            if rest := piece[self._feed_repeats(piece) :]:
-                self._feed_events(rest)
+            rest = piece[self._feed_repeats(piece) :]
+            if not rest or self._is_done:
+                continue
+            try:
+                events = self._decoder.feed(rest)
+            except EventTooLarge:
+                raise InvalidStream("An event of the stream is too large.") from None
+            self._read_events(events)
         return chunks
 
     def _feed_repeats(self, data: bytes) -> int:
@@ -167,14 +187,8 @@ class ChoicesParser:
         )
         return found.end
 
-    def _feed_events(self, data: bytes) -> None:
-        """Adds the chunks of the events that some bytes complete."""
-        if self._is_done:
-            return
-        try:
-            events = self._decoder.feed(data)
-        except EventTooLarge:
-            raise InvalidStream("An event of the stream is too large.") from None
+    def _read_events(self, events: list[bytes]) -> None:
+        """Adds the chunks of some events; those that only keep the connection open have none."""
         repeats: Chunk | None = None
         for event in events:
             if len(event) > _LARGE_EVENT_BYTES:
@@ -189,19 +203,41 @@ class ChoicesParser:
             repeats = None
             if event[:1] != b"{" and event.strip() == b"[DONE]":
                 self._is_done = True
+                if self._repairs is not None:
+                    self._close_calls(self._repairs)
                 self.pending.append(Chunk(fields={}, is_done=True))
                 break
-            self.pending.append(self._chunk(event))
+            if len(event) < _SHORT_EVENT_BYTES and event.strip().lower() in SILENT:
+                self.notes.add(WITHOUT_DATA)
+            elif (chunk := self._chunk(event)) is not None:
+                self.pending.append(chunk)
+
+    def _close_calls(self, repairs: Repairs) -> None:
+        """Adds the finish reason of calls that lack it, and their arguments."""
+        if choices := repairs.close():
+            self.pending.append(
+                Chunk(fields={"choices": choices}, finish_reason="tool_calls", has_choices=True)
+            )
 
     def finish(self) -> list[Chunk]:
         if self._is_done:
             return []
+        self.pending = []
         if not self._decoder.is_complete:
-            raise InvalidStream("The stream was cut off inside an event.")
-        if self._has_usage and len(self._finished) >= self._allowed:
+            try:
+                self._read_events(self._decoder.flush())
+            except InvalidStream:
+                raise InvalidStream("The stream was cut off inside an event.") from None
+            self.notes.add(WITHOUT_LINE_END)
+        if not self._is_done:
+            # A server may answer fewer choices than were asked for; its usage then ends them.
+            is_whole = self._is_counted and self._begun <= self._finished
+            if not is_whole and len(self._finished) < self._allowed:
+                raise InvalidStream("The stream ended without its end mark.")
+            self.notes.add(WITHOUT_MARK)
             self._is_done = True
-            return [Chunk(fields={}, is_done=True, is_unmarked=True)]
-        raise InvalidStream("The stream ended without its end mark.")
+            self.pending.append(Chunk(fields={}, is_done=True, is_unmarked=True))
+        return self.pending
 
     def _read_repeat(self, event: bytes) -> int | None:
         """Returns the output size of an event that repeats the last one except for its choices.
@@ -218,13 +254,13 @@ class ChoicesParser:
             return None
         raw = event[self._choices]
         try:
-            self._check_choices(choices := decode_choices(raw))
+            is_marked = self._check_choices(choices := decode_choices(raw))
             if not raw.isascii():
                 # The choices are relayed without decoding, and must be UTF-8 nevertheless.
                 raw.decode()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        if not choices or find_finish_reason(choices) is not None or b"\n" in raw:
+        if is_marked or not choices or find_finish_reason(choices) is not None or b"\n" in raw:
             return None
         size = measure_choices(choices)
         if self._searches_left:
@@ -273,31 +309,60 @@ class ChoicesParser:
         except InvalidReply as exc:
             raise InvalidStream(str(exc)) from None
 
-    def _check_choices(self, choices: list[Choice]) -> None:
-        """Raises :class:`InvalidStream` for more choices than were asked for."""
-        if len(choices) > self._allowed or any(
-            isinstance(each.index, int) and each.index >= self._allowed for each in choices
-        ):
-            raise InvalidStream(f"It has more than {self._allowed} choices.")
+    def _check_choices(self, choices: list[Choice]) -> bool:
+        """Returns whether a choice has a mark, so that it must be repaired.
 
-    def _chunk(self, event: bytes) -> Chunk:
-        fields = decode_object(event)
+        Raises :class:`InvalidStream` for more choices than were asked for.
+        """
+        is_marked = False
+        for each in choices:
+            index = each.index
+            if isinstance(index, int) and index >= self._allowed:
+                break
+            number = index if isinstance(index, int) else 0
+            self._begun.add(number)
+            if each.finish_reason:
+                self._finished |= {number}
+            part = each.delta
+            if not isinstance(index, int) or (each.finish_reason and self._repairs is not None):
+                is_marked = True
+            elif self._is_text:
+                is_marked = is_marked or not each.text or each.text == NULL
+            elif part is None or part.is_marked or each.finish_reason in CALL_REASONS:
+                is_marked = True
+        else:
+            if len(choices) <= self._allowed:
+                return is_marked
+        raise InvalidStream(f"It has more than {self._allowed} choices.")
+
+    def _chunk(self, event: bytes) -> Chunk | None:
+        """Returns the chunk of an event; ``None`` if it has neither choices nor a usage."""
+        fields: dict[str, Any] | None = decode_object(event)
         if fields is None:
             raise InvalidStream("An event of the stream is not a JSON object.")
         raise_for_error(fields)
+        if fields.get("choices", NULL) == NULL:
+            raise_for_lone_error(fields)
+            self.notes.add(WITHOUT_DATA)
+            if fields.get("usage", NULL) == NULL:
+                return None
+            fields["choices"] = _NO_CHOICES
         try:
             choices = parse_choices(fields)
         except InvalidReply as exc:
             raise InvalidStream(str(exc)) from None
-        self._check_choices(choices)
-        self._note_frame(event, fields, is_blank=not choices)
-        fields["choices"] = add_reasoning(fields["choices"])
+        is_marked = self._check_choices(choices)
+        self._note_frame(event, fields, is_blank=not choices or is_marked)
+        if is_marked:
+            if self._repairs is None:
+                self._repairs = Repairs(is_text=self._is_text)
+            fields["choices"] = self._repairs.repair(fields["choices"], self.notes)
+        elif b'"reasoning' in event:
+            fields["choices"] = add_reasoning(fields["choices"])
         usage = parse_usage(fields) if "usage" in fields else None
         finish_reason = find_finish_reason(choices)
-        if usage is not None:
-            self._has_usage = True
-        if finish_reason is not None:
-            self._finished |= find_finished(choices)
+        if usage is not None and finish_reason is not None:
+            self._is_counted = True
         return Chunk(
             fields=fields,
             model=read_text(fields, "model"),

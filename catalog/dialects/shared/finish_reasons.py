@@ -49,6 +49,11 @@ def normalize_finish_reasons(
     return choices, reason, native
 
 
+def name_finish_reason(native: str) -> str:
+    """Returns our name of a provider's finish reason."""
+    return _REASONS.get(native.lower(), "stop")
+
+
 def _read_text(value: Any) -> str | None:
     """Returns a text that is raw JSON or not; ``None`` for any other value."""
     if isinstance(value, msgspec.Raw):

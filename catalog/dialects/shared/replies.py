@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from catalog.dialects.base import Chunk, InvalidStream, Reply, read_usage
-from catalog.dialects.shared.sse import EventTooLarge
+from catalog.dialects.shared.sse import SILENT, EventTooLarge
 from catalog.pricing import Usage
 
 Event = TypeVar("Event")
@@ -20,6 +20,9 @@ Event_co = TypeVar("Event_co", covariant=True)
 
 ANTHROPIC_FORMAT: Final = "anthropic-claude-v1"
 GEMINI_FORMAT: Final = "google-gemini-v1"
+# Models since the third generation refuse a tool call without a signature. Google documents this
+# value for calls that the model did not make; it replaces a signature that the caller did not keep.
+NO_SIGNATURE: Final = "skip_thought_signature_validator"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -277,11 +280,22 @@ class ToolCallBlocks:
         return self.extend(block, "{}") if block in self._without_arguments else Output()
 
 
+# What is noted of streams that are read more tolerantly than their format is written.
+WITHOUT_DATA: Final = "The stream has events without content; they were passed over."
+WITHOUT_LINE_END: Final = "The last line of the stream has no line end."
+WITHOUT_MARK: Final = "The stream ends without its end mark; its finish reason ended it."
+_SHORT_EVENT_BYTES: Final = 16
+
+
 class Decoder(Protocol[Event_co]):
     """Splits bytes into events."""
 
     def feed(self, data: bytes) -> Iterable[Event_co]:
         """Yields the events that these bytes complete."""
+        ...
+
+    def flush(self) -> Iterable[Event_co]:
+        """Returns what the end of all bytes completes."""
         ...
 
     @property
@@ -298,7 +312,7 @@ class EventParser(Generic[Event]):
     off.
     """
 
-    __slots__ = ("_decoder", "_end", "_is_done", "_read", "pending")
+    __slots__ = ("_decoder", "_end", "_is_done", "_read", "notes", "pending")
 
     def __init__(
         self,
@@ -310,30 +324,53 @@ class EventParser(Generic[Event]):
         self._read = read
         self._end = end
         self._is_done = False
+        self.notes: set[str] = set()
         self.pending: list[Chunk] = []
 
     def feed(self, data: bytes) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        self.pending = chunks
+        self.pending = []
         if self._is_done:
-            return chunks
+            return self.pending
         try:
-            for event in self._decoder.feed(data):
-                for chunk in self._read(event):
-                    chunks.append(chunk)
-                    if chunk.is_done:
-                        self._is_done = True
-                        return chunks
+            self._read_events(self._decoder.feed(data))
         except EventTooLarge:
             raise InvalidStream("An event of the stream is too large.") from None
-        return chunks
+        return self.pending
+
+    def _read_events(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, bytes) and len(event) < _SHORT_EVENT_BYTES:
+                mark = event.strip()
+                if mark.lower() in SILENT:
+                    self.notes.add(WITHOUT_DATA)
+                    continue
+                if mark == b"[DONE]":
+                    # Another format's end mark ends an answer that lacks nothing else.
+                    self.pending += self._end()
+                    self._is_done = bool(self.pending and self.pending[-1].is_done)
+                    if self._is_done:
+                        return
+            for chunk in self._read(event):
+                self.pending.append(chunk)
+                if chunk.is_done:
+                    self._is_done = True
+                    return
 
     def finish(self) -> list[Chunk]:
         if self._is_done:
             return []
+        self.pending = []
         if not self._decoder.is_complete:
-            raise InvalidStream("The stream was cut off inside an event.")
-        if chunks := self._end():
+            try:
+                self._read_events(self._decoder.flush())
+            except InvalidStream:
+                raise InvalidStream("The stream was cut off inside an event.") from None
+            self.notes.add(WITHOUT_LINE_END)
+        if not self._is_done:
+            if not (chunks := self._end()):
+                raise InvalidStream("The stream ended without its end mark.")
             self._is_done = True
-            return chunks
-        raise InvalidStream("The stream ended without its end mark.")
+            self.pending += chunks
+            if chunks[-1].is_unmarked:
+                self.notes.add(WITHOUT_MARK)
+        return self.pending

@@ -8,6 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 _BOM: Final = b"\xef\xbb\xbf"
+# An event may hold a picture: one of 4K as PNG has up to 30 MB.
+EVENT_BYTES: Final = 33_554_432
+# The data of events by which servers only keep the connection open.
+SILENT: Final = frozenset((b"", b"null", b"{}", b"ping", b"heartbeat", b"keep-alive"))
 
 
 class EventTooLarge(Exception):
@@ -18,13 +22,13 @@ class EventDecoder:
     """Turns pieces of bytes, split at any position, into the data of whole events.
 
     Lines end in LF, CRLF or CR; ``data`` lines of one event are joined by LF; comments and other
-    fields are dropped. An event that the end of the stream cuts off is never returned;
-    :attr:`is_complete` is ``False`` then.
+    fields are dropped. An event that the end of the stream cuts off is returned by :meth:`flush`
+    alone; :attr:`is_complete` is ``False`` then.
     """
 
     __slots__ = ("_data", "_limit", "_line", "_size", "_skip_newline", "_started")
 
-    def __init__(self, *, limit: int = 1_048_576) -> None:
+    def __init__(self, *, limit: int = EVENT_BYTES) -> None:
         # An unfinished line is kept in pieces, so that a slow stream of small pieces does not copy
         # it repeatedly.
         self._line: list[bytes] = []
@@ -77,6 +81,11 @@ class EventDecoder:
         if self._size > self._limit + len(b"data: "):
             raise EventTooLarge
         return events
+
+    def flush(self) -> list[bytes]:
+        """Returns the event that lacks its line end, or only the blank line, at the end of all."""
+        rest, self._line = b"".join(self._line), []
+        return self._parse_lines([rest.removeprefix(_BOM), b""])
 
     def _split_simple(self, chunk: bytes) -> list[bytes] | None:
         """Returns whole events of one line each, the common case; ``None`` for any other bytes."""

@@ -28,7 +28,7 @@ class ChatProbe(StreamedProbe):
                 raise
             self._limit = "max_completion_tokens"
             reply = await self.caller.ask(self._fields())
-        self.result.add_pass("completion")
+        self.result.add_pass("completion", notes=reply.notes)
         self.note_reply(reply)
         await self.read_stream(self._fields())
 

@@ -31,6 +31,6 @@ class ResponsesProbe(StreamedProbe):
 
     async def make_calls(self) -> None:
         reply = await self.caller.ask({})
-        self.result.add_pass("response")
+        self.result.add_pass("response", notes=reply.notes)
         self.note_reply(reply)
         await self.read_stream({})

@@ -6,8 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from catalog.dialects.base import InvalidStream, ProviderFailure
+from catalog.dialects.base import InvalidReply, InvalidStream, ProviderFailure
+from catalog.dialects.wholes import JSON_TYPES, NOT_STREAMED
 from config import egress
+from config.egress.client import OutboundResponse
 from endpoints.validation.checks import Reason
 from endpoints.validation.probes.base import Probe
 
@@ -27,6 +29,9 @@ class StreamedProbe(Probe):
         response = await self.caller.send(fields, stream=True)
         parser = self.caller.dialect.stream_parser(self.caller.call.operation)
         usage, model, chunks, is_done, size = None, None, 0, False, 0
+        if response.headers.get("Content-Type", "").startswith(JSON_TYPES):
+            await self._read_whole(response)
+            return
         try:
             while not is_done and (data := await response.readany()):
                 size += len(data)
@@ -40,9 +45,9 @@ class StreamedProbe(Probe):
                     model = model or chunk.model
                     chunks += not chunk.is_done
                     is_done = is_done or chunk.is_done
-            if any(chunk.is_unmarked for chunk in parser.finish()):
-                # Requests are served nevertheless.
-                raise InvalidStream("The stream ended without its end mark.")
+            for chunk in parser.finish():
+                usage = chunk.usage or usage
+                chunks += not chunk.is_done
             if not chunks:
                 raise InvalidStream("The stream has no events.")
         except (InvalidStream, ProviderFailure, egress.EgressError) as exc:
@@ -51,5 +56,18 @@ class StreamedProbe(Probe):
             raise self.caller.fail(Reason.INVALID_STREAM, exc) from None
         finally:
             response.close()
-        self.result.add_pass("stream")
+        self.result.add_pass("stream", notes=parser.notes)
         self.note(model, usage)
+
+    async def _read_whole(self, response: OutboundResponse) -> None:
+        """Reads one JSON object, which requests get as a stream."""
+        try:
+            reply = self.caller.parse(await response.read(limit=_MAX_STREAM_BYTES))
+        except (InvalidReply, ProviderFailure, egress.EgressError) as exc:
+            if isinstance(exc, egress.TimedOut):
+                raise
+            raise self.caller.fail(Reason.INVALID_STREAM, exc) from None
+        finally:
+            response.close()
+        self.result.add_pass("stream", notes={NOT_STREAMED, *reply.notes})
+        self.note(reply.model, reply.usage)

@@ -13,7 +13,7 @@ from inference.requests.messages.reasoning import encode_opaque
 from inference.requests.messages.reply import render_redacted, start_tool_use
 
 # The waiting deltas of a stream may have this size: far above the output of any model.
-_HELD_BYTES: Final = 16_777_216
+_HELD_BYTES: Final = 33_554_432
 _BLOCK_BYTES: Final = 1_024
 _encode = msgspec.json.Encoder().encode
 

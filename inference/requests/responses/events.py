@@ -48,7 +48,7 @@ from inference.requests.responses.tools import Tool
 # The gateway renders these events itself; no dialect accepts events of nearly this size.
 _EVENT_BYTES: Final = 67_108_864
 # The last events repeat the whole output, so it is kept: far above the output of any model.
-_HELD_BYTES: Final = 16_777_216
+_HELD_BYTES: Final = 33_554_432
 _encode = msgspec.json.Encoder().encode
 
 

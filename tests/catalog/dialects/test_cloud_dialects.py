@@ -30,7 +30,7 @@ from tests.support.upstreams import clouds
 
 NOW = 1_767_323_045.6  # 2026-01-02T03:04:05Z
 STAMP = "20260102T030405Z"
-BODY = b'{"messages":[{"role":"user","content":"hi"}],"model":"%s"}'
+BODY = b'{"messages":[{"role":"user","content":"hi"}],"model":"%s","stream":false}'
 STREAM_BODY = (
     b'{"messages":[{"role":"user","content":"hi"}],"model":"%s",'
     b'"stream":true,"stream_options":{"include_usage":true}}'
@@ -116,7 +116,7 @@ def test_azure_serves_text_completions_through_both_interfaces() -> None:
     text = {"operation": Operation.TEXT, "fields": fields}
     v1 = azure.build(call(clouds.azure(), "old", **text))
     assert v1.url == "https://contoso.openai.azure.com/openai/v1/completions"
-    assert v1.body == b'{"prompt":"hi","model":"old"}'
+    assert v1.body == b'{"prompt":"hi","model":"old","stream":false}'
     dated = azure.build(call(clouds.azure(api_version="2024-10-21"), "old", **text))
     assert dated.url == (
         "https://contoso.openai.azure.com/openai/deployments/old/completions?api-version=2024-10-21"

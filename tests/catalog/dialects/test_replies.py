@@ -187,10 +187,10 @@ def test_feed_refuses_a_damaged_message_of_bedrock() -> None:
 def test_feed_refuses_an_event_above_its_limit(kind: str) -> None:
     """An event of Anthropic's may have the results of a search."""
     if kind == "bedrock":
-        delta = {"contentBlockIndex": 0, "delta": {"text": "x" * 1_100_000}}
+        delta = {"contentBlockIndex": 0, "delta": {"text": "x" * 21_000_000}}
         data = clouds.event_stream(("contentBlockDelta", delta))[:-1]
     else:
-        data = b"data: " + b"x" * 16_800_000
+        data = b"data: " + b"x" * 33_600_000
     with pytest.raises(InvalidStream, match=r"^An event of the stream is too large\.$"):
         feed(kind, data)
 

@@ -108,13 +108,13 @@ def test_a_passed_validation_activates(
             },
         ),
         (
-            "sim-no-done",
+            "sim-cut-event",
             422,
             {
                 "name": "stream",
                 "passed": False,
                 "reason": "invalid_stream",
-                "upstream_message": "The stream ended without its end mark.",
+                "upstream_message": "The stream was cut off inside an event.",
             },
         ),
         ("sim-no-usage", 422, {"name": "usage", "passed": False, "reason": "missing_usage"}),

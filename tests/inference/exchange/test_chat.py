@@ -245,6 +245,7 @@ def test_routing_fields_are_not_sent_upstream(site: Site) -> None:
     assert seen["body"] == {
         "model": "sim-mirror",
         "messages": [{"role": "user", "content": "one two"}],
+        "stream": False,
     }
 
 
@@ -439,6 +440,7 @@ def test_gateway_fields_are_not_sent_upstream(site: Site) -> None:
         "model": "sim-echo",
         "messages": [{"role": "user", "content": "one two"}],
         "seed": 5,
+        "stream": False,
     }
 
 

@@ -93,6 +93,7 @@ def test_every_kind_of_prompt_is_sent_unchanged(site: Site) -> None:
             "suffix": "end",
             "best_of": 2,
             "future": {"x": 1},
+            "stream": False,
         }
 
 

@@ -194,7 +194,11 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ("sim-cut-character", OK, broken(NOT_VALID + CUT, "", None)),
     ("sim-bad-json", OK, invalid(BAD_EVENT)),
     ("sim-bad-shape", OK, invalid(BAD_EVENT)),
-    ("sim-big-event", OK, broken(NOT_VALID + "An event of the stream is too large.", "", None)),
+    (
+        "sim-big-event:33600000",
+        OK,
+        broken(NOT_VALID + "An event of the stream is too large.", "", None),
+    ),
     ("sim-only-comments", OK, invalid(NO_EVENTS)),
     ("sim-empty-stream", OK, invalid(NO_EVENTS)),
     *(

@@ -294,7 +294,9 @@ def test_plain_reasoning_content_is_also_named_reasoning(
     message = {"role": "assistant", "content": "Hi", "reasoning_content": "Let me \\ think"}
     upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
     [choice] = site.chat().json()["choices"]
-    assert choice["message"] == {**message, "reasoning": "Let me \\ think"}
+    text = "Let me \\ think"
+    detail = {"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}
+    assert choice["message"] == {**message, "reasoning": text, "reasoning_details": [detail]}
 
 
 HIDING = [{"reasoning": {"exclude": True, "effort": "high"}}, {"include_reasoning": False}]
@@ -351,7 +353,7 @@ SAID = {"type": "text", "text": "Hi"}
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    ("content", "relayed"), [([THINKING, SAID, 5], [SAID, 5]), ([THINKING], ""), ([], [])]
+    ("content", "relayed"), [([THINKING, SAID, 5], "Hi5"), ([THINKING], ""), ([], "")]
 )
 def test_excluded_reasoning_removes_thinking_parts_of_the_content(
     site: Site, upstream: Callable[[Script], None], content: list[Any], relayed: Any, stream: bool

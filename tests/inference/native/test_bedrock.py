@@ -283,7 +283,7 @@ def streamed(bedrock: Clouds, *steps: Any) -> None:
     bedrock.script = (stream_head(), *steps, Signal.CLOSE)
 
 
-TOO_LARGE: Final = {"type": "ping", "padding": "x" * 1_100_000}
+TOO_LARGE: Final = {"type": "ping", "padding": "x" * 21_000_000}
 FAULTS: Final[dict[str, tuple[Callable[[], bytes], int, str]]] = {
     "throttled": (lambda: exception("throttlingException", "Slow down."), 429, "Slow down."),
     "model": (lambda: exception("modelStreamErrorException", "It broke."), 502, "It broke."),

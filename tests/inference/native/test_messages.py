@@ -426,7 +426,7 @@ LATE: Final = {"type": "error", "error": {"type": "overloaded_error", "message":
         ((STARTED, *BLOCKS, LATE, *ENDED), "Overloaded"),
         ((STARTED, *BLOCKS[:9]), "end mark"),
         ((STARTED, {**BLOCKS[0], "content_block": 5}), "malformed"),
-        ((STARTED, {"type": "ping", "padding": "x" * 17_000_000}), "too large"),
+        ((STARTED, {"type": "ping", "padding": "x" * 34_000_000}), "too large"),
     ],
     ids=["index", "twice", "again", "error", "cut", "type", "huge"],
 )

@@ -68,6 +68,7 @@ def test_a_deployment_is_created_proven_and_used(
         "max_output_tokens": 16,
         "model": "gpt-5-codex",
         "store": False,
+        "stream": False,
     }
     assert streamed == {**plain, "stream": True}
     assert {path for path, *_ in speaker.seen()} == {"/v1/responses"}

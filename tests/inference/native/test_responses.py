@@ -42,7 +42,7 @@ RATES: Final = {
 # 80 tokens at the full rate, 20 read from the cache, and 40 of output.
 COST: Final = 0.000003 * 80 + 0.0000003 * 20 + 0.000015 * 40
 # What the gateway replaces in a request.
-REPLACED: Final = {"model", "store", "prompt_cache_key", "safety_identifier"}
+REPLACED: Final = {"model", "store", "prompt_cache_key", "safety_identifier", "stream"}
 
 
 def publish(
@@ -79,7 +79,7 @@ def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, speaker: Upstre
     body = sent(speaker)
     changed = {name for name in body if body[name] != AGENT.get(name)}
     assert changed == REPLACED
-    assert body.keys() - AGENT.keys() == {"store", "safety_identifier"}
+    assert body.keys() - AGENT.keys() == {"store", "safety_identifier", "stream"}
     assert (body["model"], body["store"]) == ("gpt-5-codex", False)
     assert body["safety_identifier"] != "me"
     path, headers, _ = speaker.seen()[0]
@@ -357,7 +357,7 @@ LATE: Final = {"type": "error", "code": "server_error", "message": "Overloaded",
         (tuple(ITEMS[1:9]), "end mark"),
         (({"type": "response.completed"},), "no response"),
         (({"type": "response.completed", "response": 5},), "malformed"),
-        (({"type": "keepalive", "padding": "x" * 17_000_000},), "too large"),
+        (({"type": "keepalive", "padding": "x" * 34_000_000},), "too large"),
     ],
     ids=["twice", "index", "again", "failed", "error", "cut", "empty", "type", "huge"],
 )

@@ -20,8 +20,6 @@ from catalog.pricing import Usage
 
 PARTIAL: Final = "image_generation.partial_image"
 COMPLETED: Final = "image_generation.completed"
-# An event with an image of 4K as PNG has up to 30 MB.
-MAX_EVENT_BYTES: Final = 33_554_432
 # Without a usage, an image counts 1,290 tokens, as Google documents it, at four bytes a token. A
 # partial image costs 100 tokens at OpenAI.
 IMAGE_TOKENS: Final = 1290

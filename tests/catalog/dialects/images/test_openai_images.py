@@ -320,7 +320,6 @@ def test_the_usage_counts_the_images_so_far() -> None:
         (),
         (PARTIAL,),
         (b"data: [DONE]\n\n",),
-        (COMPLETED[:-2],),
         (b"data: {\n\n",),
         (b"data: []\n\n",),
         (event("image_generation.completed", b64_json="*"),),

@@ -27,6 +27,7 @@ def call(body: bytes = b"{}", **changes: Any) -> Call:
         "operation": Operation.CHAT,
         "base_url": "https://llm.example.com/v1",
         "model": "deployed",
+        "stream": False,
         "secret": SECRET,
         "fields": fields,
     }
@@ -52,7 +53,7 @@ def test_build_posts_to_the_operations_path(operation: Operation, url: str) -> N
 
 def test_build_replaces_the_model_and_keeps_the_other_bytes() -> None:
     body = b'{"messages":[ {"role" :"user","content":"\\u00fc"}],"t":1.50,"n":1e2,"z":{"a":null}}'
-    assert openai.build(call(body)).body == body[:-1] + b',"model":"deployed"}'
+    assert openai.build(call(body)).body == body[:-1] + b',"model":"deployed","stream":false}'
 
 
 def test_build_does_not_change_the_fields_of_the_call() -> None:
@@ -117,7 +118,7 @@ def test_build_sends_reasoning_effort_when_the_endpoint_lists_it(
     body = json.dumps({**asked, "include_reasoning": False}).encode()
     made = openai.build(call(body, supported_parameters=frozenset(listed)))
     sent = {} if effort is None or not is_sent else {"reasoning_effort": effort}
-    assert json.loads(made.body or b"") == {**sent, "model": "deployed"}
+    assert json.loads(made.body or b"") == {**sent, "model": "deployed", "stream": False}
 
 
 def test_build_refuses_malformed_reasoning() -> None:
@@ -152,6 +153,7 @@ def extended(cached: dict[str, Any], thought: dict[str, Any]) -> dict[str, Any]:
         ],
         **cached,
         "model": "deployed",
+        "stream": False,
     }
 
 
@@ -205,7 +207,7 @@ def test_build_keeps_all_fields_for_an_endpoint_that_lists_nothing() -> None:
     assert json.loads(openai.build(call(body)).body or b"") == asked
     # The bytes of the fields are unchanged too.
     body = b'{"messages":[ {"cache_control": {"ttl":1.50}, "reasoning":"\\u00fc"}]}'
-    assert openai.build(call(body)).body == body[:-1] + b',"model":"deployed"}'
+    assert openai.build(call(body)).body == body[:-1] + b',"model":"deployed","stream":false}'
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_build_keeps_all_fields_for_an_endpoint_that_lists_nothing() -> None:
 )
 def test_build_keeps_fields_of_an_unknown_shape(body: bytes) -> None:
     made = call(body, supported_parameters=frozenset(("temperature",)))
-    assert openai.build(made).body == body[:-1] + b',"model":"deployed"}'
+    assert openai.build(made).body == body[:-1] + b',"model":"deployed","stream":false}'
 
 
 def result(call_id: str, *parts: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,389 @@
+"""Repairs choices that servers of OpenAI's format write in another way than its SDKs read them.
+
+Nothing here runs for plain text. The parsers enter it when a decoded choice has a mark: tool calls,
+a list where a text is due, no delta, or an index that is no number.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.openai.members import REASONING_NAMES, build_details
+from catalog.dialects.shared.finish_reasons import name_finish_reason
+from catalog.dialects.shared.raw import first_byte, is_empty, is_null
+
+CALLS_REPAIRED: Final = "The tool calls were not written as OpenAI writes them; they were repaired."
+FINISH_REPAIRED: Final = "The finish reason did not say that there are tool calls; it was replaced."
+CONTENT_REPAIRED: Final = "The content is a list of parts; it became text and reasoning."
+DELTA_MISSING: Final = "An event has a choice without a delta; it got an empty one."
+
+_EMPTY_TEXT: Final = msgspec.Raw(b'""')
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.decode
+_decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+# What tells whether an object of JSON is complete: escapes, quotes and brackets.
+_TOKENS: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
+_TEXT_TYPES: Final = frozenset(("text", "output_text", "input_text", ""))
+_THOUGHT_TYPES: Final = frozenset(("thinking", "reasoning", "reasoning_text", "summary_text"))
+# The reasons that say nothing of calls; "length" and the others are more exact.
+_SILENT_REASONS: Final = frozenset((None, "stop"))
+# The reasons that say that there are tool calls.
+CALL_REASONS: Final = frozenset(("tool_calls", "tool_use"))
+
+
+class _Call:
+    """One tool call of a choice, as far as it has come."""
+
+    __slots__ = ("_depth", "_is_escaped", "_is_in_text", "given_id", "given_index",
+                 "has_arguments", "is_complete", "name", "number")  # fmt: skip
+
+    def __init__(self, number: int, given_id: str, given_index: int | None) -> None:
+        self.number = number
+        self.given_id = given_id
+        self.given_index = given_index
+        self.name = ""
+        self.has_arguments = self.is_complete = False
+        self._depth = 0
+        self._is_in_text = self._is_escaped = False
+
+    def extend(self, arguments: str) -> None:
+        """Follows the brackets of the arguments, which show whether they are complete."""
+        if not arguments:
+            return
+        self.has_arguments = True
+        for found in _TOKENS.finditer(arguments, int(self._is_escaped)):
+            mark = found[0]
+            if mark[0] == "\\":
+                continue
+            if mark == '"':
+                self._is_in_text = not self._is_in_text
+            elif not self._is_in_text:
+                self._depth += 1 if mark in "{[" else -1
+                self.is_complete = self._depth <= 0
+        self._is_escaped = len(arguments) - len(arguments.rstrip("\\")) & 1 == 1
+
+
+class _ChoiceState:
+    """What has come of one choice of a stream."""
+
+    __slots__ = ("calls", "ids", "is_finished")
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+        self.ids: set[str] = set()
+        self.is_finished = False
+
+    def find(
+        self, given_id: str, index: int | None, name: str, *, has_arguments: bool
+    ) -> _Call | None:
+        """Returns the call that a piece continues; ``None`` if the piece begins another one.
+
+        Servers number parallel calls by position, from one, all as zero, or not at all, and repeat
+        id and name in each piece or make a new id for each.
+        """
+        same_id = [call for call in self.calls if given_id and call.given_id == given_id]
+        same_index = [
+            call for call in self.calls if index is not None and call.given_index == index
+        ]
+        if same_id:
+            known = same_id[-1]
+            is_other = None not in (index, known.given_index) and index != known.given_index
+            return None if is_other else known
+        last = same_index[-1] if same_index else None
+        if last is None:
+            is_new = bool(given_id or name) or not self.calls
+            return None if is_new else self.calls[-1]
+        if not name:
+            # A piece without a name has no other call to begin, whatever its id is.
+            return last if not given_id or not last.is_complete else None
+        if name != last.name:
+            # A new id shows another call; without one it is the next piece of a name.
+            is_piece = not given_id and not last.has_arguments and not has_arguments
+            return last if is_piece else None
+        if given_id and last.given_id and not last.has_arguments:
+            return None
+        return None if last.is_complete and (has_arguments or given_id) else last
+
+
+class Repairs:
+    """Repairs the choices of one stream, whose events continue each other."""
+
+    __slots__ = ("_is_text", "_states")
+
+    def __init__(self, *, is_text: bool) -> None:
+        self._is_text = is_text
+        self._states: dict[int, _ChoiceState] = {}
+
+    def repair(self, raw: msgspec.Raw, notes: set[str]) -> list[dict[str, Any]]:
+        """Returns the choices of one event as the SDKs read them."""
+        choices: list[dict[str, Any]] = [*_decode_objects(raw)]
+        for choice in choices:
+            index = _read_index(choice.get("index"))
+            choice["index"] = index = 0 if index is None else index
+            state = self._states.setdefault(index, _ChoiceState())
+            if not self._is_text:
+                self._repair_delta(choice, state, notes)
+            elif is_null(choice.get("text", msgspec.Raw())):
+                choice["text"] = ""
+        return choices
+
+    def close(self) -> list[dict[str, Any]]:
+        """Returns the ends of choices that have calls and no finish reason."""
+        return [
+            {"index": index, "delta": _end_calls({}, state), "finish_reason": "tool_calls"}
+            for index, state in self._states.items()
+            if state.calls and not state.is_finished
+        ]
+
+    def _repair_delta(self, choice: dict[str, Any], state: _ChoiceState, notes: set[str]) -> None:
+        given: Any = choice.get("delta")
+        if first_byte(given) != b"{":
+            given = choice.pop("message", None)
+            notes.add(DELTA_MISSING)
+        delta: dict[str, Any] = _decode_members(given) if first_byte(given) == b"{" else {}
+        _repair_texts(delta, notes)
+        if calls := _read_calls(delta.pop("tool_calls", None)):
+            delta["tool_calls"] = [*_continue_calls(state, calls, notes)]
+        choice["delta"] = delta
+        choice.setdefault("finish_reason", None)
+        if choice["finish_reason"] is None or is_null(choice["finish_reason"]):
+            return
+        state.is_finished = True
+        if state.calls:
+            choice["delta"] = _end_calls(delta, state)
+        _name_calls(choice, notes, has_calls=bool(state.calls))
+
+
+def repair_whole(raw: msgspec.Raw, notes: set[str]) -> list[dict[str, Any]]:
+    """Returns the choices of a whole answer of chat as the SDKs read them."""
+    choices: list[dict[str, Any]] = [*_decode_objects(raw)]
+    for position, choice in enumerate(choices):
+        index = _read_index(choice.get("index"))
+        choice["index"] = position if index is None else index
+        if first_byte(choice.get("message")) != b"{":
+            continue
+        message: dict[str, Any] = _decode_members(choice["message"])
+        _repair_texts(message, notes)
+        ids: set[str] = set()
+        given = _read_calls(message.pop("tool_calls", None))
+        calls = [_write_whole(call, ids) for call in given]
+        if calls != [{name: call[name] for name in call if name != "index"} for call in given]:
+            notes.add(CALLS_REPAIRED)
+        if calls:
+            message["tool_calls"] = calls
+        message.setdefault("content", None)
+        choice["message"] = message
+        _name_calls(choice, notes, has_calls=bool(calls))
+    return choices
+
+
+def _repair_texts(part: dict[str, Any], notes: set[str]) -> None:
+    """Turns lists of parts into texts, and gives reasoning the names of this interface."""
+    thoughts: list[str] = []
+    content: Any = part.get("content")
+    if first_byte(content) not in (b"", b'"', b"n"):
+        texts: list[str] = []
+        images: list[Any] = []
+        for kind, value in _read_parts(_decode(content), "text"):
+            {"text": texts, "thought": thoughts, "image": images}[kind].append(value)
+        part["content"] = "".join(texts)
+        if images:
+            part["images"] = [*_read_list(part.get("images")), *images]
+        notes.add(CONTENT_REPAIRED)
+    reasoning: Any = "".join(thoughts)
+    for name in REASONING_NAMES:
+        value = part.get(name)
+        if reasoning or value is None or is_empty(value):
+            continue
+        reasoning = value if first_byte(value) == b'"' else _join_thoughts(_decode(value))
+    for name in REASONING_NAMES:
+        if name in part and first_byte(part[name]) not in (b'"', b"n"):
+            del part[name]
+    if reasoning:
+        part["reasoning"] = reasoning
+        details = part.get("reasoning_details")
+        if details is None or is_empty(details):
+            part["reasoning_details"] = build_details(reasoning)
+
+
+def _join_thoughts(value: Any) -> str:
+    return "".join(text for kind, text in _read_parts(value, "thought") if kind != "image")
+
+
+def _read_parts(value: Any, kind: str) -> Iterator[tuple[str, Any]]:
+    """Yields the texts, thoughts and pictures of a content; parts may hold parts themselves."""
+    if isinstance(value, str):
+        yield kind, value
+    elif isinstance(value, list):
+        for part in value:
+            yield from _read_parts(part, kind)
+    elif isinstance(value, dict):
+        name = value.get("type", "")
+        if name == "image_url" or (not name and "image_url" in value):
+            place = value.get("image_url")
+            place = {"url": place} if isinstance(place, str) else place
+            yield "image", {"type": "image_url", "image_url": place}
+            return
+        inner = "thought" if name in _THOUGHT_TYPES else kind
+        if name in _TEXT_TYPES or name in _THOUGHT_TYPES or name == "refusal":
+            for member in ("text", name, "content", "summary"):
+                if value.get(member):
+                    yield from _read_parts(value[member], inner)
+                    return
+    elif value is not None:
+        yield kind, _encode(value).decode()
+
+
+def _read_list(raw: Any) -> list[Any]:
+    value = _decode(raw) if first_byte(raw) == b"[" else []
+    return value if isinstance(value, list) else []
+
+
+def _read_index(raw: Any) -> int | None:
+    """Reads a number that may be written as a text or a float."""
+    value = _decode(raw) if isinstance(raw, msgspec.Raw) and raw else raw
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < 1_000_000 else None
+
+
+def _read_calls(raw: Any) -> list[dict[str, Any]]:
+    """Decodes tool calls: a list, or one call without it; what is no object is left out."""
+    value = _decode(raw) if isinstance(raw, msgspec.Raw) and raw else None
+    calls = [value] if isinstance(value, dict) else value
+    return [each for each in calls if isinstance(each, dict)] if isinstance(calls, list) else []
+
+
+def _read_function(call: dict[str, Any]) -> tuple[str, Any]:
+    """Returns the name and the arguments of a call, which some servers write without ``function``.
+
+    The arguments are a text, an object, or ``None``.
+    """
+    function = call.get("function")
+    members = function if isinstance(function, dict) else call
+    name, arguments = members.get("name"), members.get("arguments")
+    if arguments is None:
+        arguments = members.get("parameters")
+    return name if isinstance(name, str) else "", arguments
+
+
+def _write_arguments(arguments: Any) -> str:
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    return _encode(arguments).decode()
+
+
+def _beside(call: dict[str, Any]) -> dict[str, Any]:
+    """Returns the further members of a call, such as the signature of its thoughts."""
+    known = ("index", "id", "type", "function", "name", "arguments", "parameters")
+    return {name: value for name, value in call.items() if name not in known and value is not None}
+
+
+def _is_custom(call: dict[str, Any]) -> bool:
+    return call.get("type") not in (None, "", "function") and "function" not in call
+
+
+def _choose_id(given: Any, ids: set[str]) -> str:
+    """Returns the id of a call: the server's own if the answer has it once, else a new one."""
+    name = given if isinstance(given, str) else "" if given is None else str(given)
+    if not name or name in ids:
+        name = make_call_id()
+    ids.add(name)
+    return name
+
+
+def make_call_id() -> str:
+    """Returns an id that no other call of any conversation has."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+def _write_whole(call: dict[str, Any], ids: set[str]) -> dict[str, Any]:
+    call_id = _choose_id(call.get("id"), ids)
+    if _is_custom(call):
+        return {**call, "id": call_id}
+    name, arguments = _read_function(call)
+    function = {"name": name, "arguments": _write_arguments(arguments) or "{}"}
+    return {"id": call_id, "type": "function", "function": function, **_beside(call)}
+
+
+def _continue_calls(
+    state: _ChoiceState, pieces: list[dict[str, Any]], notes: set[str]
+) -> Iterator[dict[str, Any]]:
+    """Yields the pieces with one number for each call, its id and its name once."""
+    for position, piece in enumerate(pieces):
+        given_id = piece.get("id")
+        given_id = (
+            given_id if isinstance(given_id, str) else "" if given_id is None else str(given_id)
+        )
+        index = _read_index(piece.get("index"))
+        if index is None and not given_id and len(pieces) > 1:
+            index = position
+        name, arguments = _read_function(piece)
+        call = state.find(given_id, index, name, has_arguments=bool(arguments))
+        written: dict[str, Any] = {}
+        if call is None:
+            call = _Call(len(state.calls), given_id, index)
+            state.calls.append(call)
+            written = {"id": _choose_id(given_id, state.ids), "type": "function"}
+            if written["id"] != given_id:
+                notes.add(CALLS_REPAIRED)
+        if call.number != piece.get("index"):
+            notes.add(CALLS_REPAIRED)
+        if _is_custom(piece):
+            call.has_arguments = True
+            yield {**piece, "index": call.number, **written, "type": piece["type"]}
+            continue
+        function: dict[str, Any] = {}
+        if name and name != call.name:
+            function["name"] = name
+            call.name += name
+        is_repeated = not isinstance(arguments, str | None) and call.has_arguments
+        text = "" if is_repeated else _write_arguments(arguments)
+        call.extend(text)
+        if text or written:
+            function["arguments"] = text
+        yield {"index": call.number, **written, "function": function, **_beside(piece)}
+
+
+def _end_calls(delta: dict[str, Any], state: _ChoiceState) -> dict[str, Any]:
+    """Returns a delta with an empty object for each call without arguments: callers parse them."""
+    empty = [call for call in state.calls if not call.has_arguments]
+    if not empty:
+        return delta
+    calls = [*delta.get("tool_calls", ())]
+    for call in empty:
+        call.has_arguments = True
+        piece = next((each for each in calls if each["index"] == call.number), None)
+        if piece is None:
+            calls.append({"index": call.number, "function": {"arguments": "{}"}})
+        elif "function" in piece:
+            piece["function"]["arguments"] = "{}"
+    return {**delta, "tool_calls": calls}
+
+
+def _name_calls(choice: dict[str, Any], notes: set[str], *, has_calls: bool) -> None:
+    """Makes the finish reason follow from the choice, and keeps the server's own beside it."""
+    raw = choice.get("finish_reason")
+    given = _decode(raw) if isinstance(raw, msgspec.Raw) and raw else None
+    named = name_finish_reason(given) if isinstance(given, str) else None
+    if has_calls and named in _SILENT_REASONS:
+        choice["finish_reason"] = "tool_calls"
+    elif named is None and choice.get("message", {}).get("content") not in (None, "", _EMPTY_TEXT):
+        choice["finish_reason"] = "stop"
+        return
+    elif not has_calls and given in CALL_REASONS:
+        choice["finish_reason"] = "stop"
+    else:
+        return
+    notes.add(FINISH_REPAIRED)
+    if given is not None and is_null(choice.get("native_finish_reason", msgspec.Raw())):
+        choice["native_finish_reason"] = given
