@@ -159,6 +159,8 @@ class Call(msgspec.Struct, frozen=True):
     ``native`` is the request in the format of the upstream, if the caller wrote it in that.
     ``keeps_lifetimes`` says that cached prefixes may stay as long as the caller wants.
     ``most_searches`` bounds the searches of the web that one answer may make; 0 if it may not.
+    ``returns_thoughts`` says whether the endpoint wants the thoughts of earlier answers back;
+    ``None`` if nobody has said it.
     """
 
     operation: Operation
@@ -176,6 +178,7 @@ class Call(msgspec.Struct, frozen=True):
     native: NativeBody | None = None
     keeps_lifetimes: bool = True
     most_searches: int = 0
+    returns_thoughts: bool | None = None
 
     def __repr__(self) -> str:
         """Names the call without its content, which no traceback shall show."""

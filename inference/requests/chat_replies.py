@@ -8,10 +8,8 @@ from typing import Any
 
 import msgspec
 
-from catalog.dialects.shared.replies import GEMINI_FORMAT
+from catalog.dialects.shared.replies import GEMINI_FORMAT, UNSIGNED_FORMAT
 from config.api.errors import UpstreamError
-
-_encode = msgspec.json.Encoder().encode
 
 
 class ReasoningDetail(msgspec.Struct, omit_defaults=True):
@@ -29,7 +27,7 @@ class ReasoningDetail(msgspec.Struct, omit_defaults=True):
 
 class Function(msgspec.Struct):
     name: str | None = None
-    arguments: Any = None
+    arguments: str | None = None
 
 
 class ToolCall(msgspec.Struct):
@@ -48,18 +46,14 @@ class ToolCall(msgspec.Struct):
 
     @property
     def arguments(self) -> str:
-        """The arguments as text; some servers send the object itself."""
-        given = None if self.function is None else self.function.arguments
-        if given is None or isinstance(given, str):
-            return given or ""
-        return _encode(given).decode()
+        """The arguments as text."""
+        return (self.function.arguments if self.function is not None else None) or ""
 
 
 class ChatMessage(msgspec.Struct):
     content: Any = None
     refusal: Any = None
     reasoning: Any = None
-    reasoning_content: Any = None
     reasoning_details: Any = None
     tool_calls: list[ToolCall] | None = None
     annotations: Any = None
@@ -68,10 +62,7 @@ class ChatMessage(msgspec.Struct):
     @property
     def text(self) -> str:
         """The text without a refusal."""
-        content = self.content
-        if isinstance(content, list):
-            return "".join(_find_texts(content, "text"))
-        return content if isinstance(content, str) else ""
+        return self.content if isinstance(self.content, str) else ""
 
     @property
     def texts(self) -> list[str]:
@@ -95,22 +86,11 @@ class ChatMessage(msgspec.Struct):
         details = list(_read_details(given)) if isinstance(given, list) else []
         if any(detail.text or detail.summary for detail in details):
             return details
-        thinking = "".join(_find_texts(self.content, "thinking"))
-        for text in (self.reasoning, self.reasoning_content, thinking):
-            if isinstance(text, str) and text:
-                return [ReasoningDetail(type="reasoning.text", text=text), *details]
+        if isinstance(self.reasoning, str) and self.reasoning:
+            text = ReasoningDetail(type="reasoning.text", text=self.reasoning)
+            text.format, text.index = UNSIGNED_FORMAT, 0
+            return [text, *details]
         return details
-
-
-def _find_texts(content: Any, kind: str) -> Iterator[str]:
-    """Yields the texts of one kind among content parts; a thinking part may hold parts itself."""
-    for part in content if isinstance(content, list) else ():
-        if isinstance(part, dict) and part.get("type") == kind:
-            inner = part.get(kind)
-            if isinstance(inner, str):
-                yield inner
-            else:
-                yield from _find_texts(inner, "text")
 
 
 def _read_details(given: list[Any]) -> Iterator[ReasoningDetail]:

@@ -410,7 +410,10 @@ class _Reader:
                 self._counts_reasoning = event.usage is not None and event.usage.counts_reasoning
                 self._is_whole = self._is_whole or reason is not None
                 if reason is not None or usage is not None:
-                    yield self._chunk(None, None if reason is None else name_finish(reason), usage)
+                    finish = None if reason is None else name_finish(reason)
+                    if finish is not None:
+                        finish = finish.follow(has_calls=self._calls.has_calls)
+                    yield self._chunk(None, finish, usage)
             case "message_stop":
                 yield replies.build_end_mark()
 

@@ -177,6 +177,9 @@ def parse_native_reply(body: Body) -> Reply:
     if message.type != "message":
         raise InvalidReply("The answer is not a message.")
     stop = message.stop_reason or "end_turn"
+    if stop == "end_turn" and any(block.type == "tool_use" for block in message.content):
+        stop = "tool_use"
+        fields["stop_reason"] = msgspec.Raw(_encode(stop))
     return Reply(
         fields=fields,
         model=message.model,
@@ -268,10 +271,21 @@ class NativeReader:
     others are ``data``.
     """
 
-    __slots__ = ("_blocks", "_has_begun", "_id", "_is_whole", "_model", "_searches", "_usage")
+    __slots__ = (
+        "_blocks",
+        "_has_begun",
+        "_has_calls",
+        "_id",
+        "_is_whole",
+        "_model",
+        "_searches",
+        "_usage",
+    )
 
     def __init__(self) -> None:
         self._has_begun = False
+        # A call of a tool of the caller has begun.
+        self._has_calls = False
         # The reason of the end has come, so that only the end mark is left.
         self._is_whole = False
         self._id: str | None = None
@@ -299,6 +313,7 @@ class NativeReader:
                 if event.index != self._blocks:
                     raise InvalidStream("A content block has a wrong index.")
                 self._blocks += 1
+                self._has_calls = self._has_calls or event.content_block.type == "tool_use"
                 chunk = self._pass(event, data, _measure_block(event.content_block))
                 if event.content_block.is_search_result:
                     self._searches += 1
@@ -337,10 +352,15 @@ class NativeReader:
     def _end(self, event: Event, data: bytes) -> Chunk:
         assert event.delta is not None
         stop = event.delta.stop_reason
+        fields = decode_object(data) or {}
+        if self._has_calls and stop == "end_turn":
+            stop = "tool_use"
+            delta = decode_object(bytes(fields["delta"])) or {}
+            fields["delta"] = msgspec.Raw(_encode({**delta, "stop_reason": stop}))
         usage = None if event.usage is None else event.usage.add_up(self._usage)
         self._is_whole = stop is not None
         return Chunk(
-            fields=decode_object(data) or {},
+            fields=fields,
             model=self._model,
             usage=usage,
             finish_reason=None if stop is None else name_finish(stop).reason,

@@ -361,7 +361,8 @@ class _Reader:
             case "contentBlockStop":
                 yield from self._chunks(self._calls.end(index))
             case "messageStop" if event.stop_reason is not None:
-                yield self._chunk(None, _finish(event.stop_reason))
+                finish = _finish(event.stop_reason)
+                yield self._chunk(None, finish.follow(has_calls=self._calls.has_calls))
             case "metadata":
                 usage = None if event.usage is None else event.usage.total
                 if usage is not None:

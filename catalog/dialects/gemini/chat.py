@@ -341,7 +341,7 @@ class _CandidateReader:
     __slots__ = ("_count", "_grounding", "_length", "_prefix", "_queries", "_texts")
 
     def __init__(self, response_id: str | None, index: int) -> None:
-        self._prefix = f"call_{response_id or ''}_{index}"
+        self._prefix = f"call_{response_id}_{index}" if response_id else ""
         self._count = 0
         # The text so far, in which the places of the sources are counted in bytes.
         self._texts: list[str] = []
@@ -388,21 +388,22 @@ class _CandidateReader:
         return output
 
     def finish(self, reason: str) -> Finish:
-        name = FINISHES.get(reason, "stop")
-        return Finish("tool_calls" if name == "stop" and self._count else name, reason)
+        finish = Finish(FINISHES.get(reason, "stop"), reason)
+        return finish.follow(has_calls=bool(self._count))
 
     def _add(
         self, output: Output, call: _FunctionCall, signature: str | None, *, is_stream: bool
     ) -> None:
         number = self._count
         self._count += 1
-        call_id = call.id or f"{self._prefix}_{number}"
+        # Without an id of the answer, the call gets one that no other call has.
+        call_id = call.id or (self._prefix and f"{self._prefix}_{number}")
         made = replies.build_tool_call(call_id, call.name, _encode(call.args or {}).decode())
         output.tool_calls.append({"index": number, **made} if is_stream else made)
         if signature is not None:
             output.details.append(
                 replies.build_reasoning_detail(
-                    GEMINI_FORMAT, number + 1, data=signature, call_id=call_id
+                    GEMINI_FORMAT, number + 1, data=signature, call_id=made["id"]
                 )
             )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE
+from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE, UNSIGNED_FORMAT
 
 ATTACHED: Final = "The result is attached to the next message."
 
@@ -17,6 +17,15 @@ class _Signature(msgspec.Struct):
     format: str | None = None
 
 
+class _Thought(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+    signature: str | None = None
+    format: str | None = None
+
+
+_NULL: Final = msgspec.Raw(b"null")
+_decode_thoughts = msgspec.json.Decoder(list[_Thought] | None).decode
 _encode = msgspec.json.Encoder().encode
 _decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -24,9 +33,14 @@ _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
-def adapt_fields(
-    fields: dict[str, Any], unsupported: set[str], *, restores_signatures: bool
-) -> dict[str, Any]:
+class Kept(NamedTuple):
+    """What of earlier answers goes back to a server in members of its own."""
+
+    signatures: bool
+    thoughts: bool
+
+
+def adapt_fields(fields: dict[str, Any], unsupported: set[str], kept: Kept) -> dict[str, Any]:
     """Returns the fields without unsupported members and without media in tool results."""
     fields = {name: value for name, value in fields.items() if name not in unsupported}
     if "tools" in fields:
@@ -35,8 +49,10 @@ def adapt_fields(
     if "messages" in fields:
         messages = _decode_list(fields["messages"])
         if messages is not None:
-            for message in messages if restores_signatures else ():
+            for message in messages if kept.signatures else ():
                 _restore_signatures(message)
+            for message in messages if kept.thoughts else ():
+                _return_thoughts(message)
             fields["messages"] = _adapt_messages(_strip(messages, unsupported), unsupported)
     return fields
 
@@ -92,6 +108,30 @@ def _restore_signatures(message: dict[str, Any]) -> None:
         if signature:
             call.setdefault("extra_content", {"google": {"thought_signature": signature}})
     message["tool_calls"] = calls
+
+
+def _return_thoughts(message: dict[str, Any]) -> None:
+    """Writes the thoughts of an answer as ``reasoning_content``, the member that servers read.
+
+    Thoughts that another provider has signed are that provider's alone.
+    """
+    if message.get("reasoning_content", _NULL) != _NULL:
+        return
+    try:
+        details = _decode_thoughts(message.get("reasoning_details", _NULL))
+        text: Any = "".join(
+            detail.text or ""
+            for detail in details or ()
+            if detail.type == "reasoning.text"
+            and detail.signature is None
+            and detail.format in (None, UNSIGNED_FORMAT)
+        )
+    except (msgspec.DecodeError, RecursionError):
+        details, text = None, ""
+    if not details and not text:
+        text = message.get("reasoning", "")
+    if text and text != _NULL:
+        message["reasoning_content"] = text
 
 
 def _adapt_messages(messages: list[dict[str, Any]], unsupported: set[str]) -> list[dict[str, Any]]:

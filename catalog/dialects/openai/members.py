@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from catalog.dialects.base import InvalidReply, parse_error, read_usage
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null, measure_value
+from catalog.dialects.shared.replies import UNSIGNED_FORMAT
 from catalog.pricing import Usage
 
 Raw = TypeVar("Raw", bytes, msgspec.Raw)
@@ -29,8 +30,6 @@ _COMPLETION_DETAILS: Final = {
 
 # The names that servers give to their reasoning, ours first.
 REASONING_NAMES: Final = ("reasoning", "reasoning_content", "reasoning_text", "thinking")
-# The format of reasoning that no provider has signed.
-UNSIGNED_FORMAT: Final = "unknown"
 
 
 class Delta(msgspec.Struct):

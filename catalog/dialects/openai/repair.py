@@ -7,7 +7,6 @@ a list where a text is due, no delta, or an index that is no number.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ import msgspec
 from catalog.dialects.openai.members import REASONING_NAMES, build_details
 from catalog.dialects.shared.finish_reasons import name_finish_reason
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null
+from catalog.dialects.shared.replies import make_call_id
 
 CALLS_REPAIRED: Final = "The tool calls were not written as OpenAI writes them; they were repaired."
 FINISH_REPAIRED: Final = "The finish reason did not say that there are tool calls; it was replaced."
@@ -299,11 +299,6 @@ def _choose_id(given: Any, ids: set[str]) -> str:
         name = make_call_id()
     ids.add(name)
     return name
-
-
-def make_call_id() -> str:
-    """Returns an id that no other call of any conversation has."""
-    return f"call_{secrets.token_hex(12)}"
 
 
 def _write_whole(call: dict[str, Any], ids: set[str]) -> dict[str, Any]:

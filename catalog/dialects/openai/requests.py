@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import Call, Operation, Untranslatable, decode_object
-from catalog.dialects.openai.fields import adapt_fields, drop_lifetimes
+from catalog.dialects.openai.fields import Kept, adapt_fields, drop_lifetimes
 from catalog.dialects.openai.speech import write_speech
 from catalog.dialects.openai.transcriptions import write_transcription
 from catalog.dialects.shared.multipart import Content
@@ -81,10 +81,11 @@ def build_request(
         if listed is not None and parameter not in listed and mark in body
     }
     restores_signatures = has_signatures and b'"tool_calls"' in body
-    if unsupported or restores_signatures or (b'"tool_call_id"' in body and _has_media(body)):
-        body = _write_body(
-            adapt_fields(fields, unsupported, restores_signatures=restores_signatures)
-        )
+    returns_thoughts = b'"reasoning' in body and _returns_thoughts(call)
+    has_media = b'"tool_call_id"' in body and any(mark in body for mark in _MEDIA)
+    if unsupported or restores_signatures or returns_thoughts or has_media:
+        kept = Kept(restores_signatures, returns_thoughts)
+        body = _write_body(adapt_fields(fields, unsupported, kept))
     return OutboundRequest(
         method="POST",
         url=url,
@@ -97,8 +98,16 @@ def build_request(
     )
 
 
-def _has_media(body: bytes) -> bool:
-    return any(mark in body for mark in _MEDIA)
+def _returns_thoughts(call: Call) -> bool:
+    """Returns whether the thoughts of earlier answers go back as ``reasoning_content``.
+
+    Where nobody has said it, an endpoint without a list gets them. One with a list gets them if its
+    model thinks and has no efforts: OpenAI's own models, which refuse the member, have efforts.
+    """
+    if call.returns_thoughts is not None:
+        return call.returns_thoughts
+    listed = call.supported_parameters
+    return listed is None or ("reasoning" in listed and "reasoning_effort" not in listed)
 
 
 def _write_body(fields: dict[str, Any]) -> bytes:

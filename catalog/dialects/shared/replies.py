@@ -5,6 +5,7 @@ https://platform.openai.com/docs/api-reference/chat/object describes the shape.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -20,6 +21,8 @@ Event_co = TypeVar("Event_co", covariant=True)
 
 ANTHROPIC_FORMAT: Final = "anthropic-claude-v1"
 GEMINI_FORMAT: Final = "google-gemini-v1"
+# The format of reasoning that no provider has signed: any of them may read it.
+UNSIGNED_FORMAT: Final = "unknown"
 # Models since the third generation refuse a tool call without a signature. Google documents this
 # value for calls that the model did not make; it replaces a signature that the caller did not keep.
 NO_SIGNATURE: Final = "skip_thought_signature_validator"
@@ -81,6 +84,10 @@ class Finish:
     reason: str
     native: str
 
+    def follow(self, *, has_calls: bool) -> Finish:
+        """Returns the reason of an answer whose calls say more than the provider's name."""
+        return Finish("tool_calls", self.native) if has_calls and self.reason == "stop" else self
+
 
 def build_reasoning_detail(
     format_name: str,
@@ -102,11 +109,17 @@ def build_reasoning_detail(
 
 
 def build_tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """Returns a call; without an id of the provider it gets one."""
     return {
-        "id": call_id,
+        "id": call_id or make_call_id(),
         "type": "function",
         "function": {"name": name, "arguments": arguments},
     }
+
+
+def make_call_id() -> str:
+    """Returns an id that no other call of any conversation has."""
+    return f"call_{secrets.token_hex(12)}"
 
 
 def build_image(media_type: str, data: str) -> dict[str, Any]:
@@ -136,6 +149,7 @@ def build_reply(
     counts_reasoning: bool = False,
 ) -> Reply:
     """Returns a whole completion."""
+    choices = [(each, finish.follow(has_calls=bool(each.tool_calls))) for each, finish in choices]
     fields: dict[str, Any] = {
         "choices": [
             {
@@ -260,6 +274,10 @@ class ToolCallBlocks:
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._without_arguments: set[int] = set()
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self._numbers)
 
     def begin(self, block: int, call_id: str, name: str, arguments: str = "") -> Output:
         number = self._numbers[block] = len(self._numbers)

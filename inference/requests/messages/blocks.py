@@ -21,7 +21,9 @@ _encode = msgspec.json.Encoder().encode
 class _Block:
     """A content block of a stream, and the deltas that wait until it may begin."""
 
-    __slots__ = ("_is_checked", "arguments", "index", "is_ended", "key", "start", "waiting")
+    __slots__ = (
+        "_is_checked", "arguments", "index", "is_ended", "key", "start", "unsigned", "waiting",
+    )  # fmt: skip
 
     def __init__(self, index: int, key: tuple[str, Any], start: dict[str, Any]) -> None:
         self.index = index
@@ -31,6 +33,8 @@ class _Block:
         # All pieces of a tool call's arguments, because only the whole shows if it is complete.
         self.arguments: list[str] = []
         self.is_ended = False
+        # The last piece of reasoning, while no signature has come.
+        self.unsigned: ReasoningDetail | None = None
         self._is_checked = False
 
     def is_complete(self) -> bool:
@@ -75,6 +79,8 @@ class Blocks:
             block = self._begin(key, {"type": "thinking", "thinking": "", "signature": ""})
         if text:
             self._add(block, {"type": "thinking_delta", "thinking": text})
+        if detail.text is not None:
+            block.unsigned = detail
         if detail.signature is not None:
             delta = {"type": "signature_delta", "signature": encode_opaque(detail)}
             self._add(block, delta)
@@ -93,9 +99,9 @@ class Blocks:
     def add_call(self, call: ToolCall, number: int) -> None:
         """Adds a part of a tool call; the first part of each call begins a block."""
         block = self._calls.get(number)
-        if block is None or (call.id and call.id != block.start["id"]):
+        if block is None:
             self._hold(_BLOCK_BYTES)
-            start = {**start_tool_use(call, number), "input": {}}
+            start = {**start_tool_use(call), "input": {}}
             if call.signature is not None:
                 self.add_reasoning(signature_detail(call.signature, start["id"]))
             block = self._begin(("call", number), start)
@@ -151,6 +157,10 @@ class Blocks:
 
     def _close(self) -> None:
         block = self._queue.popleft()
+        if block.unsigned is not None and not block.is_ended:
+            # Clients leave out a block that has no signature.
+            delta = {"type": "signature_delta", "signature": encode_opaque(block.unsigned)}
+            self._add_event(block, delta)
         block.is_ended = True
         block.arguments.clear()
         self._out.append(encode_message_event({"type": "content_block_stop", "index": block.index}))
@@ -164,9 +174,12 @@ class Blocks:
 
     def _flush(self, block: _Block) -> None:
         for delta in block.waiting:
-            event = {"type": "content_block_delta", "index": block.index, "delta": delta}
-            self._out.append(encode_message_event(event))
+            self._add_event(block, delta)
         block.waiting.clear()
+
+    def _add_event(self, block: _Block, delta: dict[str, Any]) -> None:
+        event = {"type": "content_block_delta", "index": block.index, "delta": delta}
+        self._out.append(encode_message_event(event))
 
 
 def encode_message_event(body: dict[str, Any]) -> bytes:

@@ -43,7 +43,7 @@ class Events:
     """Converts the events of one chat stream to those of a message."""
 
     __slots__ = (
-        "_blocks", "_choice", "_decoder", "_has_calls", "_has_failed", "_has_started", "_out",
+        "_blocks", "_choice", "_decoder", "_has_failed", "_has_started", "_out",
         "_request_id",
     )  # fmt: skip
 
@@ -52,7 +52,6 @@ class Events:
         self._out: list[bytes] = []
         self._blocks = Blocks(self._out)
         self._choice = Choice()
-        self._has_calls = False
         self._has_failed = False
         self._has_started = False
         self._request_id = request_id
@@ -101,9 +100,8 @@ class Events:
             self._blocks.add_text(text)
         for source in delta.citations:
             self._blocks.add_citation(render_citation(source))
-        for number, call in enumerate(delta.tool_calls or ()):
-            self._has_calls = True
-            self._blocks.add_call(call, number if call.index is None else call.index)
+        for call in delta.tool_calls or ():
+            self._blocks.add_call(call, call.index or 0)
         if choice.finish_reason is not None:
             self._choice = choice
 
@@ -114,7 +112,7 @@ class Events:
             self._fail(reply, msgspec.convert(failure["error"], ChatError))
             return
         self._blocks.close_all()
-        reason, sequence = find_stop_reason(self._choice, has_calls=self._has_calls)
+        reason, sequence = find_stop_reason(self._choice)
         self._out.append(
             encode_message_event(
                 {

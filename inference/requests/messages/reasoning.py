@@ -2,7 +2,8 @@
 
 A block of Anthropic's has one opaque text: its signature, or its encrypted data. The reasoning of
 other providers has more members that must come back with it, so its opaque text is our mark and the
-base64 of all these members.
+base64 of all these members. Reasoning that nobody signed has one too: clients leave out a block
+without a signature, and some models refuse a conversation without their own thoughts.
 """
 
 from __future__ import annotations

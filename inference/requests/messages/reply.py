@@ -67,15 +67,15 @@ def render_reply(body: bytes) -> bytes:
         *_render_reasoning(chat_message),
         *_render_texts(chat_message),
     ]
-    for number, call in enumerate(chat_message.tool_calls or ()):
-        tool_use = start_tool_use(call, number)
+    for call in chat_message.tool_calls or ():
+        tool_use = start_tool_use(call)
         if call.signature is not None:
             content.append(render_redacted(signature_detail(call.signature, tool_use["id"])))
         content.append({**tool_use, "input": _read_input(call)})
     message = render_message(
         reply,
         content,
-        find_stop_reason(choice, has_calls=bool(chat_message.tool_calls)),
+        find_stop_reason(choice),
         render_usage(reply.usage or ChatUsage()),
     )
     return _encode({**message, **drop_empty(openrouter_metadata=reply.openrouter_metadata)})
@@ -121,11 +121,9 @@ def render_message(
     }
 
 
-def find_stop_reason(choice: Choice, *, has_calls: bool) -> tuple[str, str | None]:
+def find_stop_reason(choice: Choice) -> tuple[str, str | None]:
     """Returns the stop reason, and the stop sequence where a server reports it."""
     reason = choice.finish_reason or "stop"
-    if has_calls and reason == "stop":
-        return "tool_use", None
     native = choice.native_finish_reason
     if isinstance(native, str) and native in _NATIVE_STOPS:
         return native, None
@@ -186,19 +184,24 @@ def _render_reasoning(chat_message: ChatMessage) -> Iterator[dict[str, Any]]:
         yield {
             "type": "thinking",
             "thinking": detail.text or detail.summary or "",
-            "signature": "" if detail.signature is None else encode_opaque(detail),
+            "signature": "" if _is_summary(detail) else encode_opaque(detail),
         }
+
+
+def _is_summary(detail: ReasoningDetail) -> bool:
+    """Returns whether a text is about thoughts that nobody sent, so that it need not come back."""
+    return detail.text is None and detail.signature is None
 
 
 def render_redacted(detail: ReasoningDetail) -> dict[str, Any]:
     return {"type": "redacted_thinking", "data": encode_opaque(detail)}
 
 
-def start_tool_use(call: ToolCall, number: int) -> dict[str, Any]:
+def start_tool_use(call: ToolCall) -> dict[str, Any]:
     function = call.function or Function()
     return {
         "type": "tool_use",
-        "id": call.id or f"call_{number}",
+        "id": call.id or "",
         "name": function.name or "",
     }
 

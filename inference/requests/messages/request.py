@@ -2,7 +2,7 @@
 
 A field that chat cannot express is refused by name. A field is left out only if the answer does not
 depend on it: hints (``eager_input_streaming``), ``context_management``, and members of an earlier
-reply's blocks (``citations``, ``caller``, reasoning without a signature).
+reply's blocks (``citations``, ``caller``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from catalog.dialects.anthropic.wire import ATTRIBUTION
 from catalog.dialects.shared.raw import is_empty
+from catalog.dialects.shared.replies import UNSIGNED_FORMAT
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.chat_replies import ReasoningDetail
@@ -365,14 +366,17 @@ def _convert_assistant_turn(
             case ToolUseBlock():
                 function = {"name": block.name, "arguments": _encode(block.input).decode()}
                 calls.append({"id": block.id, "type": "function", "function": function})
-            case ThinkingBlock():
-                # No provider accepts reasoning without a signature.
-                if block.signature:
-                    details.append(
-                        decode_opaque(
-                            block.signature, is_encrypted=False, text=block.thinking, index=index
-                        )
+            case ThinkingBlock() if block.signature:
+                details.append(
+                    decode_opaque(
+                        block.signature, is_encrypted=False, text=block.thinking, index=index
                     )
+                )
+            case ThinkingBlock():
+                if block.thinking:
+                    detail = ReasoningDetail(type="reasoning.text", text=block.thinking)
+                    detail.format, detail.index = UNSIGNED_FORMAT, index
+                    details.append(detail)
             case RedactedThinkingBlock():
                 details.append(decode_opaque(block.data, is_encrypted=True, index=index))
     message: dict[str, Any] = {"role": "assistant"}

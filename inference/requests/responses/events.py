@@ -138,8 +138,8 @@ class Events:
             self._open_message().annotate(annotation)
         for image in delta.images if isinstance(delta.images, list) else ():
             self._add_picture(image)
-        for number, call in enumerate(delta.tool_calls or ()):
-            self._add_call(call, number if call.index is None else call.index)
+        for call in delta.tool_calls or ():
+            self._add_call(call, call.index or 0)
         if choice.finish_reason is not None:
             self._choice = choice
 
@@ -169,7 +169,7 @@ class Events:
     def _add_call(self, call: ToolCall, number: int) -> None:
         """Adds a part of a tool call; chat may alternate between calls."""
         growing = self._calls.get(number)
-        if growing is None or (call.id and growing.given_id and call.id != growing.given_id):
+        if growing is None:
             growing = self._begin_call(call, number)
         if (arguments := call.arguments) and not growing.is_closed:
             self._hold(len(arguments))
@@ -185,13 +185,13 @@ class Events:
                 last.close("completed")
             else:
                 self._incomplete.append(last)
-        call_id = self._names.call(call.id)
+        call_id = call.id or ""
         if call.signature is not None:
             self._add_reasoning(signature_detail(call.signature, call_id))
             self._close_open()
         tool = find_tool(call, self._tools)
         item_id = self._names.item(call_prefix(tool))
-        growing = GrowingCall(self._log, tool, item_id, call_id, call.id)
+        growing = GrowingCall(self._log, tool, item_id, call_id)
         self._calls[number] = self._last_call = growing
         return growing
 

@@ -181,16 +181,12 @@ _NO_INDEX: Final = -1
 class GrowingCall:
     """A call of a tool; the item of some tools begins only when its arguments are complete."""
 
-    __slots__ = ("_call_id", "_id", "_index", "_log", "_pieces", "given_id", "is_closed", "tool")
+    __slots__ = ("_call_id", "_id", "_index", "_log", "_pieces", "is_closed", "tool")
 
-    def __init__(
-        self, log: EventLog, tool: Tool, item_id: str, call_id: str, given_id: str | None
-    ) -> None:
+    def __init__(self, log: EventLog, tool: Tool, item_id: str, call_id: str) -> None:
         self._log = log
         self.tool = tool
         self._call_id = call_id
-        # The provider's id, by which it may tell a new call from a piece of the last one.
-        self.given_id = given_id
         self.is_closed = False
         self._id = item_id
         self._pieces: list[str] = []

@@ -25,26 +25,17 @@ _URL: Final = "url_citation"
 
 
 class Names:
-    """Names the items and calls of one response; no two of them have the same name."""
+    """Names the items of one response; no two of them have the same name."""
 
-    __slots__ = ("_base", "_call_ids", "_count")
+    __slots__ = ("_base", "_count")
 
     def __init__(self, response_id: str) -> None:
         self._base = response_id.removeprefix("gen-")
         self._count = 0
-        self._call_ids: set[str] = set()
 
     def item(self, prefix: str) -> str:
         self._count += 1
         return f"{prefix}_{self._base}_{self._count}"
-
-    def call(self, given: str | None) -> str:
-        """Returns the id of a call: the provider's, unless it is missing or was given before."""
-        name = given or ""
-        if not name or name in self._call_ids:
-            name = f"call_{self._base}_{len(self._call_ids)}"
-        self._call_ids.add(name)
-        return name
 
 
 class Thoughts:

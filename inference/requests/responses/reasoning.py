@@ -1,8 +1,9 @@
 """Puts the reasoning of chat into one opaque text that callers send back unchanged.
 
-Providers sign or encrypt their reasoning, and accept it only as they made it. So the opaque text
-holds all members of chat's ``reasoning_details``, and the readable summary beside it is never sent
-to a provider. A checksum shows whether the text was changed on its way.
+Providers sign or encrypt their reasoning, and accept it only as they made it; others need their own
+text back. So the opaque text holds all members of chat's ``reasoning_details``, and the readable
+summary beside it is never sent to a provider. A checksum shows whether the text was changed on its
+way.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class Damaged(Exception):
 
 
 def seal(details: Iterable[ReasoningDetail]) -> str | None:
-    """Returns the opaque text of some reasoning; ``None`` if no provider could read it again."""
+    """Returns the opaque text of some reasoning; ``None`` if it has no text and no signature."""
     kept = [*details]
-    if not any(detail.data or detail.signature for detail in kept):
+    if not any(detail.data or detail.signature or detail.text for detail in kept):
         return None
     payload = _encode(kept)
     return MARK + base64.urlsafe_b64encode(_check(payload) + payload).decode()

@@ -81,7 +81,7 @@ def _render_output(
         if (data := read_picture(image)) is not None:
             yield picture_item(names.item("ig"), data, "completed")
     for call in message.tool_calls or ():
-        call_id = names.call(call.id)
+        call_id = call.id or ""
         if call.signature is not None:
             yield _render_thoughts([signature_detail(call.signature, call_id)], names)
         tool = find_tool(call, tools)

@@ -168,7 +168,7 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ("sim-error-200", *[reported(503, "provider_overloaded", SERVER_ERROR)] * 2),
     ("sim-wrong-model", OK, OK),
     ("sim-wrong-shape", *[invalid("The answer has no choices.")] * 2),
-    ("sim-html", invalid(NO_OBJECT), invalid(CUT)),
+    ("sim-html", invalid(NO_OBJECT), invalid(NO_EVENTS)),
     ("sim-truncated", invalid(NO_OBJECT), broken(NOT_VALID + CUT, "You said:", (6, 3))),
     ("sim-gzip", *[failed(NO_HTTP)] * 2),
     ("sim-short-body", failed(BROKEN_OFF, "reset"), OK),
@@ -194,11 +194,6 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ("sim-cut-character", OK, broken(NOT_VALID + CUT, "", None)),
     ("sim-bad-json", OK, invalid(BAD_EVENT)),
     ("sim-bad-shape", OK, invalid(BAD_EVENT)),
-    (
-        "sim-big-event:33600000",
-        OK,
-        broken(NOT_VALID + "An event of the stream is too large.", "", None),
-    ),
     ("sim-only-comments", OK, invalid(NO_EVENTS)),
     ("sim-empty-stream", OK, invalid(NO_EVENTS)),
     *(

@@ -155,6 +155,12 @@ def test_an_earlier_answer_becomes_an_assistant_message() -> None:
             "reasoning_details": [
                 {"type": "reasoning.text", "text": "Hm.", "signature": "c2ln", "index": 0, **kind},
                 {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 1, **kind},
+                {
+                    "type": "reasoning.text",
+                    "text": "Unsigned.",
+                    "format": "unknown",
+                    "index": 2,
+                },
             ],
         }
     ]
