@@ -36,14 +36,16 @@ class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``native_format`` matters to Azure, Bedrock and Vertex, and at OpenAI and Azure it says whether
     the model speaks Responses. ``thinking`` matters to the formats of Anthropic and Gemini. A model
     that ``thinks_between_tools`` always does so, and cannot be forced to call a tool.
-    ``combines_sampling`` says that it accepts a temperature and a top_p together. The last two
-    matter to Anthropic's format.
+    ``combines_sampling`` says that it accepts a temperature and a top_p together. Both of these
+    matter to Anthropic's format. ``has_short_call_ids`` says that ids of tool calls have nine
+    letters and digits, in OpenAI's format.
     """
 
     native_format: NativeFormat = NativeFormat.OPENAI
     thinking: ThinkingControl = ThinkingControl.EFFORT
     thinks_between_tools: bool = False
     combines_sampling: bool = False
+    has_short_call_ids: bool = False
 
     @property
     def is_anthropic(self) -> bool:
@@ -64,9 +66,17 @@ UNDESCRIBED: Final = Capabilities()
 _NATIVE_FORMATS: Final = {"anthropic": NativeFormat.ANTHROPIC}
 
 
+# The authors whose servers, and whose tokenizers at others, accept no other ids of tool calls.
+_SHORT_CALL_IDS: Final = frozenset(("mistralai", "mistral"))
+
+
 @cache
 def read_capabilities(
-    native_format: str, thinking: str, thinks_between_tools: bool, combines_sampling: bool
+    native_format: str,
+    thinking: str,
+    thinks_between_tools: bool,
+    combines_sampling: bool,
+    author: str,
 ) -> Capabilities:
     """Returns the capabilities of a row; rows with equal columns share one object."""
     return Capabilities(
@@ -74,6 +84,7 @@ def read_capabilities(
         ThinkingControl(thinking),
         thinks_between_tools,
         combines_sampling,
+        author in _SHORT_CALL_IDS,
     )
 
 

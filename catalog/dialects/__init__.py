@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.base import Dialect, NativeBody
-from catalog.dialects.shared import searches
+from catalog.dialects.shared import constraints, searches
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.dialects.shared.searches import SearchForm
 from config.credentials import Secret
@@ -140,6 +140,12 @@ def speaks(name: str | None, capabilities: Capabilities, native: NativeBody) -> 
     if name is None or native_format(name, capabilities) is not native.format:
         return False
     return name not in _PARTIAL or name in native.clouds
+
+
+def longest_name(name: str | None, capabilities: Capabilities) -> int:
+    """Returns the longest name of a function that a dialect's targets accept."""
+    is_anthropic = name == "anthropic" or _is_claude(name, capabilities)
+    return (constraints.ANTHROPIC if is_anthropic else constraints.OPENAI).longest_name
 
 
 def get_native(name: str, capabilities: Capabilities) -> Dialect | None:

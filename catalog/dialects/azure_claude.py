@@ -14,6 +14,7 @@ import msgspec
 from catalog.dialects import anthropic
 from catalog.dialects.base import Call, Operation, Untranslatable
 from catalog.dialects.shared import credentials, messages
+from catalog.dialects.shared.constraints import ANTHROPIC
 from catalog.dialects.shared.credentials import InvalidCredential
 from config.credentials import Secret
 from config.egress import OutboundRequest
@@ -36,7 +37,7 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 def build(call: Call) -> OutboundRequest:
     key = credentials.parse_azure(call.secret).api_key
-    body = anthropic.build_body(call, messages.parse_chat(call, has_search=True))
+    body = anthropic.build_body(call, messages.parse_chat(call, ANTHROPIC, has_search=True))
     return _post(call, anthropic.build_headers(call, key), body)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from catalog.abilities import UNSTATED, Abilities
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.shared.credentials import sensitive_parts
 from catalog.dialects.shared.multipart import Part
@@ -159,8 +160,7 @@ class Call(msgspec.Struct, frozen=True):
     ``native`` is the request in the format of the upstream, if the caller wrote it in that.
     ``keeps_lifetimes`` says that cached prefixes may stay as long as the caller wants.
     ``most_searches`` bounds the searches of the web that one answer may make; 0 if it may not.
-    ``returns_thoughts`` says whether the endpoint wants the thoughts of earlier answers back;
-    ``None`` if nobody has said it.
+    ``abilities`` are what is stated of the endpoint.
     """
 
     operation: Operation
@@ -178,7 +178,7 @@ class Call(msgspec.Struct, frozen=True):
     native: NativeBody | None = None
     keeps_lifetimes: bool = True
     most_searches: int = 0
-    returns_thoughts: bool | None = None
+    abilities: Abilities = UNSTATED
 
     def __repr__(self) -> str:
         """Names the call without its content, which no traceback shall show."""

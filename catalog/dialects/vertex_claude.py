@@ -16,6 +16,7 @@ import msgspec
 from catalog.dialects import anthropic, vertex
 from catalog.dialects.base import Call
 from catalog.dialects.shared import messages
+from catalog.dialects.shared.constraints import ANTHROPIC
 from config.clocks.clock import clock as database_clock
 from config.egress import OutboundRequest
 
@@ -30,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> OutboundRequest:
-    chat = messages.parse_chat(call, has_search=True)
+    chat = messages.parse_chat(call, ANTHROPIC, has_search=True)
     for part in chat.media:
         if part.url is not None:
             raise messages.unsupported_part(part, "Vertex")

@@ -15,6 +15,7 @@ from catalog.capabilities import NativeFormat
 from catalog.dialects.anthropic.native import join_message, split_message
 from catalog.dialects.base import Body, Chunk, InvalidReply, InvalidStream, Reply, StreamParser
 from catalog.dialects.openai.responses import join_response, split_response
+from catalog.dialects.shared.constraints import restore_names
 from catalog.dialects.shared.raw import first_byte
 from catalog.dialects.shared.replies import build_end_mark
 
@@ -176,6 +177,36 @@ def _join_calls(calls: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> No
         for name, text in function.items():
             calls[index]["function"][name] = calls[index]["function"].get(name, "") + text
         calls[index] |= piece
+
+
+class RenamingParser:
+    """Parses a stream whose calls have the short names that a target got for long ones."""
+
+    __slots__ = ("_names", "_parser")
+
+    def __init__(self, parser: StreamParser, names: Mapping[str, str]) -> None:
+        self._parser = parser
+        self._names = names
+
+    @property
+    def notes(self) -> set[str]:
+        return self._parser.notes
+
+    @property
+    def pending(self) -> list[Chunk]:
+        return self._rename(self._parser.pending)
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        return self._rename(self._parser.feed(data))
+
+    def finish(self) -> list[Chunk]:
+        return self._rename(self._parser.finish())
+
+    def _rename(self, chunks: list[Chunk]) -> list[Chunk]:
+        for chunk in chunks:
+            if "choices" in chunk.fields:
+                chunk.fields["choices"] = restore_names(chunk.fields["choices"], self._names)
+        return chunks
 
 
 _JOINS: Final[Mapping[NativeFormat | None, Callable[[Iterable[Chunk]], Reply]]] = {

@@ -289,7 +289,11 @@ class LanguageModel(ListedModel):
     @property
     def capabilities(self) -> Capabilities:
         return read_capabilities(
-            self.native_format, self.thinking, self.thinks_between_tools, self.combines_sampling
+            self.native_format,
+            self.thinking,
+            self.thinks_between_tools,
+            self.combines_sampling,
+            self.slug.partition("/")[0],
         )
 
 

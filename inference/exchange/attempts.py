@@ -11,6 +11,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+import msgspec
+from msgspec.structs import replace
+
 from catalog import dialects
 from catalog.capabilities import NativeFormat
 from catalog.dialects.base import (
@@ -26,7 +29,14 @@ from catalog.dialects.base import (
     Untranslatable,
     check_answer,
 )
-from catalog.dialects.wholes import JSON_TYPES, is_stream, join_stream, split_reply
+from catalog.dialects.shared.constraints import LONG_NAME, restore_names, shorten_names
+from catalog.dialects.wholes import (
+    JSON_TYPES,
+    RenamingParser,
+    is_stream,
+    join_stream,
+    split_reply,
+)
 from catalog.operations import OPERATIONS
 from config import egress
 from config.api.errors import (
@@ -168,6 +178,8 @@ class Attempts:
         self.reader: ChunkReader | None = None
         # A whole answer that is being parsed.
         self._answer: Body | None = None
+        # The names of functions that are too long for the present target, by those that it got.
+        self._names: dict[str, str] = {}
         self.latency_ms: int | None = None
         self.records: list[dict[str, Any]] = []
         self.failures: list[Failure] = []
@@ -313,9 +325,12 @@ class Attempts:
     async def _read_reply(self, dialect: Dialect, response: OutboundResponse) -> Reply:
         body = self._answer = await self._workload.read_answer(response)
         try:
-            return await self._workload.run(
+            reply = await self._workload.run(
                 len(body), _parse_reply, dialect, self.candidate, self._request, body
             )
+            if self._names:
+                reply.fields["choices"] = restore_names(reply.fields["choices"], self._names)
+            return reply
         except BaseException:
             self._workload.forget_answer(body)
             raise
@@ -384,6 +399,8 @@ class Attempts:
         request = self._request
         dialect = _dialect_of(self.candidate, request)
         parser = dialect.stream_parser(request.operation, request.choices)
+        if self._names:
+            parser = RenamingParser(parser, self._names)
         self.reader = ChunkReader(response, parser, self._workload)
         return self.reader
 
@@ -391,6 +408,7 @@ class Attempts:
         """Closes the response of a failed attempt and forgets it."""
         self.close()
         self.response = self.reader = self._answer = None
+        self._names = {}
 
     def close(self) -> None:
         """Closes the response of the latest attempt; an unread rest is not waited for."""
@@ -405,6 +423,11 @@ class Attempts:
         own_total = tighten(math.inf, candidate.route.time_limits.total)
         self._attempt_deadline = min(self._deadline, time.monotonic() + own_total)
         call = build_call(candidate, request, self._admission.user, item.max_tokens)
+        raw = call.fields.get("tools", call.fields.get("messages", b""))
+        if isinstance(raw, msgspec.Raw) and LONG_NAME.search(raw) and call.native is None:
+            most = dialects.longest_name(candidate.route.dialect, call.capabilities)
+            fields, self._names = shorten_names(call.fields, most)
+            call = replace(call, fields=fields)
         outbound = await self._workload.run(request.size, build_request, dialect, candidate, call)
         if settings.TRACE_UPSTREAMS:
             outbound = self._watcher.trace_request(outbound)
@@ -723,6 +746,7 @@ def build_call(
         is_byok=candidate.is_byok,
         supported_parameters=route.listed_parameters,
         capabilities=route.capabilities,
+        abilities=route.abilities,
         files=request.files,
         is_billed_by_token=route.price.bills_completions,
         most_searches=request.server_tools.most_searches,

@@ -29,6 +29,7 @@ from catalog.dialects.base import (
     parse_error,
 )
 from catalog.dialects.shared import messages, replies
+from catalog.dialects.shared.constraints import ANTHROPIC
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
 from catalog.dialects.shared.searches import NAME
@@ -85,7 +86,7 @@ def build(call: Call) -> OutboundRequest:
         method="POST",
         url=f"{call.base_url}/messages",
         headers=build_headers(call, call.secret),
-        body=_encode(build_body(call, messages.parse_chat(call, has_search=True))),
+        body=_encode(build_body(call, messages.parse_chat(call, ANTHROPIC, has_search=True))),
     )
 
 

@@ -7,7 +7,7 @@ https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.htm
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,7 @@ from catalog.dialects.base import (
 )
 from catalog.dialects.bedrock.wire import Frames, parse_failure, post
 from catalog.dialects.shared import credentials, messages, replies
+from catalog.dialects.shared.constraints import BEDROCK
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
 from catalog.pricing import Usage
@@ -175,7 +176,7 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> OutboundRequest:
     method = "converse-stream" if call.stream else "converse"
-    return post(call, method, _build_body(call, messages.parse_chat(call)), clock)
+    return post(call, method, _build_body(call, messages.parse_chat(call, BEDROCK)), clock)
 
 
 def parse_reply(operation: Operation, body: Body) -> Reply:
@@ -211,6 +212,7 @@ def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
 
 def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
     max_tokens = chat.max_tokens
+    names = _name_documents(chat)
     thinking, sampling = None, anthropic.Sampling(chat.temperature, chat.top_p)
     if call.capabilities.is_anthropic:
         limit = anthropic.output_limit(call, chat)
@@ -223,9 +225,10 @@ def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
         messages=[
             {"role": turn.role, "content": content}
             for turn in chat.turns
-            if (content := [block for part in turn.parts for block in _build_blocks(part)])
+            if (content := [block for part in turn.parts for block in _build_blocks(part, names)])
         ],
-        system=[block for part in chat.instructions for block in _build_blocks(part)] or None,
+        system=[block for part in chat.instructions for block in _build_blocks(part, names)]
+        or None,
         inferenceConfig=messages.omit_none(
             maxTokens=max_tokens,
             temperature=sampling.temperature,
@@ -257,7 +260,9 @@ def _build_tool_config(chat: Chat) -> dict[str, Any] | None:
     choice = chat.tool_choice
     if not chat.tools:
         return None
-    if choice is not None and choice.mode == "none":
+    if not chat.has_own_tools:
+        choice = None
+    elif choice is not None and choice.mode == "none":
         if any(isinstance(part, ToolCall) for turn in chat.turns for part in turn.parts):
             raise Untranslatable("Bedrock cannot forbid tools that the conversation has used.")
         return None
@@ -278,18 +283,37 @@ def _build_tool_config(chat: Chat) -> dict[str, Any] | None:
     return messages.omit_none(tools=tools, toolChoice=tool_choice)
 
 
-def _build_blocks(part: messages.Part) -> list[dict[str, Any]]:
+def _name_documents(chat: Chat) -> dict[int, str]:
+    """Returns the name of each document by its identity.
+
+    The format requires a name, allows few characters in it, and no name twice in a request.
+    """
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+    for part in chat.media:
+        base = _NOT_IN_NAMES.sub(" ", part.name or "").strip()[:190] or "document"
+        name, number = base, 1
+        while name in taken:
+            number += 1
+            name = f"{base} {number}"
+        if part.kind == "file":
+            taken.add(name)
+        names[id(part)] = name
+    return names
+
+
+def _build_blocks(part: messages.Part, names: Mapping[int, str]) -> list[dict[str, Any]]:
     """Returns the content blocks of a part; none for another provider's reasoning."""
     match part:
         case Text():
             return [{"text": part.text}, *_build_cache_point(part.cache)]
         case Media():
-            return [_build_media(part), *_build_cache_point(part.cache)]
+            return [_build_media(part, names[id(part)]), *_build_cache_point(part.cache)]
         case ToolCall():
             use = {"toolUseId": part.id, "name": part.name, "input": part.arguments}
             return [{"toolUse": use}]
         case ToolResult():
-            content = [block for inner in part.parts for block in _build_blocks(inner)]
+            content = [block for inner in part.parts for block in _build_blocks(inner, names)]
             result = {"toolUseId": part.id, "content": content}
             return [{"toolResult": result}, *_build_cache_point(part.cache)]
         case ReasoningBlock():
@@ -309,13 +333,11 @@ def _build_cache_point(cache: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [{"cachePoint": messages.omit_none(type="default", ttl=cache.get("ttl"))}]
 
 
-def _build_media(part: Media) -> dict[str, Any]:
+def _build_media(part: Media, name: str) -> dict[str, Any]:
     main, _, subtype = (part.media_type or "").partition("/")
     if part.data is not None:
         source = {"bytes": part.data}
         if part.kind == "file" and part.media_type in _DOCUMENTS:
-            # The format requires a name, and allows few characters in it.
-            name = _NOT_IN_NAMES.sub(" ", part.name or "").strip()[:200] or "document"
             document = {"format": _DOCUMENTS[part.media_type], "name": name, "source": source}
             return {"document": document}
         if part.kind == "image" and main == "image" and subtype in _IMAGES:

@@ -20,7 +20,7 @@ from catalog.dialects.base import (
     parse_error,
 )
 from catalog.dialects.gemini.grounding import find_queries, read_grounding
-from catalog.dialects.shared import messages, replies
+from catalog.dialects.shared import constraints, messages, replies
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE, Finish, Output
 from catalog.dialects.shared.searches import MOST_SEARCHES, NAME, Search
@@ -158,7 +158,9 @@ _decode = msgspec.json.Decoder(_Response).decode
 
 def build_chat(call: Call) -> bytes:
     """Returns the body of a chat request; raises :class:`base.Untranslatable`."""
-    return _encode(_build_body(call, messages.parse_chat(call, has_search=True)))
+    return _encode(
+        _build_body(call, messages.parse_chat(call, constraints.GEMINI, has_search=True))
+    )
 
 
 def parse_chat(body: Body) -> Reply:

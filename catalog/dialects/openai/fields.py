@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from catalog.dialects.shared.constraints import OPENAI, CallIds, Constraints
+from catalog.dialects.shared.messages import EMPTY_SCHEMA
+from catalog.dialects.shared.raw import first_byte, is_empty
 from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE, UNSIGNED_FORMAT
 
 ATTACHED: Final = "The result is attached to the next message."
@@ -25,6 +29,7 @@ class _Thought(msgspec.Struct):
 
 
 _NULL: Final = msgspec.Raw(b"null")
+_NO_SCHEMA: Final = re.compile(rb'"parameters"\s*:\s*(?:null|\{\s*\})')
 _decode_thoughts = msgspec.json.Decoder(list[_Thought] | None).decode
 _encode = msgspec.json.Encoder().encode
 _decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
@@ -55,6 +60,58 @@ def adapt_fields(fields: dict[str, Any], unsupported: set[str], kept: Kept) -> d
                 _return_thoughts(message)
             fields["messages"] = _adapt_messages(_strip(messages, unsupported), unsupported)
     return fields
+
+
+def tidy_tools(fields: dict[str, Any]) -> None:
+    """Leaves out an empty list of tools and what only tools need; completes empty schemas."""
+    raw = fields.get("tools")
+    if raw is None or (isinstance(raw, msgspec.Raw) and is_empty(raw)):
+        for name in ("tools", "tool_choice", "parallel_tool_calls"):
+            fields.pop(name, None)
+        return
+    if not isinstance(raw, msgspec.Raw) or _NO_SCHEMA.search(raw) is None:
+        return
+    tools = _decode_list(raw)
+    for tool in tools or ():
+        function = _decode_members(tool.get("function"))
+        if function is not None and is_empty(function.get("parameters", _NULL)):
+            tool["function"] = {**function, "parameters": EMPTY_SCHEMA}
+    fields["tools"] = raw if tools is None else tools
+
+
+def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
+    """Returns the fields with tool calls that the target accepts; the same ones if they are so.
+
+    Arguments that are no object, perhaps because a limit cut them off, become one with a text.
+    """
+    messages = _decode_list(fields.get("messages"))
+    ids = None if target.call_id is OPENAI.call_id else CallIds(target.call_id)
+    has_changed = False
+    for message in messages or ():
+        if ids is not None and (given := _read_text(message.get("tool_call_id"))) is not None:
+            message["tool_call_id"] = ids.name_result(given)
+            has_changed = True
+        calls = _decode_list(message.get("tool_calls"))
+        for call in calls or ():
+            if ids is not None:
+                call["id"] = ids.name_call(_read_text(call.get("id")) or "")
+            function = _decode_members(call.get("function"))
+            arguments = None if function is None else _read_text(function.get("arguments"))
+            is_whole = arguments is None or _is_object(arguments)
+            if function is not None and not is_whole:
+                text = _encode({"arguments": arguments} if arguments else {}).decode()
+                call["function"] = {**function, "arguments": text}
+            if ids is not None or not is_whole:
+                message["tool_calls"], has_changed = calls, True
+    return {**fields, "messages": messages} if has_changed else fields
+
+
+def _is_object(text: str) -> bool:
+    try:
+        _decode_object(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def drop_lifetimes(fields: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +161,9 @@ def _restore_signatures(message: dict[str, Any]) -> None:
         details = None
     signatures = {one.id: one.data for one in details or () if one.format == GEMINI_FORMAT}
     for position, call in enumerate(calls):
-        signature = signatures.get(_read_id(call)) or (None if position else NO_SIGNATURE)
+        signature = signatures.get(_read_text(call.get("id"))) or (
+            None if position else NO_SIGNATURE
+        )
         if signature:
             call.setdefault("extra_content", {"google": {"thought_signature": signature}})
     message["tool_calls"] = calls
@@ -182,8 +241,9 @@ def _decode_list(value: Any) -> list[dict[str, Any]] | None:
         return None
 
 
-def _read_id(call: dict[str, Any]) -> str | None:
-    try:
-        return None if call.get("id") is None else _decode_text(call["id"])
-    except msgspec.DecodeError:
-        return None
+def _decode_members(value: Any) -> dict[str, msgspec.Raw] | None:
+    return _decode_object(value) if first_byte(value) == b"{" else None
+
+
+def _read_text(value: Any) -> str | None:
+    return _decode_text(value) if first_byte(value) == b'"' else None

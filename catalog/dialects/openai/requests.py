@@ -8,9 +8,16 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import Call, Operation, Untranslatable, decode_object
-from catalog.dialects.openai.fields import Kept, adapt_fields, drop_lifetimes
+from catalog.dialects.openai.fields import (
+    Kept,
+    adapt_fields,
+    drop_lifetimes,
+    repair_calls,
+    tidy_tools,
+)
 from catalog.dialects.openai.speech import write_speech
 from catalog.dialects.openai.transcriptions import write_transcription
+from catalog.dialects.shared.constraints import MISTRAL, OPENAI
 from catalog.dialects.shared.multipart import Content
 from catalog.dialects.shared.raw import LONG_BYTES, encode_pieces
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS, write_options
@@ -25,6 +32,7 @@ _EXTENSIONS: Final = (
     ("reasoning", "reasoning_details", b'"reasoning"'),
     ("reasoning_details", "reasoning_details", b'"reasoning_details"'),
 )
+_JPG: Final = b'"data:image/jpg;'
 _MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
 # The efforts that every model accepts, with about the number of thinking tokens of each.
 _BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
@@ -74,7 +82,13 @@ def build_request(
         fields["stream_options"] = _add_include_usage(fields.get("stream_options"))
     if not call.keeps_lifetimes:
         fields = drop_lifetimes(fields)
+    if "tools" in fields or "tool_choice" in fields or "parallel_tool_calls" in fields:
+        tidy_tools(fields)
     body = _write_body(fields)
+    if b'"tool_calls"' in body:
+        target = MISTRAL if call.capabilities.has_short_call_ids else OPENAI
+        if (repaired := repair_calls(fields, target)) is not fields:
+            fields, body = repaired, _write_body(repaired)
     unsupported = {
         member
         for member, parameter, mark in _EXTENSIONS
@@ -86,6 +100,9 @@ def build_request(
     if unsupported or restores_signatures or returns_thoughts or has_media:
         kept = Kept(restores_signatures, returns_thoughts)
         body = _write_body(adapt_fields(fields, unsupported, kept))
+    if _JPG in body:
+        # Some servers know the type by its registered name alone.
+        body = body.replace(_JPG, b'"data:image/jpeg;')
     return OutboundRequest(
         method="POST",
         url=url,
@@ -104,8 +121,9 @@ def _returns_thoughts(call: Call) -> bool:
     Where nobody has said it, an endpoint without a list gets them. One with a list gets them if its
     model thinks and has no efforts: OpenAI's own models, which refuse the member, have efforts.
     """
-    if call.returns_thoughts is not None:
-        return call.returns_thoughts
+    stated = call.abilities.reasoning
+    if stated.must_return is not None:
+        return stated.must_return
     listed = call.supported_parameters
     return listed is None or ("reasoning" in listed and "reasoning_effort" not in listed)
 

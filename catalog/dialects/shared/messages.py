@@ -10,7 +10,7 @@ from __future__ import annotations
 import mimetypes
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Final, Literal
 
@@ -18,6 +18,12 @@ import msgspec
 
 from catalog.dialects.base import Call, Untranslatable, decode_object
 from catalog.dialects.shared import searches
+from catalog.dialects.shared.constraints import (
+    CallIds,
+    Constraints,
+    name_media_type,
+    restrict_schema,
+)
 from catalog.dialects.shared.searches import Search
 
 Raw = msgspec.Raw
@@ -260,7 +266,8 @@ class ReasoningOptions:
 class Chat:
     """A chat request: the conversation, the tools, and the options of the reply.
 
-    ``search`` is the search of the web that the provider runs for the model.
+    ``search`` is the search of the web that the provider runs for the model. Without
+    ``has_own_tools`` the tools are those of earlier calls, which a target demands.
     """
 
     system: list[Text]
@@ -268,6 +275,7 @@ class Chat:
     tools: list[Tool]
     search: Search | None
     tool_choice: ToolChoice | None
+    has_own_tools: bool
     parallel_tool_calls: bool | None
     reasoning: ReasoningOptions
     max_tokens: int | None
@@ -310,10 +318,11 @@ class Chat:
         return has_tools and choice is not None and choice.mode == "required"
 
 
-def parse_chat(call: Call, *, has_search: bool = False) -> Chat:
-    """Returns the chat request of a call; raises :class:`base.Untranslatable`.
+def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> Chat:
+    """Returns the chat request of a call within the constraints of a target.
 
-    ``has_search`` says that the format can ask its provider to search the web.
+    ``has_search`` says that the format can ask its provider to search the web. Raises
+    :class:`base.Untranslatable`.
     """
     try:
         request = _decode(_encode(dict(call.fields)))
@@ -332,7 +341,13 @@ def parse_chat(call: Call, *, has_search: bool = False) -> Chat:
         raise Untranslatable("This provider's format has no search of the web.")
     response_format = request.response_format
     schema = None if response_format is None else response_format.json_schema
-    stop = request.stop
+    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    turns = _parse_turns(request.messages, CallIds(target.call_id))
+    tools = [_parse_tool(tool, target) for tool in functions]
+    used = _find_used_tools(turns) if target.needs_tools and not tools else []
+    schema_raw = None if schema is None else _none_if_empty(schema.schema)
+    if schema_raw is not None and target.has_strict_schemas:
+        schema_raw = Raw(_encode(restrict_schema(msgspec.json.decode(schema_raw))))
     return Chat(
         system=[
             part
@@ -341,10 +356,11 @@ def parse_chat(call: Call, *, has_search: bool = False) -> Chat:
             for part in _parse_parts(message.content)
             if isinstance(part, Text)
         ],
-        turns=_parse_turns(request.messages),
-        tools=[_parse_tool(tool) for tool in functions],
+        turns=turns,
+        tools=tools or used,
         search=search,
-        tool_choice=_parse_tool_choice(request.tool_choice),
+        tool_choice=ToolChoice("none") if used else _parse_tool_choice(request.tool_choice),
+        has_own_tools=not used,
         parallel_tool_calls=request.parallel_tool_calls,
         reasoning=_parse_reasoning(request),
         max_tokens=request.max_completion_tokens or request.max_tokens,
@@ -355,10 +371,10 @@ def parse_chat(call: Call, *, has_search: bool = False) -> Chat:
         frequency_penalty=request.frequency_penalty,
         seed=request.seed,
         choices=request.n,
-        stop=[stop] if isinstance(stop, str) else stop or [],
+        stop=[each for each in stop if target.has_blank_stops or each.strip()],
         is_json=response_format is not None
         and response_format.type in ("json_object", "json_schema"),
-        schema=None if schema is None else _none_if_empty(schema.schema),
+        schema=schema_raw,
         schema_name=None if schema is None else schema.name,
         modalities=request.modalities or [],
         cache=request.cache_control,
@@ -392,7 +408,14 @@ def unsupported_part(part: Media, provider: str) -> Untranslatable:
     return Untranslatable(f"{provider} does not accept {part.kind} parts of type {kind}.")
 
 
-def _parse_turns(messages: list[_Message]) -> list[Turn]:
+def _find_used_tools(turns: list[Turn]) -> list[Tool]:
+    """Returns a tool for each name that a conversation has called."""
+    parts = (part for turn in turns for part in turn.parts)
+    names = dict.fromkeys(part.name for part in parts if isinstance(part, ToolCall | ToolResult))
+    return [Tool(name, None, EMPTY_SCHEMA, None, None) for name in names]
+
+
+def _parse_turns(messages: list[_Message], ids: CallIds) -> list[Turn]:
     """Joins consecutive messages of one role, because the formats require alternating roles."""
     turns: list[Turn] = []
     names: dict[str, str] = {}
@@ -404,9 +427,9 @@ def _parse_turns(messages: list[_Message]) -> list[Turn]:
             case "user":
                 parts += _parse_parts(message.content)
             case "assistant":
-                parts += _parse_assistant_message(message)
+                parts += _parse_assistant_message(message, ids)
             case "tool":
-                parts.append(_parse_tool_result(message, names))
+                parts.append(_parse_tool_result(message, names, ids))
             case _:
                 raise Untranslatable("This provider does not know the role of a message.")
         names |= {part.id: part.name for part in parts if isinstance(part, ToolCall)}
@@ -420,8 +443,8 @@ def _parse_turns(messages: list[_Message]) -> list[Turn]:
     return turns
 
 
-def _parse_tool_result(message: _Message, names: Mapping[str, str]) -> ToolResult:
-    call_id = message.tool_call_id or ""
+def _parse_tool_result(message: _Message, names: Mapping[str, str], ids: CallIds) -> ToolResult:
+    call_id = ids.name_result(message.tool_call_id or "")
     content = message.content
     cache = None
     for part in content if isinstance(content, list) else ():
@@ -429,14 +452,20 @@ def _parse_tool_result(message: _Message, names: Mapping[str, str]) -> ToolResul
     return ToolResult(call_id, names.get(call_id, call_id), tuple(_parse_parts(content)), cache)
 
 
-def _parse_assistant_message(message: _Message) -> Iterator[Part]:
-    yield from _join_reasoning(message.reasoning_details or [])
+def _parse_assistant_message(message: _Message, ids: CallIds) -> Iterator[Part]:
+    calls = message.tool_calls or ()
+    named = [ids.name_call(call.id) for call in calls]
+    by_id = dict(zip((call.id for call in calls), named, strict=True))
+    for block in _join_reasoning(message.reasoning_details or []):
+        yield replace(block, id=by_id.get(block.id or "", block.id))
     yield from _parse_parts(message.content or message.refusal)
-    for call in message.tool_calls or ():
-        arguments = decode_object(call.function.arguments.encode() or b"{}")
+    for call, call_id in zip(calls, named, strict=True):
+        text = call.function.arguments
+        arguments: Mapping[str, Raw] | None = decode_object(text.encode() or b"{}")
         if arguments is None:
-            raise Untranslatable("The arguments of a tool call are not a JSON object.")
-        yield ToolCall(call.id, call.function.name, arguments)
+            # Cut off by a limit, for instance: every later turn would be refused for it.
+            arguments = {"arguments": Raw(_encode(text))}
+        yield ToolCall(call_id, call.function.name, arguments)
 
 
 def _join_reasoning(details: list[_Detail]) -> Iterator[ReasoningBlock]:
@@ -493,7 +522,7 @@ def _parse_media(
     match = _DATA_URL.fullmatch(head)
     if match is None:
         raise Untranslatable("A data: URL must be encoded in Base64.")
-    return Media(kind, match[1], data, name=name, cache=cache)
+    return Media(kind, name_media_type(match[1], data), data, name=name, cache=cache)
 
 
 def _split_tools(call: Call, tools: list[_Tool]) -> tuple[Search | None, list[_Tool]]:
@@ -510,17 +539,30 @@ def _split_tools(call: Call, tools: list[_Tool]) -> tuple[Search | None, list[_T
     return search, functions
 
 
-def _parse_tool(tool: _Tool) -> Tool:
+def _parse_tool(tool: _Tool, target: Constraints) -> Tool:
     function = tool.function
     if tool.type != "function" or function is None:
         raise Untranslatable("This provider accepts only tools of the type function.")
+    schema = _complete_schema(function.parameters)
+    if function.strict and target.has_strict_schemas:
+        schema = Raw(_encode(restrict_schema(msgspec.json.decode(schema))))
     return Tool(
         name=function.name,
         description=function.description or None,
-        schema=_none_if_empty(function.parameters) or EMPTY_SCHEMA,
+        schema=schema,
         strict=function.strict,
         cache=tool.cache_control,
     )
+
+
+def _complete_schema(raw: Raw) -> Raw:
+    """Returns the schema of a tool's arguments, which are always an object."""
+    if bytes(raw) in (b"", b"null", b"{}"):
+        return EMPTY_SCHEMA
+    members = decode_object(bytes(raw))
+    if members is None or "type" in members:
+        return raw
+    return Raw(_encode({"type": "object", **members}))
 
 
 def _none_if_empty(raw: Raw) -> Raw | None:

@@ -14,12 +14,14 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from catalog.dialects.anthropic.wire import ATTRIBUTION
+from catalog.dialects.shared.constraints import name_media_type
 from catalog.dialects.shared.raw import is_empty
 from catalog.dialects.shared.replies import UNSIGNED_FORMAT
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.chat_replies import ReasoningDetail
 from inference.requests.limits import MAX_MESSAGES, MAX_TOOLS, check_body
+from inference.requests.messages.foreign import write_as_text
 from inference.requests.messages.reasoning import decode_opaque
 from inference.requests.problems import explain_decode_error, field_error, missing_field
 from inference.requests.schemas import ProviderPreferences
@@ -34,7 +36,7 @@ _TOOL_TYPE: Final = re.compile(r"Invalid value '.*' - at `\$\.(tools\[\d+\]\.typ
 _Raws = dict[str, msgspec.Raw]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 # The name of a function in chat.
-_ToolName = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+\Z")]
+_ToolName = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+\Z")]
 _Data = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -49,8 +51,8 @@ class TextBlock(_Shape, tag="text"):
 
 
 class Base64Image(_Shape, tag="base64"):
-    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
     data: _Data
+    media_type: str | None = None
 
 
 class WebSource(_Shape, tag="url"):
@@ -173,6 +175,7 @@ class UserMetadata(_Shape):
     user_id: Annotated[str, msgspec.Meta(max_length=512)] | None = None
 
 
+_IMAGES: Final = frozenset(("image/jpeg", "image/png", "image/gif", "image/webp"))
 _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
@@ -276,10 +279,16 @@ def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
     Raises :class:`InvalidRequest` with the name of the wrong field. A body above ``LARGE_BYTES`` is
     converted in a thread.
     """
-    request: _Request
     check_body(body)
+    decode = _decode_count if is_count else _decode
+    request: _Request
     try:
-        request = _decode_count(body) if is_count else _decode(body)
+        try:
+            request = decode(body)
+        except msgspec.ValidationError:
+            if (plain := write_as_text(body)) is None:
+                raise
+            request = decode(plain)
     except msgspec.ValidationError as exc:
         raise _explain_decode_error(str(exc)) from None
     except (msgspec.DecodeError, RecursionError):
@@ -413,6 +422,10 @@ def _convert_content(
 
 def _convert_part(block: _Content) -> dict[str, Any]:
     match block:
+        case ImageBlock(source=Base64Image() as image) if (
+            name_media_type(image.media_type, image.data) not in _IMAGES
+        ):
+            raise field_error("media_type", "Expected an image: JPEG, PNG, GIF or WebP.")
         case TextBlock():
             part: dict[str, Any] = {"type": "text", "text": block.text}
         case ImageBlock():
@@ -436,7 +449,7 @@ def _convert_document(block: DocumentBlock) -> dict[str, Any]:
 def _data_url(source: Base64Image | Base64Document | WebSource) -> str:
     if isinstance(source, WebSource):
         return source.url
-    return f"data:{source.media_type};base64,{source.data}"
+    return f"data:{name_media_type(source.media_type, source.data)};base64,{source.data}"
 
 
 def _convert_tool(tool: FunctionTool) -> dict[str, Any]:

@@ -63,7 +63,8 @@ _Message = _UserMessage | _SystemMessage | _DeveloperMessage | _ToolMessage | _A
 
 
 class _Function(msgspec.Struct):
-    name: Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[a-zA-Z0-9_-]+\Z")]
+    # A target that stops at 64 gets a shorter name, which its answers do not show.
+    name: Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[a-zA-Z0-9_-]+\Z")]
 
 
 class Tool(msgspec.Struct):

@@ -521,7 +521,7 @@ def test_what_is_not_possible_is_refused_by_name(name: str, value: Any) -> None:
         ({"tools": [{}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
-        ({"tools": [{"type": "function", "name": "x" * 65}]}, "tools[0].name"),
+        ({"tools": [{"type": "function", "name": "x" * 129}]}, "tools[0].name"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
         ({"tools": [{**CUSTOM, "format": {"type": "regex"}}]}, "tools[0].format.type"),
         ({"tool_choice": "perhaps"}, "tool_choice"),

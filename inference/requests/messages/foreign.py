@@ -1,0 +1,71 @@
+"""Writes blocks that no other format knows as text, so that a session can go on elsewhere.
+
+A session with Claude has results of tools that Anthropic ran, results of searches, and references
+to tools. Another model reads what they say; their encrypted parts say nothing to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+_FOREIGN: Final = frozenset(
+    ("tool_reference", "search_result", "server_tool_use", "mcp_tool_use", "container_upload")
+)
+_RESULT: Final = "_tool_result"
+# Members that say nothing to another model.
+_OPAQUE: Final = frozenset(
+    ("type", "id", "tool_use_id", "cache_control", "citations", "encrypted_content",
+     "encrypted_index", "signature", "caller")
+)  # fmt: skip
+_encode = msgspec.json.Encoder().encode
+
+
+def write_as_text(body: bytes) -> bytes | None:
+    """Returns a body whose foreign blocks are text; ``None`` if it has none."""
+    request = msgspec.json.decode(body)
+    messages = request.get("messages") if isinstance(request, dict) else None
+    has_changed = False
+    for turn in messages if isinstance(messages, list) else ():
+        has_changed |= isinstance(turn, dict) and _rewrite(turn)
+    return _encode(request) if has_changed else None
+
+
+def _rewrite(holder: dict[str, Any]) -> bool:
+    """Rewrites the blocks of a message or of a tool's result; returns whether one was foreign."""
+    content = holder.get("content")
+    if not isinstance(content, list):
+        return False
+    has_changed = False
+    for index, block in enumerate(content):
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind in _FOREIGN or (isinstance(kind, str) and kind.endswith(_RESULT)):
+            content[index] = {"type": "text", "text": "\n".join(_describe(block))}
+            if (mark := block.get("cache_control")) is not None:
+                content[index]["cache_control"] = mark
+            has_changed = True
+        elif kind == "tool_result":
+            has_changed |= _rewrite(block)
+    return has_changed
+
+
+def _describe(value: Any) -> Iterable[str]:
+    """Yields the lines that a block says, its kind first."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _describe(each)
+    elif isinstance(value, dict):
+        if value.get("type") != "text":
+            yield f"[{value.get('type', 'result')}]"
+        for name, member in value.items():
+            if name in _OPAQUE or member is None:
+                continue
+            if isinstance(member, list | dict) and name != "input":
+                yield from _describe(member)
+            else:
+                text = member if isinstance(member, str) else _encode(member).decode()
+                yield text if name in ("text", "content") else f"{name}: {text}"
+    elif isinstance(value, str):
+        yield value

@@ -1,0 +1,232 @@
+"""What reaches a target that accepts less than its format allows, and what comes back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from catalog import dialects
+from catalog.capabilities import UNDESCRIBED, Capabilities
+from catalog.dialects.base import Call, Operation
+from config.credentials import Secret
+from tests.support.inference.messages import messages_of
+from tests.support.upstreams import clouds
+
+PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+PDF: Final = "JVBERi0xLjQ="
+FUNCTION: Final = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+TOOL: Final = {"type": "function", "function": FUNCTION}
+MISTRAL: Final = Capabilities(has_short_call_ids=True)
+
+
+def call_of(call_id: str, arguments: str = "{}", name: str = "look") -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def turns(*calls: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [*calls]},
+        *({"role": "tool", "tool_call_id": each["id"], "content": "1"} for each in calls),
+    ]
+
+
+def body_of(dialect: str, capabilities: Capabilities = UNDESCRIBED, **fields: Any) -> Any:
+    """Returns the body that a dialect sends for a chat with these fields."""
+    secret = {
+        "bedrock": json.dumps({"api_key": "bedrock-api-key-0123456789", "region": "us-east-1"}),
+        "vertex": json.dumps(clouds.vertex()),
+    }
+    raws = {
+        name: msgspec.Raw(json.dumps(value).encode())
+        for name, value in {"messages": [{"role": "user", "content": "Hi"}], **fields}.items()
+    }
+    found = dialects.get(dialect, capabilities)
+    assert found is not None
+    made = found.build(
+        Call(
+            operation=Operation.CHAT,
+            base_url="https://host/v1",
+            model="m",
+            secret=Secret(secret.get(dialect, "key")),
+            fields=raws,
+            capabilities=capabilities,
+        )
+    )
+    return json.loads(made.body or b"")
+
+
+def blocks_of(body: Any, kind: str) -> list[Any]:
+    """Returns the members of one kind in a body of Anthropic's or Bedrock's format."""
+    blocks = [block for turn in body["messages"] for block in turn["content"]]
+    if kind in ("toolUse", "toolResult", "document"):
+        return [block[kind] for block in blocks if kind in block]
+    return [block for block in blocks if block.get("type") == kind]
+
+
+KIMI: Final = "functions.get_weather:0"
+
+
+def test_ids_of_calls_fit_their_target_in_call_and_result() -> None:
+    history = turns(call_of(KIMI), call_of("call_1"))
+    claude = body_of("anthropic", messages=history, tools=[TOOL])
+    used = [each["id"] for each in blocks_of(claude, "tool_use")]
+    assert used == [each["tool_use_id"] for each in blocks_of(claude, "tool_result")]
+    assert (used[1], used[0].replace("_", "").isalnum()) == ("call_1", True)
+    again = body_of("anthropic", messages=history, tools=[TOOL])
+    assert blocks_of(again, "tool_use")[0]["id"] == used[0]
+    converse = body_of("bedrock", messages=history, tools=[TOOL])
+    assert [each["toolUseId"] for each in blocks_of(converse, "toolUse")] == used
+    assert [each["toolUseId"] for each in blocks_of(converse, "toolResult")] == used
+
+
+def test_mistral_gets_ids_of_nine_letters_and_digits() -> None:
+    sent = body_of("openai", MISTRAL, messages=turns(call_of(KIMI), call_of("abcdefgh1")))
+    ids = [each["id"] for each in sent["messages"][1]["tool_calls"]]
+    assert [each["tool_call_id"] for each in sent["messages"][2:]] == ids
+    assert (ids[1], len(ids[0]), ids[0].isalnum()) == ("abcdefgh1", 9, True)
+    other = body_of("openai", messages=turns(call_of(KIMI)))
+    assert other["messages"][1]["tool_calls"][0]["id"] == KIMI
+
+
+def test_an_id_that_a_server_repeats_in_every_turn_is_another_one_each_time() -> None:
+    history = turns(call_of("call_0")) + turns(call_of("call_0"))
+    sent = body_of("anthropic", messages=history, tools=[TOOL])
+    used = [each["id"] for each in blocks_of(sent, "tool_use")]
+    assert used == [each["tool_use_id"] for each in blocks_of(sent, "tool_result")]
+    assert (used[0], len({*used})) == ("call_0", 2)
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Os', "[1]", "Oslo", '"{}"'])
+def test_arguments_that_are_no_object_go_on_as_one(arguments: str) -> None:
+    history = turns(call_of("a", arguments))
+    sent = body_of("openai", messages=history, tools=[TOOL])
+    [call] = sent["messages"][1]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"arguments": arguments}
+    sent = body_of("anthropic", messages=history, tools=[TOOL])
+    assert blocks_of(sent, "tool_use")[0]["input"] == {"arguments": arguments}
+    sent = body_of("bedrock", messages=history, tools=[TOOL])
+    assert blocks_of(sent, "toolUse")[0]["input"] == {"arguments": arguments}
+
+
+def test_a_history_with_calls_and_no_tools_gets_those_that_it_used() -> None:
+    history = turns(call_of("a", name="look"), call_of("b", name="find"))
+    sent = body_of("anthropic", messages=history)
+    schema = {"type": "object", "properties": {}}
+    assert sent["tools"] == [{"name": name, "input_schema": schema} for name in ("look", "find")]
+    assert sent["tool_choice"] == {"type": "none"}
+    sent = body_of("bedrock", messages=history)
+    names = [each["toolSpec"]["name"] for each in sent["toolConfig"]["tools"]]
+    assert (names, sent["toolConfig"].keys()) == (["look", "find"], {"tools"})
+    assert "tools" not in body_of("openai", messages=history)
+
+
+@pytest.mark.parametrize("fields", [{"tools": []}, {"tools": None}, {}])
+@pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini", "bedrock"])
+def test_what_only_tools_need_is_left_out_without_tools(
+    dialect: str, fields: dict[str, Any]
+) -> None:
+    asked = {**fields, "tool_choice": "auto", "parallel_tool_calls": False}
+    assert body_of(dialect, **asked) == body_of(dialect)
+
+
+@pytest.mark.parametrize("parameters", [{}, None])
+def test_an_empty_schema_is_that_of_an_empty_object(parameters: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": parameters}}]
+    schema = {"type": "object", "properties": {}}
+    sent = body_of("openai", tools=tools)
+    assert sent["tools"][0]["function"]["parameters"] == schema
+    assert body_of("anthropic", tools=tools)["tools"][0]["input_schema"] == schema
+
+
+def test_stop_sequences_of_white_space_alone_are_left_out() -> None:
+    assert body_of("anthropic", stop=["\n\n", "END", " "])["stop_sequences"] == ["END"]
+    assert body_of("bedrock", stop=["\n"]).keys() == {"messages"}
+    assert body_of("openai", stop=["\n"])["stop"] == ["\n"]
+
+
+def test_a_schema_has_the_keywords_that_anthropic_accepts() -> None:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {
+            "age": {"type": "integer", "minimum": 1, "maximum": 9, "description": "Years."},
+            "tags": {"type": "array", "items": {"type": "object", "properties": {}}, "maxItems": 2},
+            "minimum": {"oneOf": [{"type": "string", "format": "uuid"}, {"type": "null"}]},
+        },
+        "required": ["age"],
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    sent = body_of("anthropic", response_format=wanted)
+    assert sent["output_config"]["format"]["schema"] == {
+        "type": "object",
+        "properties": {
+            "age": {"type": "integer", "description": 'Years.\n\n{"minimum":1,"maximum":9}'},
+            "tags": {
+                "type": "array",
+                "items": {"type": "object", "properties": {}, "additionalProperties": False},
+                "description": '{"maxItems":2}',
+            },
+            "minimum": {"anyOf": [{"type": "string", "format": "uuid"}, {"type": "null"}]},
+        },
+        "required": ["age"],
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    "head", ["data:IMAGE/PNG;base64", "data:;base64", "data:image/x-png;base64"]
+)
+def test_the_type_of_a_picture_has_its_registered_name(head: str) -> None:
+    picture = {"type": "image_url", "image_url": {"url": f"{head},{PNG}"}}
+    messages = [{"role": "user", "content": [picture]}]
+    [block] = body_of("anthropic", messages=messages)["messages"][0]["content"]
+    assert block["source"]["media_type"] == "image/png"
+    [part] = body_of("gemini", messages=messages)["contents"][0]["parts"]
+    assert part["inlineData"]["mimeType"] == "image/png"
+
+
+def test_a_jpeg_has_its_registered_name_everywhere() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/jpg;base64,/9j/4AAQ"}}
+    messages = [{"role": "user", "content": [picture]}]
+    sent = body_of("openai", messages=messages)["messages"][0]["content"][0]
+    assert sent["image_url"]["url"].startswith("data:image/jpeg;base64,")
+    [block] = body_of("anthropic", messages=messages)["messages"][0]["content"]
+    assert block["source"]["media_type"] == "image/jpeg"
+
+
+def test_no_two_documents_of_a_request_have_one_name() -> None:
+    file = {
+        "type": "file",
+        "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"},
+    }
+    messages = [{"role": "user", "content": [file, file, {"type": "text", "text": "?"}]}]
+    sent = body_of("bedrock", messages=messages)
+    assert [each["name"] for each in blocks_of(sent, "document")] == ["a pdf", "a pdf 2"]
+
+
+def test_blocks_of_anthropics_own_tools_are_text_elsewhere() -> None:
+    used = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "q"}}
+    page = {"type": "web_search_result", "url": "https://a", "title": "A", "encrypted_content": "x"}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [page]}
+    cited = {"type": "search_result", "source": "https://b", "title": "B",
+             "content": [{"type": "text", "text": "Rain."}]}  # fmt: skip
+    listed = {"type": "tool_reference", "tool_name": "look"}
+    answer = {"type": "tool_use", "id": "t", "name": "find", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [listed, cited]}
+    asked, told, back = messages_of(
+        ("user", "Hi"), ("assistant", [used, found, answer]), ("user", [result])
+    )
+    assert asked["content"] == "Hi"
+    assert [part["text"] for part in told["content"]] == [
+        '[server_tool_use]\nname: web_search\ninput: {"query":"q"}',
+        "[web_search_tool_result]\n[web_search_result]\nurl: https://a\ntitle: A",
+    ]
+    assert [part["text"] for part in back["content"]] == [
+        "[tool_reference]\ntool_name: look",
+        "[search_result]\nsource: https://b\ntitle: B\nRain.",
+    ]
