@@ -25,6 +25,7 @@ Fields = dict[str, Any]
 
 # The largest count that is taken over; sums of such counts stay in the range of the database.
 _MAX_TOKENS: Final = 10**15
+_COUNT: Final = re.compile(r"[0-9]{1,15}(?:\.0*)?", re.ASCII)
 _MAX_MESSAGE: Final = 512
 # Where the message of an error may stand, and how much of plain text is looked at.
 _MESSAGES: Final = ("message", "detail", "errors", "msg", "error", "error_message")
@@ -191,7 +192,7 @@ class Reply(msgspec.Struct):
     ``output_bytes`` is the size of the output, from which tokens are estimated when the usage is
     missing. ``choices`` is the number of completions or vectors, ``size`` that of bytes.
     ``native_finish_reason`` is the provider's own word where no choice has it. ``notes`` say what
-    was repaired.
+    was repaired, and ``pictures`` is the number of pictures in an answer of chat.
     """
 
     fields: Fields
@@ -204,6 +205,7 @@ class Reply(msgspec.Struct):
     size: int = 0
     native_finish_reason: str | None = None
     notes: frozenset[str] = frozenset()
+    pictures: int = 0
 
 
 class Ranked(msgspec.Struct):
@@ -223,7 +225,8 @@ class Chunk(msgspec.Struct):
     the JSON of the choices of one event without the ``frame`` around it, which all of them share,
     and ``fields`` is empty. ``data`` are bytes that pass as they are: of an answer that is no JSON,
     such as audio, or of an event in the caller's format.
-    ``native_finish_reason`` is the provider's own word where no choice has it.
+    ``native_finish_reason`` is the provider's own word where no choice has it, and ``pictures`` the
+    number of pictures in a chunk of chat.
     """
 
     fields: Fields
@@ -239,6 +242,7 @@ class Chunk(msgspec.Struct):
     frame: tuple[bytes, bytes] = (b"", b"")
     data: bytes = b""
     native_finish_reason: str | None = None
+    pictures: int = 0
 
     @property
     def repeated_choices(self) -> list[bytes]:
@@ -377,18 +381,31 @@ def read_usage(prompt: Any, completion: Any, **details: Any) -> Usage | None:
     """Returns the usage, or ``None`` when one of the two counts is missing or not a count.
 
     A detail that is missing or not a count counts as zero, because it only splits a known total. A
-    count may be far more than was allowed: settlement decides what of it is believed.
+    count may be far more than was allowed: settlement decides what of it is believed. A usage of
+    nothing is a missing one: some servers send zeros beside any text.
     """
-    if not _is_count(prompt) or not _is_count(completion):
+    prompt, completion = read_count(prompt), read_count(completion)
+    if prompt is None or completion is None:
         return None
-    parts: dict[str, Any] = {
-        name: min(value, _MAX_TOKENS) if _is_count(value) else 0 for name, value in details.items()
-    }
-    return Usage(min(prompt, _MAX_TOKENS), min(completion, _MAX_TOKENS), **parts)
+    parts: dict[str, Any] = {name: read_count(value) or 0 for name, value in details.items()}
+    cached, audio = parts.get("cached", 0), parts.get("audio", 0)
+    if cached and audio:
+        # What is cached beyond the text of the prompt is audio, whether a provider says so or not.
+        parts["audio_cached"] = max(parts.get("audio_cached", 0), cached + audio - prompt)
+    if not (prompt or completion or any(parts.values())):
+        return None
+    return Usage(prompt, completion, **parts)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def read_count(value: Any) -> int | None:
+    """Returns a count; some servers write it as a float or as text. ``None`` for anything else."""
+    if isinstance(value, str) and _COUNT.fullmatch(value):
+        value = float(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return None
+    return min(value, _MAX_TOKENS)
 
 
 def clean_message(text: str, secret: Secret) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from catalog.dialects.base import Operation
 from catalog.pricing import Usage, round_scaled
 from catalog.pricing.price import NOTHING
 from inference.requests.operations import ROWS
@@ -23,6 +24,8 @@ from inference.routing.routes import Candidate, Route
 # The bound if neither the request nor the endpoint sets one; no model produces as many at once.
 _OUTPUT_TOKENS: Final = 131_072
 _NANO_DIGITS: Final = 9
+# The pictures of one choice of a chat that a hold covers, where each of them has a price.
+_MOST_PICTURES: Final = 4
 _HUNDRED: Final = Decimal(100)
 
 
@@ -79,6 +82,8 @@ def find_bounds(request: InferenceRequest, candidate: Candidate) -> tuple[int, U
             prompt += candidate.count_result_tokens(request)
         else:
             pieces = replace(pieces, searches=0)
+    if request.operation is Operation.CHAT and price.bills_images:
+        pieces = replace(pieces, output_images=_MOST_PICTURES * request.choices)
     if (unasked := price.unasked) is not NOTHING:
         pieces = replace(
             pieces,

@@ -17,6 +17,7 @@ from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
 from inference.admission.estimate import Claim, estimate_tokens, fee_nano, find_bounds, output_bound
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
+from inference.requests.rows import CHARACTERS_PER_TOKEN
 from inference.routing.routes import Candidate
 
 # The tokens that a template of the provider or a system prompt of the deployment may add to a
@@ -26,6 +27,8 @@ _ADDED_TOKENS: Final = 16_384
 # written off for one organization before its accounts are full.
 _MOST_NANO: Final = 10**15
 
+# The counts of a usage.
+_COUNTS: Final = tuple(name for name in Usage.__struct_fields__ if name != "image_variant")
 # What a provider may do by itself before it answers.
 _OWN_WAYS: Final = ("searches", "citations", "research")
 
@@ -161,10 +164,11 @@ class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_believed", "_bounds", "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished",
-        "_is_after_output", "_is_final", "_is_last", "_most_output", "_parts", "_prompt_tokens",
-        "_request", "at", "finish_reason", "native_finish_reason", "output_bytes",
-        "reported_cost_nano", "upstream_id", "upstream_model", "usage", "usage_body",
+        "_alone", "_believed", "_bounds", "_candidate", "_cost", "_costed", "_fee_percent",
+        "_has_finished", "_is_after_output", "_is_final", "_is_last", "_most_output", "_parts",
+        "_pictures", "_prompt_tokens", "_request", "at", "finish_reason", "native_finish_reason",
+        "output_bytes", "reported_cost_nano", "upstream_id", "upstream_model", "usage",
+        "usage_body",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, fee_percent: Decimal, at: int = 0) -> None:
@@ -179,6 +183,8 @@ class Tally:
         # The cost that the provider itself reports.
         self.reported_cost_nano: int | None = None
         self.output_bytes = 0
+        # The pictures of an answer of chat, which no usage counts.
+        self._pictures = 0
         self.usage: Usage | None = None
         # The upstream's usage object as raw JSON.
         self.usage_body: Any = None
@@ -190,6 +196,8 @@ class Tally:
         # answer has ended, by its finish reason or its end mark. ``_is_last``: the usage also came
         # in a chunk without choices, so no later usage replaces it.
         self._is_after_output = False
+        # The usages that came without a choice, where several choices were asked for.
+        self._alone: list[Usage] = []
         self._is_final = False
         self._is_last = False
         # The finish reason has come, perhaps only after the caller had left.
@@ -210,6 +218,7 @@ class Tally:
     def add(self, part: Reply | Chunk) -> None:
         """Counts a reply or chunk, and writes both finish reasons into its choices."""
         self.output_bytes += part.output_bytes
+        self._pictures += part.pictures
         if part.finish_reason is not None and "choices" in part.fields:
             choices, reason, native = normalize_finish_reasons(part.fields["choices"])
             part.fields["choices"] = choices
@@ -255,17 +264,24 @@ class Tally:
     def _add_usage(self, part: Reply | Chunk, usage: Usage, *, has_finished: bool) -> None:
         """Keeps the latest usage, or the first after the finish reason in a chunk without choices.
 
-        A usage beside a choice may cover only that choice or the output so far, so a larger one may
-        replace it.
+        A usage beside a choice may cover only that choice or the output so far, and the last one
+        may repeat counts as zero, so the larger of each count wins. As many usages alone as choices
+        were asked for are added up.
         """
-        known = self.usage
-        is_less = known and usage.prompt + usage.completion < known.prompt + known.completion
-        if is_less and self._is_final:
-            return
+        known, is_alone = self.usage, isinstance(part, Chunk) and not part.has_choices
+        if is_alone and self._request.choices > 1:
+            self._alone.append(usage)
+            if len(self._alone) == self._request.choices:
+                # One for each choice, as llama.cpp's server reports them.
+                usage, known = _add_up(self._alone), None
         self.usage = _adapt(usage, self._request, self._bounds[1])
         self.usage_body = part.fields.get("usage")
+        if known is not None:
+            self.usage = _take_larger(known, self.usage)
         self._is_after_output, self._is_final = True, has_finished
-        self._is_last = self._is_final and isinstance(part, Chunk) and not part.has_choices
+        self._is_last = self._is_final and is_alone
+        if self._request.choices > 1:
+            self._is_last = len(self._alone) >= self._request.choices
 
     def allow(self, candidate: Candidate, max_tokens: int | None = None) -> None:
         """Sets the candidate that answers, and the bound that the gateway set on its answer."""
@@ -295,6 +311,8 @@ class Tally:
         usage = None if self.usage is None else self._believe(self.usage)
         if usage is not None and self._is_final:
             found: Count | None = None
+            if len(self._alone) < self._request.choices > 1:
+                found = self._count_all(usage)
             if not (usage.prompt or usage.completion):
                 found = self._count_tokens(usage)
             if found is None and self._request.allowed.milliseconds and not usage.milliseconds:
@@ -324,6 +342,13 @@ class Tally:
         if usage.searches and price.prompt and not has_fee:
             return Count(replace(usage, prompt=estimate.prompt), True)
         return None
+
+    def _count_all(self, usage: Usage) -> Count | None:
+        """Estimates the completion of a usage that can cover only one of several choices."""
+        if usage.completion * CHARACTERS_PER_TOKEN >= self.output_bytes:
+            return None
+        completion = max(usage.completion, self.estimate().completion)
+        return Count(replace(usage, completion=completion), True)
 
     def _count_length(self, usage: Usage) -> Count | None:
         """Estimates the length of audio whose provider reports none, if seconds are billed."""
@@ -368,9 +393,13 @@ class Tally:
         return self._cost
 
     def complete(self, usage: Usage) -> Usage:
-        """Returns a usage with what the request says of it: the images in the prompt."""
+        """Returns a usage with what it does not count: images in the prompt, pictures in a chat."""
         images = self._request.images
-        return replace(usage, images=images) if images else usage
+        if images:
+            usage = replace(usage, images=images)
+        if self._pictures and not usage.output_images:
+            usage = replace(usage, output_images=min(self._pictures, self._bounds[1].output_images))
+        return usage
 
     def split_cost(self, usage: Usage, candidate: Candidate) -> Costs:
         """Returns what the parts of a usage cost at the candidate's price."""
@@ -411,6 +440,24 @@ def _add_fee(candidate: Candidate, upstream_nano: int, fee_percent: Decimal) -> 
     """Returns a cost with what credits pay of it: all, or the fee on an own credential."""
     credits_nano = fee_nano(upstream_nano, fee_percent) if candidate.is_byok else upstream_nano
     return Cost(credits_nano, upstream_nano)
+
+
+def _add_up(usages: list[Usage]) -> Usage:
+    """Returns the sum of usages of which each counts one choice."""
+    first, *others = usages
+    for each in others:
+        first = replace(
+            first, **{name: getattr(first, name) + getattr(each, name) for name in _COUNTS}
+        )
+    return first
+
+
+def _take_larger(known: Usage, usage: Usage) -> Usage:
+    """Returns a usage whose counts are the larger ones of two."""
+    larger = {
+        name: count for name in _COUNTS if (count := getattr(known, name)) > getattr(usage, name)
+    }
+    return replace(usage, **larger) if larger else usage
 
 
 def _adapt(usage: Usage, request: InferenceRequest, allowed: Usage) -> Usage:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.dialects.base import read_count
 from catalog.dialects.shared import replies
 from catalog.dialects.shared.raw import first_byte
 from catalog.pricing import Usage
@@ -83,8 +84,12 @@ class MessageUsage(msgspec.Struct):
         """
 
         def latest(name: str) -> Any:
-            value = getattr(self, name)
-            return getattr(earlier, name) if value is None else value
+            value, before = getattr(self, name), getattr(earlier, name)
+            if value is None:
+                return before
+            # Some servers repeat the counts of the beginning as zero.
+            counts = read_count(value), read_count(before)
+            return max(filter(None, counts), default=0) if any(counts) else value
 
         if self.output_tokens is None or latest("input_tokens") is None:
             return None
@@ -99,7 +104,7 @@ class MessageUsage(msgspec.Struct):
         tools = latest("server_tool_use") or _ServerToolUse()
         counted = replies.count_usage(
             (*every("input_tokens"), *read, *written),
-            (self.output_tokens, *(each.output_tokens for each in added)),
+            (latest("output_tokens"), *(each.output_tokens for each in added)),
             cached=replies.sum_counts(read),
             cache_write=replies.sum_counts(written),
             reasoning=details.thinking_tokens,

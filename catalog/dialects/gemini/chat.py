@@ -18,6 +18,7 @@ from catalog.dialects.base import (
     Untranslatable,
     decode_object,
     parse_error,
+    read_count,
 )
 from catalog.dialects.gemini.grounding import find_queries, read_grounding
 from catalog.dialects.shared import constraints, messages, replies
@@ -107,6 +108,7 @@ class Counts(CamelStruct):
     tool_use_prompt_token_count: Any = None
     candidates_token_count: Any = None
     thoughts_token_count: Any = None
+    total_token_count: Any = None
     cached_content_token_count: Any = None
     candidates_tokens_details: list[_Tokens] = []
     prompt_tokens_details: list[_Tokens] = []
@@ -125,9 +127,15 @@ class Counts(CamelStruct):
         """Returns the usage of an answer; thinking tokens are part of the completion."""
         if self.prompt_token_count is None:
             return None
+        prompt = self.prompt_token_count, self.tool_use_prompt_token_count
+        made = self.candidates_token_count, self.thoughts_token_count
+        counted, total = replies.sum_counts((*prompt, *made)), read_count(self.total_token_count)
+        if made[0] is None and None not in (counted, total):
+            # Only the total says how much was written.
+            made = max((total or 0) - (counted or 0), 0), made[1]
         return replies.count_usage(
-            (self.prompt_token_count, self.tool_use_prompt_token_count),
-            (self.candidates_token_count, self.thoughts_token_count),
+            prompt,
+            made,
             cached=self.cached_content_token_count,
             reasoning=self.thoughts_token_count,
             image_output=_count_modality(self.candidates_tokens_details, "IMAGE"),

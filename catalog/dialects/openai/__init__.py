@@ -34,7 +34,9 @@ from catalog.dialects.openai.members import (
     Choice,
     add_long_reasoning,
     add_reasoning,
+    count_pictures,
     find_finish_reason,
+    find_usage,
     measure_choices,
     parse_choices,
     parse_usage,
@@ -82,7 +84,10 @@ def _parse_chat(fields: dict[str, msgspec.Raw]) -> Reply:
             is_long = len(fields["choices"]) > LONG_BYTES
             add = add_long_reasoning if is_long else add_reasoning
             members = {**fields, "choices": add(fields["choices"])}
-    return _build_reply(members, choices, notes)
+    reply = _build_reply(members, choices, notes)
+    if any(choice.message and choice.message.images for choice in choices) or notes:
+        reply.pictures = count_pictures(reply.fields["choices"])
+    return reply
 
 
 def _parse_text(fields: dict[str, msgspec.Raw]) -> Reply:
@@ -100,7 +105,7 @@ def _build_reply(members: dict[str, Any], choices: list[Choice], notes: set[str]
     return Reply(
         fields={**members},
         model=read_text(members, "model"),
-        usage=parse_usage(members),
+        usage=parse_usage(members) if "usage" in members else find_usage(members),
         finish_reason=find_finish_reason(choices) or ("stop" if output_bytes else None),
         output_bytes=output_bytes,
         upstream_id=read_text(members, "id"),

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from catalog.dialects.base import InvalidReply, parse_error, read_usage
+from catalog.dialects.base import InvalidReply, parse_error, read_count, read_usage
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null, measure_value
 from catalog.dialects.shared.replies import UNSIGNED_FORMAT
 from catalog.pricing import Usage
@@ -21,6 +21,8 @@ NULL: Final = msgspec.Raw(b"null")
 # The members of the details of a usage that count, and our names for them.
 _PROMPT_DETAILS: Final = {
     "cached_tokens": "cached", "cache_write_tokens": "cache_write", "audio_tokens": "audio",
+    "cache_creation_tokens": "cache_write", "cache_creation_input_tokens": "cache_write",
+    "image_tokens": "image_prompt",
 }  # fmt: skip
 _COMPLETION_DETAILS: Final = {
     "reasoning_tokens": "reasoning", "image_tokens": "image_output",
@@ -42,6 +44,7 @@ class Delta(msgspec.Struct):
     thinking: msgspec.Raw = msgspec.Raw()
     refusal: msgspec.Raw = msgspec.Raw()
     tool_calls: msgspec.Raw = msgspec.Raw()
+    images: msgspec.Raw = msgspec.Raw()
 
     @property
     def size(self) -> int:
@@ -80,6 +83,18 @@ class Choice(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+
+
+class _Pictured(msgspec.Struct):
+    images: Any = None
+
+
+class _PicturedChoice(msgspec.Struct):
+    message: _Pictured | None = None
+    delta: _Pictured | None = None
+
+
+_decode_pictured = msgspec.json.Decoder(list[_PicturedChoice]).decode
 decode_choices = msgspec.json.Decoder(list[Choice]).decode
 _REASONING: Final = re.compile(rb'"(reasoning(?:_content)?)": ?("(?:[^"\\]|\\.)++")')
 # The first bytes of a text and of null.
@@ -153,6 +168,13 @@ def measure_choices(choices: list[Choice]) -> int:
     return total
 
 
+def count_pictures(choices: Any) -> int:
+    """Returns the number of pictures in the choices of an answer, raw or repaired."""
+    counted = _decode_pictured(choices if isinstance(choices, msgspec.Raw) else _encode(choices))
+    parts = [part for each in counted for part in (each.message, each.delta) if part is not None]
+    return sum(len(part.images) for part in parts if isinstance(part.images, list))
+
+
 def count_bytes(text: Any) -> int:
     """Returns the size of a text in bytes, or of the JSON of any other value."""
     if not isinstance(text, str):
@@ -171,9 +193,21 @@ class _Usage(msgspec.Struct):
     server_tool_use_details: Any = None
     num_search_queries: Any = None
     num_sources_used: Any = None
-    # What Perplexity's research counts beside prompt and completion.
+    # What Perplexity's research counts beside prompt and completion; some servers count their
+    # thoughts here.
     citation_tokens: Any = None
     reasoning_tokens: Any = None
+    # The names of Responses and of Anthropic, which proxies pass on.
+    input_tokens: Any = None
+    output_tokens: Any = None
+    input_tokens_details: Any = None
+    output_tokens_details: Any = None
+    # Cached tokens at Moonshot and Together, DeepSeek, Mistral, and behind proxies.
+    cached_tokens: Any = None
+    prompt_cache_hit_tokens: Any = None
+    num_cached_tokens: Any = None
+    cache_read_input_tokens: Any = None
+    cache_creation_input_tokens: Any = None
 
     @property
     def searches(self) -> Any:
@@ -188,7 +222,14 @@ class _Usage(msgspec.Struct):
         return self.num_sources_used
 
 
+class _Timings(msgspec.Struct):
+    cache_n: Any = None
+    prompt_n: Any = None
+    predicted_n: Any = None
+
+
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
+_decode_timings = msgspec.json.Decoder(_Timings | None).decode
 decode_text: Final = msgspec.json.Decoder(str).decode
 
 
@@ -218,27 +259,66 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
         return None
     parts: dict[str, Any] = {}
     for details, names in (
-        (usage.prompt_tokens_details, _PROMPT_DETAILS),
-        (usage.completion_tokens_details, _COMPLETION_DETAILS),
+        (usage.prompt_tokens_details or usage.input_tokens_details, _PROMPT_DETAILS),
+        (usage.completion_tokens_details or usage.output_tokens_details, _COMPLETION_DETAILS),
     ):
         if isinstance(details, dict):
-            parts |= {names[name]: details[name] for name in names.keys() & details.keys()}
+            for name in names.keys() & details.keys():
+                parts[names[name]] = details[name] or parts.get(names[name])
+            if isinstance(inner := details.get("cached_tokens_details"), dict):
+                parts["audio_cached"] = inner.get("audio_tokens")
+    if not parts.get("cached"):
+        parts["cached"] = (
+            usage.cached_tokens
+            or usage.prompt_cache_hit_tokens
+            or usage.num_cached_tokens
+            or usage.cache_read_input_tokens
+        )
+    parts["cache_write"] = parts.get("cache_write") or usage.cache_creation_input_tokens
     if (searches := usage.searches) is not None:
         parts["searches"] = searches
     if usage.citation_tokens is not None:
         parts["citations"] = usage.citation_tokens
         parts["research"] = usage.reasoning_tokens
-    counted = read_usage(
-        usage.prompt_tokens,
-        usage.completion_tokens if completion is None else completion,
-        **parts,
-    )
+    elif not parts.get("reasoning"):
+        parts["reasoning"] = usage.reasoning_tokens
+    prompt = usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens
+    made = usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
+    made = made if completion is None else completion
+    if prompt is None or made is None:
+        prompt, made = _complete(prompt, made, usage.total_tokens)
+    counted = read_usage(prompt, made, **parts)
     if counted is not None and counted.reasoning:
         # Some servers do not count reasoning as part of the completion; only the total shows it.
         beside = counted.completion + counted.reasoning
-        if usage.total_tokens == counted.prompt + beside:
+        if read_count(usage.total_tokens) == counted.prompt + beside:
             return replace(counted, completion=beside)
     return counted
+
+
+def _complete(prompt: Any, made: Any, total: Any) -> tuple[Any, Any]:
+    """Returns both counts where one of them is missing and the total is not."""
+    whole, known = read_count(total), read_count(made if prompt is None else prompt)
+    if whole is None or known is None:
+        return prompt, made
+    other = max(whole - known, 0)
+    return (other, known) if prompt is None else (known, other)
+
+
+def find_usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
+    """Returns the usage that stands elsewhere: Groq's in ``x_groq``, llama.cpp's in ``timings``."""
+    groq = fields.get("x_groq", NULL)
+    if first_byte(groq) == b"{":
+        return parse_usage(_decode_members(groq))
+    try:
+        timings = _decode_timings(fields.get("timings", NULL))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if timings is None:
+        return None
+    cached = read_count(timings.cache_n) or 0
+    new = read_count(timings.prompt_n)
+    return read_usage(None if new is None else cached + new, timings.predicted_n, cached=cached)
 
 
 def read_text(fields: dict[str, msgspec.Raw], name: str) -> str | None:

@@ -19,9 +19,11 @@ from catalog.dialects.openai.members import (
     Choice,
     add_reasoning,
     count_bytes,
+    count_pictures,
     decode_choices,
     decode_text,
     find_finish_reason,
+    find_usage,
     measure_choices,
     parse_choices,
     parse_usage,
@@ -328,7 +330,9 @@ class ChoicesParser:
                 is_marked = True
             elif self._is_text:
                 is_marked = is_marked or not each.text or each.text == NULL
-            elif part is None or part.is_marked or each.finish_reason in CALL_REASONS:
+            elif (
+                part is None or part.is_marked or part.images or each.finish_reason in CALL_REASONS
+            ):
                 is_marked = True
         else:
             if len(choices) <= self._allowed:
@@ -360,6 +364,8 @@ class ChoicesParser:
         elif b'"reasoning' in event:
             fields["choices"] = add_reasoning(fields["choices"])
         usage = parse_usage(fields) if "usage" in fields else None
+        if usage is None and ("timings" in fields or "x_groq" in fields):
+            usage = find_usage(fields)
         finish_reason = find_finish_reason(choices)
         if usage is not None and finish_reason is not None:
             self._is_counted = True
@@ -371,4 +377,5 @@ class ChoicesParser:
             output_bytes=measure_choices(choices),
             has_choices=bool(choices),
             upstream_id=read_text(fields, "id"),
+            pictures=count_pictures(fields["choices"]) if is_marked else 0,
         )

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from catalog.dialects.base import Chunk, InvalidStream, Reply, read_usage
+from catalog.dialects.base import Chunk, InvalidStream, Reply, read_count, read_usage
 from catalog.dialects.shared.sse import SILENT, EventTooLarge
 from catalog.pricing import Usage
 
@@ -171,6 +171,7 @@ def build_reply(
         output_bytes=sum(output.size for output, _ in choices),
         upstream_id=upstream_id,
         choices=len(choices),
+        pictures=sum(len(output.images) for output, _ in choices),
     )
 
 
@@ -207,6 +208,7 @@ def build_chunk(
         output_bytes=0 if output is None else output.size,
         has_choices=has_choices,
         upstream_id=upstream_id,
+        pictures=0 if output is None else len(output.images),
     )
 
 
@@ -239,9 +241,9 @@ def sum_counts(counts: Iterable[Any]) -> int | None:
     for count in counts:
         if count is None:
             continue
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        if (read := read_count(count)) is None:
             return None
-        total += count
+        total += read
     return total
 
 

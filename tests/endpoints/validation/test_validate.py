@@ -196,7 +196,7 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
         (name, "failed", failed("usage", "missing_usage"))
         for name in (
             *("sim-no-usage", "sim-null-usage", "sim-usage-negative", "sim-usage-huge"),
-            *("sim-usage-float", "sim-usage-string", "sim-usage-nan", "sim-usage-null"),
+            *("sim-usage-float", "sim-usage-zero", "sim-usage-nan", "sim-usage-null"),
         )
     ),
 ]  # fmt: skip

@@ -181,9 +181,9 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ("sim-null-usage", ESTIMATED, ESTIMATED),
     *(
         (f"sim-usage-{kind}", ESTIMATED, ESTIMATED)
-        for kind in ("negative", "float", "string", "nan", "null")
+        for kind in ("negative", "float", "nan", "null", "zero")
     ),
-    ("sim-usage-zero", *[Served((0, 0))] * 2),
+    ("sim-usage-string", *[Served((5, 5))] * 2),
     ("sim-content-filter", *[Served(finish_reason="content_filter")] * 2),
     ("sim-connect-reset", *[failed(UNREACHABLE, "reset")] * 2),
     ("sim-connect-close", *[failed(UNREACHABLE, "reset")] * 2),

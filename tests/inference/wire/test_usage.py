@@ -1,0 +1,354 @@
+"""What providers report, in their own bytes, and what it costs: one row a case."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from catalog import dialects
+from catalog.dialects.base import Operation
+from catalog.pricing import Price
+from config.credentials import Secret
+from inference.exchange.tally import Tally
+from inference.requests import parsing
+from inference.routing.routes import Candidate
+from tests.support.inference.prices import read_pricing
+from tests.support.inference.routes import route
+from tests.support.upstreams import clouds
+
+# Nano-USD: 1,000 a prompt token, 100 a cached one, 1,250 a written one, 2,000 a completion token,
+# 3,000 a token of audio (300 of cached audio), and 40,000,000 a picture.
+PRICE: Final = read_pricing(
+    {"prompt": "0.000001", "completion": "0.000002", "input_cache_read": "0.0000001",
+     "input_cache_write": "0.00000125", "audio": "0.000003", "input_audio_cache": "0.0000003"},
+)  # fmt: skip
+PICTURED: Final = read_pricing(
+    {"prompt": "0.000001", "completion": "0.000002"},
+    {"billable": "image", "unit": "image", "price": "0.04"},
+)
+# 40 bytes of text are estimated as ten tokens; the prompt of the request as 14.
+TEXT: Final = "x" * 40
+
+
+class Row(NamedTuple):
+    """An answer as bytes, what is counted of it, and its cost in nano-USD."""
+
+    answer: bytes
+    counts: tuple[int, int]
+    nano: int
+    dialect: str = "openai"
+    operation: Operation = Operation.CHAT
+    choices: int = 1
+    is_estimated: bool = False
+    price: Price = PRICE
+    more: dict[str, int] = {}
+
+
+def plain(usage: Any, *, finish: str | None = "stop", content: Any = TEXT, **more: Any) -> bytes:
+    message = {"role": "assistant", "content": content}
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    counted = {} if usage is ... else {"usage": usage}
+    return json.dumps({"choices": [choice], **counted, **more}).encode()
+
+
+def several(usage: Any, size: int) -> bytes:
+    choices = [
+        {"index": at, "message": {"content": "x" * size}, "finish_reason": "stop"} for at in (0, 1)
+    ]
+    return json.dumps({"choices": choices, "usage": usage}).encode()
+
+
+def delta(content: str = TEXT, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    index = more.pop("index", 0)
+    return {"choices": [{"index": index, "delta": {"content": content}, "finish_reason": finish}],
+            **more}  # fmt: skip
+
+
+def stream(*events: Any, end: bytes = b"data: [DONE]\n\n") -> bytes:
+    return b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events) + end
+
+
+def usage(prompt: Any = 30, made: Any = 4, **more: Any) -> dict[str, Any]:
+    return {"prompt_tokens": prompt, "completion_tokens": made, **more}
+
+
+def alone(*counts: Any, **more: Any) -> dict[str, Any]:
+    return {"choices": [], "usage": usage(*counts, **more)}
+
+
+def chat(reported: Any, counts: tuple[int, int], nano: int, **more: Any) -> Row:
+    return Row(plain(reported), counts, nano, **more)
+
+
+def message(reported: Any, text: str = TEXT) -> bytes:
+    return json.dumps({"type": "message", "id": "m", "content": [{"type": "text", "text": text}],
+                       "stop_reason": "end_turn", "usage": reported}).encode()  # fmt: skip
+
+
+def turn(first: Any, last: Any, *, stop: str | None = "end_turn") -> bytes:
+    start = {"type": "message_start", "message": {"type": "message", "id": "m", "usage": first}}
+    text = {"type": "text_delta", "text": TEXT}
+    return stream(
+        start,
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": text},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": stop}, "usage": last},
+        {"type": "message_stop"},
+        end=b"",
+    )
+
+
+def gemini(reported: Any) -> dict[str, Any]:
+    parts = {"parts": [{"text": TEXT}]}
+    return {"candidates": [{"content": parts, "finishReason": "STOP"}], "usageMetadata": reported}
+
+
+def converse(reported: Any) -> bytes:
+    content = {"message": {"content": [{"text": TEXT}]}}
+    return json.dumps({"output": content, "stopReason": "end_turn", "usage": reported}).encode()
+
+
+def converse_stream(reported: Any) -> bytes:
+    return clouds.event_stream(
+        ("messageStart", {"role": "assistant"}),
+        ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": TEXT}}),
+        ("messageStop", {"stopReason": "end_turn"}),
+        ("metadata", {"usage": reported}),
+    )
+
+
+def vectors(reported: Any) -> bytes:
+    return json.dumps({"data": [{"embedding": [0.5]}], "usage": reported}).encode()
+
+
+def embedded(reported: Any, counts: tuple[int, int], nano: int, **more: Any) -> Row:
+    return Row(vectors(reported), counts, nano, operation=Operation.EMBEDDINGS, **more)
+
+
+PLAIN: Final = 38_000  # 30 prompt tokens and 4 of the completion
+CACHED: Final = 20_000  # the same with 20 of the prompt cached
+ESTIMATE: Final = 34_000  # 14 prompt tokens and 10 of the completion
+MADE: Final = {"reasoning_tokens": 3}
+PICTURE: Final = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+COUNTS: Final = (30, 4)
+ESTIMATED: Final = (14, 10)
+
+ROWS: Final = {
+    # Plain chats in OpenAI's format.
+    "whole numbers": chat(usage(), COUNTS, PLAIN),
+    "floats": chat(usage(30.0, 4.0), COUNTS, PLAIN),
+    "texts": chat(usage("30", "4"), COUNTS, PLAIN),
+    "texts of floats": chat(usage("30.0", "4."), COUNTS, PLAIN),
+    "halves": chat(usage(30.5, 4), ESTIMATED, ESTIMATE, is_estimated=True),
+    "negative": chat(usage(30, -4), ESTIMATED, ESTIMATE, is_estimated=True),
+    "words": chat(usage("many", 4), ESTIMATED, ESTIMATE, is_estimated=True),
+    "flags": chat(usage(True, 4), ESTIMATED, ESTIMATE, is_estimated=True),
+    "no usage": Row(plain(...), ESTIMATED, ESTIMATE, is_estimated=True),
+    "null": chat(None, ESTIMATED, ESTIMATE, is_estimated=True),
+    "an empty object": chat({}, ESTIMATED, ESTIMATE, is_estimated=True),
+    "zeros": chat(usage(0, 0, total_tokens=0), ESTIMATED, ESTIMATE, is_estimated=True),
+    "zeros as text": chat(usage("0", "0"), ESTIMATED, ESTIMATE, is_estimated=True),
+    "no finish reason": Row(plain(usage(), finish=None), COUNTS, PLAIN),
+    "prompt and total": chat({"prompt_tokens": 30, "total_tokens": 34}, COUNTS, PLAIN),
+    "completion and total": chat({"completion_tokens": 4, "total_tokens": 34}, COUNTS, PLAIN),
+    "the total alone": chat({"total_tokens": 34}, ESTIMATED, ESTIMATE, is_estimated=True),
+    "names of Responses": chat({"input_tokens": 30, "output_tokens": 4}, COUNTS, PLAIN),
+    "names of Responses with details": chat(
+        {"input_tokens": 30, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 20}},
+        COUNTS, CACHED),
+    "OpenAI's cached tokens": chat(
+        usage(prompt_tokens_details={"cached_tokens": 20}), COUNTS, CACHED),
+    "cached tokens as text": chat(
+        usage(prompt_tokens_details={"cached_tokens": "20"}), COUNTS, CACHED),
+    "null details": chat(
+        usage(prompt_tokens_details=None, completion_tokens_details=None), COUNTS, PLAIN),
+    "Moonshot's cached tokens": chat(usage(cached_tokens=20), COUNTS, CACHED),
+    "DeepSeek's cached tokens": chat(
+        usage(prompt_cache_hit_tokens=20, prompt_cache_miss_tokens=10), COUNTS, CACHED),
+    "Mistral's cached tokens": chat(usage(num_cached_tokens=20), COUNTS, CACHED),
+    "a proxy's cached tokens": chat(usage(cache_read_input_tokens=20), COUNTS, CACHED),
+    "cached tokens at two places": chat(
+        usage(cached_tokens=20, prompt_tokens_details={"cached_tokens": 20}), COUNTS, CACHED),
+    "cached tokens in zeroed details": chat(
+        usage(cached_tokens=20, prompt_tokens_details={"cached_tokens": 0}), COUNTS, CACHED),
+    "written tokens": chat(
+        usage(prompt_tokens_details={"cache_write_tokens": 20}), COUNTS, 43_000),
+    "LiteLLM's written tokens": chat(
+        usage(prompt_tokens_details={"cache_creation_tokens": 20}), COUNTS, 43_000),
+    "a proxy's written tokens": chat(usage(cache_creation_input_tokens=20), COUNTS, 43_000),
+    "thoughts in the completion": chat(
+        usage(completion_tokens_details=MADE), COUNTS, PLAIN, more={"reasoning": 3}),
+    "thoughts beside the completion": chat(
+        usage(total_tokens=37, completion_tokens_details=MADE), (30, 7), 44_000,
+        more={"reasoning": 3}),
+    "thoughts at the top": chat(usage(reasoning_tokens=3), COUNTS, PLAIN, more={"reasoning": 3}),
+    "audio": chat(usage(prompt_tokens_details={"audio_tokens": 10}), COUNTS, 58_000),
+    "cached audio where all is audio": chat(
+        usage(prompt_tokens_details={"audio_tokens": 30, "cached_tokens": 20}), COUNTS, 44_000,
+        more={"audio": 30, "audio_cached": 20}),
+    "cached audio by its own count": chat(
+        usage(prompt_tokens_details={"audio_tokens": 10, "cached_tokens": 10,
+                                     "cached_tokens_details": {"audio_tokens": 10}}),
+        COUNTS, 31_000, more={"audio_cached": 10}),
+    "cached audio as far as it must be": chat(
+        usage(prompt_tokens_details={"audio_tokens": 20, "cached_tokens": 15}), COUNTS, 55_500,
+        more={"audio_cached": 5}),
+    "more cached than prompt": chat(
+        usage(prompt_tokens_details={"cached_tokens": 99}), COUNTS, 11_000),
+    "Groq's own place": Row(plain(..., x_groq={"usage": usage()}), COUNTS, PLAIN),
+    "llama.cpp's timings": Row(
+        plain(..., timings={"cache_n": 20, "prompt_n": 10, "predicted_n": 4}), COUNTS, CACHED),
+    "a picture that has a price": Row(
+        json.dumps({"choices": [{"index": 0, "message": {"content": "", "images": [PICTURE] * 2},
+                                 "finish_reason": "stop"}], "usage": usage()}).encode(),
+        COUNTS, PLAIN + 80_000_000, price=PICTURED),
+    "a picture without a price": Row(
+        json.dumps({"choices": [{"index": 0, "message": {"content": "", "images": [PICTURE]},
+                                 "finish_reason": "stop"}], "usage": usage()}).encode(),
+        COUNTS, PLAIN),
+    # Several choices at once.
+    "two choices, all counted": Row(several(usage(30, 20), 40), (30, 20), 70_000, choices=2),
+    "two choices, the first counted": Row(
+        several(usage(30, 10), 40), (30, 20), 70_000, choices=2, is_estimated=True),
+    # Streams in OpenAI's format.
+    "usage at the end": Row(stream(delta(), delta("", "stop"), alone()), COUNTS, PLAIN),
+    "usage beside the reason": Row(
+        stream(delta(), delta("", "stop", usage=usage())), COUNTS, PLAIN),
+    "usage without choices": Row(
+        stream(delta(), delta("", "stop"), {"usage": usage()}), COUNTS, PLAIN),
+    "usage after output that has no reason": Row(stream(delta(), alone()), COUNTS, PLAIN),
+    "usage beside the last output, without a reason": Row(
+        stream(delta(usage=usage())), COUNTS, PLAIN),
+    "usage of each event": Row(
+        stream(delta(usage=usage(30, 2)), delta("", "stop", usage=usage(30, 4))), COUNTS, PLAIN),
+    "usage of each event, then zeros": Row(
+        stream(delta(usage=usage()), delta("", "stop", usage=usage(0, 0))), COUNTS, PLAIN),
+    "a prompt that the end repeats as zero": Row(
+        stream(delta(usage=usage(30, 1)), delta("", "stop"), alone(0, 4)), COUNTS, PLAIN),
+    "cached tokens that the end forgets": Row(
+        stream(delta(usage=usage(30, 1, cached_tokens=20)), delta("", "stop"), alone()),
+        COUNTS, CACHED),
+    "zeros at the end": Row(
+        stream(delta(), delta("", "stop"), alone(0, 0)), ESTIMATED, ESTIMATE, is_estimated=True),
+    "texts at the end": Row(stream(delta(), delta("", "stop"), alone("30", "4")), COUNTS, PLAIN),
+    "no usage at all": Row(
+        stream(delta(), delta("", "stop")), ESTIMATED, ESTIMATE, is_estimated=True),
+    "no end mark": Row(stream(delta(), delta("", "stop"), alone(), end=b""), COUNTS, PLAIN),
+    "no usage and no end mark": Row(
+        stream(delta(), delta("", "stop"), end=b""), ESTIMATED, ESTIMATE, is_estimated=True),
+    "Groq's own place, streamed": Row(
+        stream(delta(), delta("", "stop", x_groq={"usage": usage()})), COUNTS, PLAIN),
+    "llama.cpp's timings, streamed": Row(
+        stream(delta(), delta("", "stop", timings={"prompt_n": 30, "predicted_n": 4})),
+        COUNTS, PLAIN),
+    "a usage for each choice": Row(
+        stream(delta(), delta("", "stop"), alone(), delta(index=1), delta("", "stop", index=1),
+               alone(30, 6)), (60, 10), 80_000, choices=2),
+    "one usage for both choices": Row(
+        stream(delta(), delta(index=1), delta("", "stop"), delta("", "stop", index=1),
+               alone(30, 20)), (30, 20), 70_000, choices=2),
+    "a streamed picture that has a price": Row(
+        stream({"choices": [{"index": 0, "delta": {"images": [PICTURE]}}]},
+               delta("", "stop", usage=usage())), COUNTS, PLAIN + 40_000_000, price=PICTURED),
+    # Anthropic.
+    "anthropic": Row(
+        message({"input_tokens": 30, "output_tokens": 4}), COUNTS, PLAIN, dialect="anthropic"),
+    "anthropic: texts": Row(
+        message({"input_tokens": "30", "output_tokens": 4.0}), COUNTS, PLAIN, dialect="anthropic"),
+    "anthropic: cached": Row(
+        message({"input_tokens": 10, "cache_read_input_tokens": 20, "output_tokens": 4}),
+        COUNTS, CACHED, dialect="anthropic"),
+    "anthropic: zeros": Row(
+        message({"input_tokens": 0, "output_tokens": 0}), ESTIMATED, ESTIMATE,
+        dialect="anthropic", is_estimated=True),
+    "anthropic: streamed": Row(
+        turn({"input_tokens": 30, "output_tokens": 1}, {"output_tokens": 4}), COUNTS, PLAIN,
+        dialect="anthropic"),
+    "anthropic: zeros at the end": Row(
+        turn({"input_tokens": 30, "output_tokens": 1}, {"input_tokens": 0, "output_tokens": 4}),
+        COUNTS, PLAIN, dialect="anthropic"),
+    "anthropic: zeros at the beginning": Row(
+        turn({"input_tokens": 0, "output_tokens": 0}, {"input_tokens": 30, "output_tokens": 4}),
+        COUNTS, PLAIN, dialect="anthropic"),
+    "anthropic: cached at the beginning": Row(
+        turn({"input_tokens": 10, "cache_read_input_tokens": 20},
+             {"input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 4}),
+        COUNTS, CACHED, dialect="anthropic"),
+    # Gemini.
+    "gemini": Row(
+        json.dumps(gemini({"promptTokenCount": 30, "candidatesTokenCount": 4})).encode(),
+        COUNTS, PLAIN, dialect="gemini"),
+    "gemini: the total": Row(
+        json.dumps(gemini({"promptTokenCount": 30, "totalTokenCount": 34})).encode(),
+        COUNTS, PLAIN, dialect="gemini"),
+    "gemini: thoughts and cached": Row(
+        json.dumps(gemini({"promptTokenCount": 30, "candidatesTokenCount": 1,
+                           "thoughtsTokenCount": 3, "cachedContentTokenCount": 20})).encode(),
+        COUNTS, CACHED, dialect="gemini", more={"reasoning": 3}),
+    "gemini: cached audio": Row(
+        json.dumps(gemini({
+            "promptTokenCount": 30, "candidatesTokenCount": 4, "cachedContentTokenCount": 20,
+            "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 30}]})).encode(),
+        COUNTS, 44_000, dialect="gemini", more={"audio_cached": 20}),
+    "gemini: streamed": Row(
+        stream(gemini({"promptTokenCount": 30, "candidatesTokenCount": 4}), end=b""),
+        COUNTS, PLAIN, dialect="gemini"),
+    # Bedrock.
+    "bedrock": Row(
+        converse({"inputTokens": 30, "outputTokens": 4}), COUNTS, PLAIN, dialect="bedrock"),
+    "bedrock: cached": Row(
+        converse({"inputTokens": 10, "outputTokens": 4, "cacheReadInputTokens": 20}),
+        COUNTS, CACHED, dialect="bedrock"),
+    "bedrock: streamed": Row(
+        converse_stream({"inputTokens": 30, "outputTokens": 4}), COUNTS, PLAIN, dialect="bedrock"),
+    # Embeddings.
+    "embeddings": embedded({"prompt_tokens": 4000, "total_tokens": 4000}, (4000, 0), 4_000_000),
+    "embeddings: the total alone": embedded({"total_tokens": 4000}, (4000, 0), 4_000_000),
+    "embeddings: a total as text": embedded({"total_tokens": "4000"}, (4000, 0), 4_000_000),
+    "embeddings: a float": embedded({"prompt_tokens": 4000.0}, (4000, 0), 4_000_000),
+    "embeddings: zeros": embedded(
+        {"prompt_tokens": 0, "total_tokens": 0}, (5002, 0), 5_002_000, is_estimated=True),
+}  # fmt: skip
+
+
+def count_row(row: Row) -> tuple[Tally, Candidate]:
+    """Counts an answer as the gateway does, for a request whose prompt has 40 bytes or 20,004."""
+    asked: dict[str, Any] = {"model": "a/b"}
+    if row.operation is Operation.EMBEDDINGS:
+        asked["input"] = "x" * 20_004
+    else:
+        asked["messages"] = [{"role": "user", "content": "x" * 40}]
+        asked["n"] = row.choices
+    endpoint = replace(route("x"), price=row.price)
+    candidate = Candidate(endpoint, Secret("a secret"), False, endpoint.endpoint_id)
+    request = parsing.parse(row.operation, json.dumps(asked).encode())
+    tally = Tally(request, Decimal(0))
+    tally.allow(candidate, 1_000)
+    dialect = dialects.get(row.dialect)
+    assert dialect is not None
+    if row.answer[:1] == b"{":
+        tally.add(dialect.parse_reply(row.operation, row.answer))
+        return tally, candidate
+    parser = dialect.stream_parser(row.operation, row.choices)
+    for chunk in (*parser.feed(row.answer), *parser.finish()):
+        if chunk.repeats:
+            tally.add_output(chunk.output_bytes)
+        else:
+            tally.add(chunk)
+    return tally, candidate
+
+
+@pytest.mark.parametrize("name", list(ROWS))
+def test_the_usage_of_an_answer_is_read_in_its_providers_words(name: str) -> None:
+    row = ROWS[name]
+    tally, candidate = count_row(row)
+    count = tally.count()
+    assert (count.usage.prompt, count.usage.completion) == row.counts
+    assert count.is_estimated is row.is_estimated
+    assert {part: getattr(count.usage, part) for part in row.more} == row.more
+    assert tally.price(count.usage, candidate).upstream_nano == row.nano
