@@ -49,10 +49,10 @@ def adapt_fields(fields: dict[str, Any], unsupported: set[str], kept: Kept) -> d
     """Returns the fields without unsupported members and without media in tool results."""
     fields = {name: value for name, value in fields.items() if name not in unsupported}
     if "tools" in fields:
-        tools = _decode_list(fields["tools"])
+        tools = decode_list(fields["tools"])
         fields["tools"] = fields["tools"] if tools is None else _strip(tools, unsupported)
     if "messages" in fields:
-        messages = _decode_list(fields["messages"])
+        messages = decode_list(fields["messages"])
         if messages is not None:
             for message in messages if kept.signatures else ():
                 _restore_signatures(message)
@@ -71,7 +71,7 @@ def tidy_tools(fields: dict[str, Any]) -> None:
         return
     if not isinstance(raw, msgspec.Raw) or _NO_SCHEMA.search(raw) is None:
         return
-    tools = _decode_list(raw)
+    tools = decode_list(raw)
     for tool in tools or ():
         function = _decode_members(tool.get("function"))
         if function is not None and is_empty(function.get("parameters", _NULL)):
@@ -84,19 +84,19 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
 
     Arguments that are no object, perhaps because a limit cut them off, become one with a text.
     """
-    messages = _decode_list(fields.get("messages"))
+    messages = decode_list(fields.get("messages"))
     ids = None if target.call_id is OPENAI.call_id else CallIds(target.call_id)
     has_changed = False
     for message in messages or ():
-        if ids is not None and (given := _read_text(message.get("tool_call_id"))) is not None:
+        if ids is not None and (given := read_text(message.get("tool_call_id"))) is not None:
             message["tool_call_id"] = ids.name_result(given)
             has_changed = True
-        calls = _decode_list(message.get("tool_calls"))
+        calls = decode_list(message.get("tool_calls"))
         for call in calls or ():
             if ids is not None:
-                call["id"] = ids.name_call(_read_text(call.get("id")) or "")
+                call["id"] = ids.name_call(read_text(call.get("id")) or "")
             function = _decode_members(call.get("function"))
-            arguments = None if function is None else _read_text(function.get("arguments"))
+            arguments = None if function is None else read_text(function.get("arguments"))
             is_whole = arguments is None or _is_object(arguments)
             if function is not None and not is_whole:
                 text = _encode({"arguments": arguments} if arguments else {}).decode()
@@ -119,12 +119,12 @@ def drop_lifetimes(fields: dict[str, Any]) -> dict[str, Any]:
     found = {**fields}
     _shorten([found])
     for name in ("messages", "tools"):
-        items = _decode_list(found[name]) if name in found else None
+        items = decode_list(found[name]) if name in found else None
         if items is None:
             continue
         has_changed = _shorten(items)
         for item in items if name == "messages" else ():
-            if (parts := _decode_list(item.get("content"))) is not None and _shorten(parts):
+            if (parts := decode_list(item.get("content"))) is not None and _shorten(parts):
                 item["content"] = parts
                 has_changed = True
         if has_changed:
@@ -152,7 +152,7 @@ def _restore_signatures(message: dict[str, Any]) -> None:
 
     The first of parallel calls gets Google's substitute if its caller did not keep the signature.
     """
-    calls = _decode_list(message.get("tool_calls"))
+    calls = decode_list(message.get("tool_calls"))
     if not calls:
         return
     try:
@@ -161,7 +161,7 @@ def _restore_signatures(message: dict[str, Any]) -> None:
         details = None
     signatures = {one.id: one.data for one in details or () if one.format == GEMINI_FORMAT}
     for position, call in enumerate(calls):
-        signature = signatures.get(_read_text(call.get("id"))) or (
+        signature = signatures.get(read_text(call.get("id"))) or (
             None if position else NO_SIGNATURE
         )
         if signature:
@@ -206,7 +206,7 @@ def _adapt_messages(messages: list[dict[str, Any]], unsupported: set[str]) -> li
         if media and not is_result:
             adapted.append({"role": "user", "content": media})
             media = []
-        parts = _decode_list(message.get("content"))
+        parts = decode_list(message.get("content"))
         if parts is not None:
             message["content"] = _strip(parts, unsupported)
             if is_result and (others := [part for part in parts if "text" not in part]):
@@ -233,7 +233,7 @@ def _strip(items: list[dict[str, Any]], unsupported: set[str]) -> list[dict[str,
     return items
 
 
-def _decode_list(value: Any) -> list[dict[str, Any]] | None:
+def decode_list(value: Any) -> list[dict[str, Any]] | None:
     """Returns a list of objects with raw members, or ``None`` for any other value."""
     try:
         return _decode_objects(value if isinstance(value, msgspec.Raw) else _encode(value))
@@ -245,5 +245,6 @@ def _decode_members(value: Any) -> dict[str, msgspec.Raw] | None:
     return _decode_object(value) if first_byte(value) == b"{" else None
 
 
-def _read_text(value: Any) -> str | None:
+def read_text(value: Any) -> str | None:
+    """Returns a raw text; ``None`` for any other value."""
     return _decode_text(value) if first_byte(value) == b'"' else None

@@ -7,11 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.abilities import UNSTATED
 from catalog.dialects.base import Call, Operation, Untranslatable, decode_object
+from catalog.dialects.openai.abilities import Wish, shape_messages, write_switch
 from catalog.dialects.openai.fields import (
     Kept,
     adapt_fields,
     drop_lifetimes,
+    read_text,
     repair_calls,
     tidy_tools,
 )
@@ -38,12 +41,6 @@ _MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
 _BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
 
 
-class _Reasoning(msgspec.Struct):
-    effort: str | None = None
-    max_tokens: int | None = None
-    enabled: bool | None = None
-
-
 # The writers of operations whose requests are not the JSON of completions.
 _WRITERS: Final[Mapping[Operation, Callable[[Call], Content]]] = {
     Operation.SPEECH: write_speech,
@@ -51,7 +48,7 @@ _WRITERS: Final[Mapping[Operation, Callable[[Call], Content]]] = {
 }
 # The operations whose answers any server may stream.
 _STREAMED: Final = frozenset((Operation.CHAT, Operation.TEXT))
-_decode_reasoning = msgspec.json.Decoder(_Reasoning | None).decode
+_decode_reasoning = msgspec.json.Decoder(Wish | None).decode
 
 
 def build_request(
@@ -73,7 +70,13 @@ def build_request(
     if call.most_searches and listed is not None and WEB_SEARCH_OPTIONS in listed:
         fields = write_options(fields)
     fields["model"] = call.model
-    if listed is not None:
+    if call.abilities is not UNSTATED:
+        shape_messages(fields, call.abilities)
+    if call.abilities.reasoning.switch is not None:
+        wish = _read_wish(fields)
+        fields.pop("reasoning_effort", None)
+        write_switch(fields, wish, call.abilities.reasoning)
+    elif listed is not None:
         _set_effort(fields, accepts_effort="reasoning_effort" in listed)
     if call.stream or call.operation in _STREAMED:
         # Some servers stream unless they are told not to.
@@ -150,15 +153,28 @@ def _set_effort(fields: dict[str, Any], *, accepts_effort: bool) -> None:
         fields["reasoning_effort"] = effort
 
 
+def _read_wish(fields: dict[str, Any]) -> Wish:
+    """Takes the thinking that the caller asks for out of the fields."""
+    fields.pop("include_reasoning", None)
+    options = _decode_options(fields.pop("reasoning", None)) or Wish()
+    if (effort := read_text(fields.get("reasoning_effort"))) is not None:
+        options.effort = options.effort or effort
+    return options
+
+
+def _decode_options(reasoning: Any) -> Wish | None:
+    try:
+        return _decode_reasoning(_encode(reasoning))
+    except (msgspec.DecodeError, RecursionError):
+        raise Untranslatable("The reasoning of the request has an unexpected shape.") from None
+
+
 def _choose_effort(reasoning: Any) -> str | None:
     """Returns the effort that a ``reasoning`` asks for; ``None`` leaves it to the model.
 
     A number of tokens becomes the effort with the closest number of thinking tokens.
     """
-    try:
-        options = _decode_reasoning(_encode(reasoning))
-    except (msgspec.DecodeError, RecursionError):
-        raise Untranslatable("The reasoning of the request has an unexpected shape.") from None
+    options = _decode_options(reasoning)
     if options is None:
         return None
     if options.enabled is False:

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from catalog import dialects
+from catalog.abilities import read_abilities
 from catalog.capabilities import UNDESCRIBED, Capabilities
-from catalog.dialects.base import Call, Operation
+from catalog.dialects.base import Call, Operation, Untranslatable
 from config.credentials import Secret
 from tests.support.inference.messages import messages_of
 from tests.support.upstreams import clouds
@@ -35,7 +36,12 @@ def turns(*calls: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def body_of(dialect: str, capabilities: Capabilities = UNDESCRIBED, **fields: Any) -> Any:
+def body_of(
+    dialect: str,
+    capabilities: Capabilities = UNDESCRIBED,
+    abilities: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Any:
     """Returns the body that a dialect sends for a chat with these fields."""
     secret = {
         "bedrock": json.dumps({"api_key": "bedrock-api-key-0123456789", "region": "us-east-1"}),
@@ -55,6 +61,7 @@ def body_of(dialect: str, capabilities: Capabilities = UNDESCRIBED, **fields: An
             secret=Secret(secret.get(dialect, "key")),
             fields=raws,
             capabilities=capabilities,
+            abilities=read_abilities(abilities or {}),
         )
     )
     return json.loads(made.body or b"")
@@ -230,3 +237,81 @@ def test_blocks_of_anthropics_own_tools_are_text_elsewhere() -> None:
         "[tool_reference]\ntool_name: look",
         "[search_result]\nsource: https://b\ntitle: B\nRain.",
     ]
+
+
+HIGH: Final = {"reasoning": {"effort": "high"}}
+OFF: Final = {"reasoning": {"enabled": False}}
+
+
+@pytest.mark.parametrize(
+    ("stated", "asked", "sent"),
+    [
+        ({"switch": "reasoning_effort"}, HIGH, {"reasoning_effort": "high"}),
+        ({"switch": "reasoning_effort"}, {"reasoning_effort": "low"}, {"reasoning_effort": "low"}),
+        ({"switch": "reasoning_effort", "efforts": ["none", "low", "xhigh"]},
+         {"reasoning": {"effort": "max"}}, {"reasoning_effort": "xhigh"}),
+        ({"switch": "reasoning_effort", "efforts": ["none", "low", "xhigh"]},
+         HIGH, {"reasoning_effort": "low"}),
+        ({"switch": "reasoning_effort", "efforts": ["medium", "high"]},
+         {"reasoning": {"effort": "minimal"}}, {"reasoning_effort": "medium"}),
+        ({"switch": "reasoning_effort", "efforts": ["none", "low"]}, OFF,
+         {"reasoning_effort": "none"}),
+        ({"switch": "thinking.type"}, HIGH, {"thinking": {"type": "enabled"}}),
+        ({"switch": "thinking.type"}, OFF, {"thinking": {"type": "disabled"}}),
+        ({"switch": "enable_thinking"}, OFF, {"enable_thinking": False}),
+        ({"switch": "thinking_budget"}, {"reasoning": {"max_tokens": 99}}, {"thinking_budget": 99}),
+        ({"switch": "thinking_budget"}, OFF, {"thinking_budget": 0}),
+        ({"switch": "none"}, HIGH, {}),
+        ({"switch": "thinking.type"}, {}, {}),
+    ],
+)  # fmt: skip
+def test_thinking_is_switched_by_the_endpoints_own_member(
+    stated: dict[str, Any], asked: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    body = body_of("openai", abilities={"reasoning": stated}, **asked)
+    assert body == {**body_of("openai"), **sent}
+
+
+@pytest.mark.parametrize(
+    "stated", [{"switch": "none"}, {"switch": "reasoning_effort", "efforts": ["low"]}]
+)
+def test_thinking_that_cannot_be_turned_off_is_not_promised(stated: dict[str, Any]) -> None:
+    with pytest.raises(Untranslatable, match="cannot be turned off"):
+        body_of("openai", abilities={"reasoning": stated}, **OFF)
+
+
+def test_an_endpoint_gets_the_roles_that_it_knows() -> None:
+    parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
+    messages = [
+        {"role": "system", "content": "You help."},
+        {"role": "developer", "content": parts},
+        {"role": "user", "content": "Hi"},
+        {"role": "developer", "content": "Now shout."},
+    ]
+    lead = {"role": "system", "content": "You help.\n\nBe brief."}
+    sent = body_of("openai", abilities={"roles": {"developer": False}}, messages=messages)
+    later = {"role": "system", "content": "Now shout."}
+    assert sent["messages"] == [lead, messages[2], later]
+    sent = body_of("openai", abilities={"roles": {"later_system": False}}, messages=messages)
+    assert sent["messages"] == [lead, messages[2], {**later, "role": "user"}]
+    assert body_of("openai", messages=messages)["messages"] == messages
+
+
+def test_an_endpoint_that_reads_texts_alone_gets_texts() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [
+        {"role": "system", "content": parts},
+        {"role": "user", "content": [*parts, picture]},
+        {"role": "assistant", "content": parts},
+    ]
+    sent = body_of("openai", abilities={"string_content": True}, messages=messages)["messages"]
+    assert [each["content"] for each in sent] == ["ab", [*parts, picture], "ab"]
+
+
+def test_an_endpoint_that_states_it_gets_thoughts_or_none() -> None:
+    answer = {"role": "assistant", "content": "Hi", "reasoning": "Hm."}
+    for states, sent in ((True, "Hm."), (False, None)):
+        abilities = {"reasoning": {"must_return": states}}
+        body = body_of("openai", abilities=abilities, messages=[answer])
+        assert body["messages"][0].get("reasoning_content") == sent

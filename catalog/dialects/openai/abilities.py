@@ -1,0 +1,114 @@
+"""Writes a request as an endpoint states that it reads one: its roles, its texts, its switch."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from catalog.abilities import Abilities, Reasoning
+from catalog.dialects.base import Untranslatable
+from catalog.dialects.openai.fields import decode_list, read_text
+from catalog.dialects.shared.raw import first_byte
+
+# The efforts from the least thinking to the most.
+_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_SYSTEM: Final = frozenset(("system", "developer"))
+_LEAD: Final = "\n\n"
+
+
+class Wish(msgspec.Struct):
+    """The thinking that a caller asks for: an effort or a number of tokens, on or off."""
+
+    effort: str | None = None
+    max_tokens: int | None = None
+    enabled: bool | None = None
+
+    @property
+    def is_on(self) -> bool | None:
+        """Whether the model shall think; ``None`` leaves it to the model."""
+        if self.enabled is False or self.effort == "none":
+            return False
+        asks = self.enabled or self.effort is not None or self.max_tokens is not None
+        return True if asks else None
+
+
+def write_switch(fields: dict[str, Any], wish: Wish, stated: Reasoning) -> None:
+    """Writes the thinking that a caller asks for in the endpoint's own member.
+
+    Raises :class:`Untranslatable` if it shall not think, and cannot be told so.
+    """
+    is_on = wish.is_on
+    if is_on is None:
+        return
+    match stated.switch:
+        case "reasoning_effort":
+            if (effort := _choose_effort(wish, stated.efforts)) is not None:
+                fields["reasoning_effort"] = effort
+        case "thinking.type":
+            fields["thinking"] = {"type": "enabled" if is_on else "disabled"}
+        case "enable_thinking":
+            fields["enable_thinking"] = is_on
+        case "thinking_budget":
+            if not is_on:
+                fields["thinking_budget"] = 0
+            elif wish.max_tokens is not None:
+                fields["thinking_budget"] = wish.max_tokens
+        case "none":
+            if not is_on:
+                raise Untranslatable("reasoning: The thinking of this model cannot be turned off.")
+
+
+def _choose_effort(wish: Wish, efforts: tuple[str, ...] | None) -> str | None:
+    """Returns the effort that an endpoint knows: the highest one up to what the caller asks for."""
+    wanted = "none" if wish.is_on is False else wish.effort
+    if wanted is None or not efforts or wanted not in _EFFORTS:
+        return wanted
+    if wanted == "none" and "none" not in efforts:
+        raise Untranslatable("reasoning: The thinking of this model cannot be turned off.")
+    most = _EFFORTS.index(wanted)
+    known = [each for each in _EFFORTS if each in efforts and (each != "none" or wanted == each)]
+    return next((each for each in reversed(known) if _EFFORTS.index(each) <= most), known[0])
+
+
+def shape_messages(fields: dict[str, Any], abilities: Abilities) -> None:
+    """Writes messages with the roles and the texts that an endpoint reads.
+
+    Where it knows one system message alone, or no developer, the leading ones become one text.
+    Later ones keep their place, as the user's if no later system message may stand there.
+    """
+    roles = abilities.roles
+    is_joined = roles.developer is False or roles.later_system is False
+    if not (is_joined or abilities.string_content):
+        return
+    if (messages := decode_list(fields.get("messages"))) is None:
+        return
+    if is_joined:
+        lead = 0
+        while lead < len(messages) and read_text(messages[lead].get("role")) in _SYSTEM:
+            lead += 1
+        texts = [_join_texts(each.get("content")) for each in messages[:lead]]
+        if lead and None not in texts:
+            joined = _LEAD.join(filter(None, texts))
+            messages[:lead] = [{"role": "system", "content": joined}]  # type: ignore[list-item]
+        for message in messages[1:]:
+            if read_text(message.get("role")) in _SYSTEM:
+                name = "user" if roles.later_system is False else "system"
+                message["role"] = name
+    for message in messages if abilities.string_content else ():
+        if first_byte(message.get("content")) == b"[":
+            text = _join_texts(message["content"])
+            if text is not None:
+                message["content"] = text
+    fields["messages"] = messages
+
+
+def _join_texts(content: Any) -> str | None:
+    """Returns the text of a content; ``None`` if it holds anything else."""
+    if first_byte(content) == b'"':
+        return read_text(content)
+    parts = decode_list(content)
+    if parts is None:
+        return None
+    texts = [read_text(part.get("text")) for part in parts]
+    return None if None in texts else "".join(text or "" for text in texts)
