@@ -90,7 +90,7 @@ def shape_messages(fields: dict[str, Any], abilities: Abilities) -> None:
         texts = [_join_texts(each.get("content")) for each in messages[:lead]]
         if lead and None not in texts:
             joined = _LEAD.join(filter(None, texts))
-            messages[:lead] = [{"role": "system", "content": joined}]  # type: ignore[list-item]
+            messages[:lead] = [{"role": "system", "content": joined}]
         for message in messages[1:]:
             if read_text(message.get("role")) in _SYSTEM:
                 name = "user" if roles.later_system is False else "system"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -38,14 +38,9 @@ _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
-class Kept(NamedTuple):
-    """What of earlier answers goes back to a server in members of its own."""
-
-    signatures: bool
-    thoughts: bool
-
-
-def adapt_fields(fields: dict[str, Any], unsupported: set[str], kept: Kept) -> dict[str, Any]:
+def adapt_fields(
+    fields: dict[str, Any], unsupported: set[str], *, restores_signatures: bool
+) -> dict[str, Any]:
     """Returns the fields without unsupported members and without media in tool results."""
     fields = {name: value for name, value in fields.items() if name not in unsupported}
     if "tools" in fields:
@@ -54,10 +49,8 @@ def adapt_fields(fields: dict[str, Any], unsupported: set[str], kept: Kept) -> d
     if "messages" in fields:
         messages = decode_list(fields["messages"])
         if messages is not None:
-            for message in messages if kept.signatures else ():
+            for message in messages if restores_signatures else ():
                 _restore_signatures(message)
-            for message in messages if kept.thoughts else ():
-                _return_thoughts(message)
             fields["messages"] = _adapt_messages(_strip(messages, unsupported), unsupported)
     return fields
 
@@ -169,13 +162,24 @@ def _restore_signatures(message: dict[str, Any]) -> None:
     message["tool_calls"] = calls
 
 
-def _return_thoughts(message: dict[str, Any]) -> None:
-    """Writes the thoughts of an answer as ``reasoning_content``, the member that servers read.
+def return_thoughts(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields with earlier thoughts in the member that servers read them from.
+
+    They are the same fields if there are no thoughts.
+    """
+    messages = decode_list(fields.get("messages")) or []
+    answers = [each for each in messages if read_text(each.get("role")) == "assistant"]
+    has_changed = [_return_thoughts(answer) for answer in answers]
+    return {**fields, "messages": messages} if any(has_changed) else fields
+
+
+def _return_thoughts(message: dict[str, Any]) -> bool:
+    """Writes the thoughts of an answer as ``reasoning_content``; returns whether it has any.
 
     Thoughts that another provider has signed are that provider's alone.
     """
     if message.get("reasoning_content", _NULL) != _NULL:
-        return
+        return False
     try:
         details = _decode_thoughts(message.get("reasoning_details", _NULL))
         text: Any = "".join(
@@ -189,8 +193,10 @@ def _return_thoughts(message: dict[str, Any]) -> None:
         details, text = None, ""
     if not details and not text:
         text = message.get("reasoning", "")
-    if text and text != _NULL:
-        message["reasoning_content"] = text
+    if not text or text == _NULL:
+        return False
+    message["reasoning_content"] = text
+    return True
 
 
 def _adapt_messages(messages: list[dict[str, Any]], unsupported: set[str]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -11,11 +12,11 @@ from catalog.abilities import UNSTATED
 from catalog.dialects.base import Call, Operation, Untranslatable, decode_object
 from catalog.dialects.openai.abilities import Wish, shape_messages, write_switch
 from catalog.dialects.openai.fields import (
-    Kept,
     adapt_fields,
     drop_lifetimes,
     read_text,
     repair_calls,
+    return_thoughts,
     tidy_tools,
 )
 from catalog.dialects.openai.speech import write_speech
@@ -36,6 +37,10 @@ _EXTENSIONS: Final = (
     ("reasoning_details", "reasoning_details", b'"reasoning_details"'),
 )
 _JPG: Final = b'"data:image/jpg;'
+# What may have to be adapted: earlier calls, thoughts, marks of cached prefixes, a wrong name.
+_MARKED: Final = re.compile(
+    rb'"(?:tool_call(?:s|_id)"|reasoning(?:_details|_content)?"|cache_control"|data:image/jpg;)'
+)
 _MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
 # The efforts that every model accepts, with about the number of thinking tokens of each.
 _BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
@@ -88,24 +93,8 @@ def build_request(
     if "tools" in fields or "tool_choice" in fields or "parallel_tool_calls" in fields:
         tidy_tools(fields)
     body = _write_body(fields)
-    if b'"tool_calls"' in body:
-        target = MISTRAL if call.capabilities.has_short_call_ids else OPENAI
-        if (repaired := repair_calls(fields, target)) is not fields:
-            fields, body = repaired, _write_body(repaired)
-    unsupported = {
-        member
-        for member, parameter, mark in _EXTENSIONS
-        if listed is not None and parameter not in listed and mark in body
-    }
-    restores_signatures = has_signatures and b'"tool_calls"' in body
-    returns_thoughts = b'"reasoning' in body and _returns_thoughts(call)
-    has_media = b'"tool_call_id"' in body and any(mark in body for mark in _MEDIA)
-    if unsupported or restores_signatures or returns_thoughts or has_media:
-        kept = Kept(restores_signatures, returns_thoughts)
-        body = _write_body(adapt_fields(fields, unsupported, kept))
-    if _JPG in body:
-        # Some servers know the type by its registered name alone.
-        body = body.replace(_JPG, b'"data:image/jpeg;')
+    if _MARKED.search(body) is not None:
+        body = _adapt_body(call, fields, body, has_signatures=has_signatures)
     return OutboundRequest(
         method="POST",
         url=url,
@@ -116,6 +105,33 @@ def build_request(
         },
         body=body,
     )
+
+
+def _adapt_body(call: Call, fields: dict[str, Any], body: bytes, *, has_signatures: bool) -> bytes:
+    """Returns a body with a mark as its server accepts it; the same bytes if nothing is wrong."""
+    listed = call.supported_parameters
+    if b'"tool_calls"' in body:
+        target = MISTRAL if call.capabilities.has_short_call_ids else OPENAI
+        repaired = repair_calls(fields, target)
+        if repaired is not fields:
+            fields, body = repaired, _write_body(repaired)
+    if b'"reasoning' in body and _returns_thoughts(call):
+        returned = return_thoughts(fields)
+        if returned is not fields:
+            fields, body = returned, _write_body(returned)
+    unsupported = {
+        member
+        for member, parameter, mark in _EXTENSIONS
+        if listed is not None and parameter not in listed and mark in body
+    }
+    restores_signatures = has_signatures and b'"tool_calls"' in body
+    has_media = b'"tool_call_id"' in body and any(mark in body for mark in _MEDIA)
+    if unsupported or restores_signatures or has_media:
+        body = _write_body(
+            adapt_fields(fields, unsupported, restores_signatures=restores_signatures)
+        )
+    # Some servers know the type by its registered name alone.
+    return body.replace(_JPG, b'"data:image/jpeg;')
 
 
 def _returns_thoughts(call: Call) -> bool:
@@ -164,9 +180,10 @@ def _read_wish(fields: dict[str, Any]) -> Wish:
 
 def _decode_options(reasoning: Any) -> Wish | None:
     try:
-        return _decode_reasoning(_encode(reasoning))
+        options: Wish | None = _decode_reasoning(_encode(reasoning))
     except (msgspec.DecodeError, RecursionError):
         raise Untranslatable("The reasoning of the request has an unexpected shape.") from None
+    return options
 
 
 def _choose_effort(reasoning: Any) -> str | None:

@@ -345,9 +345,6 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
     turns = _parse_turns(request.messages, CallIds(target.call_id))
     tools = [_parse_tool(tool, target) for tool in functions]
     used = _find_used_tools(turns) if target.needs_tools and not tools else []
-    schema_raw = None if schema is None else _none_if_empty(schema.schema)
-    if schema_raw is not None and target.has_strict_schemas:
-        schema_raw = Raw(_encode(restrict_schema(msgspec.json.decode(schema_raw))))
     return Chat(
         system=[
             part
@@ -374,7 +371,7 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
         stop=[each for each in stop if target.has_blank_stops or each.strip()],
         is_json=response_format is not None
         and response_format.type in ("json_object", "json_schema"),
-        schema=schema_raw,
+        schema=None if schema is None else _read_schema(schema.schema, target),
         schema_name=None if schema is None else schema.name,
         modalities=request.modalities or [],
         cache=request.cache_control,
@@ -553,6 +550,13 @@ def _parse_tool(tool: _Tool, target: Constraints) -> Tool:
         strict=function.strict,
         cache=tool.cache_control,
     )
+
+
+def _read_schema(raw: Raw, target: Constraints) -> Raw | None:
+    """Returns the schema of an answer with the keywords that the target accepts."""
+    if _none_if_empty(raw) is None or not target.has_strict_schemas:
+        return _none_if_empty(raw)
+    return Raw(_encode(restrict_schema(msgspec.json.decode(raw))))
 
 
 def _complete_schema(raw: Raw) -> Raw:

@@ -38,6 +38,14 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 # The name of a function in chat.
 _ToolName = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+\Z")]
 _Data = Annotated[str, msgspec.Meta(min_length=1)]
+# Under any of the names that clients give it; without one its bytes decide.
+_ImageType = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(image/(p?jpe?g|(x-)?png|gif|webp|\*)|IMAGE/(JPE?G|PNG|GIF|WEBP)"
+        r"|application/octet-stream)\Z"
+    ),
+]
 
 
 class _Shape(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -52,7 +60,7 @@ class TextBlock(_Shape, tag="text"):
 
 class Base64Image(_Shape, tag="base64"):
     data: _Data
-    media_type: str | None = None
+    media_type: _ImageType | None = None
 
 
 class WebSource(_Shape, tag="url"):
@@ -175,7 +183,6 @@ class UserMetadata(_Shape):
     user_id: Annotated[str, msgspec.Meta(max_length=512)] | None = None
 
 
-_IMAGES: Final = frozenset(("image/jpeg", "image/png", "image/gif", "image/webp"))
 _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
@@ -422,10 +429,6 @@ def _convert_content(
 
 def _convert_part(block: _Content) -> dict[str, Any]:
     match block:
-        case ImageBlock(source=Base64Image() as image) if (
-            name_media_type(image.media_type, image.data) not in _IMAGES
-        ):
-            raise field_error("media_type", "Expected an image: JPEG, PNG, GIF or WebP.")
         case TextBlock():
             part: dict[str, Any] = {"type": "text", "text": block.text}
         case ImageBlock():

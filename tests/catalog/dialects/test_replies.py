@@ -251,7 +251,7 @@ def test_finish_reasons_of_anthropic_are_mapped(reason: str, word: str) -> None:
         ("anthropic", {"input_tokens": 1, "output_tokens": 2}, Usage(1, 2)),
         ("anthropic", {"input_tokens": 1}, None),
         ("anthropic", {"output_tokens": 1}, None),
-        ("anthropic", {"input_tokens": "1", "output_tokens": 2}, None),
+        ("anthropic", {"input_tokens": "1", "output_tokens": 2}, Usage(1, 2)),
         ("anthropic", {"input_tokens": -1, "output_tokens": 2}, None),
         (
             "anthropic",

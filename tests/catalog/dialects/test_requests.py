@@ -32,14 +32,6 @@ def content(part: dict[str, Any]) -> list[dict[str, Any]]:
         {"messages": content({"type": "file", "file": {"file_id": "file-1"}})},
         {"messages": [{"role": "critic", "content": "hi"}]},
         {"messages": [{"role": "user", "content": {"text": "hi"}}]},
-        {
-            "messages": [
-                {
-                    "role": "assistant",
-                    "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "[1]"}}],
-                }
-            ]
-        },
         {"tools": [{"type": "code_interpreter"}]},
         {"tools": [{"type": "web_search", "allowed_domains": 5}]},
         {"web_search_options": 5},

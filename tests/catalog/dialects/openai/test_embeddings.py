@@ -50,7 +50,7 @@ def test_parse_reply_reads_the_vectors_and_the_prompt_usage(embedding: Any) -> N
 
 
 @pytest.mark.parametrize(
-    "usage", [None, {}, {"total_tokens": 8}, {"prompt_tokens": -1}, {"prompt_tokens": "8"}, 5, []]
+    "usage", [None, {}, {"total_tokens": 8.5}, {"prompt_tokens": -1}, {"prompt_tokens": "x"}, 5, []]
 )
 def test_parse_reply_ignores_an_invalid_usage(usage: Any) -> None:
     assert openai.parse_reply(Operation.EMBEDDINGS, body(usage=usage)).usage is None

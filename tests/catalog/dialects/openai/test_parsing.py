@@ -140,14 +140,14 @@ def test_parse_reply_refuses_a_chat_message_as_text_completion() -> None:
 @pytest.mark.parametrize(
     ("usage", "expected"),
     [
-        ({"prompt_tokens": 0, "completion_tokens": 0}, Usage(0, 0)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, None),
         ({"prompt_tokens": 100_000_000, "completion_tokens": 1}, Usage(100_000_000, 1)),
         # A claim beyond all measure is taken over as far as sums of it stay in range.
         ({"prompt_tokens": 10**9, "completion_tokens": 10**18}, Usage(10**9, 10**15)),
         ({"prompt_tokens": 10**40, "completion_tokens": 1}, Usage(10**15, 1)),
         ({"prompt_tokens": -1, "completion_tokens": 1}, None),
         ({"prompt_tokens": 1, "completion_tokens": -1}, None),
-        ({"prompt_tokens": "5", "completion_tokens": 5}, None),
+        ({"prompt_tokens": "5", "completion_tokens": 5}, Usage(5, 5)),
         ({"prompt_tokens": 1.5, "completion_tokens": 5}, None),
         ({"prompt_tokens": True, "completion_tokens": 5}, None),
         ({"prompt_tokens": None, "completion_tokens": 5}, None),

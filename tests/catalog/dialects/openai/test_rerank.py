@@ -87,7 +87,7 @@ def test_parse_reply_reads_what_each_format_counts(
     [
         {},
         {"usage": None, "meta": None},
-        {"usage": {"total_tokens": "7"}},
+        {"usage": {"total_tokens": "seven"}},
         {"usage": {"total_tokens": -7}},
         {"usage": {"total_tokens": True}},
         {"usage": [7]},

@@ -353,12 +353,8 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
             "messages[0].name: Unknown field.",
         ),
         (
-            with_block({"type": "search_result"}),
-            "messages[0].content[0].type: Invalid value 'search_result'.",
-        ),
-        (
-            with_block({"type": "server_tool_use"}, "assistant"),
-            "messages[0].content[0].type: Invalid value 'server_tool_use'.",
+            with_block({"type": "riddle"}),
+            "messages[0].content[0].type: Invalid value 'riddle'.",
         ),
         (
             with_block({"type": "image", "source": IMAGE}, "assistant"),
@@ -372,7 +368,11 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
         ),
         (
             with_block({"type": "image", "source": {**IMAGE, "media_type": "image/tiff"}}),
-            "messages[0].content[0].source.media_type: Invalid enum value 'image/tiff'.",
+            (
+                "messages[0].content[0].source.media_type: Expected str matching regex "
+                r"'^(image/(p?jpe?g|(x-)?png|gif|webp|\\*)|IMAGE/(JPE?G|PNG|GIF|WEBP)"
+                r"|application/octet-stream)\\Z'."
+            ),
         ),
         (
             with_block({"type": "tool_use", "id": "a", "name": "f", "input": "{}"}, "assistant"),

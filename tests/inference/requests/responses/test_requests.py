@@ -216,12 +216,12 @@ def test_tools_that_the_caller_runs_become_functions() -> None:
 
 
 def test_a_long_name_of_a_namespace_stays_the_same_in_its_calls() -> None:
-    inner = {"type": "function", "name": "x" * 60, "parameters": {}}
+    inner = {"type": "function", "name": "x" * 125, "parameters": {}}
     namespace = {"type": "namespace", "name": "mcp.maps", "tools": [inner]}
-    replayed = call(name="x" * 60, namespace="mcp.maps")
+    replayed = call(name="x" * 125, namespace="mcp.maps")
     found = in_chat([replayed, output()], tools=[namespace])
     name = found["tools"][0]["function"]["name"]
-    assert len(name) == 64
+    assert len(name) == 128
     assert found["messages"][0]["tool_calls"][0]["function"]["name"] == name
 
 
