@@ -100,9 +100,14 @@ class Roles(Facet, frozen=True):
 
 
 class MediaBound(Facet, frozen=True):
-    """The most prompt tokens of one picture, tile, file and so on."""
+    """The most prompt tokens of one picture, tile, file and so on.
+
+    A picture whose size is known has a tile more than squares of 512 pixels cover it, and at most
+    ``image``. ``image_low`` is what one with ``detail: low`` has where the provider reads that.
+    """
 
     image: _Extra | None = None
+    image_low: _Extra | None = None
     image_tile: _Extra | None = None
     audio: _Extra | None = None
     audio_second: _Extra | None = None

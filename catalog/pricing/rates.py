@@ -24,6 +24,8 @@ PROMPT_PLACES: Final = frozenset(
     (_PROMPT, _READ, _WRITE, _WRITE_1H, _AUDIO, _AUDIO_CACHED, _IMAGE_PROMPT)
 )
 COMPLETION_PLACES: Final = frozenset((_COMPLETION, _REASONING, _AUDIO_OUTPUT, _IMAGE_TOKENS))
+# The parts of sound and of pictures that a request sends; a model may draw without being asked.
+_MEDIA_PLACES: Final = frozenset((_AUDIO, _AUDIO_CACHED, _IMAGE_PROMPT, _AUDIO_OUTPUT))
 SEARCH_PLACES: Final = frozenset((SEARCH, _SEARCHED, _UNASKED))
 # The tokens that stand beside prompt and completion, and whose cost is a part of theirs.
 BESIDE_PROMPT: Final = frozenset((_CITATION,))
@@ -65,12 +67,15 @@ class Rates(NamedTuple):
 class Ceilings(NamedTuple):
     """The highest rates that can apply to a request, in USD times ten to the power of the scale.
 
-    Prompt and completion have the highest rate of all their parts. ``is_image_fixed`` says that no
-    condition decides which rate a size and quality has.
+    Prompt and completion have the highest rate of all their parts, ``text`` and ``answer`` that of
+    the parts that a request has which neither sends nor asks for sound. ``is_image_fixed`` says
+    that no condition decides which rate a size and quality has.
     """
 
     prompt: int
     completion: int
+    text: int
+    answer: int
     request: int
     rates: Rates
     is_image_fixed: bool
@@ -223,6 +228,8 @@ class RateTable:
         return Ceilings(
             prompt=max(rates[place] for place in PROMPT_PLACES),
             completion=max(rates[place] for place in COMPLETION_PLACES),
+            text=max(rates[place] for place in PROMPT_PLACES - _MEDIA_PLACES),
+            answer=max(rates[place] for place in COMPLETION_PLACES - _MEDIA_PLACES),
             request=rates[REQUEST],
             rates=Rates(rates, variants),
             is_image_fixed=not any(rule.billable is Billable.IMAGE for rule in possible),

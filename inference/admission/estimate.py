@@ -7,22 +7,21 @@ are estimated by the size of their text.
 from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from catalog.dialects.base import Operation
+from catalog.operations import OPERATIONS
 from catalog.pricing import Usage, round_scaled
 from catalog.pricing.price import NOTHING
+from catalog.tokens import UNSTATED_LIMITS
 from inference.requests.operations import ROWS
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import NO_PIECES, InferenceRequest
 from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.routes import Candidate, Route
 
-# The bound if neither the request nor the endpoint sets one; no model produces as many at once.
-_OUTPUT_TOKENS: Final = 131_072
 _NANO_DIGITS: Final = 9
 # The pictures of one choice of a chat that a hold covers, where each of them has a price.
 _MOST_PICTURES: Final = 4
@@ -64,25 +63,46 @@ def output_bound(request: InferenceRequest, route: Route) -> int:
         if ceiling is not None and ceiling < request.max_tokens and not request.may_choose_bound:
             return ceiling
         return request.max_tokens
-    return ceiling or route.context_length or _OUTPUT_TOKENS
+    return ceiling or route.context_length or route.limits.output
 
 
-def find_bounds(request: InferenceRequest, candidate: Candidate) -> tuple[int, Usage]:
-    """Returns the most that a request may use at a candidate: tokens of its prompt, and pieces.
+class Bounds(NamedTuple):
+    """The most that a request may use at a candidate.
+
+    ``media`` are those tokens of its ``prompt`` that are no text, and ``thought`` those of each
+    answer that do not count towards the bound of its output. ``pieces`` are not counted in tokens.
+    ``has_sound`` says that any token may be one of sound.
+    """
+
+    prompt: int
+    media: int
+    thought: int
+    pieces: Usage
+    has_sound: bool
+
+
+def find_bounds(request: InferenceRequest, candidate: Candidate) -> Bounds:
+    """Returns the most that a request may use at a candidate.
 
     A search that the provider is not asked for costs nothing; the results of one that it is asked
     for may join the prompt. What a model does by itself is bounded by its price.
     """
-    prompt, pieces = request.prompt_bound, request.allowed
-    price = candidate.route.price
+    route, pieces = candidate.route, request.allowed
+    text, media, thought = request.prompt_bound, 0, 0
+    # Sound that was heard before is in the prompt again.
+    is_written = OPERATIONS[request.operation].is_written
+    has_sound = not is_written or "audio" in request.outputs
+    if request.media or route.limits is not UNSTATED_LIMITS:
+        text, media, thought = _bound_tokens(request, route)
+    price = route.price
     if request.server_tools is NO_TOOLS and not price.rules:
-        return prompt, pieces
+        return Bounds(text + media, media, thought, pieces, has_sound)
     if request.server_tools.searches:
         if candidate.may_search(request):
-            prompt += candidate.count_result_tokens(request)
+            text += candidate.count_result_tokens(request)
         else:
             pieces = replace(pieces, searches=0)
-    if request.operation is Operation.CHAT and price.bills_images:
+    if is_written and price.bills_images:
         pieces = replace(pieces, output_images=_MOST_PICTURES * request.choices)
     if (unasked := price.unasked) is not NOTHING:
         pieces = replace(
@@ -91,7 +111,25 @@ def find_bounds(request: InferenceRequest, candidate: Candidate) -> tuple[int, U
             citations=unasked.citations,
             research=unasked.research,
         )
-    return prompt, pieces
+    return Bounds(text + media, media, thought, pieces, has_sound)
+
+
+def _bound_tokens(request: InferenceRequest, route: Route) -> tuple[int, int, int]:
+    """Returns the most tokens of the text, of the media and of one thought at an endpoint.
+
+    No provider takes more than the context of its model.
+    """
+    limits = route.limits
+    text = limits.bound_text(
+        request.prompt_bound, request.messages or request.choices, request.tool_count
+    )
+    media = sum(map(limits.media.bound, request.media))
+    if route.context_length is not None:
+        media = min(media, route.context_length)
+    thought = limits.thought
+    if thought and (budget := request.thinking_budget) is not None:
+        thought = budget
+    return text, media, thought
 
 
 def worst_case_nano(
@@ -136,16 +174,23 @@ def _find_ceilings(request: InferenceRequest, candidate: Candidate) -> tuple[int
     """Returns the highest cost of a request without its output, and that of an output token.
 
     Every token counts at the highest rate of its class that any rule can give it: neither the
-    provider's use of its cache nor the kind of the output is known in advance. A tier counts if the
-    bound of the prompt reaches it, a window of time always. Both amounts are in USD, times ten to
-    the power of the price's scale.
+    provider's use of its cache nor the kind of the output is known in advance. Only media that the
+    request has or asks for have their rates. A tier counts if the bound of the prompt reaches it, a
+    window of time always. Both amounts are in USD, times ten to the power of the price's scale.
     """
-    prompt, pieces = find_bounds(request, candidate)
-    ceilings = candidate.route.price.table.find_ceilings(prompt)
-    fixed = ceilings.prompt * prompt + ceilings.request
+    bounds = find_bounds(request, candidate)
+    ceilings = candidate.route.price.table.find_ceilings(bounds.prompt)
+    text, output, pieces = ceilings.text, ceilings.answer, bounds.pieces
+    if bounds.has_sound:
+        text, output = ceilings.prompt, ceilings.completion
+    fixed = text * (bounds.prompt - bounds.media) + ceilings.request
+    if bounds.media:
+        fixed += ceilings.prompt * bounds.media
+    if bounds.thought:
+        fixed += output * bounds.thought * request.choices
     if request.images or pieces is not NO_PIECES:
         fixed += ceilings.of_pieces(pieces, images=request.images)
-    return fixed, ceilings.completion
+    return fixed, output
 
 
 def fee_nano(upstream_nano: int, fee_percent: Decimal, *, round_up: bool = False) -> int:

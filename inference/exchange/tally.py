@@ -14,15 +14,19 @@ from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
-from inference.admission.estimate import Claim, estimate_tokens, fee_nano, find_bounds, output_bound
+from catalog.tokens import UNSTATED_LIMITS
+from inference.admission.estimate import (
+    Claim,
+    estimate_tokens,
+    fee_nano,
+    find_bounds,
+    output_bound,
+)
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.rows import CHARACTERS_PER_TOKEN
 from inference.routing.routes import Candidate
 
-# The tokens that a template of the provider or a system prompt of the deployment may add to a
-# prompt. They are believed while the bounds of the request pay for them; validation allows as many.
-_ADDED_TOKENS: Final = 16_384
 # The largest amount that is recorded of a claim: a million USD. Thousands of such claims can be
 # written off for one organization before its accounts are full.
 _MOST_NANO: Final = 10**15
@@ -46,11 +50,17 @@ CostOf = Callable[[Usage], Cost]
 
 
 class Allowance(NamedTuple):
-    """The most that an answer may use: tokens of its prompt, of its completion, and pieces."""
+    """The most that an answer may use: tokens of its prompt, of its completion, and pieces.
+
+    ``media`` are the tokens of the prompt that are no text, and ``has_sound`` says that any token
+    may be one of sound.
+    """
 
     prompt: int
     completion: int
     pieces: Usage
+    media: int = 0
+    has_sound: bool = True
 
 
 def believe(usage: Usage, allowance: Allowance, cost_of: CostOf | None) -> Usage:
@@ -69,7 +79,7 @@ def believe(usage: Usage, allowance: Allowance, cost_of: CostOf | None) -> Usage
         and not _has_rare_units(usage)
     ):
         return usage
-    return _clip_usage(usage, Allowance(prompt, completion, allowance.pieces))
+    return _clip_usage(usage, allowance._replace(prompt=prompt, completion=completion))
 
 
 def find_claim(usage: Usage, allowance: Allowance, cost_of: CostOf) -> Claim | None:
@@ -78,7 +88,7 @@ def find_claim(usage: Usage, allowance: Allowance, cost_of: CostOf) -> Claim | N
     The amounts of a claim without measure end at the range of the ledger.
     """
     has_claimed_tokens = usage.prompt > allowance.prompt or usage.completion > allowance.completion
-    if not has_claimed_tokens and not _has_claimed_pieces(usage, allowance.pieces):
+    if not has_claimed_tokens and not _has_claimed_pieces(usage, allowance):
         return None
     if _is_affordable(usage, allowance, cost_of):
         return None
@@ -94,8 +104,11 @@ def find_claim(usage: Usage, allowance: Allowance, cost_of: CostOf) -> Claim | N
 
 
 def _is_affordable(usage: Usage, allowance: Allowance, cost_of: CostOf | None) -> bool:
-    """Returns whether a prompt that grew on its way costs no more than what was allowed."""
-    if cost_of is None or usage.prompt > allowance.prompt + _ADDED_TOKENS:
+    """Returns whether a prompt that grew on its way costs no more than what was allowed.
+
+    A template of the provider or a system prompt of the deployment may have added to it.
+    """
+    if cost_of is None or usage.prompt > allowance.prompt + UNSTATED_LIMITS.grown:
         return False
     if _clip_usage(usage, allowance._replace(prompt=usage.prompt)) != usage:
         return False
@@ -112,10 +125,17 @@ def _has_rare_units(usage: Usage) -> bool:
     )  # fmt: skip
 
 
-def _has_claimed_pieces(usage: Usage, allowed: Usage) -> bool:
-    """Returns whether a usage counts more of what is not a token than the request allows."""
-    return _has_rare_units(usage) and any(
-        getattr(usage, name) > getattr(allowed, name) for name in PIECES if name != "images"
+def _has_claimed_pieces(usage: Usage, allowance: Allowance) -> bool:
+    """Returns whether a usage counts more than the request allows, tokens of text aside."""
+    if not _has_rare_units(usage):
+        return False
+    has_other_media = not allowance.has_sound and (
+        bool(usage.audio_output) or max(usage.audio, usage.image_prompt) > allowance.media
+    )
+    return has_other_media or any(
+        getattr(usage, name) > getattr(allowance.pieces, name)
+        for name in PIECES
+        if name != "images"
     )
 
 
@@ -131,6 +151,10 @@ def _clip_usage(usage: Usage, allowance: Allowance) -> Usage:
     parts["cache_write"] = min(usage.cache_write, prompt - parts["cached"])
     written = parts["cached"] + parts["cache_write"]
     parts["cache_write_1h"] = min(usage.cache_write_1h, prompt - written)
+    if not allowance.has_sound:
+        for name in ("audio", "audio_cached", "image_prompt"):
+            parts[name] = min(getattr(usage, name), allowance.media, prompt)
+        parts["audio_output"] = 0
     for names, total in ((PROMPT_PARTS, prompt), (COMPLETION_PARTS, completion)):
         for name in names:
             parts.setdefault(name, min(getattr(usage, name), total))
@@ -164,8 +188,8 @@ class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_alone", "_believed", "_bounds", "_candidate", "_cost", "_costed", "_fee_percent",
-        "_has_finished", "_is_after_output", "_is_final", "_is_last", "_most_output", "_parts",
+        "_allowance", "_alone", "_believed", "_candidate", "_cost", "_costed", "_fee_percent",
+        "_has_finished", "_is_after_output", "_is_final", "_is_last", "_parts",
         "_pictures", "_prompt_tokens", "_request", "at", "finish_reason", "native_finish_reason",
         "output_bytes", "reported_cost_nano", "upstream_id", "upstream_model", "usage",
         "usage_body",
@@ -203,11 +227,9 @@ class Tally:
         # The finish reason has come, perhaps only after the caller had left.
         self._has_finished = False
         self._prompt_tokens: int | None = None
-        # The candidate that answers, the most that it may use, and the most tokens that it may
-        # produce.
+        # The candidate that answers, and the most that it may use.
         self._candidate: Candidate | None = None
-        self._bounds = request.prompt_bound, request.allowed
-        self._most_output = 0
+        self._allowance = Allowance(request.prompt_bound, 0, request.allowed)
         # The last usage that was judged, and what is believed of it.
         self._believed: tuple[Usage, Usage] | None = None
         # The last usage that was priced, its candidate, its cost and the parts of that cost.
@@ -274,7 +296,7 @@ class Tally:
             if len(self._alone) == self._request.choices:
                 # One for each choice, as llama.cpp's server reports them.
                 usage, known = _add_up(self._alone), None
-        self.usage = _adapt(usage, self._request, self._bounds[1])
+        self.usage = _adapt(usage, self._request, self._allowance.pieces)
         self.usage_body = part.fields.get("usage")
         if known is not None:
             self.usage = _take_larger(known, self.usage)
@@ -285,20 +307,26 @@ class Tally:
 
     def allow(self, candidate: Candidate, max_tokens: int | None = None) -> None:
         """Sets the candidate that answers, and the bound that the gateway set on its answer."""
-        self._candidate, self._believed = candidate, None
-        self._bounds = find_bounds(self._request, candidate)
+        self._candidate, self._believed, self._prompt_tokens = candidate, None, None
+        bounds = find_bounds(self._request, candidate)
         bound = output_bound(self._request, candidate.route) if max_tokens is None else max_tokens
-        self._most_output = bound * self._request.choices
+        self._allowance = Allowance(
+            bounds.prompt,
+            (bound + bounds.thought) * self._request.choices,
+            bounds.pieces,
+            bounds.media,
+            bounds.has_sound,
+        )
 
     def estimate(self) -> Usage:
         """Estimates the usage from the sizes of prompt and output, within what was allowed."""
         if self._prompt_tokens is None:
             # Remembered, because measuring a long prompt takes time and every heartbeat needs it.
             self._prompt_tokens = min(
-                estimate_tokens(self._request.prompt_bytes), self._request.prompt_bound
+                estimate_tokens(self._request.prompt_bytes), self._allowance.prompt
             )
         request = self._request
-        completion = min(estimate_tokens(self.output_bytes), self._most_output)
+        completion = min(estimate_tokens(self.output_bytes), self._allowance.completion)
         estimate = ROWS[request.operation].estimate
         return estimate(self._prompt_tokens, completion, request.known_units)
 
@@ -360,8 +388,7 @@ class Tally:
         if self._believed is None or self._believed[0] is not usage:
             candidate = self._candidate
             cost_of = None if candidate is None else partial(self._calculate, candidate)
-            allowance = Allowance(self._bounds[0], self._most_output, self._bounds[1])
-            self._believed = usage, believe(usage, allowance, cost_of)
+            self._believed = usage, believe(usage, self._allowance, cost_of)
         return self._believed[1]
 
     @property
@@ -374,8 +401,8 @@ class Tally:
         """Returns what the upstream claimed beyond what was allowed; ``None`` if nothing."""
         if self.usage is None or self._candidate is None or self._believe(self.usage) is self.usage:
             return None
-        allowance = Allowance(self._bounds[0], self._most_output, self._bounds[1])
-        return find_claim(self.usage, allowance, partial(self._calculate, self._candidate))
+        cost_of = partial(self._calculate, self._candidate)
+        return find_claim(self.usage, self._allowance, cost_of)
 
     def is_blank(self, usage: Usage) -> bool:
         """Returns whether the answer is empty, and its finish reason is missing or "error"."""
@@ -398,7 +425,9 @@ class Tally:
         if images:
             usage = replace(usage, images=images)
         if self._pictures and not usage.output_images:
-            usage = replace(usage, output_images=min(self._pictures, self._bounds[1].output_images))
+            usage = replace(
+                usage, output_images=min(self._pictures, self._allowance.pieces.output_images)
+            )
         return usage
 
     def split_cost(self, usage: Usage, candidate: Candidate) -> Costs:

@@ -15,6 +15,7 @@ from catalog.dialects.shared.raw import ESCAPE, spell
 from catalog.dialects.shared.searches import SEARCH_FIELDS
 from catalog.operations import OPERATIONS
 from catalog.pricing import Usage
+from catalog.tokens import Medium
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.limits import MAX_ALL_CHOICES, check_body, is_large
@@ -58,6 +59,19 @@ _encode = msgspec.json.Encoder().encode
 _NO_PREFERENCES: Final = ProviderPreferences()
 
 
+class _Reasoning(msgspec.Struct):
+    max_tokens: int | None = None
+
+
+class _Thinking(msgspec.Struct):
+    thinking_budget: int | None = None
+    reasoning: _Reasoning | None = None
+
+
+_BUDGETS: Final = frozenset(("thinking_budget", "reasoning"))
+_decode_thinking = msgspec.json.Decoder(_Thinking).decode
+
+
 class InferenceRequest(msgspec.Struct, frozen=True):
     """A parsed request, and the raw fields that are sent upstream.
 
@@ -67,7 +81,9 @@ class InferenceRequest(msgspec.Struct, frozen=True):
 
     ``max_tokens`` is the most that one choice may produce, ``None`` if the caller leaves it to the
     endpoint. ``choices`` is the number of completions, or of vectors. ``prompt_bound`` is an upper
-    bound of the prompt's tokens for any tokenizer, and ``images`` the number of its images.
+    bound of the tokens of the prompt's text for most tokenizers: its bytes. ``images`` is the
+    number of its images, ``media`` are all its media, ``messages`` and ``tool_count`` the numbers
+    of messages and tools: what these add depends on the endpoint.
     ``text_bytes`` is the size of the text of a large prompt, and ``text_tokens`` the number of
     tokens that it has at least.
 
@@ -100,6 +116,9 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     choices: int = 1
     prompt_bound: int = 0
     images: int = 0
+    media: tuple[Medium, ...] = ()
+    messages: int = 0
+    tool_count: int = 0
     inputs: frozenset[str] = frozenset()
     forms: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
@@ -170,6 +189,18 @@ class InferenceRequest(msgspec.Struct, frozen=True):
         )
 
     @property
+    def thinking_budget(self) -> int | None:
+        """The most tokens of a thought that the request allows; ``None`` if it does not say."""
+        try:
+            budget = _decode_thinking(
+                _encode({name: self.fields[name] for name in _BUDGETS & self.fields.keys()})
+            )
+        except msgspec.DecodeError:
+            return None
+        asked = (budget.thinking_budget, budget.reasoning and budget.reasoning.max_tokens)
+        return max((each for each in asked if isinstance(each, int)), default=None)
+
+    @property
     def prompt_bytes(self) -> int:
         """The size of the prompt's text in bytes."""
         if self.text_bytes is not None:
@@ -210,7 +241,7 @@ def parse(
     models = row.models(request)
     wishes = take_wishes(operation, fields, models)
     _complete(row, fields)
-    prompt = bound_prompt(row, request, fields)
+    prompt = bound_prompt(row, request, fields, has_escapes=b"\\" in body)
     has_file = OPERATIONS[operation].has_messages and has_stored_file(body)
     server_tools = read_server_tools(fields, row.tools(request), wishes.search, has_file=has_file)
     # Here, in a thread: the event loop needs the measures for every heartbeat and endpoint.
@@ -227,10 +258,7 @@ def parse(
         preset_id=None if preset is None else preset.preset_id,
         max_tokens=row.output_bound(request),
         choices=answers,
-        prompt_bound=prompt.bound,
-        images=prompt.images,
-        inputs=prompt.inputs,
-        forms=prompt.forms,
+        **prompt._asdict(),
         outputs=row.outputs(request),
         allowed=_allow_pieces(row, fields, server_tools, answers),
         least=NO_PIECES if row.least is None else row.least(fields),
@@ -256,10 +284,7 @@ def replace_messages(request: InferenceRequest, messages: msgspec.Raw) -> Infere
         request,
         fields=fields,
         size=max(request.size, len(messages)),
-        prompt_bound=prompt.bound,
-        images=prompt.images,
-        inputs=prompt.inputs,
-        forms=prompt.forms,
+        **prompt._asdict(),
         text_bytes=row.prompt_text(fields),
         text_tokens=row.least_tokens(fields),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
@@ -10,40 +11,39 @@ import msgspec
 
 from catalog.dialects.base import Reply
 from catalog.pricing import Usage
+from catalog.tokens import Medium
+from inference.requests.media import MEDIA, MODALITIES, find_form, measure_medium
 from inference.requests.schemas import ProviderPreferences
 
 Fields = Mapping[str, msgspec.Raw]
 # English text has about four bytes a token.
 BYTES_PER_TOKEN: Final = 4
 
-# The most tokens that a provider documents for one image, and a generous number for a document, a
-# recording or a film, because their encoded size says little about their tokens.
-_IMAGE_TOKENS: Final = 36_864
-_OTHER_PART_TOKENS: Final = 131_072
-# The members of a part that hold encoded media, with the modality of each one; any other member may
-# be read as text.
-_MODALITIES: Final[Mapping[str, str]] = {
-    "image_url": "image", "video_url": "video", "input_audio": "audio", "input_video": "video",
-    "input_file": "file", "file": "file",
-}  # fmt: skip
-_MEDIA: Final = frozenset(_MODALITIES)
-_FORMS: Final = {
-    "image": ("base64_images", "image_urls"),
-    "file": ("base64_files", "file_urls"),
-}
-# The beginning of data in a part, whose address stands behind at most a detail or the name of a
-# file.
-_DATA: Final = b'"data:'
-_HEAD: Final = 2_048
 _TEXT_ONLY: Final[frozenset[str]] = frozenset()
-# Spaces, and all bytes of a character but the first.
-_UNCOUNTED: Final = bytes((0x20, *range(0x80, 0xC0)))
+# All bytes but ASCII letters and digits, and the first byte of any other character that is no
+# symbol or punctuation: tokenizers have tokens for long runs of these.
+_UNCOUNTED: Final = bytes(
+    each
+    for each in range(256)
+    if not (each < 0x80 and chr(each).isalnum()) and (each < 0xC3 or each == 0xE2)
+)
+# The escapes of characters that have fewer than three bytes in UTF-8, or are half of a pair.
+_SHORT: Final = re.compile(rb"\\u(?:0[0-7]|[dD][89a-fA-F])")
+_ASCII: Final = re.compile(rb"\\u00[0-7]")
+_PIECE_BYTES: Final = 128 * 1024
+# A cut may fall into an escape; so much is then saved too often.
+_CUT_BYTES: Final = 6
 # English has four to five characters a token, and no language has more than six on average.
 CHARACTERS_PER_TOKEN: Final = 6
 # The JSON of the shortest token: a digit and a comma.
 TOKEN_BYTES: Final = 2
 # The types of text parts; a part without a type counts as text.
 _TEXTS: Final = frozenset((b"", b'"text"', b'"refusal"'))
+# The fields of which the model is shown the text; of others it is shown their JSON.
+_TEXTS_OF: Final = frozenset(("messages", "prompt", "input", "query", "documents", "suffix"))
+# The escapes of line ends and the like, whose letters are none.
+_BLANKS: Final = (rb"\n", rb"\t", rb"\r", rb"\f", rb"\b")
+_UNKNOWN: Final = Medium("file")
 
 
 class Body(Protocol):
@@ -185,47 +185,74 @@ class RequestRow(Generic[B]):
 
 
 class PromptSize(NamedTuple):
-    """An upper bound of a prompt's tokens, its number of images, and what media it has.
+    """An upper bound of the tokens of a prompt's text, and what else it has.
 
-    ``inputs`` are the modalities, without text; ``forms`` says how the media are sent, in the words
-    of :class:`catalog.abilities.Inputs`.
+    ``images`` is the number of its images, ``inputs`` are the modalities, without text, and
+    ``forms`` says how the media are sent, in the words of :class:`catalog.abilities.Inputs`.
     """
 
-    bound: int
+    prompt_bound: int
     images: int
     inputs: frozenset[str]
     forms: frozenset[str] = _TEXT_ONLY
+    media: tuple[Medium, ...] = ()
+    messages: int = 0
+    tool_count: int = 0
 
 
 def bound_prompt(
-    row: RequestRow[Any], request: Body, fields: Mapping[str, msgspec.Raw]
+    row: RequestRow[Any],
+    request: Body,
+    fields: Mapping[str, msgspec.Raw],
+    *,
+    has_escapes: bool = True,
 ) -> PromptSize:
-    """Returns the size of a prompt, with an upper bound of its tokens.
+    """Returns the size of a prompt, with an upper bound of the tokens of its text.
 
-    The bound is the size of the JSON in bytes: a token is at least one byte of UTF-8, JSON is never
-    shorter than its text, and its punctuation covers the few tokens that a provider adds between
-    messages. A part that is not text counts by a bound of its own instead of its size. The options
-    of one provider join the fields, and which one is not known yet.
+    The bound is the size of the JSON in bytes, with each escape as long as what it stands for: a
+    token is at least one byte of UTF-8, and the punctuation covers the few tokens that most
+    providers add between messages. Media are bounded by the endpoint. The options of one provider
+    join the fields, and which one is not known yet.
     """
     bound = _size(fields) + row.added_tokens(request)
+    if has_escapes:
+        bound -= sum(count_escapes(raw, is_text=name in _TEXTS_OF) for name, raw in fields.items())
     if request.provider is not None and request.provider.options:
         bound += max(map(_size, request.provider.options.values()))
     images, inputs, forms = 0, _TEXT_ONLY, _TEXT_ONLY
+    media: tuple[Medium, ...] = ()
     for part in row.parts(request):
-        media = _MEDIA.intersection(part)
-        bound -= _size({name: part[name] for name in media})
-        images += "image_url" in media
-        inputs |= {_MODALITIES[name] for name in media}
-        forms |= {_find_form(name, part[name]) for name in media}
-        # A part with several members may be read as any of them.
-        bound += _IMAGE_TOKENS if media == {"image_url"} else _OTHER_PART_TOKENS
-    return PromptSize(bound, images, inputs, forms)
+        names = MEDIA.intersection(part)
+        for name in names:
+            bound -= len(part[name])
+            if has_escapes:
+                bound += count_escapes(part[name], is_text=True)
+        images += "image_url" in names
+        inputs |= {MODALITIES[name] for name in names}
+        forms |= {find_form(name, part[name]) for name in names}
+        # A part with several members, or none that is known, may be read as any of them.
+        media += tuple(measure_medium(name, part[name]) for name in names) or (_UNKNOWN,)
+    messages, tools = getattr(request, "messages", None), getattr(request, "tools", None)
+    return PromptSize(bound, images, inputs, forms, media, len(messages or ()), len(tools or ()))
 
 
-def _find_form(name: str, raw: msgspec.Raw) -> str:
-    """Returns the form in which a part holds its media; its data stands in a ``data:`` address."""
-    inline, linked = _FORMS.get(_MODALITIES[name], (_MODALITIES[name],) * 2)
-    return inline if _DATA in bytes(memoryview(raw)[:_HEAD]) else linked
+def count_escapes(raw: msgspec.Raw | bytes, *, is_text: bool) -> int:
+    """Returns by how many bytes JSON is longer than what it says, because of its escapes.
+
+    Of what is no text the model is shown JSON, in which line ends and quotes stay escaped.
+    """
+    view, saved = memoryview(raw), 0
+    for start in range(0, len(view), _PIECE_BYTES):
+        piece = bytes(view[start : start + _PIECE_BYTES])
+        if b"\\" not in piece:
+            continue
+        rest = piece.replace(b"\\\\", b"")
+        count = rest.count(b"\\u")
+        saved += 3 * count + len(_SHORT.findall(rest)) + len(_ASCII.findall(rest))
+        if is_text:
+            saved += (len(piece) - len(rest)) // 2 + rest.count(b"\\") - count
+        saved -= _CUT_BYTES if start else 0
+    return max(saved, 0)
 
 
 def _size(members: Mapping[str, msgspec.Raw]) -> int:
@@ -241,9 +268,13 @@ def find_media(
 
 
 def count_characters(text: msgspec.Raw | bytes) -> int:
-    """Returns the characters of a JSON text without its spaces; an escaped one counts once.
+    """Returns the letters and digits of a JSON text; an escaped character counts once.
 
-    Tokenizers join spaces, so spaces say nothing about the tokens that a text has at least.
+    Tokenizers join spaces, line ends, and runs of signs, so these say nothing about the tokens that
+    a text has at least.
     """
     raw = bytes(text)
-    return max(len(raw.translate(None, _UNCOUNTED)) - 5 * raw.count(rb"\u"), 0)
+    count = len(raw.translate(None, _UNCOUNTED))
+    if b"\\" in raw:
+        count -= sum(map(raw.count, _BLANKS)) + 4 * raw.count(b"\\u") + raw.count(b"\\u2")
+    return max(count, 0)

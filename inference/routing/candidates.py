@@ -628,7 +628,10 @@ def _unmet_requirements(
     if "free" in variants and not route.price.is_free:
         reasons.append(Unusable.NOT_FREE)
     if preferences.max_price is not None and _exceeds(
-        route.price, preferences.max_price, request.prompt_bound
+        route.price,
+        preferences.max_price,
+        route.limits.bound_text(request.prompt_bound, request.messages, request.tool_count)
+        + sum(map(route.limits.media.bound, request.media)),
     ):
         reasons.append(Unusable.MAX_PRICE)
     quantizations = preferences.quantizations

@@ -19,6 +19,7 @@ from catalog.capabilities import UNDESCRIBED, Capabilities, read_capabilities
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.searches import SEARCH_FIELDS, SEARCH_SETTINGS, SearchForm
 from catalog.pricing import Billable, Price
+from catalog.tokens import UNSTATED_LIMITS, TokenLimits
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from config.egress.addresses import NO_REACH, Reach
@@ -127,7 +128,7 @@ class Route:
     ``listed_parameters`` are the endpoint's own list, if it has one. ``supported_parameters``
     are that list, with both names of the reasoning effort where it has either. ``abilities`` are
     what the endpoint states beside its columns; of a private endpoint they are its
-    :class:`catalog.abilities.EndpointSettings`.
+    :class:`catalog.abilities.EndpointSettings`. ``limits`` bound the tokens of a request.
     """
 
     endpoint_id: uuid.UUID
@@ -156,6 +157,7 @@ class Route:
     max_completion_tokens: int | None = None
     capabilities: Capabilities = UNDESCRIBED
     abilities: Abilities = UNSTATED
+    limits: TokenLimits = UNSTATED_LIMITS
     time_limits: TimeLimits = NO_OWN_LIMITS
     reach: Reach = NO_REACH
 

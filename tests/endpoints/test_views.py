@@ -53,6 +53,7 @@ SETTINGS = {
         "tokens_per_byte": None,
         "media": {
             "image": None,
+            "image_low": None,
             "image_tile": None,
             "audio": None,
             "audio_second": None,

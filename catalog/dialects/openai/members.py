@@ -289,9 +289,13 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
         prompt, made = _complete(prompt, made, usage.total_tokens)
     counted = read_usage(prompt, made, **parts)
     if counted is not None and counted.reasoning:
-        # Some servers do not count reasoning as part of the completion; only the total shows it.
+        # Some servers do not count reasoning as part of the completion: the total shows it, or a
+        # part that is more than the whole.
         beside = counted.completion + counted.reasoning
-        if read_count(usage.total_tokens) == counted.prompt + beside:
+        if (
+            read_count(usage.total_tokens) == counted.prompt + beside
+            or counted.reasoning > counted.completion
+        ):
             return replace(counted, completion=beside)
     return counted
 

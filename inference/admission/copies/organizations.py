@@ -18,6 +18,7 @@ from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
 from catalog.models import PriceVersion, hosts_of
 from catalog.models.aliases import ModelAlias
 from catalog.pricing import Price, UnknownRule
+from catalog.tokens import find_limits
 from catalog.visibility import EndpointFacts
 from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import NO_REACH, Reach
@@ -383,6 +384,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         disproved_parameters=share(disproved),
         capabilities=model.capabilities,
         abilities=settings,
+        limits=find_limits(settings.bound),
         time_limits=endpoint.time_limits,
         reach=endpoint.reach,
     )

@@ -19,6 +19,7 @@ from catalog.dialects.anthropic.wire import ATTRIBUTION
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.raw import first_byte, is_null
 from catalog.dialects.shared.searches import BY_TOOL, MOST_SEARCHES
+from catalog.tokens import UNSTATED_LIMITS
 from config.api.errors import InvalidRequest
 from inference.requests import parsing
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, check_body
@@ -87,8 +88,6 @@ _SETTINGS: Final = frozenset(
         "cache_control",
     )
 )  # fmt: skip
-# Providers add text to the prompt that explains the tools to the model.
-_TOOLS_TOKENS: Final = 1_024
 # The beginning of a signature that holds the reasoning of another provider.
 _MARK: Final = b'"' + MARK.encode()
 _EMPTY: Final = frozenset((b"null", b"false", b"[]", b"{}", b'""'))
@@ -371,7 +370,7 @@ def _write_chat(request: _NativeRequest, fields: Mapping[str, msgspec.Raw]) -> b
         for name, raw in fields.items()
         if name not in _SETTINGS and name not in GATEWAY_FIELDS
     }
-    added = " " * _TOOLS_TOKENS if request.tools else ""
+    added = " " * UNSTATED_LIMITS.tools if request.tools else ""
     messages: list[dict[str, Any]] = []
     if rest:
         messages.append({"role": "system", "content": _encode(rest).decode() + added})

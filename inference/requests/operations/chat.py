@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from catalog.dialects.shared.raw import first_byte, is_null, measure_value
+from catalog.tokens import UNSTATED_LIMITS
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
 from inference.requests.operations.completions import PARAMETERS
 from inference.requests.problems import explain_decode_error, field_error
@@ -108,8 +109,6 @@ class ChatRequest(Completion, kw_only=True):
 _MESSAGE_BYTES: Final = 16
 # An image of common size costs about 1,024 tokens, at four bytes a token.
 _OTHER_PART_BYTES: Final = 4096
-# Providers add text to the prompt that explains the tools to the model.
-_TOOLS_TOKENS: Final = 1_024
 # OpenAI's names for web search begin with ``web_search``; they all mean this tool.
 _WEB_SEARCH: Final = "openrouter:web_search"
 
@@ -183,7 +182,8 @@ def _read_contents(request: ChatRequest) -> list[list[dict[str, msgspec.Raw]]]:
 
 
 def _count_added_tokens(request: ChatRequest) -> int:
-    return 0 if request.tools is None else _TOOLS_TOKENS
+    """Returns the tokens of the text that explains the tools to the model."""
+    return 0 if request.tools is None else UNSTATED_LIMITS.tools
 
 
 def _name_tools(request: ChatRequest) -> frozenset[str]:

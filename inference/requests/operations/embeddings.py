@@ -14,6 +14,7 @@ import msgspec
 
 from catalog.dialects.base import InvalidReply, Reply, UnusableReply
 from catalog.dialects.shared.raw import first_byte
+from catalog.tokens import UNSTATED_LIMITS
 from inference.requests.operations.completions import PARAMETERS
 from inference.requests.rows import Fields, RequestRow, find_media, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
@@ -41,6 +42,11 @@ def _count_vectors(request: EmbeddingsRequest) -> int:
     # A list of integers is one input in tokens.
     inputs = () if isinstance(request.input, str) else request.input
     return max(1, sum(not isinstance(part, int) for part in inputs))
+
+
+def _count_added_tokens(request: EmbeddingsRequest) -> int:
+    """Returns the tokens of the sentence that a server writes before each input."""
+    return UNSTATED_LIMITS.input * _count_vectors(request)
 
 
 def _find_media(request: EmbeddingsRequest) -> Iterable[dict[str, msgspec.Raw]]:
@@ -150,6 +156,7 @@ ROW: Final = RequestRow(
     answers=_count_vectors,
     answers_field="input",
     parts=_find_media,
+    added_tokens=_count_added_tokens,
     prompt_text=_measure_text,
     parameters=PARAMETERS,
     complete=_complete,

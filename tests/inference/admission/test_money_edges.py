@@ -159,20 +159,21 @@ IMAGE = {"image_url": {"url": "https://example.com/a.png"}}
 
 
 @pytest.mark.parametrize(
-    "part",
+    ("part", "media"),
     [
-        {"type": "note"},
-        {"type": "image_url", **IMAGE},
-        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        # An unknown part may be a file.
+        ({"type": "note"}, 131_072),
+        ({"type": "image_url", **IMAGE}, 48_169),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, 64),
     ],
 )
-def test_text_counts_in_a_part_of_any_type(site: Site, part: dict[str, Any]) -> None:
+def test_text_counts_in_a_part_of_any_type(site: Site, part: dict[str, Any], media: int) -> None:
     site.publish()
     short = site.chat_body([{**part, "text": ""}], max_tokens=10)
     long = site.chat_body([{**part, "text": "x" * 5000}], max_tokens=10)
     assert parsed(long).prompt_bound == parsed(short).prompt_bound + 5000
     assert site.post(long).status_code == 200
-    assert site.settled().hold_nano == 1000 * parsed(long).prompt_bound + 2000 * 10
+    assert site.settled().hold_nano == 1000 * (parsed(long).prompt_bound + media) + 2000 * 10
     assert_in_order()
 
 

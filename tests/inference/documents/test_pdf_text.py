@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from catalog.dialects.base import Operation
+from catalog.tokens import Medium
 from config.api.errors import InvalidRequest, Unavailable
 from inference.documents import parts, reading
 from inference.documents.parts import read_files
@@ -71,11 +72,19 @@ def test_the_text_stands_where_the_file_was() -> None:
 
 def test_the_request_is_measured_with_the_text() -> None:
     before = parse(WORDS, file_part(make_paper("x" * 50)))
-    assert (before.inputs, before.prompt_bound > 131_072) == ({"file"}, True)
+    assert (before.inputs, before.media) == ({"file"}, (Medium("file", 1),))
     after = read_files(before)
     text = contents(after)[0][1]
     same = parse(WORDS, text)
-    for name in ("inputs", "images", "prompt_bytes", "least_tokens", "max_tokens", "choices"):
+    for name in (
+        "inputs",
+        "images",
+        "media",
+        "prompt_bytes",
+        "least_tokens",
+        "max_tokens",
+        "choices",
+    ):
         assert getattr(after, name) == getattr(same, name)
     # The names of the model and the plugin are no part of the prompt, nor are spaces of the JSON.
     assert 0 <= same.prompt_bound - after.prompt_bound < 64

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.dialects.base import Operation
+from catalog.tokens import Medium
 from config.api.errors import InvalidRequest
 from inference.requests import parsing
 from inference.requests.operations.server_tools import leave_out
@@ -481,7 +482,7 @@ def test_max_tokens_and_choices_are_read_from_the_body(
     assert (request.max_tokens, request.choices) == (max_tokens, choices)
 
 
-def test_prompt_bound_counts_sent_bytes_and_constants_for_other_parts() -> None:
+def test_prompt_bound_counts_sent_bytes_and_media_apart() -> None:
     plain = b'[{"role":"user","content":"H\xc3\xbc"}]'
     chat = parsing.parse(Operation.CHAT, b'{"model":"a/b","user":"x","messages":' + plain + b"}")
     assert chat.prompt_bound == len(plain)
@@ -492,14 +493,16 @@ def test_prompt_bound_counts_sent_bytes_and_constants_for_other_parts() -> None:
     with_image = parsed(messages=[{"role": "user", "content": [text, image, image]}])
     marks = len(', {"type": "image_url", "image_url": }')
     assert with_image.images == 2
-    assert with_image.prompt_bound == base.prompt_bound + 2 * (36_864 + marks)
+    assert with_image.prompt_bound == base.prompt_bound + 2 * marks
+    assert with_image.media == (Medium("image"), Medium("image"))
     with_sound = parsed(messages=[{"role": "user", "content": [text, sound]}])
     assert with_sound.images == 0
     marks = len(', {"type": "input_audio", "input_audio": }')
-    assert with_sound.prompt_bound == base.prompt_bound + 131_072 + marks
+    assert with_sound.prompt_bound == base.prompt_bound + marks
+    assert with_sound.media == (Medium("audio", 150),)
     # An image part with a "text" member still counts as an image.
     hidden = parsed(messages=[{"role": "user", "content": [text, {**image, "text": ""}]}])
-    assert hidden.prompt_bound > base.prompt_bound + 36_864
+    assert hidden.media == (Medium("image"),)
     tools = parsed(tools=[{"type": "function"}])
     assert tools.prompt_bound == parsed().prompt_bound + len('[{"type": "function"}]') + 1_024
     assert parsed(Operation.EMBEDDINGS, input=[{"content": [image]}]).images == 1

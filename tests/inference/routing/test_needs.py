@@ -169,7 +169,7 @@ def test_an_endpoint_must_allow_the_output_bound(name: str, asked: int, admitted
 def test_a_prompt_that_surely_exceeds_the_context_is_refused(
     characters: int, admitted: bool
 ) -> None:
-    request = parse("x" * (characters - 2))  # the quotes count
+    request = parse("x" * characters)
     short = route("one", context_length=1000)
     if admitted:
         assert len(select(request, short).candidates) == 1
@@ -211,15 +211,15 @@ def test_the_estimate_is_below_the_tokens_of_an_honest_prompt(content: Any, toke
 
 def test_a_large_prompt_is_measured_while_it_is_parsed() -> None:
     request = parse("x" * 60_000)
-    assert request.text_tokens == request.least_tokens == 60_002 // 6
+    assert request.text_tokens == request.least_tokens == 60_000 // 6
     assert parse("x" * 600).text_tokens is None
 
 
 @pytest.mark.parametrize(
     ("prompt", "tokens"),
     [
-        ("x" * 598, 100),
-        (["x" * 598, "y" * 1198], 200),
+        ("x" * 600, 100),
+        (["x" * 600, "y" * 1200], 200),
         ([7] * 300, 300),
         ([[7] * 300, [7] * 20], 300),
         ([], 0),
@@ -342,7 +342,7 @@ def test_a_refused_need_changes_nothing_and_asks_nobody(site: Site) -> None:
     assert error["metadata"]["needs"] == {
         "input_modalities": ["image"],
         "output_modalities": [],
-        "least_prompt_tokens": 2,
+        "least_prompt_tokens": 1,
         "max_tokens": None,
     }
     assert everything() == before

@@ -1,0 +1,228 @@
+"""What bounds the tokens of a request at an endpoint; pure.
+
+The values for endpoints that state none stand in ``data/tokens.json``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from functools import lru_cache
+from importlib.resources import files
+from math import ceil
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from catalog.abilities import MediaBound, TokenBound
+
+_IMAGE: Final = "image"
+
+
+class Medium(NamedTuple):
+    """A medium of a prompt: a picture, a sound, a film or a file.
+
+    ``units`` are the tiles of a picture, the seconds of a sound or film, or the pages of a file;
+    ``None`` if they are not known. ``is_low`` says that a picture needs little detail.
+    """
+
+    modality: str
+    units: int | None = None
+    is_low: bool = False
+
+
+class _Media(msgspec.Struct, frozen=True):
+    image: int
+    image_tile: int
+    audio: int
+    audio_second: int
+    video: int
+    video_second: int
+    file: int
+    page: int
+    image_low: int | None = None
+
+    def bound(self, medium: Medium) -> int:
+        """Returns the most tokens of a medium."""
+        if medium.modality == _IMAGE:
+            if medium.is_low and self.image_low is not None:
+                return self.image_low
+            if medium.units is None:
+                return self.image
+            return min(self.image, (medium.units + 1) * self.image_tile)
+        most, unit = {
+            "audio": (self.audio, self.audio_second),
+            "video": (self.video, self.video_second),
+        }.get(medium.modality, (self.file, self.page))
+        return most if medium.units is None else max(medium.units, 1) * unit
+
+
+class TokenLimits(msgspec.Struct, frozen=True):
+    """What bounds the tokens of a request at one endpoint.
+
+    ``output`` is the most that one answer has if neither the request nor the endpoint bounds it,
+    and ``thought`` the longest thought that stands beside this bound. ``prompt``, ``message`` and
+    ``tool`` are added to each of these, ``tools`` to a request with any, ``input`` to each text of
+    an embedding. ``tokens_per_byte`` is the most that the tokenizer makes of a byte. A prompt that
+    grew by at most ``grown`` tokens is believed while the bounds of its request pay for it.
+    """
+
+    output: int
+    grown: int
+    tools: int
+    input: int
+    media: _Media
+    prompt: int = 0
+    message: int = 0
+    tool: int = 0
+    thought: int = 0
+    tokens_per_byte: float = 1
+
+    def bound_text(self, size: int, messages: int, tools: int) -> int:
+        """Returns the most prompt tokens of a text, with what the provider adds."""
+        tokens = size if self.tokens_per_byte == 1 else ceil(size * self.tokens_per_byte)
+        return tokens + self.prompt + self.message * messages + self.tool * tools
+
+
+class _File(msgspec.Struct):
+    unstated: TokenLimits
+
+
+UNSTATED_LIMITS: Final = msgspec.json.decode(
+    files("catalog").joinpath("data", "tokens.json").read_bytes(), type=_File
+).unstated
+_UNSTATED: Final = TokenBound()
+
+
+@lru_cache(maxsize=1024)
+def find_limits(stated: TokenBound) -> TokenLimits:
+    """Returns the limits of an endpoint, one object for the same statement."""
+    if stated == _UNSTATED:
+        return UNSTATED_LIMITS
+    own = {
+        name: value
+        for name in ("prompt", "message", "tool", "tokens_per_byte")
+        if (value := getattr(stated, name)) is not None
+    }
+    if stated.thoughts_beside:
+        longest = stated.longest_thought
+        own["thought"] = UNSTATED_LIMITS.output if longest is None else longest
+    return replace(UNSTATED_LIMITS, media=_find_media(stated.media), **own)
+
+
+def _find_media(stated: MediaBound) -> _Media:
+    own = {
+        name: value
+        for name in stated.__struct_fields__
+        if (value := getattr(stated, name)) is not None
+    }
+    if stated.image_tile is not None and stated.image is None:
+        # A picture fits into a square of 2,048 pixels, its shorter side into 768: eight tiles.
+        own["image"] = 9 * stated.image_tile
+    elif stated.image is not None and stated.image_tile is None:
+        own["image_tile"] = stated.image
+    return replace(UNSTATED_LIMITS.media, **own)
+
+
+# The scripts of characters beyond ASCII, by their first code point.
+_SCRIPTS: Final = (
+    (0x80, "Symbols"), (0xC0, "Latin"), (0x370, "Greek"), (0x400, "Cyrillic"), (0x530, "Armenian"),
+    (0x590, "Hebrew"), (0x600, "Arabic"), (0x700, "Syriac"), (0x750, "Arabic"), (0x780, "Thaana"),
+    (0x7C0, "NKo"), (0x800, "Other"), (0x8A0, "Arabic"), (0x900, "Devanagari"), (0x980, "Bengali"),
+    (0xA00, "Gurmukhi"), (0xA80, "Gujarati"), (0xB00, "Oriya"), (0xB80, "Tamil"), (0xC00, "Telugu"),
+    (0xC80, "Kannada"), (0xD00, "Malayalam"), (0xD80, "Sinhala"), (0xE00, "Thai"), (0xE80, "Lao"),
+    (0xF00, "Tibetan"), (0x1000, "Myanmar"), (0x10A0, "Georgian"), (0x1100, "Hangul"),
+    (0x1200, "Ethiopic"), (0x13A0, "Cherokee"), (0x1400, "Other"), (0x1780, "Khmer"),
+    (0x1800, "Mongolian"), (0x18B0, "Other"), (0x1C50, "Santali"), (0x1C80, "Other"),
+    (0x1C90, "Georgian"), (0x1CC0, "Other"), (0x1E00, "Latin"), (0x1F00, "Greek"),
+    (0x2000, "Symbols"), (0x2C00, "Other"), (0x2C60, "Latin"), (0x2C80, "Other"),
+    (0x2D00, "Georgian"), (0x2D30, "Tifinagh"), (0x2D80, "Ethiopic"), (0x2DE0, "Cyrillic"),
+    (0x2E00, "Symbols"), (0x2E80, "Han"), (0x3000, "Symbols"), (0x3040, "Kana"), (0x3100, "Han"),
+    (0x3130, "Hangul"), (0x3190, "Han"), (0x31F0, "Kana"), (0x3200, "Han"), (0xA000, "Yi"),
+    (0xA4D0, "Other"), (0xA500, "Vai"), (0xA640, "Cyrillic"), (0xA6A0, "Other"), (0xA720, "Latin"),
+    (0xA800, "Other"), (0xAB30, "Latin"), (0xAB70, "Cherokee"), (0xABC0, "Other"),
+    (0xAC00, "Hangul"), (0xD800, "Other"), (0xF900, "Han"), (0xFB00, "Other"), (0xFB50, "Arabic"),
+    (0xFE00, "Symbols"), (0xFE70, "Arabic"), (0xFF00, "Symbols"), (0xFF61, "Kana"),
+    (0xFFA0, "Hangul"), (0xFFE0, "Symbols"), (0x10000, "Other"), (0x1F000, "Emoji"),
+    (0x1FB00, "Other"), (0x20000, "Han"), (0x323B0, "Other"),
+)  # fmt: skip
+_FIRST: Final = [first for first, _ in _SCRIPTS]
+# The kinds of bytes, a bit for each: lower and upper letters, digits, signs, spaces, other blanks,
+# and bytes beyond ASCII.
+_LOWER, _UPPER, _DIGIT, _SIGN, _SPACE, _BLANK, _BEYOND = (1 << place for place in range(7))
+_KINDS: Final = (_LOWER, _UPPER, _DIGIT, _SIGN, _SPACE, _BLANK)
+
+
+def _find_kind(byte: int) -> int:
+    if byte >= 0x80:
+        return _BEYOND
+    char = chr(byte)
+    if char.isalpha():
+        return _LOWER if char.islower() else _UPPER
+    if char.isdigit():
+        return _DIGIT
+    if char == " ":
+        return _SPACE
+    return _BLANK if byte < 0x20 else _SIGN
+
+
+_KIND_OF: Final = bytes(map(_find_kind, range(256)))
+# What is counted of ASCII: the bytes and the runs of each kind, and digits behind a space.
+FEATURES: Final = (
+    "lower", "lower_run", "upper", "upper_run", "digit", "digit_run", "sign", "sign_run",
+    "space", "space_run", "blank", "blank_run", "spaced_digit",
+)  # fmt: skip
+_PIECE_CHARACTERS: Final = 64 * 1024
+
+
+def find_script(char: str) -> str:
+    """Returns the script of a character beyond ASCII."""
+    return _SCRIPTS[bisect_right(_FIRST, ord(char)) - 1][1]
+
+
+class TextCounts:
+    """What a text has: the bytes and runs of each kind in ASCII, and the bytes of each script.
+
+    ``tokens`` are those of what is no text.
+    """
+
+    __slots__ = ("features", "scripts", "size", "tokens")
+
+    def __init__(self) -> None:
+        self.features = [0] * len(FEATURES)
+        self.scripts: dict[str, int] = {}
+        self.size = 0
+        self.tokens = 0
+
+    def add(self, text: str) -> None:
+        """Counts a text; runs end where it ends."""
+        for start in range(0, len(text), _PIECE_CHARACTERS):
+            piece = text[start : start + _PIECE_CHARACTERS]
+            data = piece.encode("utf-8", "surrogatepass")
+            self.size += len(data)
+            self._count_kinds(data)
+            if len(data) > len(piece):
+                self._count_scripts(piece)
+
+    def _count_kinds(self, data: bytes) -> None:
+        kinds = data.translate(_KIND_OF)
+        bits = int.from_bytes(kinds, "big")
+        # Of each byte the bit of its kind, unless the byte before has it too.
+        begins = (bits & ~(bits >> 8)).to_bytes(len(kinds), "big")
+        features = self.features
+        for place, kind in enumerate(_KINDS):
+            features[2 * place] += kinds.count(kind)
+            features[2 * place + 1] += begins.count(kind)
+        if not data.isascii():
+            # A letter with an accent is a part of its word.
+            features[1] -= kinds.count(bytes((_BEYOND, _LOWER)))
+        features[-1] += kinds.count(bytes((_SPACE, _DIGIT)))
+
+    def _count_scripts(self, piece: str) -> None:
+        scripts = self.scripts
+        for char, count in Counter(piece).items():
+            if char > "\x7f":
+                script = find_script(char)
+                size = len(char.encode("utf-8", "surrogatepass"))
+                scripts[script] = scripts.get(script, 0) + count * size

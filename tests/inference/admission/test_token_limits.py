@@ -1,0 +1,239 @@
+"""What bounds the tokens of a request: its text once, its media by size, and what is added."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, Final
+
+import pytest
+
+from catalog.abilities import MediaBound, TokenBound
+from catalog.dialects.base import Operation, Reply
+from catalog.pricing import Price, Usage
+from catalog.tokens import Medium, find_limits
+from config.credentials import Secret
+from inference.admission.estimate import affordable_tokens, find_bounds, worst_case_nano
+from inference.exchange.tally import Tally
+from inference.requests.messages.native import parse_message
+from inference.requests.parsing import InferenceRequest, parse
+from inference.requests.responses.request import parse_response
+from inference.routing.routes import Candidate
+from tests.support.bodies.samples import make_wav
+from tests.support.inference.prices import read_pricing
+from tests.support.inference.routes import route
+
+PRICE: Final = Price(Decimal("0.000001"), Decimal("0.000002"))
+UNSTATED: Final = TokenBound()
+THAI: Final = "สวัสดีครับ วันนี้อากาศดีมาก ไปเที่ยวทะเลกันเถอะ " * 20
+
+
+def candidate(bound: TokenBound = UNSTATED, price: Price = PRICE, **fields: Any) -> Candidate:
+    served = replace(route("x"), price=price, limits=find_limits(bound), **fields)
+    return Candidate(served, Secret("s"), False, served.endpoint_id)
+
+
+def chat(content: Any = "hi", **fields: Any) -> InferenceRequest:
+    body = {"model": "a/b", "messages": [{"role": "user", "content": content}], **fields}
+    return parse(Operation.CHAT, json.dumps(body).encode())
+
+
+def inline(data: bytes, kind: str, **more: str) -> dict[str, Any]:
+    url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return {"type": "image_url", "image_url": {"url": url, **more}}
+
+
+def png(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, height) + b"\x08\x06\0\0\0"
+
+
+def test_a_text_counts_once_in_every_form() -> None:
+    """Escaped or not, in a part or not, in three interfaces: the same text within one percent."""
+    text = THAI + 'Say "no".\n\tif x:\n\t\treturn\\n\n' * 20
+    size = len(text.encode())
+    messages = [{"role": "user", "content": text}]
+    parts = [{"role": "user", "content": [{"type": "text", "text": text}]}]
+    counts = []
+    for is_ascii in (True, False):
+        for body in (messages, parts):
+            whole = {"model": "a/b", "messages": body}
+            counts.append(parse(Operation.CHAT, json.dumps(whole, ensure_ascii=is_ascii).encode()))
+        counts.append(
+            parse_message(json.dumps({**whole, "max_tokens": 9}, ensure_ascii=is_ascii).encode())
+        )
+        asked = {"model": "a/b", "input": text}
+        counts.append(parse_response(json.dumps(asked, ensure_ascii=is_ascii).encode())[0])
+    # What stands around the text: the role, the type of a part, and what another face writes.
+    assert [each.prompt_bound - size for each in counts] == [33, 61, 31, 30] * 2
+
+
+def test_escapes_in_other_fields_are_no_text() -> None:
+    plain = chat(response_format={"type": "text", "note": "a"})
+    lines = chat(response_format={"type": "text", "note": "\n"})
+    assert lines.prompt_bound == plain.prompt_bound + 1
+
+
+def test_an_escape_at_a_cut_takes_nothing_from_the_bound() -> None:
+    text = "\\" * 400_000 + "u0041" * 3
+    # Six bytes more for each of the six cuts.
+    assert chat(text).prompt_bound == len(text) + len('[{"role": "user", "content": ""}]') + 36
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "units"),
+    [
+        (png(64, 64), "image/png", 1),
+        (png(2048, 768), "image/png", 8),
+        (b"GIF89a" + struct.pack("<HH", 513, 512), "image/gif", 2),
+        (
+            b"\xff\xd8\xff\xe0\0\x10" + bytes(14) + b"\xff\xc0\0\x11\x08"
+            + struct.pack(">HH", 600, 1025) + bytes(12),
+            "image/jpeg",
+            6,
+        ),
+        (b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff\x03\0\xff\x01\0", "image/webp", 2),
+        (
+            b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f" + struct.pack("<I", 1023 | 511 << 14),
+            "image/webp",
+            2,
+        ),
+        (
+            b"RIFF\0\0\0\0WEBPVP8 \0\0\0\0\0\0\0\x9d\x01\x2a" + struct.pack("<HH", 1024, 512),
+            "image/webp",
+            2,
+        ),
+        (png(0, 5), "image/png", None),
+        (b"\xff\xd8\xff", "image/jpeg", None),
+        (b"BM not known", "image/bmp", None),
+    ],
+)  # fmt: skip
+def test_a_picture_counts_its_tiles(data: bytes, kind: str, units: int | None) -> None:
+    assert chat([inline(data, kind)]).media == (Medium("image", units),)
+
+
+def test_other_media_count_seconds_and_pages() -> None:
+    wav = base64.b64encode(make_wav()).decode()
+    sound = {"type": "input_audio", "input_audio": {"data": wav, "format": "wav"}}
+    pdf = b"%PDF-1.4 /Count 3 /Count 12 "
+    url = f"data:application/pdf;base64,{base64.b64encode(pdf).decode()}"
+    paper = {"type": "file", "file": {"filename": "a.pdf", "file_data": url}}
+    header = b"\0\0\0\x6cmvhd\0\0\0\0" + bytes(8) + struct.pack(">II", 1000, 60_500)
+    film = {
+        "type": "video_url",
+        "video_url": {"url": f"data:video/mp4;base64,{base64.b64encode(header).decode()}"},
+    }
+    link = {"type": "image_url", "image_url": {"url": "https://a.example/b.png", "detail": "low"}}
+    assert chat([sound, paper, film, link]).media == (
+        Medium("audio", 1),
+        Medium("file", 12),
+        Medium("video", 61),
+        Medium("image", None, True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("media", "medium", "tokens"),
+    [
+        (MediaBound(), Medium("image"), 48_169),
+        (MediaBound(), Medium("image", 8), 48_169),
+        (MediaBound(), Medium("image", 1, True), 11_334),
+        (MediaBound(image_tile=170), Medium("image", 1), 340),
+        (MediaBound(image_tile=170), Medium("image"), 1_530),
+        (MediaBound(image=1_600), Medium("image", 1), 1_600),
+        (MediaBound(image_tile=170, image_low=85), Medium("image", 8, True), 85),
+        (MediaBound(audio_second=10), Medium("audio", 0), 10),
+        (MediaBound(audio_second=10), Medium("audio", 7), 70),
+        (MediaBound(video=9), Medium("video"), 9),
+        (MediaBound(page=300), Medium("file", 4), 1_200),
+        (MediaBound(file=8), Medium("file"), 8),
+    ],
+)
+def test_a_medium_is_bounded_by_its_endpoint(
+    media: MediaBound, medium: Medium, tokens: int
+) -> None:
+    assert find_limits(TokenBound(media=media)).media.bound(medium) == tokens
+
+
+def test_what_a_provider_adds_is_held() -> None:
+    """The prompt, each message, each tool and each byte count as the endpoint states."""
+    tools = [{"type": "function", "function": {"name": name}} for name in "abc"]
+    request = chat(tools=tools, max_tokens=10)
+    plain = find_bounds(request, candidate())
+    assert plain.prompt == request.prompt_bound
+    stated = TokenBound(prompt=683, message=61, tool=71, tokens_per_byte=1.5)
+    bounds = find_bounds(request, candidate(stated))
+    assert bounds.prompt == -(-request.prompt_bound * 3 // 2) + 683 + 61 + 3 * 71
+    assert worst_case_nano(request, candidate(stated)) == 1_000 * bounds.prompt + 20_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "thought"),
+    [
+        ({}, 2_000),
+        ({"thinking_budget": 300}, 300),
+        ({"reasoning": {"max_tokens": 1_500}}, 1_500),
+        ({"reasoning": {"effort": "low"}}, 2_000),
+    ],
+)
+def test_a_thought_beside_the_limit_is_held_and_believed(
+    fields: dict[str, Any], thought: int
+) -> None:
+    """An amount that pays for less output still pays for the thought."""
+    request = chat(max_tokens=16, n=2, **fields)
+    beside = candidate(TokenBound(thoughts_beside=True, longest_thought=2_000))
+    within = worst_case_nano(request, candidate())
+    assert worst_case_nano(request, beside) == within + 2 * 2_000 * thought
+    assert affordable_tokens(request, beside, within + 2 * 2_000 * thought - 1) == 15
+    assert affordable_tokens(request, beside, within) == 0
+    tally = Tally(request, Decimal(0))
+    tally.allow(beside)
+    usage = Usage(3, 2 * (16 + thought), reasoning=2 * thought)
+    tally.add(Reply({}, None, usage, "stop", output_bytes=1))
+    assert tally.count().usage == usage
+    assert tally.find_claim() is None
+
+
+AUDIO: Final = read_pricing(
+    {
+        "prompt": "0.000001", "completion": "0.000002",
+        "audio": "0.00004", "audio_output": "0.00008",
+    }
+)  # fmt: skip
+
+
+def test_sound_has_its_rate_only_where_there_is_sound() -> None:
+    text, spoken = chat(max_tokens=10), chat(max_tokens=10, modalities=["text", "audio"])
+    served = candidate(TokenBound(media=MediaBound(audio_second=10)), AUDIO)
+    assert worst_case_nano(text, served) == worst_case_nano(text, candidate())
+    bound = spoken.prompt_bound
+    assert worst_case_nano(spoken, served) == 40_000 * bound + 800_000
+    data = base64.b64encode(make_wav()).decode()
+    heard = chat([{"type": "input_audio", "input_audio": {"data": data}}], max_tokens=10)
+    assert worst_case_nano(heard, served) == 1_000 * heard.prompt_bound + 40_000 * 10 + 20_000
+
+
+def test_sound_that_nobody_asked_for_is_a_claim() -> None:
+    request, served = chat(max_tokens=10), candidate(price=AUDIO)
+    tally = Tally(request, Decimal(0))
+    tally.allow(served)
+    tally.add(Reply({}, None, Usage(5, 9, audio=5, audio_output=9), "stop", output_bytes=1))
+    assert tally.count().usage == Usage(5, 9)
+    claim = tally.find_claim()
+    assert claim is not None
+    assert (claim.reason, claim.excess_nano) == ("units", 5 * 39_000 + 9 * 78_000)
+
+
+def test_media_end_at_the_context_and_reach_no_further_tier() -> None:
+    tiered = read_pricing(
+        {
+            "prompt": "0.000001", "completion": "0",
+            "overrides": [{"min_prompt_tokens": 200_000, "prompt": "0.000002"}],
+        }
+    )  # fmt: skip
+    link = {"type": "file", "file": {"file_id": "", "file_data": "https://a.example/b.pdf"}}
+    request = chat([link, link], max_tokens=1)
+    served = candidate(price=tiered, context_length=128_000)
+    assert worst_case_nano(request, served) == 1_000 * (128_000 + request.prompt_bound)
