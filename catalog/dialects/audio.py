@@ -8,6 +8,7 @@ that was not allowed.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from catalog.dialects.shared.raw import Piece
@@ -43,6 +44,21 @@ _EXTENSIBLE: Final = 0xFFFE
 _MS: Final = 1000
 # More chunks are in no recording, and each takes a step.
 _MOST_CHUNKS: Final = 1_000
+# The containers whose length follows from their samples and frames; others say it themselves.
+_PLAIN: Final = frozenset(("wav", "flac", "mp3"))
+# The highest bytes a second of compressed sound: a length that needs more is not believed.
+_HIGHEST_COMPRESSED: Final = 80_000
+# The kilobits a second of a frame of layer III, of MPEG 1 and of later ones; and rates of samples.
+_BITRATES: Final = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
+_LOW_BITRATES: Final = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+_RATES: Final = (44_100, 48_000, 32_000)
+_MOST_FRAMES: Final = 2_000_000
+# A page of Ogg is not longer.
+_LAST_PAGE: Final = 65_307
+# The elements of WebM: information, the length in it, and the nanoseconds of its unit.
+_WEBM_INFO: Final = b"\x15\x49\xa9\x66"
+_WEBM_LENGTH: Final = b"\x44\x89"
+_WEBM_SCALE: Final = b"\x2a\xd7\xb1"
 _MARKS: Final = (
     (b"ID3", "mp3"), (b"fLaC", "flac"), (b"OggS", "ogg"), (b"\x1aE\xdf\xa3", "webm"),
     (b"#!AMR", "amr"), (b"FORM", "aiff"),
@@ -86,17 +102,14 @@ def measure(data: Piece, extension: str) -> Length:
     """
     found = recognize(data) or extension
     size = len(data)
-    exact = None
-    if found == "wav":
-        exact = _measure_wav(data)
-    elif found == "flac":
-        exact = _measure_flac(data)
-    if exact is not None and (size - _HEADER_BYTES) * _MS <= _HIGHEST * exact:
-        return Length(exact, exact)
-    return Length(
-        _divide(size, _COMMON.get(found, _COMMON_OF_OTHERS)),
-        _divide(size, _LOWEST.get(found, _LOWEST_OF_OTHERS)),
-    )
+    read = _READERS.get(found)
+    exact = None if read is None else read(data)
+    bound = _divide(size, _LOWEST.get(found, _LOWEST_OF_OTHERS))
+    highest = _HIGHEST if found in _PLAIN else _HIGHEST_COMPRESSED
+    if exact is not None and (size - _HEADER_BYTES) * _MS <= highest * exact:
+        # Only the bytes of plain samples and of counted frames cannot say less than there is.
+        return Length(exact, exact if found in _PLAIN else max(exact, bound))
+    return Length(_divide(size, _COMMON.get(found, _COMMON_OF_OTHERS)), bound)
 
 
 def _measure_wav(data: Piece) -> int | None:
@@ -134,6 +147,125 @@ def _measure_flac(data: Piece) -> int | None:
     return _divide(samples, rate) if rate and samples else None
 
 
+def _measure_mp3(data: Piece) -> int | None:
+    """Returns the milliseconds of the frames of an MP3 file; ``None`` if most of it is none."""
+    at, size = _skip_tag(data), len(data)
+    begin, samples_by_rate = at, dict[int, int]()
+    for _ in range(_MOST_FRAMES):
+        if at + 4 > size:
+            break
+        frame = _read_frame(bytes(data[at : at + 4]))
+        if frame is None:
+            break
+        samples_by_rate[frame.rate] = samples_by_rate.get(frame.rate, 0) + frame.samples
+        at += frame.size
+    # What follows the frames is a tag, or no audio; half a file of it is something else.
+    if at - begin < (size - begin) // 2:
+        return None
+    return sum(_divide(samples, rate) for rate, samples in samples_by_rate.items()) or None
+
+
+class _Frame(NamedTuple):
+    """A frame of MPEG audio: its bytes, its samples, and their rate."""
+
+    size: int
+    samples: int
+    rate: int
+
+
+def _read_frame(head: bytes) -> _Frame | None:
+    """Returns the frame of layer III that a header of four bytes begins."""
+    version, layer = head[1] >> 3 & 3, head[1] >> 1 & 3
+    bitrate, rate, padding = head[2] >> 4, head[2] >> 2 & 3, head[2] >> 1 & 1
+    is_sync = head[0] == 0xFF and head[1] & 0xE0 == 0xE0
+    if not is_sync or version == 1 or layer != 1 or bitrate in (0, 15) or rate == 3:
+        return None
+    is_first = version == 3
+    by_second = (_BITRATES if is_first else _LOW_BITRATES)[bitrate] * 1000
+    samples_by_second = _RATES[rate] >> {3: 0, 2: 1, 0: 2}[version]
+    samples = 1152 if is_first else 576
+    return _Frame(samples // 8 * by_second // samples_by_second + padding, samples,
+                  samples_by_second)  # fmt: skip
+
+
+def _skip_tag(data: Piece) -> int:
+    """Returns where the audio of an MP3 file begins, behind a tag of ID3."""
+    head = bytes(data[:10])
+    if len(head) < 10 or head[:3] != b"ID3":
+        return 0
+    return 10 + (head[6] << 21 | head[7] << 14 | head[8] << 7 | head[9])
+
+
+def _measure_ogg(data: Piece) -> int | None:
+    """Returns the milliseconds up to the last page of an Ogg file of Opus or Vorbis."""
+    head, tail = bytes(data[:_HEADER_BYTES]), bytes(data[-_LAST_PAGE:])
+    at = tail.rfind(b"OggS")
+    if at < 0 or at + 14 > len(tail):
+        return None
+    [position] = struct.unpack_from("<q", tail, at + 6)
+    if (opus := head.find(b"OpusHead")) >= 0 and opus + 12 <= len(head):
+        [skipped] = struct.unpack_from("<H", head, opus + 10)
+        return _divide(position - skipped, 48_000) if position > skipped else None
+    vorbis = head.find(b"\x01vorbis")
+    if vorbis < 0 or vorbis + 16 > len(head) or position <= 0:
+        return None
+    [rate] = struct.unpack_from("<I", head, vorbis + 12)
+    return _divide(position, rate) if rate else None
+
+
+def _measure_mp4(data: Piece) -> int | None:
+    """Returns the milliseconds that the header of an MP4 file names; fragments name none."""
+    at, size = 0, len(data)
+    for _ in range(_MOST_CHUNKS):
+        if at + 16 > size:
+            return None
+        length, name = struct.unpack_from(">I4s", data, at)
+        start = 8
+        if length == 1:
+            [length] = struct.unpack_from(">Q", data, at + 8)
+            start = 16
+        if name == b"mvhd":
+            return _read_movie(bytes(data[at + start : at + start + 32]))
+        # The header of the movie is inside of its box.
+        at += start if name == b"moov" else max(length, 8) if length else size
+    return None
+
+
+def _read_movie(head: bytes) -> int | None:
+    if len(head) < 32:
+        return None
+    scale, length = struct.unpack_from(">IQ" if head[0] else ">II", head, 20 if head[0] else 12)
+    return _divide(length, scale) if scale and length < 1 << 40 else None
+
+
+def _measure_webm(data: Piece) -> int | None:
+    """Returns the milliseconds that a WebM file names; one that was streamed names none."""
+    head = bytes(data[: 64 * _HEADER_BYTES])
+    begin = head.find(_WEBM_INFO)
+    if begin < 0:
+        return None
+    info = head[begin : begin + _HEADER_BYTES]
+    scale, found = 1_000_000, info.find(_WEBM_SCALE)
+    if found >= 0 and (count := info[found + 3] & 0x7F) <= 8:
+        scale = int.from_bytes(info[found + 4 : found + 4 + count], "big")
+    found = info.find(_WEBM_LENGTH)
+    if found < 0 or found + 11 > len(info):
+        return None
+    kind = {0x84: ">f", 0x88: ">d"}.get(info[found + 2])
+    if kind is None:
+        return None
+    [length] = struct.unpack_from(kind, info, found + 3)
+    if not 0 < length < 1e12:
+        return None
+    return -(-int(length * scale) // 1_000_000)
+
+
 def _divide(count: int, by_second: int) -> int:
     """Returns milliseconds, rounded up."""
     return -(-count * _MS // by_second)
+
+
+_READERS: Final[Mapping[str, Callable[[Piece], int | None]]] = {
+    "wav": _measure_wav, "flac": _measure_flac, "mp3": _measure_mp3, "ogg": _measure_ogg,
+    "mp4": _measure_mp4, "m4a": _measure_mp4, "webm": _measure_webm,
+}  # fmt: skip

@@ -21,6 +21,81 @@ def flac(samples: int, rate: int = 44_100) -> bytes:
     return b"fLaC\x80\x00\x00\x22" + bytes(10) + word.to_bytes(8, "big") + bytes(16)
 
 
+def mp3(frames: int, *, second: int = 0xFB, third: int = 0x90, tag: int = 0) -> bytes:
+    """Frames of MPEG 1 at 128 kbit/s and 44.1 kHz, or those that the header's bytes say."""
+    size = {0x90: 417, 0x10: 104, 0xE0: 1044, 0x14: 24}[third]
+    head = b"ID3\x04\0\0\0\0" + bytes((tag >> 7, tag & 0x7F)) + bytes(tag) if tag else b""
+    return head + (bytes((0xFF, second, third, 0)) + bytes(size - 4)) * frames
+
+
+def ogg(codec: bytes, position: int, size: int) -> bytes:
+    page = b"OggS" + bytes(24) + codec
+    return page + bytes(size) + b"OggS\0\4" + struct.pack("<q", position) + bytes(40)
+
+
+OPUS = b"OpusHead\1\1" + struct.pack("<H", 312) + bytes(8)
+VORBIS = b"\x01vorbis" + struct.pack("<IBI", 0, 1, 22_050) + bytes(8)
+
+
+def box(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I4s", len(data) + 8, name) + data
+
+
+def mp4(size: int, *, scale: int = 1_000, length: int = 200_000, is_long: bool = False) -> bytes:
+    times = struct.pack(">IQQIQ", 1 << 24, 0, 0, scale, length) if is_long else struct.pack(
+        ">IIIII", 0, 0, 0, scale, length
+    )  # fmt: skip
+    movie = box(b"moov", box(b"mvhd", times + bytes(80)))
+    return box(b"ftyp", b"M4A " + bytes(8)) + box(b"mdat", bytes(size)) + movie
+
+
+def webm(size: int, length: bytes) -> bytes:
+    info = b"\x2a\xd7\xb1\x83\x0f\x42\x40" + length
+    segment = b"\x15\x49\xa9\x66" + bytes((0x80 | len(info),)) + info
+    return b"\x1aE\xdf\xa3\x84webm\x18\x53\x80\x67\xff" + segment + bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("data", "estimate", "is_certain"),
+    [
+        # 200 s of any bitrate are 200 s: 7,657 frames of 1,152 samples at 44.1 kHz.
+        (mp3(7_657), 200_020, True),
+        (mp3(7_657, third=0x10), 200_020, True),
+        (mp3(7_657, third=0xE0), 200_020, True),
+        (mp3(7_657, tag=900), 200_020, True),
+        (mp3(7_657) + b"TAG" + bytes(125), 200_020, True),
+        # MPEG 2 at 8 kbit/s and 24 kHz.
+        (mp3(8_334, second=0xF3, third=0x14), 200_016, True),
+        (ogg(OPUS, 200 * 48_000 + 312, 400_000), 200_000, False),
+        (ogg(VORBIS, 200 * 22_050, 400_000), 200_000, False),
+        (mp4(400_000), 200_000, False),
+        (mp4(400_000, is_long=True, scale=48_000, length=9_600_000), 200_000, False),
+        (webm(400_000, b"\x44\x89\x88" + struct.pack(">d", 200_000)), 200_000, False),
+        (webm(400_000, b"\x44\x89\x84" + struct.pack(">f", 200_000)), 200_000, False),
+    ],
+)
+def test_the_bitrate_does_not_set_the_length(data: bytes, estimate: int, is_certain: bool) -> None:
+    found = measure(data, "wav")
+    assert found.estimate == measure(memoryview(data), "wav").estimate == estimate
+    assert (found.bound == estimate) is is_certain
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        mp4(400_000, length=0), mp4(400_000, scale=0), mp4(400_000)[:-90],
+        mp4(400_000, length=1), webm(400_000, b""),
+        webm(400_000, b"\x44\x89\x88" + struct.pack(">d", float("nan"))),
+        webm(400_000, b"\x44\x89\x88" + struct.pack(">d", -1.0)),
+        ogg(OPUS, -1, 400_000), ogg(OPUS, 48_000, 400_000), ogg(b"Speex", 48_000, 400_000),
+        ogg(VORBIS, 0, 400_000), mp3(3) + bytes(400_000), b"\xff\xfb\xff\xff" + bytes(400_000),
+    ],
+)  # fmt: skip
+def test_a_length_that_is_not_told_or_not_credible_is_estimated_by_the_size(data: bytes) -> None:
+    common = {"mp3": 16_000}.get(recognize(data) or "", 8_000)
+    assert measure(data, "wav").estimate == -(-len(data) * 1_000 // common)
+
+
 @pytest.mark.parametrize(
     ("head", "extension"),
     [
