@@ -19,9 +19,7 @@ class OffsetPagination(LimitOffsetPagination):
     max_limit = 100
 
     def get_limit(self, request: Request) -> int:
-        limit: int | None = read_parameter(
-            request, "limit", IntegerParameter(minimum=1, maximum=self.max_limit)
-        )
+        limit: int | None = read_parameter(request, "limit", self._limit())
         return self.default_limit if limit is None else limit
 
     def get_offset(self, request: Request) -> int:
@@ -32,9 +30,12 @@ class OffsetPagination(LimitOffsetPagination):
 
     def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
         return [
-            _describe("offset", "Records to skip; at least 0."),
-            _describe("limit", "Records to return at most."),
+            _describe("offset", "Records to skip; at least 0.", IntegerParameter()),
+            _describe("limit", "Records to return at most.", self._limit()),
         ]
+
+    def _limit(self) -> IntegerParameter:
+        return IntegerParameter(minimum=1, maximum=self.max_limit)
 
 
 class UncountedPagination(OffsetPagination):
@@ -70,5 +71,5 @@ class WholeList(BasePagination):
         return []
 
 
-def _describe(name: str, description: str) -> dict[str, Any]:
-    return {"in": "query", "name": name, "schema": {"type": "integer"}, "description": description}
+def _describe(name: str, description: str, kind: IntegerParameter) -> dict[str, Any]:
+    return {"in": "query", "name": name, "schema": kind.schema, "description": description}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any, ClassVar, Final
 from uuid import UUID
@@ -17,6 +17,7 @@ from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
 
 MAX_LIST: Final = 100
 _INTEGER: Final = re.compile(r"[0-9]{1,18}")
+_MOST: Final = 10**18 - 1
 # Some clients write a small number as 1e-05.
 _NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?")
 
@@ -27,7 +28,7 @@ class QueryParameter(forms.Field):
     An empty parameter counts as sent; Django's own form fields treat it as absent.
     """
 
-    schema: ClassVar[dict[str, Any]] = {"type": "string"}
+    schema: Mapping[str, Any] = {"type": "string"}
     absent: ClassVar[Any] = None
 
     def clean(self, value: str | None) -> Any:
@@ -71,10 +72,10 @@ class FlagParameter(QueryParameter):
 class IntegerParameter(QueryParameter):
     """An integer between two bounds, written in at most 18 digits without a sign."""
 
-    schema = {"type": "integer"}
-
     def __init__(self, *, minimum: int = 0, maximum: int | None = None, **kwargs: Any) -> None:
         self.minimum, self.maximum = minimum, maximum
+        most = _MOST if maximum is None else maximum
+        self.schema = {"type": "integer", "minimum": minimum, "maximum": most}
         super().__init__(**kwargs)
 
     def parse(self, text: str) -> int:
@@ -92,10 +93,10 @@ class IntegerParameter(QueryParameter):
 class DecimalParameter(QueryParameter):
     """An exact number, at least 0."""
 
-    schema = {"type": "number", "format": "double"}
-
     def __init__(self, *, maximum: int | None = None, **kwargs: Any) -> None:
         self.maximum = maximum
+        bounds = {"minimum": 0} if maximum is None else {"minimum": 0, "maximum": maximum}
+        self.schema = {"type": "number", "format": "double", **bounds}
         super().__init__(**kwargs)
 
     def parse(self, text: str) -> Decimal:

@@ -18,12 +18,9 @@ from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
 
 NAME = "causeway_generated"
-# Answers of bytes are returned as bytes.
 OPTIONS = """\
 post_hooks: []
 literal_enums: true
-content_type_overrides:
-  audio/pcm: application/octet-stream
 """
 Part = Callable[[str], Any]
 

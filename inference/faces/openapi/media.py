@@ -39,6 +39,8 @@ AUDIO_CONTENT: Final = {
     f"audio/{name}": {"schema": {"type": "string", "contentMediaType": f"audio/{name}"}}
     for name in ("aac", "flac", "mpeg", "ogg", "pcm", "wav")
 }
+# A generator of clients that knows no audio leaves the answer out, unless bytes are named too.
+AUDIO_CONTENT["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
 _File = Annotated[str, msgspec.Meta(extra_json_schema={"type": "string", "format": "binary"})]
 _Json = Annotated[str, msgspec.Meta(extra_json_schema={"contentMediaType": "application/json"})]
 

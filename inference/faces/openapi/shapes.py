@@ -74,7 +74,9 @@ def make_schemas(types: Iterable[type[msgspec.Struct]]) -> dict[str, Any]:
     _, found = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     schemas = {name.lstrip("_"): _publish(shape) for name, shape in found.items()}
     for name in _name_subclasses(Open).intersection(schemas):
-        schemas[name]["additionalProperties"] = True
+        # Generators make a constant of an object of constants, and cannot write one that is open.
+        if any("const" not in member for member in schemas[name]["properties"].values()):
+            schemas[name]["additionalProperties"] = True
     return schemas
 
 
@@ -88,13 +90,15 @@ def _publish(shape: Any) -> Any:
 
     The parser's private types get names without an underscore, descriptions are Markdown, patterns
     end as in JavaScript, arrays say that they may hold anything, and an enumeration of one value is
-    a constant.
+    a constant. No member has a default: generators of types would require it of callers.
     """
     if isinstance(shape, list):
         return [_publish(item) for item in shape]
     if not isinstance(shape, dict):
         return shape
     published = {name: _publish(inner) for name, inner in shape.items()}
+    if not isinstance(published.get("default"), dict):
+        published.pop("default", None)
     match published:
         case {"$ref": str(target)}:
             published["$ref"] = target.replace(_PRIVATE, _PRIVATE.removesuffix("_"))

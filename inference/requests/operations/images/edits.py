@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from binascii import b2a_base64
 from collections.abc import Sequence
-from typing import Annotated, Final
+from types import NoneType
+from typing import Annotated, Any, Final, Union, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from catalog.dialects.shared.images.pictures import IMAGES, sniff_bytes
 from catalog.dialects.shared.multipart import Part
@@ -19,19 +21,36 @@ _FILE: Final = {"type": "string", "format": "binary"}
 _File = Annotated[str, msgspec.Meta(extra_json_schema=_FILE)]
 
 
+_Json = Annotated[str, msgspec.Meta(extra_json_schema={"contentMediaType": "application/json"})]
+
+
+def _describe_field(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
+    """Returns a field as a form has it: a text, or none at all, but never null."""
+    if field.required:
+        return field.name, field.type
+    kinds = [kind for kind in get_args(field.type) if kind is not NoneType]
+    kind = _Json if field.name in _AS_JSON else Union[tuple(kinds) or (field.type,)]  # noqa: UP007
+    return field.name, kind | UnsetType, UNSET
+
+
+_AS_JSON: Final = ("provider", "trace")
 # The form, for the documentation alone: it becomes an ``ImagesRequest``.
 EditsForm: Final = msgspec.defstruct(
     "EditsForm",
     [
         ("image", Annotated[list[_File], msgspec.Meta(min_length=1, max_length=MAX_REFERENCES)]),
-        ("mask", _File | None, None),
-        ("markup", _File | None, None),
+        ("mask", _File | UnsetType, UNSET),
+        ("markup", _File | UnsetType, UNSET),
+        ("svg_model", str | UnsetType, UNSET),
+        ("svg_effort", str | UnsetType, UNSET),
         *(
-            (field.name, field.type) if field.required else (field.name, field.type, None)
+            _describe_field(field)
             for field in msgspec.structs.fields(ImagesRequest)
-            if field.name not in IMAGES
+            if field.name not in IMAGES and field.name != "svg"
         ),
     ],
+    # The names that OpenAI's clients write.
+    rename={"svg_model": "svg[model]", "svg_effort": "svg[reasoning][effort]"},
     kw_only=True,
 )
 
@@ -45,7 +64,7 @@ _KINDS: Final = {
     ),
     "stream": Kind.BOOLEAN,
     "models": Kind.LIST,
-    **dict.fromkeys(("provider", "trace"), Kind.JSON),
+    **dict.fromkeys(_AS_JSON, Kind.JSON),
 }  # fmt: skip
 _FIELDS: Final = frozenset(("image", "image[]"))
 _OVERLAYS: Final = frozenset(("mask", "markup"))
