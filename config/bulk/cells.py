@@ -1,7 +1,8 @@
 """Keeps the cells of a CSV file from being formulas.
 
-A spreadsheet takes a cell that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return
-for a formula. A negative number is none.
+A spreadsheet takes a cell that begins with ``=``, ``+``, ``-``, ``@``, the full-width form of one
+of them, a tab or a carriage return for a formula. A negative number is none. Where a comma is the
+decimal point, a semicolon begins the next cell.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_FORMULA: Final = re.compile(r"(?!-\d+(?:\.\d+)?\Z)'*[=+\-@\t\r]")
+_NUMBER: Final = re.compile(r"-[0-9]+(?:\.[0-9]+)?")
+_FORMULA: Final = re.compile(r"(\A|;)('*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20])")
+_ESCAPED: Final = re.compile(r"(\A|;)'('*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20])")
 
 
 def escape_formula(value: str) -> str:
-    """Returns the CSV cell of a value, with an apostrophe where it could be a formula."""
-    return f"'{value}" if _FORMULA.match(value) else value
+    """Returns the CSV cell of a value, with an apostrophe where a formula could begin."""
+    return value if _NUMBER.fullmatch(value) else _FORMULA.sub(r"\1'\2", value)
 
 
 def unescape_formula(cell: str) -> str:
     """Returns the value of a cell that :func:`escape_formula` made."""
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+    return _ESCAPED.sub(r"\1\2", cell)

@@ -12,14 +12,19 @@ from hypothesis import strategies as st
 from config.bulk.cells import escape_formula, unescape_formula
 from config.bulk.files import with_progress
 
+SIGNS = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"
+TRICKY = st.sampled_from(f"{SIGNS}'\n\", a;")
 
-@given(
-    st.text(alphabet=st.one_of(st.sampled_from("'=+-@\t\r\n\", a"), st.characters()), min_size=1)
-)
+
+@given(st.text(alphabet=st.one_of(TRICKY, st.characters()), min_size=1))
 def test_an_escaped_cell_is_no_formula_and_can_be_unescaped(value: str) -> None:
     cell = escape_formula(value)
     assert unescape_formula(cell) == value
-    assert cell[0] not in "=+-@\t\r"
+    if cell[0] == "-":
+        assert cell == value
+    else:
+        # Where a comma is the decimal point, a semicolon begins a cell.
+        assert all(part[:1] not in {*SIGNS} for part in cell.split(";"))
 
 
 @pytest.mark.parametrize(
@@ -38,6 +43,11 @@ def test_an_escaped_cell_is_no_formula_and_can_be_unescaped(value: str) -> None:
         ("''=1", "'''=1"),
         ("'x", "'x"),
         ("x=1", "x=1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("\uff20x", "'\uff20x"),
+        ("a;=1", "a;'=1"),
+        ("a;'=1;-2", "a;''=1;'-2"),
+        ("a;b", "a;b"),
         ("'", "'"),
     ],
 )
