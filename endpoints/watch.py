@@ -67,18 +67,20 @@ def watch(endpoint: PrivateEndpoint) -> Validation | None:
     """Validates an endpoint in the workspace that activated it, and records any drift.
 
     Asks only for what its activation has proven, because nothing else is routed there. The caller
-    has a slot of the organization. ``WATCH_DISABLES`` disables an endpoint that has drifted.
-    Returns ``None`` when the endpoint was deleted or changed its state meanwhile.
+    has a slot of the organization. ``WATCH_DISABLES`` disables an endpoint that has drifted, if the
+    watch before has seen it too. Returns ``None`` when the endpoint was deleted or changed its
+    state meanwhile.
     """
     baseline = endpoint.validation
     if baseline is None or baseline.workspace_id is None:
         return None
+    had_drifted = endpoint.drifted_at is not None
     found = validation.examine(endpoint, workspace_id=baseline.workspace_id, baseline=baseline)
     found.purpose = Validation.Purpose.WATCH
     found.changes = differences(baseline.evidence, found.evidence)
     try:
         endpoint.record_watch(found)
-        if found.shows_drift and settings.WATCH_DISABLES:
+        if found.shows_drift and had_drifted and settings.WATCH_DISABLES:
             endpoint.disable(by=ACTOR, reason=_reason(found))
     except (InvalidTransition, NotFound):
         return None

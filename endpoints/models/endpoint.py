@@ -687,7 +687,10 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.watched_at = clock.now()
             had_drifted = self.drifted_at is not None
             since = self.drifted_at or self.watched_at
-            self.drifted_at = since if validation.shows_drift else None
+            if validation.shows_drift:
+                self.drifted_at = since
+            elif validation.passed:
+                self.drifted_at = None
             self.save_fields("watched_at", "drifted_at")
             if self.drifted_at is not None and not had_drifted:
                 self._record("endpoint.drifted", changes=validation.changes)

@@ -120,6 +120,8 @@ class Validation(BaseModel):
 
     # A change of one of these means that another deployment answered.
     IDENTITY = ("model", "prompt_tokens", "operations")
+    # The reasons of failed checks that judge an answer.
+    ANSWERS = ("invalid_response", "invalid_stream", "missing_usage", "model_mismatch")
 
     endpoint = models.ForeignKey(
         "endpoints.PrivateEndpoint",
@@ -172,12 +174,18 @@ class Validation(BaseModel):
     def shows_drift(self) -> bool:
         """Returns whether the deployment is no longer the one that was activated.
 
-        An unreachable deployment shows no drift. Neither does a new address, certificate or build:
-        the same deployment may change them.
+        That is an answer that differs. An error status, a time limit and a connection that was cut
+        are none: the deployment is unavailable. Neither does a new address, certificate or build
+        show drift: the same deployment may change them.
         """
-        return self.outcome == self.Outcome.FAILED or any(
+        return self._has_wrong_answer or any(
             change["name"] in self.IDENTITY for change in self.changes
         )
+
+    @property
+    def _has_wrong_answer(self) -> bool:
+        failed = {check.get("reason") for check in self.checks if not check["passed"]}
+        return not failed.isdisjoint(self.ANSWERS) and "broken_off" not in self.evidence
 
     @property
     def passed(self) -> bool:

@@ -113,7 +113,11 @@ class Caller:
 
     def fail(self, reason: Reason, exc: Exception) -> CheckFailed:
         """Returns the failure of the running check, with a message that is safe to show."""
-        text = exc.public if isinstance(exc, egress.EgressError) else self.clean(str(exc))
+        if isinstance(exc, egress.EgressError):
+            self.result.evidence["broken_off"] = exc.kind
+            text = exc.public
+        else:
+            text = self.clean(str(exc))
         return CheckFailed(self.check, reason, upstream_message=text)
 
     def clean(self, text: str) -> str:

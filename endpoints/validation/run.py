@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 
 from accounts.models import ByokCredential
+from catalog.abilities import read_settings
 from catalog.pricing import cost_nano
 from config.clocks.clock import clock
 from config.credentials import Secret
@@ -99,7 +100,8 @@ def examine(
         policy = settings.EGRESS_POLICY.extend(endpoint.organization.reach)
         voices = endpoint.model.supported_voices or ()
         calls = attempt.calls if baseline is None else _select_proven(attempt.calls, baseline)
-        asyncio.run(probe(calls, policy, result, voices=voices))
+        reported = read_settings(endpoint.settings).reported_model
+        asyncio.run(probe(calls, policy, result, voices=voices, reported_model=reported))
         if probing_slot is not None and result.outcome == Outcome.PASSED:
             inputs, tested = endpoint.model.input_modalities, endpoint.tested_parameters
             probing_slot.extend()

@@ -58,6 +58,7 @@ async def probe(
     result: Result,
     *,
     voices: Sequence[str] = (),
+    reported_model: str | None = None,
 ) -> None:
     """Validates each operation that a deployment may serve, and adds its checks and its proof.
 
@@ -88,7 +89,7 @@ async def probe(
             ) from None
     if not proven:
         raise refusals[0]
-    compare_replies(proven)
+    compare_replies(proven, reported_model)
 
 
 def _make_probe(

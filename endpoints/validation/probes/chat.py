@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
+from catalog.dialects.base import Reply
 from endpoints.validation.calls import Caller, Refused
 from endpoints.validation.probes.streams import MAX_TOKENS, QUESTION, StreamedProbe
 
 _MESSAGES: Final = [{"role": "user", "content": QUESTION}]
+_LONGER: Final = 512
+# What a refusal of the bound speaks of: its name, its size, or a field that is not known.
+_ABOUT_BOUND: Final = re.compile(
+    r"max_|token|length|minimum|at least|greater|extra|forbidden|not permitted|unknown|unrecogni"
+    r"|unsupported|unexpected",
+    re.IGNORECASE,
+)
 
 
 class ChatProbe(StreamedProbe):
-    """Asks for a word, first plain and then streamed."""
+    """Asks for a word, first plain and then streamed.
+
+    A deployment may know the bound of the answer by one name alone, demand a larger one, or refuse
+    any: it is asked again in another size.
+    """
 
     check = "completion"
 
     def __init__(self, caller: Caller) -> None:
         super().__init__(caller)
-        self._limit = "max_tokens"
+        self._bound: dict[str, int] = {"max_tokens": MAX_TOKENS}
 
     async def make_calls(self) -> None:
-        try:
-            reply = await self.caller.ask(self._fields())
-        except Refused as refusal:
-            # Newer models of some providers accept only the newer name of the limit.
-            if "max_completion_tokens" not in refusal.message:
-                raise
-            self._limit = "max_completion_tokens"
-            reply = await self.caller.ask(self._fields())
+        reply = await self._ask_in_sizes()
         self.result.add_pass("completion", notes=reply.notes)
         self.note_reply(reply)
         await self.read_stream(self._fields())
 
+    async def _ask_in_sizes(self) -> Reply:
+        """Returns the first reply; raises the first refusal if there is none."""
+        try:
+            return await self.caller.ask(self._fields())
+        except Refused as refusal:
+            if refusal.status not in (400, 422) or not _ABOUT_BOUND.search(refusal.message):
+                raise
+            first = refusal
+        # Newer models of some providers accept only the newer name.
+        newer = "max_completion_tokens" in first.message
+        name = "max_completion_tokens" if newer else "max_tokens"
+        bounds: list[dict[str, int]] = [
+            {"max_completion_tokens": MAX_TOKENS},
+            {name: _LONGER},
+            {},
+        ]
+        for self._bound in bounds:
+            try:
+                return await self.caller.ask(self._fields())
+            except Refused as refusal:
+                if refusal.status not in (400, 422):
+                    raise
+        raise first
+
     def _fields(self) -> dict[str, Any]:
-        return {"messages": _MESSAGES, self._limit: MAX_TOKENS}
+        return {"messages": _MESSAGES, **self._bound}

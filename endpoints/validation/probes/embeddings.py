@@ -36,11 +36,13 @@ class EmbeddingsProbe(Probe):
         """Returns the lengths of the vectors; raises :class:`CheckFailed` if one has no numbers."""
         try:
             given = [each["embedding"] for each in _read_vectors(reply.fields["data"])]
-            lengths = {len(_read_numbers(vector)) for vector in given}
+            vectors_of = [_read_numbers(vector) for vector in given]
         except (msgspec.DecodeError, KeyError):
             raise self.refuse("An embedding of the answer is not a list of numbers.") from None
         if len(given) != vectors:
             raise self.refuse(f"The answer has {len(given)} embeddings instead of {vectors}.")
-        if 0 in lengths:
+        if not all(vectors_of):
             raise self.refuse("An embedding of the answer is empty.")
-        return lengths
+        if not all(map(any, vectors_of)):
+            raise self.refuse("An embedding of the answer has zeros alone.")
+        return {len(vector) for vector in vectors_of}

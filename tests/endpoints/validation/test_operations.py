@@ -92,6 +92,7 @@ def vectors(*embeddings: Any, usage: Any = None) -> bytes:
 
 FAULTS: list[tuple[Sequence[bytes], str]] = [
     ([vectors([])], "An embedding of the answer is empty."),
+    ([vectors([0, 0.0])], "An embedding of the answer has zeros alone."),
     ([vectors([0.5, "x"])], NOT_NUMBERS),
     ([vectors([0.5, None])], NOT_NUMBERS),
     ([vectors("AAAA")], NOT_NUMBERS),

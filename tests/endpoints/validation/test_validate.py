@@ -602,3 +602,65 @@ def test_validate_refuses_an_endpoint_that_is_not_a_draft(
     }
     assert snapshots.everything() == before
     assert upstream.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "bounds"),
+    [
+        ("sim-echo", [{"max_tokens": 16}]),
+        (
+            "sim-strict:max_tokens",
+            [{"max_tokens": 16}, {"max_completion_tokens": 16}],
+        ),
+        (
+            "sim-least:20",
+            [{"max_tokens": 16}, {"max_completion_tokens": 16}, {"max_tokens": 512}],
+        ),
+        (
+            "sim-least:600",
+            [{"max_tokens": 16}, {"max_completion_tokens": 16}, {"max_tokens": 512}, {}],
+        ),
+    ],
+)
+def test_a_refused_bound_is_tried_in_another_size(
+    draft: PrivateEndpoint,
+    upstream: Simulator,
+    behaviour: str,
+    bounds: list[dict[str, int]],
+) -> None:
+    result = behave(draft, behaviour)
+    assert result.checks == passed(ALL_CHECKS)
+    names = ("max_tokens", "max_completion_tokens")
+    sent = [
+        {name: request.body[name] for name in names if name in request.body}
+        for request in upstream.requests
+    ]
+    # The stream has the bound that was accepted.
+    assert sent == [*bounds, bounds[-1]]
+
+
+def test_a_refusal_of_something_else_is_tried_once(
+    draft: PrivateEndpoint, upstream: Simulator
+) -> None:
+    assert not behave(draft, "sim-status:400").passed
+    assert len(upstream.requests) == 1
+
+
+def test_an_owner_states_what_the_server_calls_its_model(draft: PrivateEndpoint) -> None:
+    assert not behave(draft, "sim-wrong-model").passed
+    draft.edit(settings={"reported_model": "another-model"})
+    result = behave(draft, "sim-wrong-model")
+    assert result.checks == passed(ALL_CHECKS)
+    draft.edit(settings={"reported_model": "one-more-model"})
+    result = behave(draft, "sim-wrong-model")
+    assert result.checks[-1] == {
+        "name": "model",
+        "passed": False,
+        "reason": "model_mismatch",
+        "actual_model": "another-model",
+        "expected_model": "one-more-model",
+    }
+
+
+def test_a_long_prompt_of_the_server_and_long_thoughts_are_usage(draft: PrivateEndpoint) -> None:
+    assert behave(draft, "sim-tokens:40000,9000").passed

@@ -37,6 +37,10 @@ def age(endpoint: PrivateEndpoint) -> None:
     )
 
 
+def make_due(endpoint: PrivateEndpoint) -> None:
+    PrivateEndpoint.objects.filter(pk=endpoint.pk).update(watched_at=None)
+
+
 def pretend_baseline(endpoint: PrivateEndpoint, **evidence: Any) -> None:
     """Changes the stored evidence of the activation, so that the deployment seems to differ."""
     assert endpoint.validation is not None
@@ -125,9 +129,52 @@ def test_drift_disables_the_endpoint_if_the_setting_is_on(
     pretend_baseline(endpoint, prompt_tokens=1)
     watch.watch_due()
     endpoint.refresh_from_db()
+    assert (endpoint.status, endpoint.drifted_at is None) == ("active", False)
+    make_due(endpoint)
+    watch.watch_due()
+    endpoint.refresh_from_db()
     assert endpoint.status == "disabled"
     assert endpoint.disabled_by == "drift watch"
     assert endpoint.disabled_reason == "prompt_tokens was 1, is 6"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "is_drift"),
+    [
+        ("sim-status:429", False),
+        ("sim-status:401", False),
+        ("sim-status:500", False),
+        ("sim-connect-reset", False),
+        ("sim-reset-body", False),
+        ("sim-reset-stream", False),
+        ("sim-wrong-model", True),
+        ("sim-no-usage", True),
+        ("sim-wrong-shape", True),
+        ("sim-html", True),
+    ],
+)
+def test_drift_is_another_answer_and_not_an_unavailable_deployment(
+    endpoint: PrivateEndpoint, settings: Any, behaviour: str, is_drift: bool
+) -> None:
+    settings.WATCH_DISABLES = True
+    pretend_baseline(endpoint, model=behaviour)
+    PrivateEndpoint.objects.filter(pk=endpoint.pk).update(upstream_model_id=behaviour)
+    for _ in range(2):
+        make_due(endpoint)
+        assert watch.watch_due() == 1
+    endpoint.refresh_from_db()
+    assert (endpoint.drifted_at is not None) == is_drift
+    assert endpoint.status == ("disabled" if is_drift else "active")
+
+
+def test_an_unavailable_deployment_ends_no_drift(endpoint: PrivateEndpoint) -> None:
+    since = timezone.now()
+    PrivateEndpoint.objects.filter(pk=endpoint.pk).update(
+        drifted_at=since, upstream_model_id="sim-status:503"
+    )
+    watch.watch_due()
+    endpoint.refresh_from_db()
+    assert endpoint.drifted_at == since
 
 
 def test_watching_stops_at_the_spend_limit(endpoint: PrivateEndpoint, settings: Any) -> None:

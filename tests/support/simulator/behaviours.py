@@ -400,6 +400,14 @@ def _limited(request: Request) -> Script:
     return (error_reply(429),) if request.nth > most else _echo(request)
 
 
+def _demand_bound(request: Request) -> Script:
+    least = request.numbers(20)[0]
+    bound = request.body.get("max_completion_tokens") or request.body.get("max_tokens")
+    if bound is not None and bound < least:
+        return (error_reply(400, message=f"max_tokens must be at least {least:g}"),)
+    return _echo(request)
+
+
 def _exhausted(request: Request) -> Script:
     seconds = int(request.numbers(20)[0])
     more = f"x-ratelimit-remaining-requests: 0\r\nx-ratelimit-reset-requests: {seconds}s\r\n"
@@ -488,6 +496,7 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
                         lambda q: (Signal.GATE, *_status(q))),
     "sim-flaky": ("503 for the first :N requests (1), then good", _flaky),
     "sim-limited": ("429 after :N requests (60) since its records were cleared", _limited),
+    "sim-least": ("400 for a bound of the output below :N (20)", _demand_bound),
     "sim-exhausted": ("a whole answer that says that no request is left for :SECONDS (20)",
                       _exhausted),
     "sim-redirect": ("redirects with :STATUS (302); also sim-redirect-307", lambda q: (

@@ -241,6 +241,7 @@ PLAIN: dict[str, Check] = {
     "sim-slow:0.01": ok(lambda a: a.text == "You said: say it"),
     "sim-flaky": error_is(503, type="overloaded_error"),
     "sim-limited:0": error_is(429),
+    "sim-least:5000": ok(lambda a: a.text == "You said: say it"),
     "sim-exhausted:7": ok(
         lambda a: a.headers["x-ratelimit-remaining-requests"] == "0"
         and a.headers["x-ratelimit-reset-requests"] == "7s"),
