@@ -87,9 +87,18 @@ class AccessEntry(msgspec.Struct, omit_defaults=True):
         self.field = next(iter(error.metadata.get("fields", ())), None)
 
     def finish(self) -> None:
-        """Writes out the time, and masks what looks like a secret in the path."""
+        """Writes out the time, and makes what the caller wrote fit to be one line of text."""
         self.time = format_time(float(self.time))
-        self.path = mask(self.path)
+        self.path = _clean(self.path)
+        if self.field is not None:
+            # An unknown field has any name.
+            self.field = _clean(self.field)
+
+
+def _clean(text: str) -> str:
+    """Returns a text without what looks like a secret, and with escapes for control characters."""
+    text = mask(text)
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def write_json(entry: AccessEntry) -> bytes:
@@ -99,11 +108,10 @@ def write_json(entry: AccessEntry) -> bytes:
 
 def write_text(entry: AccessEntry) -> bytes:
     """Returns a line as the log writes others: the facts first, then the names."""
-    path = entry.path if entry.path.isprintable() else ascii(entry.path)[1:-1]
     names = ("organization", "model", "field", "request_id", "generation_id")
     named = [f"{name}={value}" for name in names if (value := getattr(entry, name)) is not None]
-    head = f"{entry.time} INFO access {entry.method} {path} {entry.status} {entry.milliseconds} ms"
-    return " ".join((head, *named)).encode(errors="replace")
+    head = f"{entry.time} INFO access {entry.method} {entry.path} {entry.status}"
+    return " ".join((head, f"{entry.milliseconds} ms", *named)).encode()
 
 
 class AccessLog:

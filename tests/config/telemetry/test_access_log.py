@@ -11,9 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 
 from accounts.models import ApiKey
+from config.api.errors import InvalidRequest
 from config.telemetry.access_log import AccessEntry, AccessLog
 from inference.models import Generation
 from tests.support.bulkheads.counters import read_counter, sample
@@ -149,6 +151,22 @@ def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
         log.write(entry(number))
     log.close()
     assert [line["path"] for line in read_lines(path)] == [f"/{n}" for n in range(2_000)]
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+def test_the_name_of_an_unknown_field_forges_no_line(tmp_path: Path, is_text: bool) -> None:
+    path = tmp_path / "access.log"
+    log = AccessLog(str(path), is_text=is_text)
+    refused = entry(1)
+    secret = f"sk-cw-{'x' * 20}"
+    refused.name_field(InvalidRequest(metadata={"fields": {f"a\n\ud800{secret}": "Unknown."}}))
+    log.write(refused)
+    log.write(entry(2))
+    log.close()
+    first, second = path.read_text().splitlines()
+    found = first.partition(" field=")[2] if is_text else json.loads(first)["field"]
+    assert found == "a\\n\\ud800********"
+    assert "/2" in second
 
 
 def test_a_folder_that_is_missing_stops_the_start(transactional_db: None) -> None:
