@@ -82,10 +82,11 @@ def import_members(
     report = Report.of_kinds(MEMBERS, dry_run=dry_run)
     count = report.counter(on_row)
     problems = Problems()
+    # Standard input may be slow: nothing is locked before it has ended.
+    rows = list(_read(lines, _MemberRow, problems, as_csv=as_csv))
     with transaction.atomic():
         Organization.objects.lock(organization_id)
         workspaces = _find_workspaces(organization_id)
-        rows = list(_read(lines, _MemberRow, problems, as_csv=as_csv))
         _refuse_repeated([(line, row.email.lower()) for line, row in rows], "email", problems)
         for line, row in rows:
             for text in _find_member_problems(row, workspaces):
@@ -176,9 +177,9 @@ def import_keys(
     count = report.counter(on_row)
     problems = Problems()
     made: list[Sequence[str]] = []
+    rows = list(_read(lines, _KeyRow, problems, as_csv=as_csv))
     with transaction.atomic():
         Organization.objects.lock(organization_id)
-        rows = list(_read(lines, _KeyRow, problems, as_csv=as_csv))
         _refuse_repeated([(line, row.name) for line, row in rows], "name", problems)
         secret_rows = [(line, row.key) for line, row in rows if row.key is not None]
         _refuse_repeated(secret_rows, "key", problems)
@@ -310,7 +311,8 @@ def _append(name: str, lines: Sequence[Sequence[str]]) -> None:
     descriptor = os.open(Path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with open(descriptor, "wb") as file:
         os.fchmod(descriptor, 0o600)
-        if not file.tell():
+        # A file that is only appended to begins at position 0, whatever it has.
+        if not os.fstat(descriptor).st_size:
             writer.writerow(_OUTPUT_HEADER)
         for line in lines:
             writer.writerow(map(escape_formula, line))

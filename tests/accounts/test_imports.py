@@ -6,13 +6,17 @@ import csv
 import io
 import json
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
+from accounts.imports import import_keys, import_members
 from accounts.models import ApiKey, Member, WorkspaceMember
 from tests.support import factories
 from tests.support.database import snapshots
@@ -140,6 +144,9 @@ def test_keys_of_a_team_work_and_are_never_printed(tenant: Tenant, tmp_path: Pat
     report, _ = run("create_api_key", owner.pk, "--for-each", file, "--output", output)
     assert report == counts("keys", created=1, updated=1)
     assert output.read_text().startswith(text)
+    assert [row["name"] for row in csv.DictReader(io.StringIO(output.read_text()))] == [
+        "ada", "bob", "eve",
+    ]  # fmt: skip
     assert ApiKey.objects.get(name="ada").limit_nano == 20_000_000_000
 
 
@@ -185,6 +192,32 @@ def test_a_file_of_keys_is_refused_as_a_whole(tenant: Tenant, tmp_path: Path) ->
     report, _ = run("import_keys", owner.pk, file, "--dry-run")
     assert (report["created"], report["dry_run"]) == ({"keys": 1}, True)
     assert not ApiKey.objects.filter(name="ada").exists()
+
+
+@pytest.mark.parametrize("kind", ["members", "keys"])
+def test_a_slow_input_locks_nothing(tenant: Tenant, kind: str) -> None:
+    organization_id = tenant.organization.pk
+
+    def read_slowly() -> Iterator[bytes]:
+        yield b"email\n" if kind == "members" else b"name,key\n"
+        assert not any("FOR NO KEY UPDATE" in query["sql"] for query in found.captured_queries)
+        yield b"ada@example.com\n" if kind == "members" else f"ada,{SECRET}\n".encode()
+
+    with CaptureQueriesContext(connection) as found:
+        if kind == "members":
+            report = import_members(organization_id, read_slowly(), as_csv=True)
+        else:
+            report = import_keys(organization_id, read_slowly(), as_csv=True, output=None)
+    assert report.created == {kind: 1}
+    assert any("FOR NO KEY UPDATE" in query["sql"] for query in found.captured_queries)
+
+
+def test_a_single_key_takes_no_output(tenant: Tenant, tmp_path: Path) -> None:
+    before = snapshots.everything()
+    with pytest.raises(CommandError) as caught:
+        run("create_api_key", tenant.organization.pk, "--output", tmp_path / "keys.csv")
+    assert caught.value.returncode == 2
+    assert snapshots.everything() == before
 
 
 def test_a_key_that_never_existed_is_refused(tenant: Tenant) -> None:

@@ -40,6 +40,8 @@ class Command(JSONCommand):
                 stderr=self.stderr,
             )
             return
+        if options["output"] is not None:
+            raise CommandError("--output needs --for-each: a single key is printed.", returncode=2)
         name = options["name"].strip()
         if not 1 <= len(name) <= 255 or not name.isprintable():
             refuse("The name needs 1 to 255 printable characters.")
