@@ -1,6 +1,7 @@
-"""What bounds the tokens of a request at an endpoint; pure.
+"""What bounds the tokens of a request at an endpoint, and what a tokenizer makes of a text; pure.
 
-The values for endpoints that state none stand in ``data/tokens.json``.
+The bounds of endpoints that state none stand in ``data/tokens.json``, and so does the table of the
+families of tokenizers, which :mod:`tests.bench.tokens` makes from published vocabularies.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter
 from functools import lru_cache
 from importlib.resources import files
 from math import ceil
+from operator import mul
 from typing import Final, NamedTuple
 
 import msgspec
@@ -85,13 +87,6 @@ class TokenLimits(msgspec.Struct, frozen=True):
         return tokens + self.prompt + self.message * messages + self.tool * tools
 
 
-class _File(msgspec.Struct):
-    unstated: TokenLimits
-
-
-UNSTATED_LIMITS: Final = msgspec.json.decode(
-    files("catalog").joinpath("data", "tokens.json").read_bytes(), type=_File
-).unstated
 _UNSTATED: Final = TokenBound()
 
 
@@ -125,27 +120,32 @@ def _find_media(stated: MediaBound) -> _Media:
     return replace(UNSTATED_LIMITS.media, **own)
 
 
-# The scripts of characters beyond ASCII, by their first code point.
+# The scripts of characters beyond ASCII, by their first code point. What modern texts seldom have
+# stands apart, because tokenizers have no tokens for it.
 _SCRIPTS: Final = (
-    (0x80, "Symbols"), (0xC0, "Latin"), (0x370, "Greek"), (0x400, "Cyrillic"), (0x530, "Armenian"),
-    (0x590, "Hebrew"), (0x600, "Arabic"), (0x700, "Syriac"), (0x750, "Arabic"), (0x780, "Thaana"),
-    (0x7C0, "NKo"), (0x800, "Other"), (0x8A0, "Arabic"), (0x900, "Devanagari"), (0x980, "Bengali"),
-    (0xA00, "Gurmukhi"), (0xA80, "Gujarati"), (0xB00, "Oriya"), (0xB80, "Tamil"), (0xC00, "Telugu"),
-    (0xC80, "Kannada"), (0xD00, "Malayalam"), (0xD80, "Sinhala"), (0xE00, "Thai"), (0xE80, "Lao"),
-    (0xF00, "Tibetan"), (0x1000, "Myanmar"), (0x10A0, "Georgian"), (0x1100, "Hangul"),
-    (0x1200, "Ethiopic"), (0x13A0, "Cherokee"), (0x1400, "Other"), (0x1780, "Khmer"),
-    (0x1800, "Mongolian"), (0x18B0, "Other"), (0x1C50, "Santali"), (0x1C80, "Other"),
-    (0x1C90, "Georgian"), (0x1CC0, "Other"), (0x1E00, "Latin"), (0x1F00, "Greek"),
-    (0x2000, "Symbols"), (0x2C00, "Other"), (0x2C60, "Latin"), (0x2C80, "Other"),
-    (0x2D00, "Georgian"), (0x2D30, "Tifinagh"), (0x2D80, "Ethiopic"), (0x2DE0, "Cyrillic"),
-    (0x2E00, "Symbols"), (0x2E80, "Han"), (0x3000, "Symbols"), (0x3040, "Kana"), (0x3100, "Han"),
-    (0x3130, "Hangul"), (0x3190, "Han"), (0x31F0, "Kana"), (0x3200, "Han"), (0xA000, "Yi"),
-    (0xA4D0, "Other"), (0xA500, "Vai"), (0xA640, "Cyrillic"), (0xA6A0, "Other"), (0xA720, "Latin"),
-    (0xA800, "Other"), (0xAB30, "Latin"), (0xAB70, "Cherokee"), (0xABC0, "Other"),
-    (0xAC00, "Hangul"), (0xD800, "Other"), (0xF900, "Han"), (0xFB00, "Other"), (0xFB50, "Arabic"),
-    (0xFE00, "Symbols"), (0xFE70, "Arabic"), (0xFF00, "Symbols"), (0xFF61, "Kana"),
-    (0xFFA0, "Hangul"), (0xFFE0, "Symbols"), (0x10000, "Other"), (0x1F000, "Emoji"),
-    (0x1FB00, "Other"), (0x20000, "Han"), (0x323B0, "Other"),
+    (0x80, "Symbols, rare"), (0xA0, "Symbols"), (0xC0, "Latin"), (0x180, "Latin, rare"),
+    (0x370, "Greek"), (0x400, "Cyrillic"), (0x460, "Cyrillic, rare"), (0x530, "Armenian"),
+    (0x590, "Hebrew"), (0x600, "Arabic"), (0x700, "Syriac"), (0x750, "Arabic, rare"),
+    (0x780, "Thaana"), (0x7C0, "NKo"), (0x800, "Other"), (0x8A0, "Arabic, rare"),
+    (0x900, "Devanagari"), (0x980, "Bengali"), (0xA00, "Gurmukhi"), (0xA80, "Gujarati"),
+    (0xB00, "Oriya"), (0xB80, "Tamil"), (0xC00, "Telugu"), (0xC80, "Kannada"),
+    (0xD00, "Malayalam"), (0xD80, "Sinhala"), (0xE00, "Thai"), (0xE80, "Lao"), (0xF00, "Tibetan"),
+    (0x1000, "Myanmar"), (0x10A0, "Georgian"), (0x1100, "Hangul, rare"), (0x1200, "Ethiopic"),
+    (0x13A0, "Cherokee"), (0x1400, "Other"), (0x1780, "Khmer"), (0x1800, "Mongolian"),
+    (0x18B0, "Other"), (0x1C50, "Santali"), (0x1C80, "Other"), (0x1C90, "Georgian, rare"),
+    (0x1CC0, "Other"), (0x1E00, "Latin, with marks"), (0x1F00, "Greek, rare"), (0x2000, "Symbols"),
+    (0x2070, "Symbols, rare"), (0x2C00, "Other"), (0x2C60, "Latin, rare"), (0x2C80, "Other"),
+    (0x2D00, "Georgian, rare"), (0x2D30, "Tifinagh"), (0x2D80, "Ethiopic"),
+    (0x2DE0, "Cyrillic, rare"), (0x2E00, "Symbols, rare"), (0x2E80, "Han, rare"),
+    (0x3000, "Symbols"), (0x3040, "Kana"), (0x3100, "Han, rare"), (0x3130, "Hangul, rare"),
+    (0x3190, "Han, rare"), (0x31F0, "Kana, rare"), (0x3200, "Han, rare"), (0x4E00, "Han"),
+    (0xA000, "Yi"), (0xA4D0, "Other"), (0xA500, "Vai"), (0xA640, "Cyrillic, rare"),
+    (0xA6A0, "Other"), (0xA720, "Latin, rare"), (0xA800, "Other"), (0xAB30, "Latin, rare"),
+    (0xAB70, "Cherokee"), (0xABC0, "Other"), (0xAC00, "Hangul"), (0xD800, "Other"),
+    (0xF900, "Han, rare"), (0xFB00, "Other"), (0xFB50, "Arabic, rare"), (0xFE00, "Symbols, rare"),
+    (0xFE70, "Arabic, rare"), (0xFF00, "Symbols"), (0xFF61, "Kana, rare"),
+    (0xFFA0, "Hangul, rare"), (0xFFE0, "Symbols"), (0x10000, "Other"), (0x1F000, "Emoji"),
+    (0x1FB00, "Other"), (0x20000, "Han, rare"), (0x323B0, "Other"),
 )  # fmt: skip
 _FIRST: Final = [first for first, _ in _SCRIPTS]
 # The kinds of bytes, a bit for each: lower and upper letters, digits, signs, spaces, other blanks,
@@ -195,8 +195,18 @@ class TextCounts:
         self.size = 0
         self.tokens = 0
 
-    def add(self, text: str) -> None:
-        """Counts a text; runs end where it ends."""
+    def add(self, text: str, times: int = 1) -> None:
+        """Counts a text; runs end where it ends. ``times`` says how often a model reads it."""
+        if times != 1:
+            once = TextCounts()
+            once.add(text)
+            self.features = [
+                mine + times * more for mine, more in zip(self.features, once.features, strict=True)
+            ]
+            for script, size in once.scripts.items():
+                self.scripts[script] = self.scripts.get(script, 0) + times * size
+            self.size += times * once.size
+            return
         for start in range(0, len(text), _PIECE_CHARACTERS):
             piece = text[start : start + _PIECE_CHARACTERS]
             data = piece.encode("utf-8", "surrogatepass")
@@ -226,3 +236,79 @@ class TextCounts:
                 script = find_script(char)
                 size = len(char.encode("utf-8", "surrogatepass"))
                 scripts[script] = scripts.get(script, 0) + count * size
+
+
+class Weight(NamedTuple):
+    """The tokens of a byte of a script: of common texts, and the most of any."""
+
+    usual: float
+    most: float
+
+
+class TokenizerFamily(msgspec.Struct, frozen=True):
+    """What the tokenizers of one family make of text.
+
+    ``tokenizer`` is its name in the catalogue, and ``models`` are the beginnings of the slugs that
+    have it; without any, it is that of all other models with this name. ``features`` has the tokens
+    of each of :data:`FEATURES`, and ``prose`` those of a byte of Latin prose. Scripts that
+    ``scripts`` does not have count as ``unlisted``.
+    """
+
+    family: str
+    tokenizer: str
+    source: str
+    models: tuple[str, ...]
+    features: tuple[float, ...]
+    prose: float
+    scripts: dict[str, Weight]
+    unlisted: Weight
+
+    def estimate(self, counts: TextCounts) -> int:
+        """Estimates the tokens of a text."""
+        tokens: float = sum(map(mul, self.features, counts.features))
+        for script, size in counts.scripts.items():
+            tokens += size * self.scripts.get(script, self.unlisted).usual
+        return ceil(round(tokens, 6)) + counts.tokens
+
+    def estimate_answer(self, size: int, counts: TextCounts) -> int:
+        """Estimates the tokens of an answer of ``size`` bytes to a text, in its script."""
+        rate, rest = self.prose, counts.size
+        for script, share in counts.scripts.items():
+            if script not in _SIGNS and 2 * share > rest:
+                rate = self.scripts.get(script, self.unlisted).usual
+        return ceil(round(size * rate, 6))
+
+    def bound_more(self, counts: TextCounts) -> int:
+        """Returns how many tokens more than its bytes a text has at most; mostly less than 0."""
+        more = 0.0
+        for script, size in counts.scripts.items():
+            more += size * (self.scripts.get(script, self.unlisted).most - 1)
+        return ceil(more)
+
+
+_SIGNS: Final = frozenset(("Symbols", "Symbols, rare", "Emoji", "Other"))
+
+
+class _Table(msgspec.Struct):
+    unstated: TokenLimits
+    unknown: TokenizerFamily
+    families: list[TokenizerFamily]
+
+
+def load_table(text: bytes) -> _Table:
+    """Returns the table of a file; raises ``msgspec.ValidationError``."""
+    return msgspec.json.decode(text, type=_Table)
+
+
+_TABLE: Final = load_table(files("catalog").joinpath("data", "tokens.json").read_bytes())
+UNSTATED_LIMITS: Final = _TABLE.unstated
+UNKNOWN_FAMILY: Final = _TABLE.unknown
+
+
+def find_family(tokenizer: str | None, slug: str) -> TokenizerFamily:
+    """Returns the family of a model: one that names its slug, else that of its tokenizer."""
+    named = [each for each in _TABLE.families if each.tokenizer == tokenizer]
+    for each in named:
+        if slug.startswith(each.models or ("\0",)):
+            return each
+    return next((each for each in named if not each.models), UNKNOWN_FAMILY)

@@ -30,7 +30,6 @@ from config.server.bodies import ClientGone, Receive, Scope, Send
 from config.server.bulkheads import Occupancy
 from config.server.regions import region_of_host
 from inference.admission.decide import AdmissionRequest
-from inference.admission.estimate import estimate_tokens
 from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck, Exchange, Gateway
 from inference.exchange.tap import KnownAnswer, Tap, Ways
@@ -148,7 +147,8 @@ class Inference:
                 request = await self._options.read_files(connection, request, occupancy)
             connection.read_patience(is_stream=request.stream)
             if connection.is_count:
-                count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
+                family = self._gateway.catalog.family_of(request.models)
+                count = {"input_tokens": family.estimate(request.text)}
                 await connection.respond(200, msgspec.json.encode(count))
                 return
             entry = _make_entry(connection, host, request, key)

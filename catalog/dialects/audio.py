@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 
 from catalog.dialects.shared.raw import Piece
 
-# The output that a second of speech counts as: models produce about 20 tokens a second, and a token
-# is estimated from four bytes.
-SPEECH_BYTES: Final = 80
+# The bytes of output that are not text and count as a token; models produce about 20 tokens for a
+# second of speech.
+OUTPUT_BYTES: Final = 4
+SPEECH_BYTES: Final = 20 * OUTPUT_BYTES
 
 # The extension that a file is sent with, by the name of its format or of its content type.
 _EXTENSIONS: Final = {

@@ -23,7 +23,8 @@ models AS (
             jsonb_build_array(
                 m.id, m.slug, m.canonical_slug, m.context_length, m.input_modalities,
                 m.output_modalities, m.supported_parameters, m.is_listed, m.native_format,
-                m.thinking, m.thinks_between_tools, m.combines_sampling, m.created
+                m.thinking, m.thinks_between_tools, m.combines_sampling, m.created,
+                m.tokenizer
             )
             ORDER BY m.id
         ) AS found

@@ -6,7 +6,7 @@
 SELECT
     m.id, m.slug, m.canonical_slug, m.context_length, m.input_modalities, m.output_modalities,
     m.supported_parameters, m.is_listed, m.native_format, m.thinking, m.thinks_between_tools,
-    m.combines_sampling, m.created
+    m.combines_sampling, m.created, m.tokenizer
 FROM catalog_languagemodel AS m
 WHERE
     m.id = any(

@@ -30,7 +30,6 @@ from inference.admission.budgets import (
     StaleReading,
     UnreadMeters,
 )
-from inference.admission.estimate import estimate_tokens
 from inference.admission.governance import ShadowedRules
 from inference.filters.definitions import Filters, Finding
 from inference.filters.problems import ContentBlocked, Unscreened
@@ -159,7 +158,7 @@ def decide(
     current would bound it, and ``Unscreened`` when its filters must run in a thread.
     """
     owners = find_rate_owners(key, entry.request.user)
-    tokens = _measure_tokens(entry.request, owners) if owners else 0
+    tokens = _measure_tokens(entry.request, owners, catalog) if owners else 0
     _require_permission(entry, key, budgets, owners, tokens)
     request, findings = _screen(entry, key, screening) if key.filters else (entry.request, ())
     now = clock.time()
@@ -329,7 +328,7 @@ def _claim_first(admission: Admission, health: HealthTable, now: float) -> None:
     if health.claim(first.subject, now):
         admission.probe = first.subject
     if (pace := first.pace) is not None:
-        tokens = estimate_tokens(admission.request.prompt_bytes)
+        tokens = first.route.family.estimate(admission.request.text)
         health.pacer.count(pace.provider_id, 1, tokens, now)
 
 
@@ -337,9 +336,9 @@ def give_back(admission: Admission, health: HealthTable) -> None:
     """Undoes what a decision has taken of its first candidate, because it was not stored."""
     if admission.probe is not None:
         health.release(admission.probe)
-    pace = admission.candidates[0].candidate.pace
-    if pace is not None:
-        tokens = estimate_tokens(admission.request.prompt_bytes)
+    first = admission.candidates[0].candidate
+    if (pace := first.pace) is not None:
+        tokens = first.route.family.estimate(admission.request.text)
         health.pacer.count(pace.provider_id, -1, -tokens, clock.time())
 
 
@@ -445,7 +444,9 @@ def model_rules(owners: Sequence[OwnerRules], candidate: Candidate) -> list[Rate
     ]
 
 
-def _measure_tokens(request: InferenceRequest, owners: Sequence[OwnerRules]) -> int:
+def _measure_tokens(
+    request: InferenceRequest, owners: Sequence[OwnerRules], catalog: CatalogSnapshot
+) -> int:
     """Returns the tokens that a request may use, by an estimate of its prompt.
 
     Without ``max_tokens`` the output counts when it is known. Nothing is measured, and the result
@@ -454,7 +455,7 @@ def _measure_tokens(request: InferenceRequest, owners: Sequence[OwnerRules]) -> 
     for owner in owners:
         if owner.models or (owner.own is not None and owner.own.counts_tokens):
             output = (request.max_tokens or 0) * request.choices
-            return estimate_tokens(request.prompt_bytes) + output
+            return catalog.family_of(request.models).estimate(request.text) + output
     return 0
 
 
@@ -555,6 +556,6 @@ def build_context(
         defaults=key.rules.defaults,
         disabled_tools=key.rules.disabled_server_tools,
         health_of=partial(health.health, now=now),
-        wait_of=lambda pace, size: health.pacer.wait(pace, estimate_tokens(size), now),
+        wait_of=lambda pace, tokens: health.pacer.wait(pace, tokens, now),
         seed=getrandbits(64),
     )

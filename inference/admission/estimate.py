@@ -1,7 +1,6 @@
 """Computes the worst-case cost of a request, and the output that a balance affords; pure, exact.
 
-These are upper bounds: settlement charges the actual usage. If an upstream counts no tokens, they
-are estimated by the size of their text.
+These are upper bounds: settlement charges the actual usage.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from catalog.tokens import UNSTATED_LIMITS
 from inference.requests.operations import ROWS
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import NO_PIECES, InferenceRequest
-from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.routes import Candidate, Route
 
 _NANO_DIGITS: Final = 9
@@ -49,11 +47,6 @@ class Claim(msgspec.Struct, frozen=True):
         if self.prompt > self.allowed_prompt:
             return "both" if has_excess else "prompt"
         return "completion" if has_excess else "units"
-
-
-def estimate_tokens(size: int) -> int:
-    """Estimates the number of tokens in a text of ``size`` bytes."""
-    return -(-size // BYTES_PER_TOKEN)
 
 
 def output_bound(request: InferenceRequest, route: Route) -> int:
@@ -92,7 +85,8 @@ def find_bounds(request: InferenceRequest, candidate: Candidate) -> Bounds:
     # Sound that was heard before is in the prompt again.
     is_written = OPERATIONS[request.operation].is_written
     has_sound = not is_written or "audio" in request.outputs
-    if request.media or route.limits is not UNSTATED_LIMITS:
+    counts = request.text_counts
+    if request.media or counts is not None or route.limits is not UNSTATED_LIMITS:
         text, media, thought = _bound_tokens(request, route)
     price = route.price
     if request.server_tools is NO_TOOLS and not price.rules:
@@ -123,6 +117,8 @@ def _bound_tokens(request: InferenceRequest, route: Route) -> tuple[int, int, in
     text = limits.bound_text(
         request.prompt_bound, request.messages or request.choices, request.tool_count
     )
+    if request.text_counts is not None and limits.tokens_per_byte == 1:
+        text += route.family.bound_more(request.text_counts)
     media = sum(map(limits.media.bound, request.media))
     if route.context_length is not None:
         media = min(media, route.context_length)

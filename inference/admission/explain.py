@@ -25,7 +25,7 @@ from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.copies.organizations import OrganizationCopy, load_organizations
 from inference.admission.copies.whole import read_catalog_on_orm
 from inference.admission.decide import BatchScreening, JudgedRequest, judge_shadow
-from inference.admission.estimate import estimate_tokens, worst_case_nano
+from inference.admission.estimate import worst_case_nano
 from inference.admission.governance import (
     Assignment,
     BudgetRule,
@@ -140,7 +140,7 @@ class Explainer:
             defaults=workspace.defaults,
             disabled_tools=workspace.disabled_server_tools,
             health_of=partial(health.health, now=now),
-            wait_of=lambda pace, size: health.pacer.wait(pace, estimate_tokens(size), now),
+            wait_of=lambda pace, tokens: health.pacer.wait(pace, tokens, now),
         )
         selection = select_candidates(request, context)
         return _Choice(selection, context, rules, policy, workspace)

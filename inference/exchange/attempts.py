@@ -56,7 +56,6 @@ from config.server.load.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.copies.organizations import record_first_use
 from inference.admission.decide import Admission
-from inference.admission.estimate import estimate_tokens
 from inference.exchange import failures
 from inference.exchange.failures import read_pause
 from inference.exchange.metadata import routing_metadata
@@ -475,7 +474,7 @@ class Attempts:
 
         The estimate of the prompt counts now, the usage of the answer afterwards.
         """
-        self._paced_tokens = estimate_tokens(self._request.prompt_bytes)
+        self._paced_tokens = self.candidate.route.family.estimate(self._request.text)
         if self.records:
             self._health.pacer.count(provider_id, 1, self._paced_tokens, clock.time())
 

@@ -44,7 +44,6 @@ from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import Screened, measure, screen
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure
-from inference.requests.rows import BYTES_PER_TOKEN
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
 from inference.settlement.history import History
@@ -56,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 MakeWatcher = Callable[[HealthTable, Callable[[], CatalogSnapshot]], Watcher]
 # Output of this size, about 256 tokens, is journalled without waiting for the next heartbeat.
-_JOURNALLED_BYTES: Final = 256 * BYTES_PER_TOKEN
+_JOURNALLED_BYTES: Final = 1_024
 _FIRST_BYTE: Final = 1
 # A generation without output is journalled only after its first second.
 _YOUNG_MS: Final = 1000
@@ -133,6 +132,11 @@ class Gateway:
         await self._admissions.close()
         await self._settlements.close()
         await self.egress_client.__aexit__(None, None, None)
+
+    @property
+    def catalog(self) -> CatalogSnapshot:
+        """The copy of the catalogue that this worker has."""
+        return self._admissions.catalog
 
     async def admit(
         self, request: AdmissionRequest, key: RecognizedKey, occupancy: Occupancy

@@ -10,14 +10,15 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from catalog.dialects.audio import OUTPUT_BYTES
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
+from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
-from catalog.tokens import UNSTATED_LIMITS
+from catalog.tokens import UNKNOWN_FAMILY, UNSTATED_LIMITS, TextCounts
 from inference.admission.estimate import (
     Claim,
-    estimate_tokens,
     fee_nano,
     find_bounds,
     output_bound,
@@ -190,7 +191,7 @@ class Tally:
     __slots__ = (
         "_allowance", "_alone", "_believed", "_candidate", "_cost", "_costed", "_fee_percent",
         "_has_finished", "_is_after_output", "_is_final", "_is_last", "_parts",
-        "_pictures", "_prompt_tokens", "_request", "at", "finish_reason", "native_finish_reason",
+        "_pictures", "_request", "_text", "at", "finish_reason", "native_finish_reason",
         "output_bytes", "reported_cost_nano", "upstream_id", "upstream_model", "usage",
         "usage_body",
     )  # fmt: skip
@@ -226,7 +227,7 @@ class Tally:
         self._is_last = False
         # The finish reason has come, perhaps only after the caller had left.
         self._has_finished = False
-        self._prompt_tokens: int | None = None
+        self._text: TextCounts | None = None
         # The candidate that answers, and the most that it may use.
         self._candidate: Candidate | None = None
         self._allowance = Allowance(request.prompt_bound, 0, request.allowed)
@@ -307,7 +308,7 @@ class Tally:
 
     def allow(self, candidate: Candidate, max_tokens: int | None = None) -> None:
         """Sets the candidate that answers, and the bound that the gateway set on its answer."""
-        self._candidate, self._believed, self._prompt_tokens = candidate, None, None
+        self._candidate, self._believed = candidate, None
         bounds = find_bounds(self._request, candidate)
         bound = output_bound(self._request, candidate.route) if max_tokens is None else max_tokens
         self._allowance = Allowance(
@@ -319,16 +320,23 @@ class Tally:
         )
 
     def estimate(self) -> Usage:
-        """Estimates the usage from the sizes of prompt and output, within what was allowed."""
-        if self._prompt_tokens is None:
-            # Remembered, because measuring a long prompt takes time and every heartbeat needs it.
-            self._prompt_tokens = min(
-                estimate_tokens(self._request.prompt_bytes), self._allowance.prompt
-            )
-        request = self._request
-        completion = min(estimate_tokens(self.output_bytes), self._allowance.completion)
+        """Estimates the usage from the texts of prompt and output, within what was allowed."""
+        request, candidate = self._request, self._candidate
+        family = UNKNOWN_FAMILY if candidate is None else candidate.route.family
+        if self._text is None:
+            # Remembered, because counting a long prompt takes time and every heartbeat needs it.
+            self._text = request.text
+        prompt = family.estimate(self._text)
+        if OPERATIONS[request.operation].is_written:
+            output = family.estimate_answer(self.output_bytes, self._text)
+        else:
+            output = -(-self.output_bytes // OUTPUT_BYTES)
         estimate = ROWS[request.operation].estimate
-        return estimate(self._prompt_tokens, completion, request.known_units)
+        return estimate(
+            min(prompt, self._allowance.prompt),
+            min(output, self._allowance.completion),
+            request.known_units,
+        )
 
     def count(self) -> Count:
         """Returns the usage so far, as far as it is believed: within what was allowed.

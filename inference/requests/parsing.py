@@ -15,7 +15,7 @@ from catalog.dialects.shared.raw import ESCAPE, spell
 from catalog.dialects.shared.searches import SEARCH_FIELDS
 from catalog.operations import OPERATIONS
 from catalog.pricing import Usage
-from catalog.tokens import Medium
+from catalog.tokens import Medium, TextCounts
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.limits import MAX_ALL_CHOICES, check_body, is_large
@@ -84,8 +84,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     bound of the tokens of the prompt's text for most tokenizers: its bytes. ``images`` is the
     number of its images, ``media`` are all its media, ``messages`` and ``tool_count`` the numbers
     of messages and tools: what these add depends on the endpoint.
-    ``text_bytes`` is the size of the text of a large prompt, and ``text_tokens`` the number of
-    tokens that it has at least.
+    ``text_counts`` counts the text of a prompt that is large or not in ASCII, and ``text_tokens``
+    is the number of tokens that a large one has at least.
 
     ``allowed`` is the most that the request may use of what is not counted in tokens: searches,
     milliseconds, characters and generated images, with their size and quality if it decides them.
@@ -135,7 +135,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     has_long_cache: bool = False
     reads_pdfs: bool = False
     shortening: str = ""
-    text_bytes: int | None = None
+    text_counts: TextCounts | None = None
     text_tokens: int | None = None
 
     def __repr__(self) -> str:
@@ -201,11 +201,11 @@ class InferenceRequest(msgspec.Struct, frozen=True):
         return max((each for each in asked if isinstance(each, int)), default=None)
 
     @property
-    def prompt_bytes(self) -> int:
-        """The size of the prompt's text in bytes."""
-        if self.text_bytes is not None:
-            return self.text_bytes
-        return ROWS[self.operation].prompt_text(self.fields)
+    def text(self) -> TextCounts:
+        """What the text of the prompt has."""
+        if self.text_counts is not None:
+            return self.text_counts
+        return ROWS[self.operation].count_text(self.fields)
 
     @property
     def least_tokens(self) -> int:
@@ -246,6 +246,8 @@ def parse(
     server_tools = read_server_tools(fields, row.tools(request), wishes.search, has_file=has_file)
     # Here, in a thread: the event loop needs the measures for every heartbeat and endpoint.
     is_measured = is_large(body)
+    # Of other scripts the bound needs them.
+    has_scripts = is_measured or not body.isascii() or b"\\u" in body
     return InferenceRequest(
         operation=operation,
         models=models,
@@ -269,7 +271,7 @@ def parse(
         has_long_cache=has_long_cache(body),
         reads_pdfs=wishes.reads_pdfs,
         shortening=wishes.shortening,
-        text_bytes=row.prompt_text(fields) if is_measured else None,
+        text_counts=row.count_text(fields) if has_scripts else None,
         text_tokens=row.least_tokens(fields) if is_measured else None,
     )
 
@@ -285,7 +287,7 @@ def replace_messages(request: InferenceRequest, messages: msgspec.Raw) -> Infere
         fields=fields,
         size=max(request.size, len(messages)),
         **prompt._asdict(),
-        text_bytes=row.prompt_text(fields),
+        text_counts=row.count_text(fields),
         text_tokens=row.least_tokens(fields),
     )
 

@@ -10,15 +10,13 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from catalog.dialects.base import Reply
+from catalog.dialects.shared.raw import first_byte, iter_text
 from catalog.pricing import Usage
-from catalog.tokens import Medium
+from catalog.tokens import Medium, TextCounts
 from inference.requests.media import MEDIA, MODALITIES, find_form, measure_medium
 from inference.requests.schemas import ProviderPreferences
 
 Fields = Mapping[str, msgspec.Raw]
-# English text has about four bytes a token.
-BYTES_PER_TOKEN: Final = 4
-
 _TEXT_ONLY: Final[frozenset[str]] = frozenset()
 # All bytes but ASCII letters and digits, and the first byte of any other character that is no
 # symbol or punctuation: tokenizers have tokens for long runs of these.
@@ -132,7 +130,7 @@ class RequestRow(Generic[B]):
     answer: ``None`` if the request leaves it to the endpoint, 0 if answers have no output tokens.
     ``bound_names`` are the parameters that set this bound.
 
-    ``prompt_text`` measures the text of the prompt in bytes, for an estimate of its tokens. An
+    ``count_text`` counts the text of the prompt, for an estimate of its tokens. An
     upper bound of the tokens counts the bytes of all fields, with ``parts`` of the prompt that are
     not text by bounds of their own, and ``added_tokens`` for what a provider adds.
 
@@ -160,7 +158,7 @@ class RequestRow(Generic[B]):
 
     shape: type[B]
     models: Callable[[B], tuple[str, ...]]
-    prompt_text: Callable[[Fields], int]
+    count_text: Callable[[Fields], TextCounts]
     default_model: Literal["text_model", "image_model"] = "text_model"
     check: Callable[[B, Fields], None] = _accept
     answers: Callable[[B], int] = _count_one
@@ -278,3 +276,43 @@ def count_characters(text: msgspec.Raw | bytes) -> int:
     if b"\\" in raw:
         count -= sum(map(raw.count, _BLANKS)) + 4 * raw.count(b"\\u") + raw.count(b"\\u2")
     return max(count, 0)
+
+
+_VALUES: Final = (b'"', b"{")
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def count_texts(*values: msgspec.Raw | bytes) -> TextCounts:
+    """Counts JSON values: texts decoded, numbers as tokens, and anything else as it is written."""
+    counts = TextCounts()
+    for raw in values:
+        add_value(counts, raw)
+    return counts
+
+
+def add_value(counts: TextCounts, raw: msgspec.Raw | bytes, times: int = 1) -> None:
+    """Counts one JSON value; see :func:`count_texts`."""
+    view = memoryview(raw)
+    if len(view) <= 4 and bytes(view) in (b"", b"null"):
+        return
+    if view[0] != 0x22:
+        counts.add(bytes(view).decode("utf-8", "surrogatepass"), times)
+        return
+    for piece in iter_text(view):
+        counts.add(piece, times)
+
+
+def count_inputs(raw: msgspec.Raw) -> TextCounts:
+    """Counts a text, or a list of texts, of tokens and of objects; a number is a token."""
+    if first_byte(raw) != b"[":
+        return count_texts(raw)
+    counts = TextCounts()
+    for each in _decode_list(raw):
+        kind = first_byte(each)
+        if kind == b"[":
+            counts.tokens += len(_decode_list(each))
+        elif kind in _VALUES:
+            add_value(counts, each)
+        else:
+            counts.tokens += 1
+    return counts

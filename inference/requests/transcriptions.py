@@ -39,8 +39,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     ),
 }  # fmt: skip
 # Models count 10 to 32 tokens for a second of audio, and a second of speech has fewer in text. An
-# estimate takes 10, at four bytes a token.
-_BYTES_A_SECOND: Final = 40
+# estimate takes 10.
+_USUAL_TOKENS: Final = 10
 _TOKENS_A_SECOND: Final = 64
 _MORE_TOKENS: Final = 1_024
 _MS: Final = 1_000
@@ -81,6 +81,8 @@ def parse_transcription(
         raise field_error(file.name, "The file is empty.")
     request = parse(Operation.TRANSCRIPTION, text, session_id=session_id)
     length = measure(file.data, (file.filename or "").rpartition(".")[2])
+    counts = request.text
+    counts.tokens += -(-length.estimate * _USUAL_TOKENS // _MS)
     # Providers report and bill whole seconds.
     most_seconds = -(-length.bound // _MS)
     bound = most_seconds * _TOKENS_A_SECOND + _MORE_TOKENS
@@ -92,7 +94,7 @@ def parse_transcription(
         max_tokens=bound,
         allowed=Usage(0, 0, milliseconds=most_seconds * _MS),
         milliseconds=length.estimate,
-        text_bytes=request.prompt_bytes + length.estimate * _BYTES_A_SECOND // _MS,
+        text_counts=counts,
     )
 
 

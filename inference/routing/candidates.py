@@ -140,7 +140,7 @@ class Selection:
         return [each.body() for each in self.excluded if Unusable.PRIVATE_ONLY in each.reasons]
 
 
-def never_wait(pace: Pace, prompt_bytes: int) -> float:
+def never_wait(pace: Pace, prompt_tokens: int) -> float:
     """Returns 0: nobody counts what is sent."""
     return 0.0
 
@@ -155,8 +155,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
 
     ``own`` has the organization's endpoints and credentials. ``member_id`` is the member who made
     the key. Sessions belong to ``organization_id``, or to the workspace if that is ``None``.
-    ``health_of`` returns the health of a subject, and ``wait_of`` the seconds until a prompt of a
-    size in bytes fits into the limits of a provider. ``seed`` is the random number of the weighted
+    ``health_of`` returns the health of a subject, and ``wait_of`` the seconds until a prompt of so
+    many tokens fits into the limits of a provider. ``seed`` is the random number of the weighted
     draw between endpoints; with ``None`` the cheapest endpoint comes first.
     """
 
@@ -609,7 +609,8 @@ class _Search:
         """Returns whether the operator's account at the provider is at its limit."""
         if route.pace is None:
             return False
-        wait = self._context.wait_of(route.pace, self._request.prompt_bytes)
+        tokens = route.family.estimate(self._request.text)
+        wait = self._context.wait_of(route.pace, tokens)
         if wait > 0:
             self._paced[route.facts.provider_slug] = wait
         return wait > 0

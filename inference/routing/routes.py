@@ -19,7 +19,13 @@ from catalog.capabilities import UNDESCRIBED, Capabilities, read_capabilities
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.searches import SEARCH_FIELDS, SEARCH_SETTINGS, SearchForm
 from catalog.pricing import Billable, Price
-from catalog.tokens import UNSTATED_LIMITS, TokenLimits
+from catalog.tokens import (
+    UNKNOWN_FAMILY,
+    UNSTATED_LIMITS,
+    TokenizerFamily,
+    TokenLimits,
+    find_family,
+)
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from config.egress.addresses import NO_REACH, Reach
@@ -128,7 +134,8 @@ class Route:
     ``listed_parameters`` are the endpoint's own list, if it has one. ``supported_parameters``
     are that list, with both names of the reasoning effort where it has either. ``abilities`` are
     what the endpoint states beside its columns; of a private endpoint they are its
-    :class:`catalog.abilities.EndpointSettings`. ``limits`` bound the tokens of a request.
+    :class:`catalog.abilities.EndpointSettings`. ``limits`` bound the tokens of a request, and
+    ``family`` tells what the model's tokenizer makes of text.
     """
 
     endpoint_id: uuid.UUID
@@ -158,6 +165,7 @@ class Route:
     capabilities: Capabilities = UNDESCRIBED
     abilities: Abilities = UNSTATED
     limits: TokenLimits = UNSTATED_LIMITS
+    family: TokenizerFamily = UNKNOWN_FAMILY
     time_limits: TimeLimits = NO_OWN_LIMITS
     reach: Reach = NO_REACH
 
@@ -358,6 +366,11 @@ class CatalogModel(NamedTuple):
     thinks_between_tools: bool
     combines_sampling: bool
     created: int = 0
+    tokenizer: str | None = None
+
+    @property
+    def family(self) -> TokenizerFamily:
+        return find_family(self.tokenizer, self.slug)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -389,6 +402,13 @@ class CatalogSnapshot:
     alias_rows: Mapping[uuid.UUID, Alias] = field(default_factory=dict)
     aliases: AliasTable = NO_ALIASES
     is_whole: bool = field(default=True, compare=False)
+
+    def family_of(self, models: Sequence[str]) -> TokenizerFamily:
+        """Returns the family of the first model that has public endpoints; of another, unknown."""
+        for name in models:
+            if routes := self.routes.get(self.slugs.get(name, "")):
+                return routes[0].family
+        return UNKNOWN_FAMILY
 
 
 class PrivateModel(NamedTuple):

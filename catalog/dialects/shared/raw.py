@@ -62,20 +62,25 @@ def measure_value(raw: msgspec.Raw) -> int:
         return 0
     view = memoryview(raw)
     if view[0] == 0x22:
-        return _measure_long_text(view) if len(view) > LONG_BYTES else _measure_text(raw)
+        if len(view) > LONG_BYTES:
+            return sum(map(_measure_text, iter_text(view)))
+        return _measure_text(_decode_text(raw))
     try:
         return len(view) if len(view) > LONG_BYTES else len(_encode(_decode(raw)))
     except msgspec.DecodeError:  # a number out of range
         return len(view)
 
 
-def _measure_text(raw: msgspec.Raw | bytes) -> int:
-    text = _decode_text(raw)
+def _measure_text(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _measure_long_text(view: memoryview) -> int:
-    size, start, end = 0, 1, len(view) - 1
+def iter_text(view: memoryview) -> Iterator[str]:
+    """Yields a JSON text in pieces, decoded; raises ``msgspec.DecodeError`` for a malformed one."""
+    if len(view) <= LONG_BYTES:
+        yield _decode_text(view)
+        return
+    start, end = 1, len(view) - 1
     while start < end:
         found = _WHOLE.match(view, start, min(start + _PIECE_BYTES, end))
         assert found is not None
@@ -84,9 +89,8 @@ def _measure_long_text(view: memoryview) -> int:
             stop -= 1
         if stop <= start:
             raise msgspec.DecodeError("half of a pair of surrogates")
-        size += _measure_text(b'"%s"' % view[start:stop])
+        yield _decode_text(b'"%s"' % view[start:stop])
         start = stop
-    return size
 
 
 def encode_pieces(value: Any) -> list[Piece]:

@@ -267,6 +267,7 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
         listed_parameters=frozenset(parameters) or None,
         abilities=stated,
         limits=find_limits(stated.bound),
+        family=model.family,
         capabilities=model.capabilities,
         time_limits=share_limits(connect, headers, first_event, idle, total),
         reach=provider.reach,

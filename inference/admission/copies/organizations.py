@@ -385,6 +385,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         capabilities=model.capabilities,
         abilities=settings,
         limits=find_limits(settings.bound),
+        family=model.family,
         time_limits=endpoint.time_limits,
         reach=endpoint.reach,
     )

@@ -35,6 +35,7 @@ from inference.requests.operations.server_tools import (
 )
 from inference.requests.parsing import WEB_SEARCH, InferenceRequest
 from inference.requests.problems import field_error
+from inference.requests.rows import add_value
 
 # The tokens that a fetched document may add to the prompt without a bound.
 _DOCUMENT_TOKENS: Final = 131_072
@@ -175,9 +176,12 @@ def parse_message(
             # provider: only the chat form has them.
             return request
         fields = _decode_fields(body)
-        if added := _measure_beside(fields):
-            bound, text = request.prompt_bound + added, request.prompt_bytes + added
-            request = replace(request, prompt_bound=bound, text_bytes=text)
+        if beside := _list_beside(fields):
+            counts = request.text
+            for each in beside:
+                add_value(counts, each)
+            bound = request.prompt_bound + sum(map(len, beside))
+            request = replace(request, prompt_bound=bound, text_counts=counts)
         return replace(request, native=_read_native(fields, headers))
     return _parse_native(body, problem, is_count=is_count, session_id=session_id, headers=headers)
 
@@ -289,20 +293,20 @@ def _split_betas(text: str) -> list[str]:
     return [beta.strip() for beta in text.split(",")]
 
 
-def _measure_beside(fields: Mapping[str, msgspec.Raw]) -> int:
-    """Returns the bytes of the prompt that the chat form leaves out and the native one has.
+def _list_beside(fields: Mapping[str, msgspec.Raw]) -> list[msgspec.Raw]:
+    """Returns what of the prompt the chat form leaves out and the native one has.
 
     These are Claude Code's line for Anthropic, which bills it as any text unless it knows the line,
     and the instructions of ``context_management``.
     """
-    size = len(bytes(fields.get("context_management", b"")))
+    found = [fields["context_management"]] if "context_management" in fields else []
     system = fields.get("system")
     if system is None or first_byte(system) != b"[":
-        return size
+        return found
     for first in _decode_list(system)[:1]:
         if _decode_block(first).text.startswith(ATTRIBUTION):
-            size += len(bytes(first))
-    return size
+            found.append(first)
+    return found
 
 
 def _read_extras(

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from catalog.dialects.shared.raw import first_byte, is_null, measure_value
-from catalog.tokens import UNSTATED_LIMITS
+from catalog.dialects.shared.raw import first_byte, is_null
+from catalog.tokens import UNSTATED_LIMITS, TextCounts
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
 from inference.requests.operations.completions import PARAMETERS
 from inference.requests.problems import explain_decode_error, field_error
@@ -16,7 +16,9 @@ from inference.requests.rows import (
     CHARACTERS_PER_TOKEN,
     Fields,
     RequestRow,
+    add_value,
     count_characters,
+    count_texts,
     find_media,
     name_models,
 )
@@ -105,10 +107,8 @@ class ChatRequest(Completion, kw_only=True):
     modalities: Annotated[list[_Modality], msgspec.Meta(max_length=16)] | None = None
 
 
-# A message's role and delimiters are about four tokens.
-_MESSAGE_BYTES: Final = 16
-# An image of common size costs about 1,024 tokens, at four bytes a token.
-_OTHER_PART_BYTES: Final = 4096
+_MESSAGE_TOKENS: Final = 4
+_PART_TOKENS: Final = 1_024
 # OpenAI's names for web search begin with ``web_search``; they all mean this tool.
 _WEB_SEARCH: Final = "openrouter:web_search"
 
@@ -203,24 +203,26 @@ def _imply_parameters(fields: Fields) -> Iterable[str]:
         yield "structured_outputs"
 
 
-def _measure_text(fields: Fields) -> int:
-    """Returns the size of the prompt's text in bytes.
+def _count_text(fields: Fields) -> TextCounts:
+    """Counts the text of the prompt; tools and tool calls are text too.
 
-    Tools and tool calls are text too. A part that is not text counts 4,096 bytes, however large its
-    encoding is.
+    The role and the marks of a message are four tokens, and a part that is not text has 1,024, as
+    an image of common size has, however large its encoding is.
     """
     messages = _decode_messages(fields["messages"])
-    return sum(map(_message_bytes, messages)) + len(fields.get("tools", b""))
-
-
-def _message_bytes(message: _SizedMessage) -> int:
-    size = _MESSAGE_BYTES + len(message.tool_calls)
-    if first_byte(message.content) != b"[":
-        return size + measure_value(message.content)
-    return size + sum(
-        len(part["text"]) if "text" in part else _OTHER_PART_BYTES
-        for part in _decode_parts(message.content)
-    )
+    counts = count_texts(fields.get("tools", b""))
+    for message in messages:
+        counts.tokens += _MESSAGE_TOKENS
+        add_value(counts, message.tool_calls)
+        if first_byte(message.content) != b"[":
+            add_value(counts, message.content)
+            continue
+        for part in _decode_parts(message.content):
+            if "text" in part:
+                add_value(counts, part["text"])
+            else:
+                counts.tokens += _PART_TOKENS
+    return counts
 
 
 def _count_least_tokens(fields: Fields) -> int:
@@ -250,7 +252,7 @@ ROW: Final = RequestRow(
     bound_names=("max_tokens", "max_completion_tokens"),
     parts=_find_media,
     added_tokens=_count_added_tokens,
-    prompt_text=_measure_text,
+    count_text=_count_text,
     least_tokens=_count_least_tokens,
     outputs=_name_outputs,
     parameters=PARAMETERS,

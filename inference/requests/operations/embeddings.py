@@ -14,9 +14,9 @@ import msgspec
 
 from catalog.dialects.base import InvalidReply, Reply, UnusableReply
 from catalog.dialects.shared.raw import first_byte
-from catalog.tokens import UNSTATED_LIMITS
+from catalog.tokens import UNSTATED_LIMITS, TextCounts
 from inference.requests.operations.completions import PARAMETERS
-from inference.requests.rows import Fields, RequestRow, find_media, name_model
+from inference.requests.rows import Fields, RequestRow, count_inputs, find_media, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
 
 
@@ -54,8 +54,8 @@ def _find_media(request: EmbeddingsRequest) -> Iterable[dict[str, msgspec.Raw]]:
     return find_media(item.content for item in inputs if isinstance(item, EmbeddingsItem))
 
 
-def _measure_text(fields: Fields) -> int:
-    return len(fields["input"])
+def _count_text(fields: Fields) -> TextCounts:
+    return count_inputs(fields["input"])
 
 
 _NULL: Final = msgspec.Raw(b"null")
@@ -157,7 +157,7 @@ ROW: Final = RequestRow(
     answers_field="input",
     parts=_find_media,
     added_tokens=_count_added_tokens,
-    prompt_text=_measure_text,
+    count_text=_count_text,
     parameters=PARAMETERS,
     complete=_complete,
 )

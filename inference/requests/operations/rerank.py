@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from catalog.dialects.base import InvalidReply, Ranked, Reply
 from catalog.pricing import Usage
+from catalog.tokens import TextCounts
 from inference.requests.limits import MAX_ALL_CHOICES
 from inference.requests.problems import field_error
-from inference.requests.rows import Fields, RequestRow, name_model
+from inference.requests.rows import Fields, RequestRow, add_value, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
 
 # A provider may wrap each pair of query and document in instructions for the model.
@@ -96,10 +97,13 @@ def _measure(document: str | RerankDocument) -> int:
     return len(text.encode())
 
 
-def _measure_text(fields: Fields) -> int:
-    """Returns the size of the documents, and of the query as often as it is read with one."""
-    documents = _decode_documents(fields["documents"])
-    return sum(map(_measure, documents)) + len(documents) * (len(fields["query"]) - 2)
+def _count_text(fields: Fields) -> TextCounts:
+    """Counts the documents, and the query as often as it is read with one."""
+    documents, counts = _decode_documents(fields["documents"]), TextCounts()
+    add_value(counts, fields["query"], len(documents))
+    for each in documents:
+        counts.add((each if isinstance(each, str) else each.text) or "")
+    return counts
 
 
 def _complete(fields: Fields, reply: Reply) -> None:
@@ -149,7 +153,7 @@ ROW: Final = RequestRow(
     added_tokens=_count_added_tokens,
     allowed=_allow_units,
     least=_count_least_units,
-    prompt_text=_measure_text,
+    count_text=_count_text,
     reserved=frozenset(("query", "documents", "top_n", "return_documents")),
     complete=_complete,
 )

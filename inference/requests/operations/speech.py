@@ -6,10 +6,11 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from catalog.dialects.audio import SPEECH_BYTES
+from catalog.dialects.audio import OUTPUT_BYTES, SPEECH_BYTES
 from catalog.pricing import Usage
+from catalog.tokens import TextCounts
 from inference.requests.problems import field_error
-from inference.requests.rows import BYTES_PER_TOKEN, Fields, RequestRow, name_model
+from inference.requests.rows import Fields, RequestRow, count_texts, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
 
 # Speech has about 15 characters and 20 tokens a second: the bounds are those of a voice that is
@@ -62,7 +63,7 @@ def _estimate(prompt: int, completion: int, known: Usage) -> Usage:
     The tokens stand for the size. A process of an earlier release has journalled no text, which is
     then estimated by the size too.
     """
-    size = completion * BYTES_PER_TOKEN
+    size = completion * OUTPUT_BYTES
     length = size * 1000 // SPEECH_BYTES
     return Usage(
         prompt,
@@ -73,8 +74,8 @@ def _estimate(prompt: int, completion: int, known: Usage) -> Usage:
     )
 
 
-def _measure_text(fields: Fields) -> int:
-    return len(fields["input"]) + len(fields.get("instructions", b""))
+def _count_text(fields: Fields) -> TextCounts:
+    return count_texts(fields["input"], fields.get("instructions", b""))
 
 
 ROW: Final = RequestRow(
@@ -83,7 +84,7 @@ ROW: Final = RequestRow(
     check=_check,
     answers_field="input",
     output_bound=_bound_output,
-    prompt_text=_measure_text,
+    count_text=_count_text,
     allowed=_allow,
     estimate=_estimate,
     # What the interface answers if it is not told; providers have other defaults.

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from catalog.dialects.shared.raw import first_byte
+from catalog.tokens import TextCounts
 from inference.requests.limits import MAX_CHOICES
 from inference.requests.operations.completions import PARAMETERS
 from inference.requests.rows import (
@@ -14,6 +15,7 @@ from inference.requests.rows import (
     Fields,
     RequestRow,
     count_characters,
+    count_inputs,
     name_models,
 )
 from inference.requests.schemas import Completion
@@ -46,8 +48,8 @@ def _count_choices(request: TextRequest) -> int:
     return max(request.n or 1, request.best_of or 1) * prompts
 
 
-def _measure_text(fields: Fields) -> int:
-    return len(fields["prompt"])
+def _count_text(fields: Fields) -> TextCounts:
+    return count_inputs(fields["prompt"])
 
 
 def _count_least_tokens(fields: Fields) -> int:
@@ -70,7 +72,7 @@ ROW: Final = RequestRow(
     answers=_count_choices,
     output_bound=_bound_output,
     bound_names=("max_tokens",),
-    prompt_text=_measure_text,
+    count_text=_count_text,
     least_tokens=_count_least_tokens,
     parameters=PARAMETERS,
 )

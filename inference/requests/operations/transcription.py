@@ -7,8 +7,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from catalog.pricing import Usage
+from catalog.tokens import TextCounts
 from inference.requests.problems import field_error
-from inference.requests.rows import Fields, RequestRow, name_model
+from inference.requests.rows import Fields, RequestRow, count_texts, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
 
 MAX_TERMS: Final = 1_000
@@ -54,8 +55,8 @@ def _estimate(prompt: int, completion: int, known: Usage) -> Usage:
     return Usage(prompt, completion, audio=prompt, milliseconds=known.milliseconds)
 
 
-def _measure_text(fields: Fields) -> int:
-    return len(fields.get("prompt", b""))
+def _count_text(fields: Fields) -> TextCounts:
+    return count_texts(fields.get("prompt", b""))
 
 
 ROW: Final = RequestRow(
@@ -63,7 +64,7 @@ ROW: Final = RequestRow(
     models=name_model,
     check=_check,
     answers_field="model",
-    prompt_text=_measure_text,
+    count_text=_count_text,
     estimate=_estimate,
     left_out=frozenset(("source_url", "stream")),
     # Other audio than what was measured, and a format that no answer of the interface has.

@@ -85,7 +85,7 @@ def test_a_provider_without_counts_is_estimated_by_time(site: Site) -> None:
     assert speak(site, response_format="wav").status_code == 200
     row = site.settled()
     # Two words take 800 ms, at 20 tokens a second.
-    assert (row.prompt_tokens, row.completion_tokens, row.is_estimated) == (3, 17, True)
+    assert (row.prompt_tokens, row.completion_tokens, row.is_estimated) == (2, 17, True)
     assert_in_order()
 
 
@@ -159,7 +159,7 @@ def test_audio_that_is_cut_off_breaks_the_connection(
     row = site.settled()
     assert (row.status, row.error_type) == ("failed", error_type)
     # What was delivered was spoken, so the text is paid for.
-    assert row.cost_nano == 3_000_000
+    assert row.cost_nano == 2_000_000
     assert_in_order()
 
 
@@ -176,7 +176,7 @@ def test_a_caller_who_leaves_pays_for_the_text(site: Site) -> None:
     with site.post(body, path=ROUTE, stream=True) as answer:
         assert next(answer.iter_content(1_000))
     row = site.settled()
-    assert (row.status, row.cost_nano) == ("cancelled", 3_000_000)
+    assert (row.status, row.cost_nano) == ("cancelled", 2_000_000)
     assert_in_order()
 
 

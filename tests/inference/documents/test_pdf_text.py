@@ -80,7 +80,6 @@ def test_the_request_is_measured_with_the_text() -> None:
         "inputs",
         "images",
         "media",
-        "prompt_bytes",
         "least_tokens",
         "max_tokens",
         "choices",

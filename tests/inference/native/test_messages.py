@@ -267,7 +267,7 @@ def test_what_costs_its_tokens_alone_passes(
 def test_the_hold_covers_text_that_only_the_native_body_has(fields: dict[str, Any]) -> None:
     request = parse_message(json.dumps(asked(**fields)).encode())
     assert request.native is not None
-    assert min(request.prompt_bound, request.prompt_bytes) > 9_000
+    assert min(request.prompt_bound, request.text.size) > 9_000
 
 
 @pytest.mark.parametrize(("max_uses", "counted"), [(3, 3), (1_000, 1_000), (1_001, 1_000)])

@@ -340,21 +340,27 @@ def test_stream_is_off_by_default(stream: bool | None, expected: bool) -> None:
     assert parsed(stream=stream).stream is expected
 
 
-def test_prompt_bytes_counts_text_and_constants_for_other_parts() -> None:
+def test_a_text_is_counted_with_constants_for_other_parts() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
     text = {"type": "text", "text": "Hi"}
-    assert parsed(messages=[{"role": "user", "content": "Hi"}]).prompt_bytes == 16 + 2
-    assert parsed(messages=[{"role": "user", "content": "ü"}] * 2).prompt_bytes == 2 * (16 + 2)
-    assert (
-        parsed(messages=[{"role": "user", "content": [text, image]}]).prompt_bytes == 16 + 4 + 4096
-    )
-    assert parsed(messages=[{"role": "assistant"}]).prompt_bytes == 16
+
+    def measure(operation: Operation = Operation.CHAT, **fields: Any) -> tuple[int, int]:
+        counts = parsed(operation, **fields).text
+        return counts.size, counts.tokens
+
+    assert measure(messages=[{"role": "user", "content": "Hi"}]) == (2, 4)
+    assert measure(messages=[{"role": "user", "content": "ü"}] * 2) == (4, 8)
+    assert measure(messages=[{"role": "user", "content": [text, image]}]) == (2, 4 + 1_024)
+    assert measure(messages=[{"role": "assistant"}]) == (0, 4)
     called = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     said = {"role": "assistant", "content": "Hi", "tool_calls": called}
-    assert parsed(messages=[said]).prompt_bytes == 16 + 2 + len(json.dumps(called))
+    assert measure(messages=[said]) == (2 + len(json.dumps(called)), 4)
     tools = [{"type": "function", "function": {"name": "f"}}]
-    assert parsed(tools=tools).prompt_bytes == parsed().prompt_bytes + len(json.dumps(tools))
-    assert parsed(Operation.TEXT, prompt="Hi").prompt_bytes == 4
+    assert measure(tools=tools)[0] == measure()[0] + len(json.dumps(tools))
+    assert measure(Operation.TEXT, prompt="Hi") == (2, 0)
+    assert measure(Operation.TEXT, prompt=[1, 2, 3]) == (0, 3)
+    assert measure(Operation.EMBEDDINGS, input=["ab", "c"]) == (3, 0)
+    assert measure(Operation.EMBEDDINGS, input=[[1, 2], [3]]) == (0, 3)
 
 
 def test_the_repr_of_a_request_omits_its_prompt() -> None:

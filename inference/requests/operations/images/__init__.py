@@ -17,11 +17,12 @@ from catalog.dialects.shared.images.pictures import (
 )
 from catalog.dialects.shared.images.replies import IMAGE_TOKENS
 from catalog.pricing import Usage
+from catalog.tokens import TextCounts
 from inference.requests.operations.images.schema import ImagesRequest, check_images
-from inference.requests.rows import Fields, RequestRow, name_models
+from inference.requests.rows import Fields, RequestRow, count_texts, name_models
 
 # An image of common size costs about 1,024 tokens, at four bytes a token.
-_IMAGE_BYTES: Final = 4096
+_IMAGE_TOKENS: Final = 1_024
 _SQUARE_PIXELS: Final = 1024 * 1024
 _SQUARE_TOKENS: Final = 8_192
 _MORE_TOKENS: Final = 16_384
@@ -67,10 +68,11 @@ def _find_images(request: ImagesRequest) -> Iterable[dict[str, msgspec.Raw]]:
             yield {"image_url": reference.image_url.url}
 
 
-def _measure_text(fields: Fields) -> int:
-    """Returns the size of the prompt in bytes; an image counts 4,096."""
-    shown = sum(is_given(fields.get(name)) for name in IMAGES)
-    return len(fields["prompt"]) + shown * _IMAGE_BYTES
+def _count_text(fields: Fields) -> TextCounts:
+    """Counts the prompt; an image counts 1,024 tokens."""
+    counts = count_texts(fields["prompt"])
+    counts.tokens += _IMAGE_TOKENS * sum(is_given(fields.get(name)) for name in IMAGES)
+    return counts
 
 
 def _imply_parameters(fields: Fields) -> Iterable[str]:
@@ -146,7 +148,7 @@ ROW: Final = RequestRow(
     answers_field="n",
     output_bound=_bound_output,
     parts=_find_images,
-    prompt_text=_measure_text,
+    count_text=_count_text,
     implied_parameters=_imply_parameters,
     reserved=_RESERVED,
     complete=_complete,

@@ -1,0 +1,1 @@
+"""Makes the table of tokenizers from published vocabularies, and judges it."""
