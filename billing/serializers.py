@@ -53,7 +53,7 @@ class AddressField(StringField):
 
 
 @extend_schema_serializer(component_name="CreateCryptoTopUpRequest")
-class CreateSerializer(StrictSerializer):
+class TopUpCreateSerializer(StrictSerializer):
     amount = AmountField(source="usd_cents", help_text="In USD, at most two decimals.")
     sender = AddressField(help_text="The address of the payer, which owns the tokens.")
     chain_id = IntegerField(

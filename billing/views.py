@@ -13,9 +13,9 @@ from rest_framework.viewsets import ViewSet
 from accounts.authentication import AnyKey, ManagementKey
 from billing.models import Account, TopUp, TopUpNotFound
 from billing.serializers import (
-    CreateSerializer,
     CreditsResponseSerializer,
     CreditsSerializer,
+    TopUpCreateSerializer,
     TopUpResponseSerializer,
     TopUpSerializer,
     TopUpStatusResponseSerializer,
@@ -65,7 +65,7 @@ class CryptoTopUpViewSet(OrganizationViewSet):
 
     @extend_schema(
         operation_id="createCryptoTopUp",
-        request=CreateSerializer,
+        request=TopUpCreateSerializer,
         parameters=[
             OpenApiParameter(
                 "Idempotency-Key",
@@ -84,7 +84,7 @@ class CryptoTopUpViewSet(OrganizationViewSet):
         before `deadline`. `/pay/{id}` is a page for the person who pays.
         """
         key = idempotency_key_of(request.headers)
-        fields = self.read_body(CreateSerializer)
+        fields = self.read_body(TopUpCreateSerializer)
         top_up = TopUp.objects.create_top_up(
             organization_id=self.organization_id, idempotency_key=key, by=self.actor, **fields
         )

@@ -12,7 +12,7 @@ from rest_framework import serializers
 
 from catalog.abilities import Abilities, read_abilities
 from catalog.lists.listing import ListedModel
-from catalog.lists.traffic import UNKNOWN, Figures
+from catalog.lists.traffic import UNKNOWN, TrafficFigures
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from catalog.models.aliases import MAX_TARGETS
 from catalog.pricing import Price
@@ -262,9 +262,9 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
         del shown["abilities"]
         return {**shown, "abilities": instance.abilities} if instance.abilities else shown
 
-    def _figures(self, endpoint: ModelEndpoint) -> Figures:
+    def _figures(self, endpoint: ModelEndpoint) -> TrafficFigures:
         """Returns the figures of the endpoint from the context."""
-        figures: Figures = self.context["figures"].get(endpoint.pk, UNKNOWN)
+        figures: TrafficFigures = self.context["figures"].get(endpoint.pk, UNKNOWN)
         return figures
 
     def get_name(self, endpoint: ModelEndpoint) -> str:

@@ -393,6 +393,6 @@ def _endpoints_in(region: str | None) -> QuerySet[ModelEndpoint]:
     return endpoints if region is None else endpoints.filter(region=region)
 
 
-def _figures_for(request: Request) -> dict[UUID, traffic.Figures]:
+def _figures_for(request: Request) -> dict[UUID, traffic.TrafficFigures]:
     """Returns the recent figures of all endpoints, none for a caller without a key."""
     return {} if caller_or_none(request) is None else traffic.figures()

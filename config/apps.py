@@ -111,7 +111,7 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ConsolePage:
     """A page of a section of the console that is not the list of a model.
 
     ``name`` is the name of its route, and ``permission`` that of the operators who may see it.
@@ -175,7 +175,7 @@ class CausewayApp(AppConfig):
     models_declared: ClassVar[Mapping[str, ModelDeclaration]] = {}
     collectors: ClassVar[tuple[str, ...]] = ()
     tenant: ClassVar[str] = ""
-    pages: ClassVar[tuple[Page, ...]] = ()
+    pages: ClassVar[tuple[ConsolePage, ...]] = ()
     alerts: ClassVar[tuple[str, ...]] = ()
     events: ClassVar[tuple[EventKind, ...]] = ()
     outbound: ClassVar[tuple[str, ...]] = ()

@@ -499,7 +499,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "filters": {
         "context": {"()": "config.server.logs.ContextFilter"},
-        "refusals": {"()": "config.server.logs.RefusalFilter"},
+        "refusals": {"()": "config.server.logs.UnavailableFilter"},
         "pool": {"()": "config.database.outages.PoolFilter"},
     },
     "formatters": {

@@ -25,7 +25,7 @@ _UPSTREAM: Final = {"upstream_model_id": "upstream model", "base_url": "base URL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class HistoryEvent:
     """One event of the history; ``body`` is rendered HTML with details."""
 
     at: datetime
@@ -36,7 +36,7 @@ class Event:
     body: str = ""
 
 
-def events(endpoint: PrivateEndpoint) -> list[Event]:
+def events(endpoint: PrivateEndpoint) -> list[HistoryEvent]:
     """Returns the events, latest first, at most ``SHOWN`` of each kind."""
     found = [
         *_validations(endpoint),
@@ -46,13 +46,15 @@ def events(endpoint: PrivateEndpoint) -> list[Event]:
     ]
     if endpoint.drifted_at is not None:
         text = "The deployment differs from the one that was activated."
-        found.append(Event(at=endpoint.drifted_at, title="drifted", kind="danger", text=text))
+        found.append(
+            HistoryEvent(at=endpoint.drifted_at, title="drifted", kind="danger", text=text)
+        )
     found.sort(key=lambda event: event.at, reverse=True)
     # The declarations of a new endpoint are stamped a moment before the endpoint itself.
-    return [*found, Event(at=endpoint.created_at, title="created", kind="info")]
+    return [*found, HistoryEvent(at=endpoint.created_at, title="created", kind="info")]
 
 
-def _validations(endpoint: PrivateEndpoint) -> Iterator[Event]:
+def _validations(endpoint: PrivateEndpoint) -> Iterator[HistoryEvent]:
     rows = Validation.objects.filter(endpoint=endpoint).select_related("workspace", "credential")
     for validation in rows.order_by("-created_at")[:SHOWN]:
         parts = [
@@ -62,7 +64,7 @@ def _validations(endpoint: PrivateEndpoint) -> Iterator[Event]:
             f"{validation.duration_ms} ms, {nano_dollars(validation.cost_nano)}",
         ]
         outcome = Validation.Outcome(validation.outcome)
-        yield Event(
+        yield HistoryEvent(
             at=validation.created_at,
             title=f"validation {outcome.label}",
             kind=_PASSED.get(outcome, "danger"),
@@ -104,11 +106,11 @@ def render_checks(validation: Validation) -> str:
     )
 
 
-def _declarations(endpoint: PrivateEndpoint) -> Iterator[Event]:
+def _declarations(endpoint: PrivateEndpoint) -> Iterator[HistoryEvent]:
     for stated in Attestation.objects.filter(endpoint=endpoint).order_by("-id")[:SHOWN]:
         zdr = {None: "ZDR not declared", True: "ZDR", False: "no ZDR"}[stated.declared_zdr]
         region = stated.declared_region
-        yield Event(
+        yield HistoryEvent(
             at=stated.stated_at,
             title="declared",
             kind="info",
@@ -117,12 +119,14 @@ def _declarations(endpoint: PrivateEndpoint) -> Iterator[Event]:
         )
 
 
-def _edits(endpoint: PrivateEndpoint) -> Iterator[Event]:
+def _edits(endpoint: PrivateEndpoint) -> Iterator[HistoryEvent]:
     """Yields the edits of the upstream; declarations are events of their own."""
     for entry in _audit_entries(endpoint, Q(after__has_any_keys=list(_UPSTREAM))):
         after: dict[str, Any] = entry.after or {}
         parts = [f"{label} {after[name]}" for name, label in _UPSTREAM.items() if after.get(name)]
-        yield Event(at=entry.at, title="edited", kind="info", by=entry.actor, text=", ".join(parts))
+        yield HistoryEvent(
+            at=entry.at, title="edited", kind="info", by=entry.actor, text=", ".join(parts)
+        )
 
 
 def _audit_entries(endpoint: PrivateEndpoint, condition: Q) -> QuerySet[AuditEntry]:
@@ -136,7 +140,7 @@ def _audit_entries(endpoint: PrivateEndpoint, condition: Q) -> QuerySet[AuditEnt
     return rows.order_by("-id")[:SHOWN]
 
 
-def _transitions(endpoint: PrivateEndpoint) -> Iterator[Event]:
+def _transitions(endpoint: PrivateEndpoint) -> Iterator[HistoryEvent]:
     """Yields the transitions in the audit log, and those that only the row's stamps record."""
     logged = set()
     for entry in _audit_entries(endpoint, Q(after__has_key="status")):
@@ -144,7 +148,7 @@ def _transitions(endpoint: PrivateEndpoint) -> Iterator[Event]:
         title = _title(after)
         stamp = after.get(f"{title}_at")
         logged.add((title, None if stamp is None else datetime.fromisoformat(stamp)))
-        yield Event(
+        yield HistoryEvent(
             at=entry.at,
             title=title,
             kind="warning" if title == "disabled" else "success",
@@ -152,11 +156,11 @@ def _transitions(endpoint: PrivateEndpoint) -> Iterator[Event]:
             text=after.get("disabled_reason") or "",
         )
     if endpoint.activated_at is not None and ("activated", endpoint.activated_at) not in logged:
-        yield Event(
+        yield HistoryEvent(
             at=endpoint.activated_at, title="activated", kind="success", by=endpoint.activated_by
         )
     if endpoint.disabled_at is not None and ("disabled", endpoint.disabled_at) not in logged:
-        yield Event(
+        yield HistoryEvent(
             at=endpoint.disabled_at,
             title="disabled",
             kind="warning",

@@ -14,7 +14,7 @@ _REFUSALS: Final = Counter(
 )
 
 
-class Refusal(StrEnum):
+class ValidationRefusal(StrEnum):
     """Why a validation was refused: the label ``reason`` of the metric."""
 
     HOST = "credential_host"
@@ -22,5 +22,5 @@ class Refusal(StrEnum):
     SLOTS = "slots"
 
 
-def count_refusal(reason: Refusal) -> None:
+def count_refusal(reason: ValidationRefusal) -> None:
     _REFUSALS.labels(reason).inc()

@@ -395,7 +395,7 @@ class ValidationSerializer(serializers.Serializer[Any]):
 
 
 @extend_schema_serializer(component_name="PrivateProvider")
-class ProviderSerializer(serializers.Serializer[PrivateProvider]):
+class PrivateProviderSerializer(serializers.Serializer[PrivateProvider]):
     """An organization's own provider; its endpoints keep and train on nothing."""
 
     name = serializers.CharField()
@@ -440,9 +440,9 @@ class _DeletedProviderSerializer(serializers.Serializer[Any]):
 
 
 ProviderListSerializer = envelope(
-    "ListPrivateProvidersResponse", data=ProviderSerializer(many=True)
+    "ListPrivateProvidersResponse", data=PrivateProviderSerializer(many=True)
 )
-ProviderResponseSerializer = envelope("PrivateProviderResponse", data=ProviderSerializer())
+ProviderResponseSerializer = envelope("PrivateProviderResponse", data=PrivateProviderSerializer())
 DeletedProviderResponseSerializer = envelope(
     "DeletePrivateProviderResponse", data=_DeletedProviderSerializer()
 )

@@ -42,9 +42,9 @@ from endpoints.serializers import (
     FullSerializer,
     ManagedResponseSerializer,
     ManagedSerializer,
+    PrivateProviderSerializer,
     ProviderListSerializer,
     ProviderResponseSerializer,
-    ProviderSerializer,
     SummaryListSerializer,
     SummarySerializer,
     UpdateParametersSerializer,
@@ -316,7 +316,7 @@ class PrivateProviderViewSet(ListModelMixin, OrganizationViewSet):
 
     permission_classes = [ManagementKey]
     queryset = PrivateProvider.objects.order_by("created_at", "id")
-    serializer_class = ProviderSerializer
+    serializer_class = PrivateProviderSerializer
     pagination_class = WholeList
     lookup_field = "slug"
     lookup_value_regex = "[^/]+"

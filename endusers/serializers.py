@@ -21,7 +21,7 @@ MAX_LENGTH: Final = 256
 
 
 @extend_schema_serializer(component_name="CreateEndUserRequest")
-class CreateSerializer(StrictSerializer):
+class EndUserCreateSerializer(StrictSerializer):
     user = StringField(min_length=1, max_length=MAX_LENGTH, help_text="No control characters.")
     rate_limits = RateLimitsSerializer(required=False, allow_null=True)
 
@@ -33,7 +33,7 @@ class CreateExternalSerializer(StrictSerializer):
 
 
 @extend_schema_serializer(component_name="UpdateEndUserRequest")
-class UpdateSerializer(StrictSerializer):
+class EndUserUpdateSerializer(StrictSerializer):
     """An absent field stays unchanged; one of the fields is required."""
 
     is_active = FlagField(required=False)

@@ -18,11 +18,11 @@ from config.api.viewsets import OrganizationViewSet
 from endusers.models import EndUser, EndUserNotFound
 from endusers.serializers import (
     CreateExternalSerializer,
-    CreateSerializer,
+    EndUserCreateSerializer,
     EndUserListSerializer,
     EndUserResponseSerializer,
     EndUserSerializer,
-    UpdateSerializer,
+    EndUserUpdateSerializer,
 )
 
 _USER: Final = OpenApiParameter(
@@ -57,7 +57,7 @@ class EndUserViewSet(ListModelMixin, OrganizationViewSet):
     lookup_value_regex = r"[\s\S]+"
     not_found = EndUserNotFound
     schema_tag = "end-users"
-    create_serializer: ClassVar[type[StrictSerializer]] = CreateSerializer
+    create_serializer: ClassVar[type[StrictSerializer]] = EndUserCreateSerializer
 
     def get_object(self) -> EndUser:
         # The server replaces bytes that are not UTF-8 with U+FFFD, which would name another user.
@@ -75,7 +75,7 @@ class EndUserViewSet(ListModelMixin, OrganizationViewSet):
 
     @extend_schema(
         operation_id="createEndUser",
-        request=CreateSerializer,
+        request=EndUserCreateSerializer,
         responses={201: EndUserResponseSerializer},
         extensions=errors(404, 409, 422),
     )
@@ -98,7 +98,7 @@ class EndUserViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="updateEndUser",
         parameters=[_USER],
-        request=UpdateSerializer,
+        request=EndUserUpdateSerializer,
         responses=EndUserResponseSerializer,
         extensions=errors(404, 422),
     )
@@ -107,7 +107,7 @@ class EndUserViewSet(ListModelMixin, OrganizationViewSet):
 
         Inference works either way, within the rate limits.
         """
-        fields = self.read_body(UpdateSerializer)
+        fields = self.read_body(EndUserUpdateSerializer)
         end_user = self.get_object()
         end_user.edit(**fields)
         return self.respond(end_user)

@@ -4,9 +4,9 @@ from typing import ClassVar
 from config.apps import (
     INTERNAL,
     CausewayApp,
+    ConsolePage,
     Finder,
     ModelDeclaration,
-    Page,
     Section,
     Tab,
 )
@@ -85,14 +85,18 @@ class InferenceConfig(CausewayApp):
         ),
     )
     pages = (
-        Page("Live", "sensors", "admin:inference_generation_live", "inference.view_generation"),
-        Page(
+        ConsolePage(
+            "Live", "sensors", "admin:inference_generation_live", "inference.view_generation"
+        ),
+        ConsolePage(
             "Health",
             "monitor_heart",
             "admin:inference_generation_health",
             "inference.view_generation",
         ),
-        Page("Errors", "error", "admin:inference_generation_errors", "inference.view_generation"),
+        ConsolePage(
+            "Errors", "error", "admin:inference_generation_errors", "inference.view_generation"
+        ),
     )
     models_declared: ClassVar = {
         "generation": ModelDeclaration(

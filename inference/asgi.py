@@ -55,7 +55,7 @@ _LATE: Final = (
 _METADATA_HEADERS: Final = (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
 
 
-class Options(Protocol):
+class WorkerOptions(Protocol):
     """What the requests of a worker may have besides; ``inference/taps/table.py`` has it all."""
 
     def trace(self, serve: Serve) -> Serve:
@@ -89,7 +89,7 @@ class Options(Protocol):
 class Inference:
     """Serves the inference routes with one worker's gateway."""
 
-    def __init__(self, gateway: Gateway, options: Options) -> None:
+    def __init__(self, gateway: Gateway, options: WorkerOptions) -> None:
         self._gateway = gateway
         self._options = options
         self._serve = options.trace(self._serve_logged)

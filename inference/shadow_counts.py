@@ -11,7 +11,7 @@ SLOT_SECONDS: Final = 300
 """The length of the slots by which the verdicts of guardrails are counted."""
 
 
-class Refusal(StrEnum):
+class GuardrailRefusal(StrEnum):
     """A reason for which a guardrail refuses a request, besides those that exclude endpoints."""
 
     REGION = "region_not_allowed"

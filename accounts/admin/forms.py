@@ -37,7 +37,7 @@ class CatalogueForm(ConsoleForm):
         return cleaned
 
 
-class DollarsField(forms.DecimalField):
+class DollarsFormField(forms.DecimalField):
     """Takes an amount of USD with at most nine decimals."""
 
     def __init__(self, **kwargs: Any) -> None:

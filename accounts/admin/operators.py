@@ -17,7 +17,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.console.base import StrictList
 from config.console.sign_in.privileges import (
     grantable_groups,
@@ -46,7 +46,7 @@ class OperatorAdmin(StrictList, DjangoUserAdmin, ModelAdmin):  # type: ignore[ty
     list_display = ("username", "email", "is_active", "is_staff", "is_superuser", "last_login")
     list_filter = ("is_active", "is_superuser", "groups")
     show_full_result_count = False
-    deletion_guard = FourEyes((Kind.DELETIONS,))
+    deletion_guard = FourEyes((ChangeKind.DELETIONS,))
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         may_change: bool = super().has_change_permission(request, obj)
@@ -106,7 +106,7 @@ class OperatorAdmin(StrictList, DjangoUserAdmin, ModelAdmin):  # type: ignore[ty
 class OperatorGroupAdmin(StrictList, DjangoGroupAdmin, ModelAdmin):
     """Lists the groups; an operator has the permissions of every group."""
 
-    deletion_guard = FourEyes((Kind.DELETIONS,))
+    deletion_guard = FourEyes((ChangeKind.DELETIONS,))
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         may_change: bool = super().has_change_permission(request, obj)

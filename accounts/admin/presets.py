@@ -12,7 +12,7 @@ from django.http import HttpRequest
 
 from accounts.admin.forms import initial_workspace
 from accounts.models import Preset, PresetVersion
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.forms import ConsoleForm
@@ -175,7 +175,7 @@ class PresetAdmin(ConsoleAdmin):
         icon="delete",
         danger=True,
         foresee=foresee_preset,
-        four_eyes=FourEyes((Kind.DELETIONS,), "accounts.delete_preset"),
+        four_eyes=FourEyes((ChangeKind.DELETIONS,), "accounts.delete_preset"),
     )
     def remove(self, request: HttpRequest, preset: Preset, form: Any) -> Message:
         preset.remove()

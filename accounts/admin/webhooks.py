@@ -74,7 +74,7 @@ def _describe_kind(kind: EventKind, *, is_own: bool) -> str:
     return f"{text} Only for operators." if kind.for_operators and not is_own else text
 
 
-class RotateDialog(Dialog):
+class RotateWebhookDialog(Dialog):
     """Asks how long the old secret stays valid."""
 
     overlap = forms.ChoiceField(
@@ -290,7 +290,7 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
         submit="Rotate",
         permission="edit",
         icon="autorenew",
-        form=RotateDialog,
+        form=RotateWebhookDialog,
     )
     def rotate(self, request: HttpRequest, row: Subscription, form: Any) -> HttpResponse:
         secret = row.rotate(overlap=int(form.cleaned_data["overlap"]))

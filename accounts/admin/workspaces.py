@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
-from accounts.admin.forms import DollarsField, nano_of
+from accounts.admin.forms import DollarsFormField, nano_of
 from accounts.admin.rate_limits import RateLimitedPartAdmin
 from accounts.models import (
     WORKSPACE_SLUG,
@@ -45,7 +45,7 @@ class BudgetDialog(Dialog):
     """Asks for the interval and the amount of a budget."""
 
     interval = forms.ChoiceField(choices=BudgetInterval.choices, widget=SelectWidget())
-    limit = DollarsField(
+    limit = DollarsFormField(
         required=False, label="Amount in USD", help_text="Leave it empty to remove the budget."
     )
 

@@ -23,7 +23,7 @@ from accounts.destinations.receivers import (
 )
 from accounts.destinations.rules import InvalidRules, check_rules
 from accounts.models import ApiKey, Region
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, transition
 from config.console.forms import ConsoleForm, EmptyJsonField
 from config.console.unfold import SelectWidget, TextareaWidget, display
@@ -247,7 +247,7 @@ class DestinationAdmin(SubjectPickers):
         permission="remove",
         icon="delete",
         danger=True,
-        four_eyes=FourEyes((Kind.DELETIONS,), "accounts.delete_broadcastdestination"),
+        four_eyes=FourEyes((ChangeKind.DELETIONS,), "accounts.delete_broadcastdestination"),
     )
     def remove(self, request: HttpRequest, destination: BroadcastDestination, form: Any) -> Message:
         destination.remove()

@@ -96,10 +96,12 @@ class UpdateSettingsSerializer(StrictSerializer):
 
 
 @extend_schema_serializer(component_name="OrganizationSettings")
-class SettingsSerializer(serializers.Serializer[Any]):
+class OrganizationSettingsSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     is_filtered_model_catalog_enabled = serializers.BooleanField()
     fallback = serializers.ChoiceField(choices=FALLBACKS, allow_null=True)
 
 
-SettingsResponseSerializer = envelope("OrganizationSettingsResponse", data=SettingsSerializer())
+SettingsResponseSerializer = envelope(
+    "OrganizationSettingsResponse", data=OrganizationSettingsSerializer()
+)

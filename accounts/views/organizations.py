@@ -15,8 +15,8 @@ from accounts.serializers.organizations import (
     MemberListSerializer,
     MemberResponseSerializer,
     MemberSerializer,
+    OrganizationSettingsSerializer,
     SettingsResponseSerializer,
-    SettingsSerializer,
     UpdateMemberSerializer,
     UpdateSettingsSerializer,
 )
@@ -75,7 +75,7 @@ class SettingsViewSet(OrganizationViewSet):
 
     permission_classes = [ManagementKey]
     queryset = Organization.objects.all()
-    serializer_class = SettingsSerializer
+    serializer_class = OrganizationSettingsSerializer
     schema_tag = "organization"
 
     def get_object(self) -> Organization:

@@ -22,14 +22,22 @@ from prometheus_client import Counter
 from accounts.models.organizations import Organization
 from accounts.webhooks import signing
 from accounts.webhooks.dispatching import dispatch_events, send_digests
-from accounts.webhooks.messages import Message, render_chat, render_mail, render_webhook
+from accounts.webhooks.messages import WebhookMessage, render_chat, render_mail, render_webhook
 from accounts.webhooks.models import Delivery, Subscription, SubscriptionNotFound
 from config.clocks.clock import clock
 from config.credentials import Secret
 from config.events.outbox import KEPT, Event, clear_events, first_event_id
 from config.outbound import engine
-from config.outbound.engine import SLOW_MS, Attempt, Attempts, Limits, Place, Places, Source
-from config.outbound.sending import Outcome, mail, post
+from config.outbound.engine import (
+    SLOW_MS,
+    DeliveryAttempt,
+    DeliveryAttempts,
+    Limits,
+    Place,
+    Places,
+    Source,
+)
+from config.outbound.sending import SendingOutcome, mail, post
 from config.secrets import DecryptionFailed
 
 logger = logging.getLogger("causeway.work")
@@ -144,7 +152,7 @@ class EventSource(Source):
         _clear()
         send_digests()
 
-    def begin_due(self, attempts: Attempts) -> bool:
+    def begin_due(self, attempts: DeliveryAttempts) -> bool:
         has_more = dispatch_events()
         for attempt in _claim(attempts.taken):
             attempts.begin(attempt)
@@ -154,7 +162,7 @@ class EventSource(Source):
 event_source: Final = EventSource()
 
 
-def _claim(taken: Places) -> Iterator[Attempt]:
+def _claim(taken: Places) -> Iterator[DeliveryAttempt]:
     """Claims due deliveries as far as there are places; yields an attempt for each."""
     chosen = _choose(_find_due(taken), Places(taken)) if taken["all"] < LIMITS.total else {}
     if not chosen:
@@ -177,7 +185,7 @@ def _claim(taken: Places) -> Iterator[Attempt]:
         send = _prepare(subscription, event, names)
         store = partial(_store, due, counts[pk], subscription.form)
         is_mail = subscription.form == Subscription.Form.EMAIL
-        yield Attempt(f"delivery {pk}", due.places(), send, store, is_mail)
+        yield DeliveryAttempt(f"delivery {pk}", due.places(), send, store, is_mail)
 
 
 def _find_due(taken: Places) -> list[_Due]:
@@ -219,10 +227,10 @@ def _choose(found: Sequence[_Due], taken: Places) -> dict[UUID, _Due]:
 
 def _prepare(
     subscription: Subscription, event: Event, names: Mapping[UUID, str]
-) -> Callable[[], Outcome] | Outcome:
+) -> Callable[[], SendingOutcome] | SendingOutcome:
     """Returns what sends an event to a subscription."""
     owner = "" if event.organization_id is None else names.get(event.organization_id, "")
-    message = Message(
+    message = WebhookMessage(
         id=str(event.pk),
         kind=event.kind,
         created_at=event.created_at,
@@ -240,26 +248,26 @@ def _prepare(
                 secrets = subscription.signing_secrets(clock.now())
                 return partial(_send_webhook, message, subscription.url, secrets)
     except DecryptionFailed:
-        return Outcome("None of CREDENTIAL_KEYS decrypts the secret of the webhook.")
+        return SendingOutcome("None of CREDENTIAL_KEYS decrypts the secret of the webhook.")
 
 
-def _send_mail(message: Message, address: str) -> Outcome:
+def _send_mail(message: WebhookMessage, address: str) -> SendingOutcome:
     subject, text = render_mail(message)
     message_id = f"<{message.id}@causeway.{address.rpartition('@')[2]}>"
     return mail(address, subject, text, message_id=message_id)
 
 
-def _send_chat(message: Message, url: str) -> Outcome:
+def _send_chat(message: WebhookMessage, url: str) -> SendingOutcome:
     return post(url, {}, render_chat(message))
 
 
-def _send_webhook(message: Message, url: str, secrets: Sequence[Secret]) -> Outcome:
+def _send_webhook(message: WebhookMessage, url: str, secrets: Sequence[Secret]) -> SendingOutcome:
     body, stamp = render_webhook(message), int(clock.now().timestamp())
     signed = signing.sign(secrets, message_id=message.id, timestamp=stamp, body=body)
     return post(url, signed, body)
 
 
-def _store(due: _Due, attempts: int, form: str, outcome: Outcome) -> int:
+def _store(due: _Due, attempts: int, form: str, outcome: SendingOutcome) -> int:
     """Stores the result of an attempt, and disables a receiver that is gone."""
     failed = bool(outcome.error)
     is_last = failed and (outcome.is_gone or attempts > len(_PAUSES))

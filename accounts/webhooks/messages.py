@@ -19,7 +19,7 @@ _FOOTER: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class WebhookMessage:
     """An event as every receiver gets it; ``id`` is its ``webhook-id``.
 
     ``organization`` is the name that operators read in chats and mails.
@@ -45,7 +45,7 @@ class Message:
         return CONTROL_CHARACTERS.sub(" ", text)
 
 
-def render_webhook(message: Message) -> bytes:
+def render_webhook(message: WebhookMessage) -> bytes:
     """Returns the body of a webhook, in the members that Standard Webhooks recommends."""
     return json.dumps(
         {
@@ -59,7 +59,7 @@ def render_webhook(message: Message) -> bytes:
     ).encode()
 
 
-def render_chat(message: Message) -> bytes:
+def render_chat(message: WebhookMessage) -> bytes:
     """Returns the body of a chat message, as Slack takes it.
 
     ``&``, ``<`` and ``>`` are escaped, so that a name cannot mention a channel or hide a link.
@@ -70,7 +70,7 @@ def render_chat(message: Message) -> bytes:
     return json.dumps({"text": text}, ensure_ascii=False).encode()
 
 
-def render_mail(message: Message) -> tuple[str, str]:
+def render_mail(message: WebhookMessage) -> tuple[str, str]:
     """Returns the subject and the text of a mail."""
     subject = f"[Causeway] {message.sentence}"
     if len(subject) > _MAX_SUBJECT:

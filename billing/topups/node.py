@@ -24,7 +24,7 @@ from typing import Any, Literal
 import msgspec
 
 from billing.topups.chains import Chain, Token, checksum_address
-from billing.topups.payments import Block, ChainPayment, Cursor, UnconfirmedPayment
+from billing.topups.payments import ChainBlock, ChainPayment, Cursor, UnconfirmedPayment
 from billing.topups.rpc import (
     Address,
     Call,
@@ -218,7 +218,7 @@ class Node:
             known = end
         return payments, latest
 
-    def read_confirmed_head(self) -> Block:
+    def read_confirmed_head(self) -> ChainBlock:
         """Returns the last block that counts as confirmed, after a check of the chain id."""
         depth = self.chain.confirmations
         if isinstance(depth, int):
@@ -226,7 +226,7 @@ class Node:
             return self.read_block(max(latest.number - depth, 0))
         return self._read_tagged_block(depth)
 
-    def read_block(self, number: int) -> Block:
+    def read_block(self, number: int) -> ChainBlock:
         """Returns the block of that number. Raises `ChainContradiction` when there is none."""
         (answer,) = self._rpc.call(("eth_getBlockByNumber", [hex(number), False]))
         return _parse_block(answer, number)
@@ -257,7 +257,7 @@ class Node:
             )
         return "" if isinstance(symbol, ChainUnavailable) else _parse_symbol(decode(symbol, Data))
 
-    def _explain_lower_head(self, head: Block, cursor: Cursor) -> ChainError:
+    def _explain_lower_head(self, head: ChainBlock, cursor: Cursor) -> ChainError:
         """Returns the error for a confirmed head before the cursor.
 
         The node still has the cursor's block when only more confirmations are asked for.
@@ -281,7 +281,7 @@ class Node:
         if found != self.chain.chain_id:
             raise ChainContradiction(f"The node is on chain {found}.")
 
-    def _read_tagged_block(self, tag: Literal["latest", "finalized", "safe"]) -> Block:
+    def _read_tagged_block(self, tag: Literal["latest", "finalized", "safe"]) -> ChainBlock:
         chain_id, answer = self._rpc.call(
             ("eth_chainId", []), ("eth_getBlockByNumber", [tag, False])
         )
@@ -300,7 +300,7 @@ class Node:
         if asked == self.span:
             self.span = min(self.span * 2, MAX_SPAN)
 
-    def _read_logs(self, cursor: Cursor, end: int) -> tuple[list[_Log], Block]:
+    def _read_logs(self, cursor: Cursor, end: int) -> tuple[list[_Log], ChainBlock]:
         """Returns the logs of payments after the cursor up to a block, and that block."""
         wanted = _TransferFilter.between(self.chain, cursor.number + 1, end)
         before, found, after = self._rpc.call_each(
@@ -345,8 +345,8 @@ class Node:
         ]
 
     def _read_payments(
-        self, logs: Sequence[_Log], last: Block, until: float
-    ) -> tuple[list[ChainPayment], Block, ChainError | None]:
+        self, logs: Sequence[_Log], last: ChainBlock, until: float
+    ) -> tuple[list[ChainPayment], ChainBlock, ChainError | None]:
         """Returns the payments up to the last block read, that block, and the next block's error.
 
         The last block read is `last`, unless an error occurs or the time is up. Raises an error of
@@ -368,8 +368,10 @@ class Node:
             reached = block
         return payments, last, None
 
-    def _read_payments_of_block(self, logs: Iterable[_Log]) -> tuple[list[ChainPayment], Block]:
-        receipts: dict[str, tuple[_Receipt, Block]] = {}
+    def _read_payments_of_block(
+        self, logs: Iterable[_Log]
+    ) -> tuple[list[ChainPayment], ChainBlock]:
+        receipts: dict[str, tuple[_Receipt, ChainBlock]] = {}
         payments = []
         for log in logs:
             if log.transaction_hash not in receipts:
@@ -393,7 +395,7 @@ class Node:
             )
         return payments, block
 
-    def _read_receipt(self, log: _Log) -> tuple[_Receipt, Block]:
+    def _read_receipt(self, log: _Log) -> tuple[_Receipt, ChainBlock]:
         answer, numbered = self._rpc.call(
             ("eth_getTransactionReceipt", [log.transaction_hash]),
             ("eth_getBlockByNumber", [log.block_number, False]),
@@ -432,7 +434,7 @@ def _parse_symbol(data: str) -> str:
     return "".join(filter(str.isprintable, text.decode(errors="ignore")))[:32]
 
 
-def _parse_block(result: msgspec.Raw, number: int) -> Block:
+def _parse_block(result: msgspec.Raw, number: int) -> ChainBlock:
     found: _Block | None = decode(result, _Block | None)
     if found is None:
         raise ChainContradiction(f"The node lacks block {number}.")
@@ -441,14 +443,14 @@ def _parse_block(result: msgspec.Raw, number: int) -> Block:
     return _to_block(found)
 
 
-def _to_block(block: _Block) -> Block:
+def _to_block(block: _Block) -> ChainBlock:
     try:
         mined_at = datetime.fromtimestamp(int(block.timestamp, 16), UTC)
     except (OverflowError, ValueError, OSError):
         raise ChainContradiction("A block has an impossible time.") from None
     if mined_at > clock.now() + _MAX_CLOCK_AHEAD:
         raise ChainContradiction("A block has an impossible time.")
-    return Block(int(block.number, 16), block.hash, mined_at)
+    return ChainBlock(int(block.number, 16), block.hash, mined_at)
 
 
 def _ordinal(log: _Log, receipt: _Receipt) -> int:

@@ -15,7 +15,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ChainBlock:
     """Describes a block of the chain."""
 
     number: int

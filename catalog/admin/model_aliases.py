@@ -14,7 +14,7 @@ from catalog.aliases import changes, imports
 from catalog.models import ModelAlias
 from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, transition
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
@@ -118,7 +118,7 @@ class ModelAliasAdmin(UploadsAdmin):
         permission="remove",
         icon="delete",
         danger=True,
-        four_eyes=FourEyes((Kind.DELETIONS,), "catalog.delete_modelalias"),
+        four_eyes=FourEyes((ChangeKind.DELETIONS,), "catalog.delete_modelalias"),
     )
     def remove(self, request: HttpRequest, alias: ModelAlias, form: Any) -> Message:
         text = f"{alias} is deleted."

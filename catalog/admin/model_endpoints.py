@@ -19,10 +19,10 @@ from catalog.admin.uploads import CatalogueAdmin
 from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import RATES, Price
 from catalog.sync.plans.columns import find_price_changes, list_terms
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.pages import describe_field
 from config.console.formatting import dollars, per_million
-from config.console.forms import ConsoleForm, RateField
+from config.console.forms import ConsoleForm, RateFormField
 from config.console.unfold import display
 from config.models import TIME_COLUMNS
 from inference.reports.usage import subjects
@@ -46,21 +46,21 @@ class ModelEndpointForm(ConsoleForm):
             "is_moderated": "Moderated",
         }
 
-    prompt = RateField(label="Prompt", help_text="USD per token.")
-    completion = RateField(label="Completion", help_text="USD per token.")
-    image = RateField(label="Image", initial=0, help_text="USD per image in a prompt.")
-    request = RateField(label="Request", initial=0, help_text="USD per request.")
-    cache_read = RateField(
+    prompt = RateFormField(label="Prompt", help_text="USD per token.")
+    completion = RateFormField(label="Completion", help_text="USD per token.")
+    image = RateFormField(label="Image", initial=0, help_text="USD per image in a prompt.")
+    request = RateFormField(label="Request", initial=0, help_text="USD per request.")
+    cache_read = RateFormField(
         label="Cache read",
         required=False,
         help_text="USD per token. Empty means the prompt rate.",
     )
-    cache_write = RateField(
+    cache_write = RateFormField(
         label="Cache write",
         required=False,
         help_text="USD per token. Empty means the prompt rate.",
     )
-    image_output = RateField(
+    image_output = RateFormField(
         label="Generated image",
         required=False,
         help_text="USD per token. Empty means the completion rate.",
@@ -101,7 +101,7 @@ class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmi
     """Lists the public endpoints: models as providers serve them, at their list price."""
 
     form = ModelEndpointForm
-    form_guard = FourEyes((Kind.PRICES,), fields=RATES, guards_new_rows=True)
+    form_guard = FourEyes((ChangeKind.PRICES,), fields=RATES, guards_new_rows=True)
     list_display = (
         "model", "provider", "upstream_model_id", "region", "prompt_price", "completion_price",
         "promises", "listing", "reviews",

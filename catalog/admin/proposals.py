@@ -13,7 +13,7 @@ from catalog.models import CatalogProposal
 from catalog.sync import proposals
 from catalog.sync.plans.comparing import RISKS, read_changes
 from config.bulk.report import PlanRow, RowOutcome
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ReadOnlyAdmin, actor_of
 from config.console.formatting import label_renderer, render_plan
@@ -34,7 +34,7 @@ def _describe_approval(proposal: CatalogProposal, form: Any) -> Sequence[Any]:
 
 
 _APPROVAL: Final = FourEyes(
-    (Kind.PRICES,), "catalog.change_modelendpoint", describe=_describe_approval
+    (ChangeKind.PRICES,), "catalog.change_modelendpoint", describe=_describe_approval
 )
 
 

@@ -13,10 +13,10 @@ from catalog import dialects
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import CredentialRefusal, DialectName, Provider
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.clocks.clock import clock
 from config.clocks.writing import write_time
-from config.console.forms import ConsoleForm, SecretField
+from config.console.forms import ConsoleForm, SecretFormField
 from config.console.unfold import display
 from config.credentials import NO_SECRET
 from config.egress.addresses import InvalidURL, Reach, parse_base_url, parse_network
@@ -39,7 +39,7 @@ class ProviderForm(ConsoleForm):
             "status_page_url": "Status page URL",
         }
 
-    secret = SecretField(
+    secret = SecretFormField(
         required=False,
         label="New credential",
         help_text="Your own secret at this provider. Leave it empty to keep the stored one. It is "
@@ -103,7 +103,7 @@ class ProviderAdmin(UsagePanel, CatalogueAdmin):
 
     form = ProviderForm
     form_guard = FourEyes(
-        (Kind.CREDENTIALS,),
+        (ChangeKind.CREDENTIALS,),
         guards_new_rows=True,
         fields=(
             "dialect",

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from catalog import imports
 from config.bulk.report import Report, RowListener
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.console.actions import Message, bulk_action, transition
 from config.console.unfold import display
 from config.console.uploads import Upload, UploadsAdmin
@@ -30,7 +30,7 @@ class CatalogueAdmin(UploadsAdmin):
         "not name stay as they are. Changed rates become a new price version."
     )
     empty_hint = "Import a catalogue file, or add providers, models and endpoints in this order."
-    upload_kinds = (Kind.PRICES, Kind.CREDENTIALS)
+    upload_kinds = (ChangeKind.PRICES, ChangeKind.CREDENTIALS)
     written_models = ("catalog.provider", "catalog.languagemodel", "catalog.modelendpoint")
 
     def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:

@@ -33,7 +33,7 @@ from catalog.connecting.asking import (
     try_model,
 )
 from catalog.connecting.servers import (
-    ListedModel,
+    ServedModel,
     ServerKind,
     name_models,
     read_model,
@@ -67,7 +67,7 @@ Try = tuple[str, str, Capabilities]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ConnectWish:
     """What a person wants to connect: a URL or the name of a provider, and how it is reached.
 
     Without a ``secret`` a stored one is used. ``models`` narrows the list; it may be empty.
@@ -104,7 +104,7 @@ class Inspection:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class StoredConnection:
     """What is stored: the provider, the slugs of its models and the ids of their endpoints.
 
     ``tested`` is the slug of the model that has answered.
@@ -116,7 +116,7 @@ class Connection:
     tested: str | None
 
 
-def inspect(wish: Wish) -> Inspection:
+def inspect(wish: ConnectWish) -> Inspection:
     """Asks for the models and tries one of them; raises :class:`ConnectRefused`."""
     name = wish.target.strip().lower()
     name = _SHORT_NAMES.get(name, name)
@@ -137,7 +137,7 @@ def inspect(wish: Wish) -> Inspection:
     return _inspect_server(wish, base_url)
 
 
-def store(found: Inspection, *, dry_run: bool = False) -> Connection:
+def store(found: Inspection, *, dry_run: bool = False) -> StoredConnection:
     """Stores what was found, in one transaction; raises :class:`ImportRefused`."""
     with transaction.atomic():
         imports.apply(found.catalog)
@@ -154,7 +154,7 @@ def store(found: Inspection, *, dry_run: bool = False) -> Connection:
             .select_related("model")
             .order_by("model__slug", "created_at")
         )
-        connection = Connection(
+        connection = StoredConnection(
             provider.slug,
             list(dict.fromkeys(endpoint.model.slug for endpoint in endpoints)),
             [endpoint.pk for endpoint in endpoints],
@@ -181,7 +181,7 @@ def _stored_secret(provider: Provider | None) -> Secret | None:
         return None
 
 
-def _reach_of(wish: Wish, stored: Provider | None) -> Reach:
+def _reach_of(wish: ConnectWish, stored: Provider | None) -> Reach:
     reach = Reach(is_proxied=True) if stored is None else stored.reach
     if not wish.authorities:
         return reach
@@ -212,7 +212,7 @@ async def _try_some(
 # A server of one's own.
 
 
-def _inspect_server(wish: Wish, base_url: str) -> Inspection:
+def _inspect_server(wish: ConnectWish, base_url: str) -> Inspection:
     stored = Provider.objects.filter(
         base_url__in=[base_url, f"{base_url}/v1"], dialect=DialectName.OPENAI
     ).first()
@@ -260,7 +260,7 @@ def _inspect_server(wish: Wish, base_url: str) -> Inspection:
 
 
 async def _ask_server(
-    wish: Wish, server: Server
+    wish: ConnectWish, server: Server
 ) -> tuple[Server, list[dict[str, Any]], TestResult | None]:
     """Returns the server as it can be called, the rows of its list, and the test of a model."""
     base = read_url(server.base_url)
@@ -273,7 +273,7 @@ async def _ask_server(
         return server, rows, await _try_some(client, server, tries)
 
 
-def _narrow(rows: Sequence[dict[str, Any]], wish: Wish) -> list[ListedModel]:
+def _narrow(rows: Sequence[dict[str, Any]], wish: ConnectWish) -> list[ServedModel]:
     """Returns the models that are wanted; raises :class:`ConnectRefused` if one is missing."""
     models = {row["id"]: read_model(row) for row in rows}
     if not models:
@@ -327,7 +327,7 @@ def _make_provider(base_url: str, kind: ServerKind, stored: Provider | None) -> 
     )
 
 
-def _make_model(model: ListedModel, slug: str, provider_name: str) -> ModelRow:
+def _make_model(model: ServedModel, slug: str, provider_name: str) -> ModelRow:
     members = describe_model(
         slug,
         name=f"{model.upstream_id} ({provider_name})"[:255],
@@ -339,7 +339,7 @@ def _make_model(model: ListedModel, slug: str, provider_name: str) -> ModelRow:
     return msgspec.convert(members, ModelRow)
 
 
-def _read_pricing(model: ListedModel) -> Pricing | None:
+def _read_pricing(model: ServedModel) -> Pricing | None:
     """Returns the price of a model: what the list says, else 0; ``None`` if unreadable."""
     known = Pricing.__struct_fields__
     stated = {name: value for name, value in (model.pricing or {}).items() if name in known}
@@ -354,7 +354,7 @@ def _read_pricing(model: ListedModel) -> Pricing | None:
 # A provider of the bundle.
 
 
-def _inspect_provider(wish: Wish, slug: str, bundle: Mapping[str, Any]) -> Inspection:
+def _inspect_provider(wish: ConnectWish, slug: str, bundle: Mapping[str, Any]) -> Inspection:
     """Tries a provider of the bundle, whose rows are new unless it has endpoints already."""
     stored = Provider.objects.filter(slug=slug).first()
     secret = wish.secret or _stored_secret(stored)
@@ -385,7 +385,7 @@ def _inspect_provider(wish: Wish, slug: str, bundle: Mapping[str, Any]) -> Inspe
 
 
 async def _ask_provider(
-    wish: Wish, server: Server, catalog: imports.Catalog
+    wish: ConnectWish, server: Server, catalog: imports.Catalog
 ) -> tuple[Reach, TestResult | None]:
     """Returns what may be reached, and the test of one of the cheapest models."""
     reach = await judge(read_url(server.base_url), server.reach, wish.advice, allows=wish.allows)
@@ -405,7 +405,7 @@ async def _ask_provider(
         return reach, await _try_some(client, server, tries)
 
 
-def _select(slug: str, bundle: Mapping[str, Any], wish: Wish) -> imports.Catalog:
+def _select(slug: str, bundle: Mapping[str, Any], wish: ConnectWish) -> imports.Catalog:
     """Returns the rows of a provider in the bundle, with the wanted models alone."""
     names = {row["canonical_slug"]: row["id"] for row in bundle["models"]}
     endpoints = [row for row in bundle["endpoints"] if row["provider"] == slug]

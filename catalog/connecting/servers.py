@@ -32,7 +32,7 @@ _CONTEXTS: Final = ("max_model_len", "context_length", "max_context_length", "co
 _UNUSABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-class ListedModel(NamedTuple):
+class ServedModel(NamedTuple):
     """A model that a server lists. ``pricing`` is that of a gateway, which alone names prices."""
 
     upstream_id: str
@@ -73,13 +73,13 @@ def _name_of(row: dict[str, Any]) -> str | None:
     return None
 
 
-def read_model(row: dict[str, Any]) -> ListedModel:
+def read_model(row: dict[str, Any]) -> ServedModel:
     """Returns what a row says of its model."""
     architecture = row.get("architecture")
     outputs = architecture.get("output_modalities") if isinstance(architecture, dict) else None
     is_stated = isinstance(outputs, list) and outputs and isinstance(outputs[0], str)
     pricing = row.get("pricing")
-    return ListedModel(
+    return ServedModel(
         row["id"],
         _find_context(row),
         outputs[0] if is_stated and outputs is not None else guess_output(row["id"]),

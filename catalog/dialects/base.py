@@ -14,7 +14,7 @@ import msgspec
 from catalog.abilities import UNSTATED, Abilities
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.shared.credentials import sensitive_parts
-from catalog.dialects.shared.multipart import Part
+from catalog.dialects.shared.multipart import FormPart
 from catalog.pricing import Usage
 from config.api.scanning import BoundExceeded, Bounds, scan
 from config.credentials import Secret
@@ -174,7 +174,7 @@ class Call(msgspec.Struct, frozen=True):
     is_byok: bool = False
     supported_parameters: frozenset[str] | None = None
     capabilities: Capabilities = UNDESCRIBED
-    files: Sequence[Part] = ()
+    files: Sequence[FormPart] = ()
     is_billed_by_token: bool = False
     native: NativeBody | None = None
     keeps_lifetimes: bool = True

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.core.exceptions import ValidationError
 
 from accounts.models import Region
-from catalog.lists.listing import SORTS, CatalogueModel, Criteria, Range
+from catalog.lists.listing import SORTS, CatalogueModel, Criteria, DecimalRange
 from catalog.models import LanguageModel
 from config.api.filters import (
     ChoiceFilter,
@@ -147,8 +147,8 @@ def criteria_of(values: Mapping[str, Any]) -> Criteria:
         providers=None if providers is None else frozenset(map(str.lower, providers)),
         zdr=get("zdr") is not None,
         region=None if region is None else REGIONS[region],
-        prompt_price=Range(get("min_price"), get("max_price")).scale(_PER_MILLION),
-        completion_price=Range(get("min_output_price"), get("max_output_price")).scale(
+        prompt_price=DecimalRange(get("min_price"), get("max_price")).scale(_PER_MILLION),
+        completion_price=DecimalRange(get("min_output_price"), get("max_output_price")).scale(
             _PER_MILLION
         ),
         is_unknown=any(get(name) is not None for name in _UNRECORDED),

@@ -365,7 +365,7 @@ def public_pricing(price: Price) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class DecimalRange:
     """An interval of decimals that includes its bounds; ``None`` is no bound."""
 
     minimum: Decimal | None = None
@@ -380,9 +380,9 @@ class Range:
             self.maximum is None or value <= self.maximum
         )
 
-    def scale(self, exponent: int) -> Range:
+    def scale(self, exponent: int) -> DecimalRange:
         """Returns the interval with both bounds multiplied by a power of ten, exactly."""
-        return Range(
+        return DecimalRange(
             *(
                 None if bound is None else bound.scaleb(exponent, context=_EXACT)
                 for bound in (self.minimum, self.maximum)
@@ -403,8 +403,8 @@ class Criteria:
     providers: frozenset[str] | None = None
     zdr: bool = False
     region: str | None = None
-    prompt_price: Range = Range()
-    completion_price: Range = Range()
+    prompt_price: DecimalRange = DecimalRange()
+    completion_price: DecimalRange = DecimalRange()
     is_unknown: bool = False
 
     def is_met_by(self, kind: OfferKind) -> bool:

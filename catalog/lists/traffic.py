@@ -77,7 +77,7 @@ _RECENT: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class TrafficFigures:
     """One endpoint's recent figures; ``None`` where there was too little traffic.
 
     ``latency`` (milliseconds to the first token, of streams) and ``throughput`` (completion tokens
@@ -92,10 +92,10 @@ class Figures:
     uptime_1d: float | None = None
 
 
-UNKNOWN: Final = Figures()
+UNKNOWN: Final = TrafficFigures()
 
 
-def figures() -> dict[UUID, Figures]:
+def figures() -> dict[UUID, TrafficFigures]:
     """Returns the figures of every endpoint that had traffic in the last day, by its key."""
     return cache.get_or_set("traffic.figures", _figures, KEPT_SECONDS) or {}
 
@@ -106,7 +106,7 @@ def tokens_last_week() -> dict[UUID, int]:
 
 
 @read
-def _figures() -> dict[UUID, Figures]:
+def _figures() -> dict[UUID, TrafficFigures]:
     now = clock.now()
     begin = hour_of(now - _DAY)
     summed = summed_hours(begin)
@@ -127,7 +127,7 @@ def _figures() -> dict[UUID, Figures]:
     with connection.cursor() as cursor:
         cursor.execute(query, values)
         return {
-            endpoint_id: Figures(
+            endpoint_id: TrafficFigures(
                 _name_percentiles(latency), _name_percentiles(throughput), *map(_round, uptimes)
             )
             for endpoint_id, latency, throughput, *uptimes in cursor.fetchall()

@@ -20,7 +20,7 @@ from catalog.capabilities import (
 
 # Django finds the models of the app in this module only.
 from catalog.models.aliases import ModelAlias as ModelAlias
-from catalog.models.listing import ListedModel
+from catalog.models.listing import ListedRow
 from catalog.models.versions import CatalogChange as CatalogChange
 from catalog.models.versions import CatalogVersion as CatalogVersion
 from catalog.models.versions import CatalogVersionBump
@@ -76,7 +76,7 @@ def hosts_of(dialect: str, base_url: str | None, named: str = "") -> frozenset[s
     return frozenset((host,)) if host else frozenset()
 
 
-class Provider(ReachingModel, ListedModel):
+class Provider(ReachingModel, ListedRow):
     """A company or platform that serves models with one dialect."""
 
     slug = models.CharField(max_length=255, unique=True)
@@ -202,7 +202,7 @@ class LanguageModelQuerySet(models.QuerySet["LanguageModel"]):
         return self.filter(is_listed=True)
 
 
-class LanguageModel(ListedModel):
+class LanguageModel(ListedRow):
     """A language model of the catalogue, independent of its providers.
 
     ``slug`` is the public name in requests; ``canonical_slug`` never changes once published.
@@ -406,7 +406,7 @@ class ModelEndpointQuerySet(models.QuerySet["ModelEndpoint"]):
         return self.filter(is_listed=True, model__is_listed=True, provider__is_listed=True)
 
 
-class ModelEndpoint(TimeLimitedModel, ListedModel):
+class ModelEndpoint(TimeLimitedModel, ListedRow):
     """A public endpoint: a model at a provider, with a list price."""
 
     model = models.ForeignKey(

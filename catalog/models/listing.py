@@ -9,7 +9,7 @@ from django.db import transaction
 from config.models import BaseModel
 
 
-class ListedModel(BaseModel):
+class ListedRow(BaseModel):
     """A row of the catalogue whose ``is_listed`` says whether new requests may use it."""
 
     is_listed: Any

@@ -30,7 +30,7 @@ from catalog.pricing.rules import (
     SEARCHED,
     UNASKED,
     Billable,
-    Kind,
+    RateKind,
     Rule,
 )
 from catalog.pricing.usage import Usage
@@ -217,7 +217,7 @@ class Charge(NamedTuple):
     fraction for seconds.
     """
 
-    kind: Kind
+    kind: RateKind
     variant: str
     quantity: Decimal
     rate: Decimal

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Final, NamedTuple
 
-from catalog.pricing.rules import KINDS, Billable, Conditions, Kind, Rule
+from catalog.pricing.rules import KINDS, Billable, Conditions, RateKind, Rule
 from catalog.pricing.usage import Usage
 
 EXACT: Final = Context(prec=160)
@@ -64,7 +64,7 @@ class Rates(NamedTuple):
         return max(found, default=self.rates[place])
 
 
-class Ceilings(NamedTuple):
+class RateCeilings(NamedTuple):
     """The highest rates that can apply to a request, in USD times ten to the power of the scale.
 
     Prompt and completion have the highest rate of all their parts, ``text`` and ``answer`` that of
@@ -175,7 +175,7 @@ class RateTable:
         self._thresholds = sorted(
             {each.min_prompt_tokens or 0 for each in self._conditions if each.min_prompt_tokens}
         )
-        self._ceilings: dict[int, Ceilings] = {}
+        self._ceilings: dict[int, RateCeilings] = {}
         # The rates of a price without conditions.
         self.plain = None if self._conditions else self._resolve(base)
 
@@ -193,7 +193,7 @@ class RateTable:
             found = self._by_conditions[held] = self._resolve({**self._base, **applied})
         return found
 
-    def find_ceilings(self, prompt_tokens: int) -> Ceilings:
+    def find_ceilings(self, prompt_tokens: int) -> RateCeilings:
         """Returns the highest rates, at any time, for a prompt of at most ``prompt_tokens``."""
         place = bisect_left(self._thresholds, prompt_tokens)
         found = self._ceilings.get(place)
@@ -206,7 +206,7 @@ class RateTable:
         rate = self.find_ceilings(prompt_tokens).rates.rates[_PLACE[name]]
         return Decimal(rate).scaleb(-self.scale, EXACT)
 
-    def _find_ceilings(self, prompt_tokens: int) -> Ceilings:
+    def _find_ceilings(self, prompt_tokens: int) -> RateCeilings:
         possible = [
             rule
             for rule in self._rules
@@ -225,7 +225,7 @@ class RateTable:
             name: max(each.of(IMAGE, name) for each in highest)
             for name in dict.fromkeys(name for each in highest for name in each.variants)
         }
-        return Ceilings(
+        return RateCeilings(
             prompt=max(rates[place] for place in PROMPT_PLACES),
             completion=max(rates[place] for place in COMPLETION_PLACES),
             text=max(rates[place] for place in PROMPT_PLACES - _MEDIA_PLACES),
@@ -249,7 +249,7 @@ class RateTable:
         exponent = EXACT.multiply(amount, self._factor).normalize(EXACT).as_tuple().exponent
         return max(-int(exponent), 0)
 
-    def _scale_up(self, amount: Decimal, kind: Kind) -> int:
+    def _scale_up(self, amount: Decimal, kind: RateKind) -> int:
         scale = self.scale - _MILLI if kind.billable is Billable.SECOND else self.scale
         return int(EXACT.multiply(amount, self._factor).scaleb(scale, EXACT))
 

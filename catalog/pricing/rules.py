@@ -34,7 +34,7 @@ class Billable(StrEnum):
     REQUEST = "request"
 
 
-class Kind(NamedTuple):
+class RateKind(NamedTuple):
     """A billable and its variant, to which one rate applies.
 
     ``unit`` is the unit of the rate. ``key`` is its name in the contract's pricing object, and
@@ -72,32 +72,34 @@ _MOST: Final = 10**9
 # A request in which the provider searched, however often.
 SEARCHED: Final = (Billable.SEARCH, "request")
 
-KINDS: Final[tuple[Kind, ...]] = (
-    Kind(*_PROMPT, "token", "prompt", "prompt", (), True),
-    Kind(*_COMPLETION, "token", "completion", "completion", (), True),
-    Kind(*_READ, "token", "input_cache_read", "cache_read", (_PROMPT,), True),
-    Kind(*_WRITE, "token", "input_cache_write", "cache_write", (_PROMPT,), True),
-    Kind(Billable.CACHED, "write_1h", "token", "input_cache_write_1h", "", (_WRITE, _PROMPT), True),
-    Kind(*_AUDIO, "token", "audio", "", (_PROMPT,), True),
-    Kind(*_AUDIO_READ, "token", "input_audio_cache", "", (_AUDIO, _READ, _PROMPT), True),
-    Kind(Billable.PROMPT, "image", "token", "", "", (_PROMPT,)),
-    Kind(*CITATION, "token"),
-    Kind(Billable.REASONING, "", "token", "internal_reasoning", "", (_COMPLETION,)),
-    Kind(*RESEARCH, "token"),
-    Kind(Billable.COMPLETION, "audio", "token", "audio_output", "", (_COMPLETION,)),
-    Kind(Billable.COMPLETION, "image", "token", "image_token", "image_output", (_COMPLETION,)),
-    Kind(Billable.IMAGE, "input", "image", "image", "image"),
-    Kind(Billable.IMAGE, "", "image", "image_output"),
-    Kind(Billable.SEARCH, "", "search", "web_search"),
-    Kind(*SEARCHED, "request"),
-    Kind(*UNASKED, "search"),
-    Kind(Billable.SECOND, "", "second"),
-    Kind(Billable.CHARACTER, "", "character"),
-    Kind(Billable.REQUEST, "", "request", "request", "request"),
+KINDS: Final[tuple[RateKind, ...]] = (
+    RateKind(*_PROMPT, "token", "prompt", "prompt", (), True),
+    RateKind(*_COMPLETION, "token", "completion", "completion", (), True),
+    RateKind(*_READ, "token", "input_cache_read", "cache_read", (_PROMPT,), True),
+    RateKind(*_WRITE, "token", "input_cache_write", "cache_write", (_PROMPT,), True),
+    RateKind(
+        Billable.CACHED, "write_1h", "token", "input_cache_write_1h", "", (_WRITE, _PROMPT), True
+    ),
+    RateKind(*_AUDIO, "token", "audio", "", (_PROMPT,), True),
+    RateKind(*_AUDIO_READ, "token", "input_audio_cache", "", (_AUDIO, _READ, _PROMPT), True),
+    RateKind(Billable.PROMPT, "image", "token", "", "", (_PROMPT,)),
+    RateKind(*CITATION, "token"),
+    RateKind(Billable.REASONING, "", "token", "internal_reasoning", "", (_COMPLETION,)),
+    RateKind(*RESEARCH, "token"),
+    RateKind(Billable.COMPLETION, "audio", "token", "audio_output", "", (_COMPLETION,)),
+    RateKind(Billable.COMPLETION, "image", "token", "image_token", "image_output", (_COMPLETION,)),
+    RateKind(Billable.IMAGE, "input", "image", "image", "image"),
+    RateKind(Billable.IMAGE, "", "image", "image_output"),
+    RateKind(Billable.SEARCH, "", "search", "web_search"),
+    RateKind(*SEARCHED, "request"),
+    RateKind(*UNASKED, "search"),
+    RateKind(Billable.SECOND, "", "second"),
+    RateKind(Billable.CHARACTER, "", "character"),
+    RateKind(Billable.REQUEST, "", "request", "request", "request"),
 )
-KIND_OF: Final[Mapping[tuple[Billable, str], Kind]] = {kind.name: kind for kind in KINDS}
-KIND_OF_KEY: Final[Mapping[str, Kind]] = {kind.key: kind for kind in KINDS if kind.key}
-COLUMNS: Final[Mapping[str, Kind]] = {kind.column: kind for kind in KINDS if kind.column}
+KIND_OF: Final[Mapping[tuple[Billable, str], RateKind]] = {kind.name: kind for kind in KINDS}
+KIND_OF_KEY: Final[Mapping[str, RateKind]] = {kind.key: kind for kind in KINDS if kind.key}
+COLUMNS: Final[Mapping[str, RateKind]] = {kind.column: kind for kind in KINDS if kind.column}
 
 
 class Conditions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -169,7 +171,7 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         return self.billable, self.variant
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RateKind:
         """The kind of the rule; an image's size and quality has that of any other image."""
         return KIND_OF.get(self.name) or KIND_OF[Billable.IMAGE, ""]
 

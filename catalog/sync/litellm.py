@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from catalog.sync.documents import InvalidRow
 from catalog.sync.offers import (
-    Offer,
+    ListOffer,
     PriceList,
     describe_model,
     read_count,
@@ -157,7 +157,7 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
 def read_list(document: Mapping[str, Any], as_of: date) -> PriceList:
     """Returns the offers of the map."""
 
-    def make(name: str, row: Mapping[str, Any]) -> Offer | None:
+    def make(name: str, row: Mapping[str, Any]) -> ListOffer | None:
         return _make_offer(name, row, as_of)
 
     rows = [pair for pair in document.items() if pair[0] not in _NO_MODELS]
@@ -174,7 +174,7 @@ def _rank(pair: tuple[str, Any]) -> tuple[bool, int]:
     return "/" not in name, _RANKS.get(kind, 0) if isinstance(kind, str) else 0
 
 
-def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> Offer | None:
+def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> ListOffer | None:
     kind, mode = row.get("litellm_provider"), row.get("mode")
     provider = _PROVIDERS.get(kind) if isinstance(kind, str) else None
     output = _OUTPUTS.get(mode) if isinstance(mode, str) else None
@@ -190,7 +190,7 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> Offer | None:
         upstream = provider.adds + upstream
     pricing, lines = _read_pricing(row, provider)
     context = read_count(row, "max_input_tokens") or read_count(row, "max_tokens")
-    return Offer(
+    return ListOffer(
         name=name,
         provider=provider.slug,
         upstream_model_id=upstream,

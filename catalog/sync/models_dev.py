@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from catalog.sync.documents import InvalidRow
 from catalog.sync.offers import (
-    Offer,
+    ListOffer,
     PriceList,
     describe_model,
     read_count,
@@ -80,7 +80,7 @@ _SHAPES: Final = (_RESPONSES, "completions")
 def read_list(document: Mapping[str, Any], as_of: date) -> PriceList:
     """Returns the offers of the list."""
 
-    def make(name: str, row: Mapping[str, Any]) -> Offer | None:
+    def make(name: str, row: Mapping[str, Any]) -> ListOffer | None:
         return _make_offer(name, row, as_of)
 
     return read_offers(_list_models(document), make)
@@ -94,7 +94,7 @@ def _list_models(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{provider}:{name}", row) for name, row in models.items())
 
 
-def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> Offer | None:
+def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> ListOffer | None:
     place, _, upstream = name.partition(":")
     provider = _PROVIDERS.get(place)
     if provider is None:
@@ -104,7 +104,7 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> Offer | None:
     cost = row.get("cost")
     context = read_count(limits, "context")
     pricing = _read_pricing(cost) if isinstance(cost, dict) else {}
-    return Offer(
+    return ListOffer(
         name=name,
         provider=provider.slug,
         upstream_model_id=upstream,

@@ -16,7 +16,7 @@ _MAX_NAME: Final = 120
 _BATCH: Final = ":batch"
 
 
-class Offer(msgspec.Struct, frozen=True):
+class ListOffer(msgspec.Struct, frozen=True):
     """One row of a price list: a model at a provider, with its price.
 
     ``name`` is its name in the list. ``pricing`` has the keys of a catalogue file, as texts of
@@ -58,7 +58,7 @@ class PriceList(msgspec.Struct):
     models that no route serves.
     """
 
-    offers: dict[tuple[str, str], Offer] = {}
+    offers: dict[tuple[str, str], ListOffer] = {}
     providers: tuple[Mapping[str, Any], ...] = ()
     refused: list[tuple[str, str]] = []
     refused_count: int = 0
@@ -77,7 +77,7 @@ def clean_name(name: str) -> str:
 
 
 def read_offers(
-    rows: Iterable[tuple[str, Any]], make: Callable[[str, Mapping[str, Any]], Offer | None]
+    rows: Iterable[tuple[str, Any]], make: Callable[[str, Mapping[str, Any]], ListOffer | None]
 ) -> PriceList:
     """Returns the offers that ``make`` makes of the rows; a row that it refuses is reported.
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from catalog.sync.documents import InvalidRow, UnreadableList
 from catalog.sync.offers import (
-    Offer,
+    ListOffer,
     PriceList,
     describe_model,
     read_count,
@@ -51,13 +51,13 @@ def read_list(document: Mapping[str, Any], as_of: date) -> PriceList:
     return found
 
 
-def _make_offer(name: str, row: Mapping[str, Any]) -> Offer | None:
+def _make_offer(name: str, row: Mapping[str, Any]) -> ListOffer | None:
     if not isinstance(row.get("id"), str):
         raise InvalidRow("id is not a text")
     context = read_count(row, "context_length")
     top = row.get("top_provider")
     most = read_count(top, "max_completion_tokens") if isinstance(top, dict) else None
-    return Offer(
+    return ListOffer(
         name=name,
         provider="openrouter",
         upstream_model_id=name,

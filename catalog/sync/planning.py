@@ -24,7 +24,7 @@ from catalog.rows import (
     find_model_problems,
     price_of,
 )
-from catalog.sync.offers import Offer, PriceList
+from catalog.sync.offers import ListOffer, PriceList
 from catalog.sync.plans.comparing import UNPRICED, Change, find_changes
 
 Reason: TypeAlias = CatalogProposal.Reason
@@ -78,7 +78,7 @@ class PlannedRow:
 
 
 @dataclass(slots=True)
-class Plan:
+class ListPlan:
     """What a list changes: the rows that differ, and the number of those that do not.
 
     ``refused`` has the rows of the list that cannot be used, each with its problem, at most 100 of
@@ -115,12 +115,12 @@ def stored_endpoints() -> Any:
 
 def make_plan(
     found: PriceList, *, source: str, as_of: date, rise_limit: Decimal, adds_rows: bool = True
-) -> Plan:
+) -> ListPlan:
     """Compares a list with the catalogue, inside a transaction; ``adds_rows`` plans new rows too.
 
     A row that an operator has set, or that another list has, is never changed without a person.
     """
-    plan = Plan(
+    plan = ListPlan(
         source, as_of, refused=found.refused, refused_count=found.refused_count,
         ignored=found.ignored,
     )  # fmt: skip
@@ -147,12 +147,12 @@ def _offer_key(endpoint: ModelEndpoint) -> tuple[str, str]:
 class _Planner:
     """Plans one list: compares stored endpoints, then adds those that the catalogue lacks."""
 
-    def __init__(self, plan: Plan, found: PriceList, rise_limit: Decimal) -> None:
+    def __init__(self, plan: ListPlan, found: PriceList, rise_limit: Decimal) -> None:
         self._plan = plan
         self._found = found
         self._rise_limit = rise_limit
 
-    def compare(self, endpoint: ModelEndpoint, offer: Offer | None) -> None:
+    def compare(self, endpoint: ModelEndpoint, offer: ListOffer | None) -> None:
         """Plans the change of a stored endpoint, or its end if the list no longer has it."""
         plan = self._plan
         is_own = endpoint.source == plan.source
@@ -204,7 +204,7 @@ class _Planner:
             return Reason.FALL
         return Reason.CHANGE if is_charged or not has_rates else Reason.UNPRICED
 
-    def add_rows(self, offers: Iterable[Offer]) -> None:
+    def add_rows(self, offers: Iterable[ListOffer]) -> None:
         """Plans the endpoints that the catalogue lacks, at providers that it has.
 
         An endpoint of a model that the catalogue has waits: it would take requests from the
@@ -234,7 +234,7 @@ class _Planner:
             self._plan.rows.append(row)
 
     def _plan_new(
-        self, offer: Offer, permanent: Mapping[str, str], provider: Mapping[str, Any] | None
+        self, offer: ListOffer, permanent: Mapping[str, str], provider: Mapping[str, Any] | None
     ) -> PlannedRow:
         facts = offer.model or {}
         model = _convert(facts, ModelRow)
@@ -298,7 +298,7 @@ def charges_output(price: Price, outputs: Iterable[str]) -> bool:
     )
 
 
-def _name_uncharged(offer: Offer) -> list[Change]:
+def _name_uncharged(offer: ListOffer) -> list[Change]:
     """Returns what a plan says of the prices of an offer that we cannot charge."""
     return [Change("uncharged", None, price) for price in offer.uncharged]
 
@@ -319,7 +319,7 @@ def _comparable(row: EndpointRow) -> dict[str, Any]:
     return {name: columns.get(name) for name in ("pricing", "lines", *_LIMITS)}
 
 
-def _replace_offered(row: EndpointRow, offer: Offer) -> EndpointRow:
+def _replace_offered(row: EndpointRow, offer: ListOffer) -> EndpointRow:
     """Returns a row with what the offer states: the whole price, and the limits that it has."""
     stated = _LIMITS if offer.has_limits else ()
     limits = {name: value for name in stated if (value := getattr(offer, name)) is not None}

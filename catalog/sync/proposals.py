@@ -9,7 +9,7 @@ from django.db import transaction
 
 from catalog import imports
 from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, Provider
-from catalog.sync.planning import Plan, PlannedRow, digest_of, stored_endpoints
+from catalog.sync.planning import ListPlan, PlannedRow, digest_of, stored_endpoints
 from config.api.errors import Conflict, Forbidden
 from config.bulk.problems import ImportRefused
 from config.events.outbox import record_event
@@ -35,7 +35,7 @@ def lock_waiting(source: str) -> None:
     list(mine.select_for_update().order_by("pk").values_list("pk"))
 
 
-def file_proposals(plan: Plan, waiting: list[PlannedRow]) -> int:
+def file_proposals(plan: ListPlan, waiting: list[PlannedRow]) -> int:
     """Files the waiting rows of a plan; returns the number of proposals that wait now.
 
     An equal proposal stays. One that the list no longer makes is withdrawn, and what a person has
@@ -165,7 +165,7 @@ def _missing_providers(proposal: CatalogProposal) -> list[Any]:
     return []
 
 
-def _make_proposal(plan: Plan, row: PlannedRow) -> CatalogProposal:
+def _make_proposal(plan: ListPlan, row: PlannedRow) -> CatalogProposal:
     rows = {"providers": row.provider, "models": row.model, "endpoints": row.row}
     content = {kind: [msgspec.to_builtins(one)] if one else [] for kind, one in rows.items()}
     for endpoint in content["endpoints"]:

@@ -18,7 +18,7 @@ from catalog.imports import Catalog
 from catalog.sync import litellm, models_dev, openrouter
 from catalog.sync.documents import UnreadableList, read_json
 from catalog.sync.offers import PriceList
-from catalog.sync.planning import Plan, PlannedRow, make_plan
+from catalog.sync.planning import ListPlan, PlannedRow, make_plan
 from catalog.sync.proposals import file_proposals, lock_waiting
 from config.audit import context as audit
 from config.bulk.report import Report
@@ -54,7 +54,7 @@ class SyncReport(Report):
     proposed: int = 0
     refused: int = 0
     ignored: int = 0
-    plan: Plan | None = field(default=None, repr=False)
+    plan: ListPlan | None = field(default=None, repr=False)
 
 
 def fetch_list(url: str) -> bytes:
@@ -116,7 +116,7 @@ _COUNTS: Final = (
 )  # fmt: skip
 
 
-def _apply_rows(plan: Plan, ready: list[PlannedRow]) -> SyncReport:
+def _apply_rows(plan: ListPlan, ready: list[PlannedRow]) -> SyncReport:
     providers = {row.provider.slug: row.provider for row in ready if row.provider is not None}
     applied = imports.apply(
         Catalog(

@@ -15,7 +15,7 @@ from django.db import OperationalError, ProgrammingError, transaction
 from config.audit import context as audit
 from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
-from config.bulk.report import Plan, PlanRow, Report, RowChange, RowListener, RowOutcome
+from config.bulk.report import ImportPlan, PlanRow, Report, RowChange, RowListener, RowOutcome
 from config.local.entry import PROGRAM
 from config.sql import measure_clock
 
@@ -143,7 +143,7 @@ class _First:
     """The plan of ``--dry-run``: the first rows that change, risky ones first."""
 
     def __init__(self) -> None:
-        self._plan = Plan(_LISTED)
+        self._plan = ImportPlan(_LISTED)
         self.add = self._plan.add
 
     def lines(self) -> Iterable[str]:

@@ -106,7 +106,7 @@ class PlanRow(NamedTuple):
         return list(dict.fromkeys(change.risk for change in self.changes if change.risk))
 
 
-class Plan:
+class ImportPlan:
     """The rows that an import changes: the risky ones first, at most ``limit``, then a number."""
 
     def __init__(self, limit: int) -> None:

@@ -23,7 +23,7 @@ _EXACT: Final = Context(prec=28)
 _MARK: Final = "\ufeff"
 
 
-class Kind(enum.Enum):
+class ColumnKind(enum.Enum):
     """The type of a column's values; every value may be ``None``."""
 
     TEXT = "text"
@@ -39,14 +39,14 @@ class Kind(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
-    kind: Kind
+    kind: ColumnKind
 
 
 Row = Sequence[Any]
 Writer = Callable[[Sequence[Column], Iterable[Row]], Iterator[bytes]]
 
 
-class Counted(Generic[_Item]):
+class CountedItems(Generic[_Item]):
     """An iterator that knows how many items it has yielded."""
 
     def __init__(self, items: Iterable[_Item]) -> None:
@@ -110,7 +110,7 @@ def write_json_lines(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator
 
 def write_parquet_table(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[bytes]:
     """Yields a Parquet file; raises :class:`ImportRefused` where pyarrow is not installed."""
-    nano = [number for number, column in enumerate(columns) if column.kind is Kind.NANO]
+    nano = [number for number, column in enumerate(columns) if column.kind is ColumnKind.NANO]
     return write_parquet(
         [(column.name, column.kind.value) for column in columns],
         (_with_decimals(row, nano) for row in rows),
@@ -137,30 +137,30 @@ def _drain(buffer: io.StringIO) -> bytes:
     return text.encode()
 
 
-def _cell(kind: Kind, value: Any) -> str:
+def _cell(kind: ColumnKind, value: Any) -> str:
     if value is None:
         return ""
     match kind:
-        case Kind.NANO:
+        case ColumnKind.NANO:
             return format_usd(value)
-        case Kind.TIME:
+        case ColumnKind.TIME:
             return format_time(value)
-        case Kind.BOOLEAN:
+        case ColumnKind.BOOLEAN:
             return "true" if value else "false"
-        case Kind.TEXT:
+        case ColumnKind.TEXT:
             return escape_formula(value)
     return str(value)
 
 
-def _member(kind: Kind, value: Any) -> Any:
+def _member(kind: ColumnKind, value: Any) -> Any:
     if value is None:
         return None
     match kind:
-        case Kind.NANO:
+        case ColumnKind.NANO:
             return msgspec.Raw(format_usd(value).encode())
-        case Kind.TIME:
+        case ColumnKind.TIME:
             return format_time(value)
-        case Kind.DAY:
+        case ColumnKind.DAY:
             return str(value)
     return value
 

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from config.api.errors import GatewayError
 from config.changes import deciding
-from config.changes.kinds import DESCRIPTIONS, FourEyes, Kind
+from config.changes.kinds import DESCRIPTIONS, ChangeKind, FourEyes
 from config.changes.models import ChangeRule, ChangeSet, list_requirements
 from config.changes.proposals import Difference, read_rows
 from config.console.actions import Message, bulk_action, transition
@@ -86,7 +86,7 @@ class ChangeSetAdmin(ReadOnlyAdmin):
 
     @display(description="Kind")
     def kind_name(self, change_set: ChangeSet) -> str:
-        return str(Kind(change_set.kind).label)
+        return str(ChangeKind(change_set.kind).label)
 
     @display(description="Operation")
     def what(self, change_set: ChangeSet) -> str:
@@ -177,13 +177,15 @@ class ChangeSetAdmin(ReadOnlyAdmin):
 class _OwnKind(FourEyes):
     """Demands a second person to relax a rule for as long as the rule holds."""
 
-    def find_demand(self, obj: Any) -> Kind | None:
+    def find_demand(self, obj: Any) -> ChangeKind | None:
         is_on = obj is not None and list_requirements()[obj.kind]
-        return Kind(obj.kind) if is_on else None
+        return ChangeKind(obj.kind) if is_on else None
 
 
 def _describe_relaxing(rule: ChangeRule, form: Any) -> list[Difference]:
-    return [Difference(str(Kind(rule.kind).label), "two people", "one person", risk="four eyes")]
+    return [
+        Difference(str(ChangeKind(rule.kind).label), "two people", "one person", risk="four eyes")
+    ]
 
 
 @admin.register(ChangeRule)
@@ -203,7 +205,7 @@ class ChangeRuleAdmin(ReadOnlyAdmin):
 
     @display(description="Kind")
     def name(self, rule: ChangeRule) -> str:
-        return str(Kind(rule.kind).label)
+        return str(ChangeKind(rule.kind).label)
 
     @display(description="Needs", label=_RULES)
     def demand(self, rule: ChangeRule) -> str:
@@ -211,7 +213,7 @@ class ChangeRuleAdmin(ReadOnlyAdmin):
 
     @display(description="Covers")
     def covers(self, rule: ChangeRule) -> str:
-        return DESCRIPTIONS[Kind(rule.kind)]
+        return DESCRIPTIONS[ChangeKind(rule.kind)]
 
     def has_rule_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("config.change_changerule")
@@ -240,7 +242,7 @@ class ChangeRuleAdmin(ReadOnlyAdmin):
         icon="person",
         danger=True,
         four_eyes=_OwnKind(
-            kinds=tuple(Kind), needs="config.change_changerule", describe=_describe_relaxing
+            kinds=tuple(ChangeKind), needs="config.change_changerule", describe=_describe_relaxing
         ),
     )
     def relax(self, request: HttpRequest, rule: ChangeRule, form: Any) -> Message:

@@ -10,7 +10,7 @@ from django.apps import apps
 from django.db.models import TextChoices
 
 
-class Kind(TextChoices):
+class ChangeKind(TextChoices):
     """What changes; an operator switches the demand for a second person on for each."""
 
     PRICES = "prices", "Prices"
@@ -20,13 +20,13 @@ class Kind(TextChoices):
 
 
 DESCRIPTIONS = {
-    Kind.PRICES: "Prices of endpoints, new endpoints with a price, proposals of price lists, and "
-    "imports of the catalogue.",
-    Kind.GUARDRAILS: "Guardrails of whole workspaces, also their deletion and the enforcement of "
-    "their shadows, and the preferences of organizations.",
-    Kind.DELETIONS: "Deletions of guardrails, credentials, presets, aliases, private endpoints, "
-    "broadcast destinations, operators and groups.",
-    Kind.CREDENTIALS: "Base URLs, dialects and credentials of providers, and credentials of "
+    ChangeKind.PRICES: "Prices of endpoints, new endpoints with a price, proposals of price lists, "
+    "and imports of the catalogue.",
+    ChangeKind.GUARDRAILS: "Guardrails of whole workspaces, also their deletion and the "
+    "enforcement of their shadows, and the preferences of organizations.",
+    ChangeKind.DELETIONS: "Deletions of guardrails, credentials, presets, aliases, private "
+    "endpoints, broadcast destinations, operators and groups.",
+    ChangeKind.CREDENTIALS: "Base URLs, dialects and credentials of providers, and credentials of "
     "organizations.",
 }
 
@@ -41,7 +41,7 @@ class FourEyes:
     people see of the operation of a dialog.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ChangeKind, ...]
     needs: str = ""
     fields: Collection[str] = ()
     guards_new_rows: bool = False
@@ -54,7 +54,7 @@ class FourEyes:
         app, _, codename = self.needs.partition(".")
         return f"{app}.{codename.partition('_')[2]}"
 
-    def find_demand(self, obj: Any) -> Kind | None:
+    def find_demand(self, obj: Any) -> ChangeKind | None:
         """Returns the kind by which an operation on an object needs a second person now."""
         if obj is not None and self.is_guarded is not None and not self.is_guarded(obj):
             return None
@@ -64,7 +64,7 @@ class FourEyes:
         )
         return next((kind for kind in self.kinds if kind in demanded), None)
 
-    def find_demand_of_form(self, obj: Any, changed: Collection[str]) -> Kind | None:
+    def find_demand_of_form(self, obj: Any, changed: Collection[str]) -> ChangeKind | None:
         """Returns the kind by which the changed fields of a form need a second person now."""
         if obj is None and not self.guards_new_rows:
             return None

@@ -14,7 +14,7 @@ from config import secrets
 from config.api.errors import Conflict, Forbidden, InvalidTransition
 from config.audit.approvals import find_objection
 from config.audit.triggers import Audit
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.clocks.clock import clock
 from config.triggers import AppendOnly
 
@@ -42,7 +42,7 @@ class ProposerGone(Conflict):
 class ChangeRule(models.Model):
     """Whether changes of a kind need a second person; a kind without a row does not."""
 
-    kind = models.CharField(max_length=16, primary_key=True, choices=Kind, editable=False)
+    kind = models.CharField(max_length=16, primary_key=True, choices=ChangeKind, editable=False)
     is_required = models.BooleanField("second person", default=False, editable=False)
 
     class Meta:
@@ -94,7 +94,7 @@ class ChangeSet(models.Model):
     prepared: Any = None
 
     id = models.BigAutoField("number", primary_key=True)
-    kind = models.CharField(max_length=16, choices=Kind, editable=False)
+    kind = models.CharField(max_length=16, choices=ChangeKind, editable=False)
     operation = models.CharField(max_length=64, editable=False)
     page = models.CharField(max_length=100, editable=False, help_text="As app.model.")
     object_id = models.CharField("object ID", max_length=255, default="", editable=False)
@@ -248,4 +248,4 @@ def expire_due() -> int:
 def list_requirements() -> dict[str, bool]:
     """Returns the kinds, and whether their changes need a second person."""
     stored: dict[str, Any] = dict(ChangeRule.objects.values_list("kind", "is_required"))
-    return {str(kind): bool(stored.get(kind)) for kind in Kind}
+    return {str(kind): bool(stored.get(kind)) for kind in ChangeKind}

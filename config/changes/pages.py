@@ -26,7 +26,7 @@ from config.api.errors import Conflict, Forbidden, GatewayError
 from config.apps import tenant_label
 from config.audit.context import actor_of
 from config.bulk.report import PlanRow, RowOutcome
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.models import ChangeSet
 from config.changes.proposals import (
     DELETE,
@@ -39,7 +39,7 @@ from config.changes.proposals import (
     read_state,
 )
 from config.console.formatting import plain_digits
-from config.console.forms import SecretField
+from config.console.forms import SecretFormField
 from config.credentials import Secret
 
 MAX_PROPOSED: Final = 200
@@ -79,7 +79,7 @@ class GuardedPage:
             raise SecondPersonNeeded(self._make_proposal_of_form(form, kind, change=change))
         return super().save_form(request, form, change)  # type: ignore[misc]
 
-    def find_demand_of_form(self, form: Any, *, change: bool) -> Kind | None:
+    def find_demand_of_form(self, form: Any, *, change: bool) -> ChangeKind | None:
         """Returns the kind by which a valid form needs a second person now."""
         if self.form_guard is None:
             return None
@@ -104,7 +104,7 @@ class GuardedPage:
     def make_proposal(
         self: Any,
         obj: Any,
-        kind: Kind,
+        kind: ChangeKind,
         operation: str,
         *,
         needs: str,
@@ -129,7 +129,7 @@ class GuardedPage:
             changes=[PlanRow(str(self.opts.verbose_name), _name(obj), outcome, changes)],
         )
 
-    def _make_proposal_of_form(self: Any, form: Any, kind: Kind, *, change: bool) -> Proposal:
+    def _make_proposal_of_form(self: Any, form: Any, kind: ChangeKind, *, change: bool) -> Proposal:
         arguments, sealed = split_data(form)
         found = self.describe_form(form)
         name = f"{self.opts.app_label}.{'change' if change else 'add'}_{self.opts.model_name}"
@@ -184,7 +184,7 @@ class GuardedPage:
         if isinstance(answer, TemplateResponse) and answer.context_data is not None:
             answer.context_data.setdefault("demand", self._find_demand_of_deletion())
 
-    def _find_demand_of_deletion(self) -> Kind | None:
+    def _find_demand_of_deletion(self) -> ChangeKind | None:
         guard = self.deletion_guard
         return None if guard is None else guard.find_demand(None)
 
@@ -316,7 +316,7 @@ def split_data(form: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     secret = [
         re.escape(form.add_prefix(name))
         for name, field in form.fields.items()
-        if isinstance(field, SecretField)
+        if isinstance(field, SecretFormField)
     ]
     is_secret = re.compile(rf"(?:{'|'.join(secret)})(?:_[0-9]+)?" if secret else r"(?!)")
     open_ones: dict[str, list[str]] = {}
@@ -361,7 +361,7 @@ def describe_field(form: Any, name: str) -> Difference:
     field = form.fields[name]
     label = str(field.label or name.replace("_", " ").capitalize())
     value = form.cleaned_data.get(name)
-    if isinstance(field, SecretField):
+    if isinstance(field, SecretFormField):
         # The label of the stored secret, which lists show too.
         stored = getattr(form.instance, "credential_label", "") or NOTHING
         return Difference(label, stored, f"a new secret, {value.label}" if value else NOTHING)

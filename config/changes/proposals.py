@@ -15,7 +15,7 @@ from config import secrets
 from config.api.errors import InvalidRequest
 from config.audit.triggers import audit_triggers
 from config.bulk.report import PlanRow
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.changes.models import ChangeSet
 from config.events.outbox import record_event
 
@@ -62,7 +62,7 @@ class Proposal:
     operation rests on, with a digest of each.
     """
 
-    kind: Kind
+    kind: ChangeKind
     operation: str
     page: str
     needs: str

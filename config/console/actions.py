@@ -23,7 +23,7 @@ from django.utils.html import format_html
 
 from config.api.errors import Conflict, GatewayError
 from config.changes.dialogs import guard_dialog
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.pages import MAX_PROPOSED, describe_deletion, require_valid, split_data
 from config.changes.proposals import Proposal
 from config.console.lists.tenants import name_tenants
@@ -200,7 +200,7 @@ class ProposedAction:
 
 
 def _propose(
-    page: Any, obj: Any, form: Any, four_eyes: FourEyes, kind: Kind, operation: str
+    page: Any, obj: Any, form: Any, four_eyes: FourEyes, kind: ChangeKind, operation: str
 ) -> Proposal:
     """Returns the proposal of an action; ``form`` is its dialog, or ``None`` for one of a list."""
     arguments, sealed = ({}, {}) if form is None else split_data(form)

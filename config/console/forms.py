@@ -16,7 +16,7 @@ from config.console.unfold import ModelForm, PasswordWidget, TextareaWidget, Tex
 from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 
 
-class SecretField(forms.CharField):
+class SecretFormField(forms.CharField):
     """Takes a secret and never renders it; the value of an empty field is ``None``."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -48,7 +48,7 @@ class NoteField(forms.CharField):
         return note
 
 
-class RateField(forms.DecimalField):
+class RateFormField(forms.DecimalField):
     """Takes USD per unit; shows a stored rate without an exponent."""
 
     def __init__(self, **kwargs: Any) -> None:

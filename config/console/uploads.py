@@ -27,8 +27,8 @@ from django.urls import reverse
 from config.api.errors import GatewayError
 from config.audit import context as audit
 from config.bulk.problems import ImportRefused
-from config.bulk.report import Plan, Report, RowChange, RowListener, RowOutcome
-from config.changes.kinds import FourEyes, Kind
+from config.bulk.report import ImportPlan, Report, RowChange, RowListener, RowOutcome
+from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.models import ChangeSet
 from config.changes.proposals import IMPORT, Proposal, read_sealed
 from config.console.base import ConsoleAdmin, actor_of
@@ -87,7 +87,7 @@ class UploadsAdmin(ConsoleAdmin):
     export_form: type[ExportForm] = ExportForm
     upload_help = ""
     # The kinds of changes that a file may make.
-    upload_kinds: tuple[Kind, ...] = ()
+    upload_kinds: tuple[ChangeKind, ...] = ()
     written_models: tuple[str, ...] = ()
 
     def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
@@ -125,7 +125,7 @@ class UploadsAdmin(ConsoleAdmin):
         if not form.is_valid():
             return self._ask(request, form)
         upload = form.upload
-        plan = Plan(SHOWN)
+        plan = ImportPlan(SHOWN)
         try:
             with _applying():
                 report = self.load(upload, by=actor_of(request), dry_run=True, on_row=plan.add)
@@ -188,12 +188,12 @@ class UploadsAdmin(ConsoleAdmin):
         counts = "; ".join(f"{kind}: {text}" for kind, text in _count_rows(report))
         return f"The file was imported. {counts}."
 
-    def _find_demand_of_upload(self) -> Kind | None:
+    def _find_demand_of_upload(self) -> ChangeKind | None:
         return None if not self.upload_kinds else FourEyes(self.upload_kinds).find_demand(None)
 
-    def _plan(self, upload: Upload, by: str) -> tuple[Plan, str]:
+    def _plan(self, upload: Upload, by: str) -> tuple[ImportPlan, str]:
         """Returns what a file would change, and a digest of all of it."""
-        plan, seen = Plan(SHOWN), hashlib.sha256()
+        plan, seen = ImportPlan(SHOWN), hashlib.sha256()
 
         def add(
             kind: str, row: str, outcome: RowOutcome, changes: Sequence[RowChange] = ()
@@ -205,7 +205,9 @@ class UploadsAdmin(ConsoleAdmin):
             self.load(upload, by=by, dry_run=True, on_row=add)
         return plan, seen.hexdigest()
 
-    def _propose_upload(self, request: HttpRequest, upload: Upload, kind: Kind) -> HttpResponse:
+    def _propose_upload(
+        self, request: HttpRequest, upload: Upload, kind: ChangeKind
+    ) -> HttpResponse:
         plan, seen = self._plan(upload, actor_of(request))
         owner = upload.organization_id
         proposal = Proposal(

@@ -18,7 +18,7 @@ import aiohappyeyeballs
 
 from config.egress import rules
 from config.egress.addresses import NO_REACH, EgressPolicy, Proxy, Reach, is_address
-from config.egress.connection import Connection, copy_problem
+from config.egress.connection import UpstreamConnection, copy_problem
 from config.egress.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -132,8 +132,8 @@ class EgressClient:
         )
         self._tls = rules.tls_context(policy.ca_bundle)
         self._targets: dict[tuple[str, Reach], _Target] = {}
-        self._connections: set[Connection] = set()
-        self._idle: dict[Origin, list[Connection]] = {}
+        self._connections: set[UpstreamConnection] = set()
+        self._idle: dict[Origin, list[UpstreamConnection]] = {}
         self._is_open = False
         # Lookups that hang must not use up other threads: neither those of the loop's default
         # executor nor the four of uvloop.
@@ -218,7 +218,7 @@ class EgressClient:
 
     async def _send_on_new(
         self, target: _Target, request: OutboundRequest, seconds: float, deadline: float
-    ) -> Connection:
+    ) -> UpstreamConnection:
         """Begins to send a request on a new connection."""
         left = min(seconds, deadline - time.monotonic())
         connection = await self._open_connection(target.origin, left)
@@ -237,7 +237,7 @@ class EgressClient:
         )
         return target
 
-    def _take_idle(self, origin: Origin) -> Connection | None:
+    def _take_idle(self, origin: Origin) -> UpstreamConnection | None:
         """Returns the idle connection of the origin that was used last, or `None`."""
         idle = self._idle.get(origin)
         while idle:
@@ -247,7 +247,7 @@ class EgressClient:
             connection.abort()
         return None
 
-    def _keep_idle(self, origin: Origin, connection: Connection) -> None:
+    def _keep_idle(self, origin: Origin, connection: UpstreamConnection) -> None:
         """Keeps the connection of a finished response, or closes it when it cannot be reused."""
         if self._is_open and connection.is_reusable:
             connection.idle_since = time.monotonic()
@@ -267,7 +267,7 @@ class EgressClient:
                 del self._idle[origin]
         self._idle_timer = self._loop.call_later(_KEPT_SECONDS, self._close_idle)
 
-    async def _open_connection(self, origin: Origin, seconds: float) -> Connection:
+    async def _open_connection(self, origin: Origin, seconds: float) -> UpstreamConnection:
         """Returns a new connection to an allowed address of the origin. Raises `EgressError`."""
         problem: EgressError
         try:
@@ -288,7 +288,7 @@ class EgressClient:
             # The traceback leads to this frame.
             del problem
 
-    async def _connect(self, scheme: str, host: str, port: int, reach: Reach) -> Connection:
+    async def _connect(self, scheme: str, host: str, port: int, reach: Reach) -> UpstreamConnection:
         """Connects to the allowed address that answers first; tries them a short time apart."""
         policy = self._policy.extend(reach)
         addresses: Sequence[str]
@@ -307,7 +307,7 @@ class EgressClient:
             connected_socket = await self._dial(checked, port)
         try:
             _, connection = await self._loop.create_connection(
-                partial(Connection, self._connections.discard),
+                partial(UpstreamConnection, self._connections.discard),
                 sock=connected_socket,
                 ssl=None if is_plain else self._tls_of(policy),
                 server_hostname=None if is_plain else host,
@@ -446,16 +446,16 @@ class OutboundResponse:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: UpstreamConnection,
         idle_timeout: float,
         deadline: float,
         limit: int,
-        keep: Callable[[Connection], None],
-        send_again: Callable[[], Awaitable[Connection]] | None,
+        keep: Callable[[UpstreamConnection], None],
+        send_again: Callable[[], Awaitable[UpstreamConnection]] | None,
     ) -> None:
         self.status = 0
         self.headers: Mapping[str, str] = Headers({})
-        self._connection: Connection | None = connection
+        self._connection: UpstreamConnection | None = connection
         # The longest wait for a part of the body; a reader may change it between two parts.
         self.idle_timeout = idle_timeout
         self._deadline = deadline

@@ -171,20 +171,20 @@ class _Reading:
             self._set_buffer_limits()
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """Sends one request at a time and receives its response, for one waiting reader.
 
     `status` and `headers` (names in lower case, values of one name joined) are set when
     `receive_head` returns. `problem` is the error that ended an exchange before `is_complete`.
     """
 
-    def __init__(self, on_lost: Callable[[Connection], None]) -> None:
+    def __init__(self, on_lost: Callable[[UpstreamConnection], None]) -> None:
         self.is_open = False
         self.idle_since = 0.0
         self.transport: asyncio.Transport
         self._reading: _Reading
         self._on_lost = on_lost
-        self._on_end: Callable[[Connection], None] | None = None
+        self._on_end: Callable[[UpstreamConnection], None] | None = None
         self._body = _Body()
         self.on_body = self._body.add
         self._parser = httptools.HttpResponseParser(self)
@@ -280,7 +280,7 @@ class Connection(asyncio.Protocol):
             self._reading.resume()
         return body
 
-    def linger(self, seconds: float, on_end: Callable[[Connection], None]) -> None:
+    def linger(self, seconds: float, on_end: Callable[[UpstreamConnection], None]) -> None:
         """Waits in the background for the end of a response that is no longer read."""
         self._on_end = on_end
         self._lingering = self._loop.call_later(seconds, self.abort)
@@ -400,7 +400,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(on_end, self)
 
 
-def copy_problem(connection: Connection) -> EgressError:
+def copy_problem(connection: UpstreamConnection) -> EgressError:
     """Returns a copy of the problem of a connection, to be raised.
 
     A traceback leads to the connection. If the connection led to the same error, only the cyclic

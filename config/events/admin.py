@@ -17,7 +17,7 @@ from config.console.unfold import display
 from config.events.outbox import Event
 
 
-class KindFilter(admin.SimpleListFilter):
+class EventKindFilter(admin.SimpleListFilter):
     """Filters by kind; lists all declared kinds, because a DISTINCT would read every event."""
 
     title = "kind"
@@ -37,7 +37,7 @@ class EventAdmin(ReadOnlyAdmin):
 
     list_display = ("created_at", "kind", "sentence", "organization")
     list_display_links = ("created_at",)
-    list_filter = (KindFilter,)
+    list_filter = (EventKindFilter,)
     search_fields = ("=once_key",)
     search_help_text = "The ID of an event or of an organization."
     uuid_search_fields = ("id", "organization_id")

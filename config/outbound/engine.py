@@ -25,7 +25,7 @@ from django.utils.module_loading import import_string
 from psycopg.errors import LockNotAvailable
 
 from config.apps import declaring_apps
-from config.outbound.sending import Outcome
+from config.outbound.sending import SendingOutcome
 
 logger = logging.getLogger("causeway.work")
 
@@ -87,7 +87,7 @@ class Places(Counter[Hashable]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Attempt:
+class DeliveryAttempt:
     """Something to send, and what its end changes; two attempts are never equal.
 
     ``send`` runs in a thread and touches no database, or it is what is known already. ``store``
@@ -98,12 +98,12 @@ class Attempt:
 
     name: str
     places: Sequence[Place]
-    send: Callable[[], Outcome] | Outcome = field(repr=False)
-    store: Callable[[Outcome], int] = field(repr=False)
+    send: Callable[[], SendingOutcome] | SendingOutcome = field(repr=False)
+    store: Callable[[SendingOutcome], int] = field(repr=False)
     is_mail: bool = False
 
 
-class Attempts:
+class DeliveryAttempts:
     """The attempts of one run: those that a thread makes, the places they take, and their results.
 
     A thread that has not ended when its lease does is given up: a mail server that sends a byte now
@@ -114,20 +114,22 @@ class Attempts:
 
     def __init__(self) -> None:
         self.taken = Places()
-        self._began: dict[Attempt, float] = {}
-        self._late: dict[Attempt, Outcome] = {}
-        self._results: queue.SimpleQueue[tuple[Attempt, Outcome]] = queue.SimpleQueue()
+        self._began: dict[DeliveryAttempt, float] = {}
+        self._late: dict[DeliveryAttempt, SendingOutcome] = {}
+        self._results: queue.SimpleQueue[tuple[DeliveryAttempt, SendingOutcome]] = (
+            queue.SimpleQueue()
+        )
         self._looks_at = 0.0
 
     def __bool__(self) -> bool:
         """Returns whether any is under way."""
         return bool(self._began)
 
-    def begin(self, attempt: Attempt) -> None:
+    def begin(self, attempt: DeliveryAttempt) -> None:
         """Takes the places of an attempt, and makes it in a thread."""
         self.taken.take(attempt.places)
         self._began[attempt] = time.monotonic()
-        if isinstance(attempt.send, Outcome):
+        if isinstance(attempt.send, SendingOutcome):
             self._results.put((attempt, attempt.send))
             return
         # A daemon: `work` may end while an attempt runs, and the lease ends by itself.
@@ -147,7 +149,7 @@ class Attempts:
                 seconds = 0.0
         return done
 
-    def _make(self, attempt: Attempt, send: Callable[[], Outcome]) -> None:
+    def _make(self, attempt: DeliveryAttempt, send: Callable[[], SendingOutcome]) -> None:
         """Makes an attempt in a thread, and always puts its result into the queue.
 
         A defect of ours ends one attempt as a failure: without a result the run would never end.
@@ -157,11 +159,11 @@ class Attempts:
             outcome = send()
         except Exception:
             logger.exception("%s failed", attempt.name)
-            outcome = Outcome("The service failed to send it.")
+            outcome = SendingOutcome("The service failed to send it.")
         duration_ms = round((time.monotonic() - began) * 1000)
         self._results.put((attempt, replace(outcome, duration_ms=duration_ms)))
 
-    def _finish(self, attempt: Attempt, outcome: Outcome) -> int:
+    def _finish(self, attempt: DeliveryAttempt, outcome: SendingOutcome) -> int:
         """Stores a result and frees its places; keeps it for later if a row is locked."""
         done = 0
         try:
@@ -182,7 +184,7 @@ class Attempts:
         first = {tuple(attempt.places): attempt for attempt in reversed(self._late)}
         return sum(self._finish(attempt, self._late[attempt]) for attempt in first.values())
 
-    def _free(self, attempt: Attempt) -> None:
+    def _free(self, attempt: DeliveryAttempt) -> None:
         """Frees the places of an attempt, unless it was given up."""
         self._late.pop(attempt, None)
         if self._began.pop(attempt, None) is not None:
@@ -197,7 +199,7 @@ class Attempts:
             logger.error("%s does not end", attempt.name)
             # It counts as a failure, so that no further thread follows at once. A late result of
             # the thread still replaces it.
-            outcome = Outcome(_ENDLESS, is_ours=attempt.is_mail)
+            outcome = SendingOutcome(_ENDLESS, is_ours=attempt.is_mail)
             self._finish(attempt, replace(outcome, duration_ms=round(LEASE_SECONDS * 1000)))
 
 
@@ -233,7 +235,7 @@ class Source(ABC):
         """Does what a run begins with."""
 
     @abstractmethod
-    def begin_due(self, attempts: Attempts) -> bool:
+    def begin_due(self, attempts: DeliveryAttempts) -> bool:
         """Begins due attempts as far as there are places.
 
         Returns whether there is more to do at once, before any attempt has ended.
@@ -247,7 +249,7 @@ class Source(ABC):
         """
         self.begin_run()
         until = time.monotonic() + RUN_SECONDS
-        attempts = Attempts()
+        attempts = DeliveryAttempts()
         done = 0
         while True:
             has_more = time.monotonic() < until and self.begin_due(attempts)

@@ -26,7 +26,7 @@ _BODY_REFUSED: Final = frozenset([400, 413, 422])
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SendingOutcome:
     """The result of an attempt; ``error`` is empty if the receiver has taken what it was sent.
 
     ``error`` is for the owner of the receiver, ``detail`` for our log. ``is_ours`` says that the
@@ -51,7 +51,9 @@ class Outcome:
         return self.status in _BODY_REFUSED
 
 
-def post(url: str, headers: Mapping[str, str], body: bytes, *, method: str = "POST") -> Outcome:
+def post(
+    url: str, headers: Mapping[str, str], body: bytes, *, method: str = "POST"
+) -> SendingOutcome:
     """Sends a body of JSON through the egress policy."""
     headers = {**headers, "Content-Type": "application/json"}
     policy = replace(settings.EGRESS_POLICY, max_response_bytes=_MAX_ANSWER)
@@ -61,14 +63,14 @@ def post(url: str, headers: Mapping[str, str], body: bytes, *, method: str = "PO
         )
     except EgressError as exc:
         # The public text tells no stranger what is inside the network.
-        return Outcome(exc.public.replace("upstream", "receiver"), detail=str(exc))
+        return SendingOutcome(exc.public.replace("upstream", "receiver"), detail=str(exc))
     except Exception as exc:
         # The text of a library's exception may have the headers, which are secrets.
         logger.error("a request failed: %s", type(exc).__name__)
-        return Outcome("The request failed.", detail=type(exc).__name__)
+        return SendingOutcome("The request failed.", detail=type(exc).__name__)
     if 200 <= status < 300:
-        return Outcome(status=status, body=text)
-    return Outcome(
+        return SendingOutcome(status=status, body=text)
+    return SendingOutcome(
         f"The receiver answered {status}.",
         status,
         retry_after=read_retry_after(answered, clock.time()) or 0.0,
@@ -76,13 +78,13 @@ def post(url: str, headers: Mapping[str, str], body: bytes, *, method: str = "PO
     )
 
 
-def mail(address: str, subject: str, text: str, *, message_id: str) -> Outcome:
+def mail(address: str, subject: str, text: str, *, message_id: str) -> SendingOutcome:
     """Sends a mail by the server of the settings.
 
     The same Message-ID in each attempt lets mail programs show a repeated mail once.
     """
     if not settings.EMAIL_HOST:
-        return Outcome("EMAIL_URL is not set, so no mail can be sent.", is_ours=True)
+        return SendingOutcome("EMAIL_URL is not set, so no mail can be sent.", is_ours=True)
     message = EmailMessage(
         subject,
         text,
@@ -93,10 +95,10 @@ def mail(address: str, subject: str, text: str, *, message_id: str) -> Outcome:
     try:
         message.send()
     except smtplib.SMTPResponseException as exc:
-        return Outcome(f"The mail server answered {exc.smtp_code}.", is_ours=True)
+        return SendingOutcome(f"The mail server answered {exc.smtp_code}.", is_ours=True)
     except smtplib.SMTPRecipientsRefused as exc:
         codes = sorted({code for code, _ in exc.recipients.values()})
-        return Outcome(f"The mail server refused the address: {codes[0]}.")
+        return SendingOutcome(f"The mail server refused the address: {codes[0]}.")
     except (smtplib.SMTPException, OSError, ValueError):
-        return Outcome("The mail server could not be reached.", is_ours=True)
-    return Outcome()
+        return SendingOutcome("The mail server could not be reached.", is_ours=True)
+    return SendingOutcome()

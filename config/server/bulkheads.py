@@ -51,7 +51,7 @@ SMALL_BYTES: Final = 65_536
 _SMALL_SHARE: Final = 8
 
 
-class Budget(StrEnum):
+class BulkheadBudget(StrEnum):
     """A budget that can be used up: the label ``reason`` of the metric."""
 
     CONCURRENCY = "organization_concurrency"
@@ -62,20 +62,20 @@ class Budget(StrEnum):
 
 
 _MESSAGES: Final = {
-    Budget.CONCURRENCY: (
+    BulkheadBudget.CONCURRENCY: (
         "The organization has {limit} requests running at once, the most that a worker allows. "
         "Wait for one of them to end."
     ),
-    Budget.KEY_BYTES: (
+    BulkheadBudget.KEY_BYTES: (
         "The requests of this key hold too many bytes at once; a key may use {limit} of its "
         "organization's buffers. Wait for one of them to end."
     ),
-    Budget.ORGANIZATION_BYTES: (
+    BulkheadBudget.ORGANIZATION_BYTES: (
         "The organization's requests hold too many bytes at once; a worker buffers {limit} for an "
         "organization. Wait for one of them to end."
     ),
-    Budget.WORKER_BYTES: "The server's buffers are full. Try again shortly.",
-    Budget.LOOKUPS: "Too many unknown keys are being looked up. Try again shortly.",
+    BulkheadBudget.WORKER_BYTES: "The server's buffers are full. Try again shortly.",
+    BulkheadBudget.LOOKUPS: "Too many unknown keys are being looked up. Try again shortly.",
 }
 
 
@@ -93,7 +93,7 @@ class Bulkheads:
         self.released = 0
         self._is_publishing = False
         # When an organization's refusals for a reason were logged, oldest first.
-        self._logged: dict[tuple[UUID | None, Budget], float] = {}
+        self._logged: dict[tuple[UUID | None, BulkheadBudget], float] = {}
 
     @property
     def running(self) -> int:
@@ -129,7 +129,7 @@ class Bulkheads:
         """Returns the context manager of an operator's request: only the worker bounds it."""
         return Occupancy(self, None, None)
 
-    def refuse(self, budget: Budget, organization_id: UUID | None = None) -> GatewayError:
+    def refuse(self, budget: BulkheadBudget, organization_id: UUID | None = None) -> GatewayError:
         """Counts and logs a refusal, and returns its error: 429, or 503 if the worker is full."""
         _REFUSALS.labels(budget.value).inc()
         now = time.monotonic()
@@ -142,7 +142,7 @@ class Bulkheads:
                 budget.value,
                 "" if organization_id is None else f" by organization {organization_id}",
             )
-        if budget in (Budget.WORKER_BYTES, Budget.LOOKUPS):
+        if budget in (BulkheadBudget.WORKER_BYTES, BulkheadBudget.LOOKUPS):
             return Unavailable(_MESSAGES[budget])
         return TooManyRequests(
             _MESSAGES[budget].format(limit=_limit_of(budget)), headers={"Retry-After": "1"}
@@ -156,7 +156,7 @@ class Bulkheads:
             if organization is None:
                 organization = self._organizations[organization_id] = _Organization()
             elif organization.running[is_management] >= settings.ORGANIZATION_CONCURRENCY:
-                raise self.refuse(Budget.CONCURRENCY, organization_id)
+                raise self.refuse(BulkheadBudget.CONCURRENCY, organization_id)
             organization.running[is_management] += 1
         self._running += 1
         self._publish_soon()
@@ -260,15 +260,15 @@ class Occupancy:
         bulkheads, organization, key_id = self._bulkheads, self._organization, self._key_id
         if organization is not None and key_id is not None:
             held = organization.keys.get(key_id, 0)
-            if held > self.held and held + size > _limit_of(Budget.KEY_BYTES):
-                raise bulkheads.refuse(Budget.KEY_BYTES, self.organization_id)
+            if held > self.held and held + size > _limit_of(BulkheadBudget.KEY_BYTES):
+                raise bulkheads.refuse(BulkheadBudget.KEY_BYTES, self.organization_id)
             if organization.buffered + size > settings.ORGANIZATION_BUFFERED_BYTES:
-                raise bulkheads.refuse(Budget.ORGANIZATION_BYTES, self.organization_id)
+                raise bulkheads.refuse(BulkheadBudget.ORGANIZATION_BYTES, self.organization_id)
         limit = settings.MAX_BUFFERED_BYTES
         if self.held + size <= SMALL_BYTES:
             limit += limit // _SMALL_SHARE
         if bulkheads._buffered + size > limit:
-            raise bulkheads.refuse(Budget.WORKER_BYTES, self.organization_id)
+            raise bulkheads.refuse(BulkheadBudget.WORKER_BYTES, self.organization_id)
         self._take(size)
 
     def turn(self) -> AbstractAsyncContextManager[None]:
@@ -306,12 +306,12 @@ class Occupancy:
         self._bulkheads._take(size)
 
 
-def _limit_of(budget: Budget) -> int:
+def _limit_of(budget: BulkheadBudget) -> int:
     """Returns the limit that a message names; a key's share is half of its organization's."""
     match budget:
-        case Budget.CONCURRENCY:
+        case BulkheadBudget.CONCURRENCY:
             limit: int = settings.ORGANIZATION_CONCURRENCY
-        case Budget.KEY_BYTES:
+        case BulkheadBudget.KEY_BYTES:
             limit = settings.ORGANIZATION_BUFFERED_BYTES // 2
         case _:
             limit = settings.ORGANIZATION_BUFFERED_BYTES

@@ -45,7 +45,7 @@ class ContextFilter(logging.Filter):
         return True
 
 
-class RefusalFilter(logging.Filter):
+class UnavailableFilter(logging.Filter):
     """Drops Django's line for each response with 503.
 
     Whatever refuses for a while, an outage of the database or a budget of the worker, is in the log

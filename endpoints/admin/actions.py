@@ -8,7 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest
 
 from catalog.admin.prices import PricePage
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, bulk_action, report, transition
 from config.console.base import ConsoleAdmin, actor_of
 from endpoints import validation as live
@@ -32,7 +32,7 @@ _BY_STATUS: Final[dict[str, set[str]]] = {
     Status.ACTIVE: {"edit_price", "limit_time", "limit_fallback", "disable", "remove"},
     Status.DISABLED: {"edit_price", "limit_time", "limit_fallback", "enable", "remove"},
 }  # fmt: skip
-_DELETION: Final = FourEyes((Kind.DELETIONS,), "endpoints.delete_privateendpoint")
+_DELETION: Final = FourEyes((ChangeKind.DELETIONS,), "endpoints.delete_privateendpoint")
 _EDITED: Final = ("upstream_model_id", "base_url", "declared_region", "declared_zdr")
 
 

@@ -14,7 +14,7 @@ from django.utils.text import capfirst
 from accounts.models import Region, Workspace
 from accounts.policy import Fallback
 from catalog.pricing import Price
-from config.console.forms import ConsoleForm, NoteField, RateField
+from config.console.forms import ConsoleForm, NoteField, RateFormField
 from config.console.unfold import Dialog, SelectWidget, TextWidget
 from config.egress.rules import SETTING_OF, TimeLimits
 from config.models import TIME_COLUMNS
@@ -204,10 +204,10 @@ class PrivateEndpointForm(ConsoleForm):
     class Meta:
         labels = {"upstream_model_id": "Upstream model ID", "base_url": "Base URL"}
 
-    prompt = RateField(required=False, help_text="USD per token.")
-    completion = RateField(required=False, help_text="USD per token.")
-    cache_read = RateField(required=False, help_text="USD per token.")
-    cache_write = RateField(required=False, help_text="USD per token.")
+    prompt = RateFormField(required=False, help_text="USD per token.")
+    completion = RateFormField(required=False, help_text="USD per token.")
+    cache_read = RateFormField(required=False, help_text="USD per token.")
+    cache_write = RateFormField(required=False, help_text="USD per token.")
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()

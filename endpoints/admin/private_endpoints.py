@@ -17,7 +17,7 @@ from catalog.pricing import RATES
 from config.api.text import parse_uuid
 from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.console.base import actor_of
 from config.console.uploads import Upload, UploadsAdmin
 from config.models import TIME_COLUMNS
@@ -58,8 +58,8 @@ class PrivateEndpointAdmin(
     empty_hint = (
         "Add an endpoint or import a file. Then open the endpoint, validate it and activate it."
     )
-    upload_kinds = (Kind.PRICES,)
-    form_guard = FourEyes((Kind.PRICES,), fields=RATES, guards_new_rows=True)
+    upload_kinds = (ChangeKind.PRICES,)
+    form_guard = FourEyes((ChangeKind.PRICES,), fields=RATES, guards_new_rows=True)
     upload_form = OrganizationUploadForm
     upload_help = (
         'A file in JSON Lines: each line is a create request without "activate". A new endpoint '

@@ -18,7 +18,7 @@ from accounts.models import Organization
 from config.api.errors import TooManyRequests
 from config.clocks.clock import clock
 from config.models import BaseModel
-from endpoints.metrics import Refusal, count_refusal
+from endpoints.metrics import ValidationRefusal, count_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class ValidationSlot(BaseModel):
                 return self
         ends = slots.aggregate(first=Min("until"))["first"]
         seconds = 1.0 if ends is None else (ends - clock.now()).total_seconds()
-        count_refusal(Refusal.SLOTS)
+        count_refusal(ValidationRefusal.SLOTS)
         raise ValidationsBusy(min(max(1, math.ceil(seconds)), _lease_seconds()))
 
     def extend(self) -> None:

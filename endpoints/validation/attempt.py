@@ -20,7 +20,7 @@ from config import egress
 from config.api.errors import Forbidden
 from config.credentials import NO_SECRET, Secret
 from config.secrets import DecryptionFailed
-from endpoints.metrics import Refusal, count_refusal
+from endpoints.metrics import ValidationRefusal, count_refusal
 from endpoints.models import (
     InvalidBaseURL,
     PrivateEndpoint,
@@ -128,7 +128,7 @@ def _require_host(
     """Raises unless the secret may go to the host; every refusal is counted."""
     limits = credential.host_limits(endpoint.upstream_provider.own_hosts(host))
     if (reason := limits.refusal(host)) is not None:
-        count_refusal(Refusal.HOST)
+        count_refusal(ValidationRefusal.HOST)
         logger.warning(
             "secret not sent: credential %s of organization %s is not for %s",
             credential.pk,
@@ -137,7 +137,7 @@ def _require_host(
         )
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=reason)
     if not may_bind and not limits.has_named(host):
-        count_refusal(Refusal.NEW_HOST)
+        count_refusal(ValidationRefusal.NEW_HOST)
         raise HostIsNew(
             f"{host} has never received the secret of {credential}. The organization itself, or an "
             "operator who may change its credentials, must validate first. Nothing was sent."

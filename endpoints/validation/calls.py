@@ -21,7 +21,7 @@ from catalog.dialects.base import (
     clean_message,
     parse_error,
 )
-from catalog.dialects.shared.multipart import Part
+from catalog.dialects.shared.multipart import FormPart
 from catalog.dialects.wholes import is_stream, join_stream
 from catalog.operations import OPERATIONS
 from config import egress
@@ -32,7 +32,7 @@ from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 MOST_REPLY_BYTES: Final = 1_048_576
 
 
-class Caller:
+class DeploymentCaller:
     """Calls one deployment, and adds the check of its address once that was reached.
 
     ``check`` is the name of the check that the next call decides. An answer may have
@@ -60,7 +60,7 @@ class Caller:
         self._egress_client = egress_client
         self.has_answered = False
 
-    async def ask(self, fields: Mapping[str, Any], files: Sequence[Part] = ()) -> Reply:
+    async def ask(self, fields: Mapping[str, Any], files: Sequence[FormPart] = ()) -> Reply:
         """Returns the whole reply to a call with these fields; raises :class:`CheckFailed`."""
         response = await self.send(fields, files=files)
         peer = response.peer
@@ -88,7 +88,7 @@ class Caller:
         return join_stream(parser, body, None if native is None else native.format)
 
     async def send(
-        self, fields: Mapping[str, Any], *, stream: bool = False, files: Sequence[Part] = ()
+        self, fields: Mapping[str, Any], *, stream: bool = False, files: Sequence[FormPart] = ()
     ) -> OutboundResponse:
         """Sends a call and returns its response of status 200.
 

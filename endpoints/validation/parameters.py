@@ -34,7 +34,7 @@ from config import egress
 from config.egress.client import EgressClient
 from endpoints.models import IMAGE_INPUT, Proof
 from endpoints.validation.answers import Answer, read_chat, read_response, write_response
-from endpoints.validation.calls import REFUSALS, Caller, Refused
+from endpoints.validation.calls import REFUSALS, DeploymentCaller, Refused
 from endpoints.validation.checks import CheckFailed, Result
 
 logger = logging.getLogger(__name__)
@@ -246,7 +246,7 @@ async def learn_parameters(
     """
     async with EgressClient(policy) as egress_client:
         # The checks of these calls are not checks of the validation.
-        caller = Caller(call, dialect, Result(), egress_client, "parameters")
+        caller = DeploymentCaller(call, dialect, Result(), egress_client, "parameters")
         learner = _Learner(caller, result, frozenset(tested))
         try:
             async with asyncio.timeout(settings.VALIDATION_TIMEOUT):
@@ -260,7 +260,7 @@ async def learn_parameters(
 class _Learner:
     """Tries the parameters of one deployment in turn, within the bound of tokens."""
 
-    def __init__(self, caller: Caller, result: Result, tested: frozenset[str]) -> None:
+    def __init__(self, caller: DeploymentCaller, result: Result, tested: frozenset[str]) -> None:
         self._caller = caller
         self._result = result
         self._tested = tested

@@ -12,7 +12,7 @@ from config.clocks.clock import clock
 from config.console.lists.filters import (
     FilterForm,
     FormFilter,
-    NumberField,
+    NumberFilterField,
     OptionField,
     TextField,
     UtcField,
@@ -58,10 +58,10 @@ class GenerationFilterForm(FilterForm):
     model__exact = TextField(label="Model", help_text="The slug.")
     provider_name__exact = TextField(label="Provider", help_text="The name.")
     end_user__exact = TextField(label="End user")
-    cost_nano__gte = NumberField(label="Cost in USD, from", decimal_places=9)
-    cost_nano__lte = NumberField(label="Cost in USD, to", decimal_places=9)
-    latency_ms__gte = NumberField(label="First event in ms, from")
-    latency_ms__lte = NumberField(label="First event in ms, to")
+    cost_nano__gte = NumberFilterField(label="Cost in USD, from", decimal_places=9)
+    cost_nano__lte = NumberFilterField(label="Cost in USD, to", decimal_places=9)
+    latency_ms__gte = NumberFilterField(label="First event in ms, from")
+    latency_ms__lte = NumberFilterField(label="First event in ms, to")
     is_byok__exact = OptionField(_YES_OR_NO, label="BYOK")
     streamed__exact = OptionField(_YES_OR_NO, label="Streamed")
 

@@ -14,7 +14,7 @@ from accounts.admin.uploads import OrganizationField
 from catalog.models import Provider
 from config.bulk.problems import ImportRefused
 from config.console.formatting import render_table
-from config.console.forms import RateField
+from config.console.forms import RateFormField
 from config.console.unfold import SelectWidget, unfold_action
 from config.console.uploads import UploadForm
 from inference.reports.invoices import read_invoice
@@ -39,7 +39,7 @@ class InvoiceForm(UploadForm):
         required=False,
         help_text="The slug or the ID, for the bill of its own account. Leave it empty for yours.",
     )
-    tolerance = RateField(
+    tolerance = RateFormField(
         required=False,
         label="Tolerance, USD",
         help_text="The difference of costs to accept, besides rounding.",

@@ -42,7 +42,7 @@ from inference.admission.decide import (
 from inference.ids import id_range
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
-from inference.shadow_counts import Refusal
+from inference.shadow_counts import GuardrailRefusal
 from inference.shadows.counting import GuardrailCounts
 from inference.shadows.refusals import find_refusing
 from inference.store import CommitMemory, Committed, DataPlaneConnection
@@ -564,7 +564,7 @@ class AdmissionLanes:
     def count_blocked(self, guardrail_id: UUID) -> None:
         """Counts a request that a content filter of a guardrail has blocked."""
         counts = self._authority.guardrail_counts
-        counts.count_judged((guardrail_id,), int(clock.time()), Refusal.CONTENT)
+        counts.count_judged((guardrail_id,), int(clock.time()), GuardrailRefusal.CONTENT)
 
     def forget_copies(self) -> None:
         """Forgets keys, organizations and the catalogue; the next request reads them."""

@@ -44,7 +44,7 @@ from inference.routing.candidates import (
 )
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
-from inference.shadow_counts import Refusal
+from inference.shadow_counts import GuardrailRefusal
 
 
 class Keeping(NamedTuple):
@@ -275,17 +275,17 @@ def judge_shadow(
         # A shadow that allows more has models whose rate limits nobody has read.
         return ""
     except RegionNotAllowed:
-        return Refusal.REGION
+        return GuardrailRefusal.REGION
     except (LimitSpent, PaymentRequired):
-        return Refusal.BUDGET
+        return GuardrailRefusal.BUDGET
     except ContentBlocked:
-        return Refusal.CONTENT
+        return GuardrailRefusal.CONTENT
     except Unscreened:
-        return Refusal.UNREAD
+        return GuardrailRefusal.UNREAD
     except GatewayError:
         if not budgets.is_current:
             raise StaleReading from None
-        return Refusal.OTHER
+        return GuardrailRefusal.OTHER
     return ""
 
 
@@ -319,7 +319,9 @@ def name_exclusion(before: Selection, after: Selection | None) -> str:
         if excluded.route.endpoint_id in had
         for reason in excluded.reasons
     }
-    return next((str(reason) for reason in Exclusion if reason in found), str(Refusal.OTHER))
+    return next(
+        (str(reason) for reason in Exclusion if reason in found), str(GuardrailRefusal.OTHER)
+    )
 
 
 def _claim_first(admission: Admission, health: HealthTable, now: float) -> None:

@@ -59,7 +59,7 @@ def output_bound(request: InferenceRequest, route: Route) -> int:
     return ceiling or route.context_length or route.limits.output
 
 
-class Bounds(NamedTuple):
+class UsageBounds(NamedTuple):
     """The most that a request may use at a candidate.
 
     ``media`` are those tokens of its ``prompt`` that are no text, and ``thought`` those of each
@@ -74,7 +74,7 @@ class Bounds(NamedTuple):
     has_sound: bool
 
 
-def find_bounds(request: InferenceRequest, candidate: Candidate) -> Bounds:
+def find_bounds(request: InferenceRequest, candidate: Candidate) -> UsageBounds:
     """Returns the most that a request may use at a candidate.
 
     A search that the provider is not asked for costs nothing; the results of one that it is asked
@@ -90,7 +90,7 @@ def find_bounds(request: InferenceRequest, candidate: Candidate) -> Bounds:
         text, media, thought = _bound_tokens(request, route)
     price = route.price
     if request.server_tools is NO_TOOLS and not price.rules:
-        return Bounds(text + media, media, thought, pieces, has_sound)
+        return UsageBounds(text + media, media, thought, pieces, has_sound)
     if request.server_tools.searches:
         if candidate.may_search(request):
             text += candidate.count_result_tokens(request)
@@ -105,7 +105,7 @@ def find_bounds(request: InferenceRequest, candidate: Candidate) -> Bounds:
             citations=unasked.citations,
             research=unasked.research,
         )
-    return Bounds(text + media, media, thought, pieces, has_sound)
+    return UsageBounds(text + media, media, thought, pieces, has_sound)
 
 
 def _bound_tokens(request: InferenceRequest, route: Route) -> tuple[int, int, int]:

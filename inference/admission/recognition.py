@@ -20,7 +20,7 @@ from accounts.bearers import require_active, require_usable
 from config.api.errors import GatewayError, Unauthenticated
 from config.secrets import KeyDigests
 from config.server.batching.batcher import Batcher
-from config.server.bulkheads import Budget
+from config.server.bulkheads import BulkheadBudget
 from config.sql import load_statement
 from inference.admission.renewal import DigestRenewal
 from inference.store import DataPlaneConnection
@@ -91,7 +91,7 @@ class Recognizer:
     It has a connection of its own, so that lookups never wait for a batch of admissions.
     """
 
-    def __init__(self, refuse: Callable[[Budget], GatewayError]) -> None:
+    def __init__(self, refuse: Callable[[BulkheadBudget], GatewayError]) -> None:
         self._refuse = refuse
         self._connection = DataPlaneConnection()
         self._lock = asyncio.Lock()
@@ -138,7 +138,7 @@ class Recognizer:
     async def _look_up(self, digests: KeyDigests) -> KeyRow | None:
         """Finds a key that the worker has not seen, if not too many others wait."""
         if self._waiting >= _WAITING:
-            raise self._refuse(Budget.LOOKUPS)
+            raise self._refuse(BulkheadBudget.LOOKUPS)
         self._waiting += 1
         try:
             return await self._lookups.submit(digests)

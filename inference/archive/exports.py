@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from django.db import connection
 
-from config.bulk.tables import Column, Kind, Row
+from config.bulk.tables import Column, ColumnKind, Row
 from config.database.replica.reading import read, wait_for_replica
 from inference.reports.rollups import midnight
 
@@ -25,11 +25,11 @@ _DAY: Final = timedelta(days=1)
 _SLACK: Final = timedelta(hours=1)
 
 _TEXT, _INTEGER, _BOOLEAN, _TIME, _NANO = (
-    Kind.TEXT, Kind.INTEGER, Kind.BOOLEAN, Kind.TIME, Kind.NANO
+    ColumnKind.TEXT, ColumnKind.INTEGER, ColumnKind.BOOLEAN, ColumnKind.TIME, ColumnKind.NANO
 )  # fmt: skip
 
 # The columns of an export, with the expression where it is no column of the same name.
-_COLUMNS: Final[tuple[tuple[str, Kind, str], ...]] = (
+_COLUMNS: Final[tuple[tuple[str, ColumnKind, str], ...]] = (
     ("id", _TEXT, ""),
     ("created_at", _TIME, ""),
     ("organization_id", _TEXT, ""),
@@ -105,7 +105,7 @@ LIMIT %(rows)s
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class ExportQuery:
     """What is selected of each generation: first its id, then the time of its row.
 
     ``joins`` are further tables beside the generation ``g`` and its key ``k``.
@@ -116,16 +116,18 @@ class Query:
     condition: str = "TRUE"
 
 
-ALL: Final = Query(
+ALL: Final = ExportQuery(
     ", ".join(
-        f"({expression or f'g.{name}'})::text" if kind is Kind.TEXT else expression or f"g.{name}"
+        f"({expression or f'g.{name}'})::text"
+        if kind is ColumnKind.TEXT
+        else expression or f"g.{name}"
         for name, kind, expression in _COLUMNS
     )
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ExportSelection:
     """The generations to export: those of the UTC days, the last included, of one organization."""
 
     first: date | None = None
@@ -133,7 +135,7 @@ class Selection:
     organization_id: uuid.UUID | None = None
 
 
-def read_generations(selection: Selection, query: Query = ALL) -> Iterator[Row]:
+def read_generations(selection: ExportSelection, query: ExportQuery = ALL) -> Iterator[Row]:
     """Yields the rows of an export in the order of their time, with constant memory."""
     begin = midnight(selection.first or date(1971, 1, 1))
     end = midnight(selection.last or date(2286, 1, 1)) + _DAY

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from config.bulk.tables import Column, Kind, Row, format_usd
+from config.bulk.tables import Column, ColumnKind, Row, format_usd
 from config.partitions.spans import MONTH
-from inference.archive.exports import Query
+from inference.archive.exports import ExportQuery
 
 _ISSUER: Final = "Causeway"
 _SECOND: Final = timedelta(seconds=1)
@@ -46,7 +46,7 @@ class _Charge(NamedTuple):
     duration_ms: int | None
 
 
-QUERY: Final = Query(
+QUERY: Final = ExportQuery(
     "g.id, g.created_at, g.organization_id::text, o.name, g.workspace_id::text, w.name, k.digest, "
     "k.name, g.end_user, g.region, g.operation, g.model, g.provider_name, g.is_byok, "
     "g.prompt_tokens, g.completion_tokens, g.units::text, g.cost_nano, g.upstream_cost_nano, "
@@ -65,7 +65,7 @@ _NAMES: Final = (
     "x_ApiKeyName", "x_CompletionTokens", "x_EndUser", "x_GenerationId", "x_IsByok", "x_Operation",
     "x_PromptTokens", "x_UpstreamCost",
 )  # fmt: skip
-COLUMNS: Final = tuple(Column(name, Kind.TEXT) for name in _NAMES)
+COLUMNS: Final = tuple(Column(name, ColumnKind.TEXT) for name in _NAMES)
 # What is measured of a generation without tokens: the member of its units, and the name.
 _MEASURES: Final = (
     ("output_images", "Images", 1), ("images", "Images", 1), ("milliseconds", "Seconds", 1000),

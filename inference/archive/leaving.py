@@ -18,7 +18,7 @@ from billing.models import Fold, Transfer
 from config.partitions.departures import Departure
 from config.partitions.tables import has_time, read_now
 from inference.archive.files import ArchivedFile, archive_table
-from inference.archive.ranges import Part, Range, find_obstacle
+from inference.archive.ranges import Range, TablePartition, find_obstacle
 from inference.archive.sealing import are_sealed, run_when_free, seal, unseal
 from inference.archive.stores import Store
 from inference.models import Generation
@@ -158,12 +158,12 @@ def _drop(range_: Range) -> None:
             cursor.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(part.partition.name)))
 
 
-def _has_kept(part: Part) -> bool:
+def _has_kept(part: TablePartition) -> bool:
     """Returns whether rows of a partition may stay, for the partition for odd rows."""
     return part.partitioning.values is not None or bool(part.partitioning.keeps)
 
 
-def _write(query: str, part: Part) -> sql.Composed:
+def _write(query: str, part: TablePartition) -> sql.Composed:
     """Returns a query over one partition; transfers without a generation are no part of a fold."""
     return sql.SQL(query).format(
         name=sql.Identifier(part.partition.name),

@@ -42,7 +42,7 @@ _LAST: Final = "SELECT max(created_at) FROM {}"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TablePartition:
     """A partition with the table that it belongs to, and the unique key of its rows."""
 
     partitioning: Partitioning
@@ -62,7 +62,7 @@ class Range:
     kind: str
     begin: datetime | None
     end: datetime
-    parts: tuple[Part, ...]
+    parts: tuple[TablePartition, ...]
 
     @property
     def begin_id(self) -> str:
@@ -78,7 +78,7 @@ class Range:
         begin = "0" if self.begin is None else f"{self.begin:%Y-%m-%d}"
         return f"{begin}_{self.end - timedelta(days=1):%Y-%m-%d}"
 
-    def of(self, model: type[Any]) -> list[Part]:
+    def of(self, model: type[Any]) -> list[TablePartition]:
         return [part for part in self.parts if part.partitioning.table == model._meta.db_table]
 
 
@@ -94,7 +94,7 @@ def list_ranges(kind: str) -> list[Range]:
         partitioning: Partitioning = apps.get_model(label).partitioning
         columns.append(
             [
-                Part(partitioning, each, key)
+                TablePartition(partitioning, each, key)
                 for each in list_partitions(partitioning)
                 if not each.is_default and each.end is not None
             ]
@@ -136,7 +136,7 @@ def _find_last_hour(range_: Range) -> str | None:
     return None
 
 
-def _find_unsummed(part: Part) -> str | None:
+def _find_unsummed(part: TablePartition) -> str | None:
     name = sql.Identifier(part.partition.name)
     with connection.cursor() as cursor:
         cursor.execute(sql.SQL(_DAYS).format(name))
@@ -151,7 +151,7 @@ def _find_unsummed(part: Part) -> str | None:
     return None
 
 
-def _unite(kind: str, columns: Sequence[list[Part]]) -> list[Range]:
+def _unite(kind: str, columns: Sequence[list[TablePartition]]) -> list[Range]:
     """Returns the shortest runs of partitions that end together in every table."""
     ends = [
         {part.partition.end for part in parts if part.partition.end is not None}

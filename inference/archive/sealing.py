@@ -16,7 +16,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from billing.ledger import SEAL
 from config.partitions.tables import TableLocked
-from inference.archive.ranges import Part
+from inference.archive.ranges import TablePartition
 
 _LOCK_MS: Final = 100
 _PAUSE_SECONDS: Final = 0.5
@@ -27,7 +27,7 @@ SELECT c.conrelid::regclass::text FROM pg_constraint AS c WHERE c.contype = 'c' 
 """
 
 
-def seal(parts: Iterable[Part]) -> None:
+def seal(parts: Iterable[TablePartition]) -> None:
     """Refuses every change of the rows of partitions; raises :class:`TableLocked`."""
     sealed = list_sealed()
     for part in parts:

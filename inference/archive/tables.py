@@ -16,17 +16,17 @@ import msgspec
 from django.db import connection
 from psycopg import sql
 
-from config.bulk.tables import Column, Kind, Row
+from config.bulk.tables import Column, ColumnKind, Row
 
 PAGE_ROWS: Final = 5_000
 _KINDS: Final = {
-    "bool": Kind.BOOLEAN,
-    "date": Kind.DAY,
-    "float8": Kind.REAL,
-    "int2": Kind.INTEGER,
-    "int4": Kind.INTEGER,
-    "int8": Kind.INTEGER,
-    "timestamptz": Kind.TIME,
+    "bool": ColumnKind.BOOLEAN,
+    "date": ColumnKind.DAY,
+    "float8": ColumnKind.REAL,
+    "int2": ColumnKind.INTEGER,
+    "int4": ColumnKind.INTEGER,
+    "int8": ColumnKind.INTEGER,
+    "timestamptz": ColumnKind.TIME,
 }
 _COLUMNS: Final = """
 SELECT a.attname, t.typname, format_type(a.atttypid, a.atttypmod)
@@ -79,7 +79,9 @@ class RowDigest:
 
 def read_columns(table: str) -> list[Column]:
     """Returns the columns of a table; what Parquet has no type for is text."""
-    return [Column(name, _KINDS.get(base, Kind.TEXT)) for name, base, _ in _list_columns(table)]
+    return [
+        Column(name, _KINDS.get(base, ColumnKind.TEXT)) for name, base, _ in _list_columns(table)
+    ]
 
 
 def read_types(table: str) -> dict[str, str]:
@@ -101,7 +103,7 @@ def read_rows(table: Table, columns: Sequence[Column]) -> Iterator[Row]:
 def _read_page(table: Table, columns: Sequence[Column], last: Sequence[Any] | None) -> list[Row]:
     selected = [
         sql.SQL("{}::text").format(sql.Identifier(column.name))
-        if column.kind is Kind.TEXT
+        if column.kind is ColumnKind.TEXT
         else sql.Identifier(column.name)
         for column in columns
     ]

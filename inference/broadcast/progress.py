@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce, Now
 
 from accounts.destinations.models import MOST_IN_A_BATCH
 from accounts.models import BroadcastProgress, BroadcastWait
-from config.outbound.sending import Outcome
+from config.outbound.sending import SendingOutcome
 from inference.broadcast.metrics import count_generations, count_request
 from inference.broadcast.reading import KEPT, Page, count_between, oldest_kept_id
 
@@ -55,7 +55,7 @@ def store_success(page: Page, rejected: int = 0, *, duration_ms: int = 0) -> boo
     return True
 
 
-def store_failure(page: Page, outcome: Outcome, now: datetime) -> None:
+def store_failure(page: Page, outcome: SendingOutcome, now: datetime) -> None:
     """Lets the page be sent again later, and gives up what is too old.
 
     A receiver that refuses the body itself gets half as much next time, and a single generation
@@ -121,7 +121,7 @@ def _count_skipped(page: Page, number: int, why: str, which: str) -> None:
         )
 
 
-def _pause(failures: int, outcome: Outcome) -> float:
+def _pause(failures: int, outcome: SendingOutcome) -> float:
     pause = min(_FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 20), _LAST_RETRY_SECONDS)
     return max(pause, min(outcome.retry_after, _LAST_RETRY_SECONDS))
 

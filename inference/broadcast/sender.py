@@ -19,8 +19,8 @@ from uuid import UUID
 from accounts.destinations.receivers import Receiver
 from accounts.models import BroadcastDestination
 from config.clocks.clock import clock
-from config.outbound.engine import Attempt, Attempts, Limits, Source
-from config.outbound.sending import Outcome, post
+from config.outbound.engine import DeliveryAttempt, DeliveryAttempts, Limits, Source
+from config.outbound.sending import SendingOutcome, post
 from config.secrets import DecryptionFailed
 from inference.broadcast import progress
 from inference.broadcast.otlp import render_request
@@ -58,7 +58,7 @@ class Broadcaster(Source):
     def begin_run(self) -> None:
         self._resting.clear()
 
-    def begin_due(self, attempts: Attempts) -> bool:
+    def begin_due(self, attempts: DeliveryAttempts) -> bool:
         horizon = find_horizon()
         for due in find_due():
             if attempts.taken["all"] >= LIMITS.total:
@@ -79,33 +79,33 @@ class Broadcaster(Source):
                 name = f"the broadcast to destination {due.pk}"
                 # It rests, too, if what became of it cannot be stored.
                 self._resting[due.pk] = time.monotonic() + _REST_SECONDS
-                attempts.begin(Attempt(name, places, send, partial(self._store, page)))
+                attempts.begin(DeliveryAttempt(name, places, send, partial(self._store, page)))
         return False
 
     def _read(
         self, destination: BroadcastDestination, horizon: datetime
-    ) -> tuple[Page, Callable[[], Outcome] | Outcome]:
+    ) -> tuple[Page, Callable[[], SendingOutcome] | SendingOutcome]:
         """Returns the next page of a destination and what sends it."""
         try:
             page = read_page(destination, horizon)
         except RulesTooSlow:
             slow = "The regular expressions of the filter rules take too long. Make them simpler."
-            return Page(destination), Outcome(slow, detail=slow)
+            return Page(destination), SendingOutcome(slow, detail=slow)
         except Exception as exc:
             # Rules or rows that cannot be read are the fault of one destination. A database that
             # is away fails the next statement too, and ends the run.
             logger.exception("a page of destination %s cannot be read", destination.pk)
             unread = "The generations cannot be read."
-            return Page(destination), Outcome(unread, detail=type(exc).__name__)
+            return Page(destination), SendingOutcome(unread, detail=type(exc).__name__)
         if not page.generations:
-            return page, Outcome()
+            return page, SendingOutcome()
         try:
             return page, partial(_send, page, destination.receiver())
         except DecryptionFailed:
             lost = "The stored headers cannot be read. Enter them again."
-            return page, Outcome(lost, detail=lost)
+            return page, SendingOutcome(lost, detail=lost)
 
-    def _store(self, page: Page, outcome: Outcome) -> int:
+    def _store(self, page: Page, outcome: SendingOutcome) -> int:
         if outcome.error:
             progress.store_failure(page, outcome, clock.now())
             return 0
@@ -119,14 +119,14 @@ class Broadcaster(Source):
 broadcaster: Final = Broadcaster()
 
 
-def _send(page: Page, receiver: Receiver) -> Outcome:
+def _send(page: Page, receiver: Receiver) -> SendingOutcome:
     """Sends a page in a thread of its own, which touches no database."""
     try:
         body = render_request(page.destination, page.generations)
     except Exception as exc:
         logger.exception("a page of destination %s cannot be sent", page.destination.pk)
         # A row that cannot be rendered is treated as one that the receiver refuses.
-        return Outcome("The request failed.", 422, detail=type(exc).__name__)
+        return SendingOutcome("The request failed.", 422, detail=type(exc).__name__)
     outcome = post(receiver.url, receiver.headers, body, method=receiver.method)
     if outcome.error and outcome.status is not None:
         outcome = replace(outcome, error=f"The receiver answered with HTTP {outcome.status}.")

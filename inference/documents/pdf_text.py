@@ -26,7 +26,7 @@ _UNREADABLE: Final = re.compile("[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _SCORE: Final = "/proc/self/oom_score_adj"
 
 
-class Refused(Exception):
+class PdfRefused(Exception):
     """A file that is not read: the name of the problem."""
 
 
@@ -74,9 +74,9 @@ def main() -> None:
             for text in read_pages(io.BytesIO(file), pages):
                 size -= len(text.encode())
                 if size < 0:
-                    raise Refused("text")
+                    raise PdfRefused("text")
                 texts.append(text)
-        except Refused as problem:
+        except PdfRefused as problem:
             tell({"problem": str(problem)})
             return
         except (MemoryError, LimitReachedError):
@@ -92,12 +92,12 @@ def main() -> None:
 
 
 def read_pages(file: io.BytesIO, most: int) -> Iterator[str]:
-    """Yields the text of each page; raises :class:`Refused`, or any error of the library."""
+    """Yields the text of each page; raises :class:`PdfRefused`, or any error of the library."""
     reader = pypdf.PdfReader(file)
     if reader.is_encrypted and not reader.decrypt(""):
-        raise Refused("encrypted")
+        raise PdfRefused("encrypted")
     if len(reader.pages) > most:
-        raise Refused("pages")
+        raise PdfRefused("pages")
     for page in reader.pages:
         yield _UNREADABLE.sub("", page.extract_text()).strip()
 

@@ -45,8 +45,8 @@ from catalog.dialects.base import (
 )
 from catalog.dialects.shared.refusals import (
     Asked,
-    Fault,
-    Refusal,
+    DialectRefusal,
+    NamedFault,
     find_fault,
     infer_status,
     is_account_refused,
@@ -93,9 +93,9 @@ _MAX_ERROR_BYTES: Final = 1_048_576
 _ERROR_SECONDS: Final = 10.0
 # The names of limits whose names at a connection differ.
 _LIMITS: Final[Mapping[str, str]] = {"first byte": "headers"}
-_REFUSALS: Final[Mapping[Refusal, type[UpstreamRefused]]] = {
-    Refusal.CONTEXT_LENGTH: ContextTooShort,
-    Refusal.CONTENT: ContentRefused,
+_REFUSALS: Final[Mapping[DialectRefusal, type[UpstreamRefused]]] = {
+    DialectRefusal.CONTEXT_LENGTH: ContextTooShort,
+    DialectRefusal.CONTENT: ContentRefused,
 }
 _ERRORS: Final[Mapping[int, type[UpstreamError]]] = {
     408: UpstreamTimeout,
@@ -176,7 +176,7 @@ class UnknownModel(UpstreamError):
     )
 
 
-class Scope(Enum):
+class RefusedScope(Enum):
     """The part of a provider's service that it refuses to the operator's credential."""
 
     ACCOUNT = "everything"
@@ -200,7 +200,7 @@ class CredentialRefused(UpstreamError):
         candidate: Candidate,
         failure: ProviderFailure,
         status: int | None,
-        scope: Scope | None = None,
+        scope: RefusedScope | None = None,
     ) -> None:
         super().__init__(upstream_status=status, metadata=describe(candidate, "credential"))
         self.scope = scope
@@ -287,7 +287,7 @@ def _translate_reported(
     failure = reported.clean(candidate.secret)
     status = infer_status(failure)
     if not candidate.is_byok and (is_account_refused(200, failure) or status in _ACCOUNT):
-        return CredentialRefused(candidate, failure, None, Scope.ACCOUNT)
+        return CredentialRefused(candidate, failure, None, RefusedScope.ACCOUNT)
     metadata = _describe_reported(candidate, "reported", failure)
     if (fault := find_fault(200, reported, _read_facts(request))) is not None:
         return _blame(fault, failure, None, metadata)
@@ -302,23 +302,23 @@ def _translate_reported(
 
 
 def _blame(
-    fault: Fault, failure: ProviderFailure, status: int | None, metadata: dict[str, Any]
+    fault: NamedFault, failure: ProviderFailure, status: int | None, metadata: dict[str, Any]
 ) -> GatewayError:
     """Returns the error for a fault that a provider's own words name."""
     match fault.refusal:
-        case Refusal.MODEL:
+        case DialectRefusal.MODEL:
             # The provider's words may have its own name for the model.
             metadata.pop("provider_code", None)
             metadata["kind"] = "unknown_model"
             return UnknownModel(upstream_status=status, metadata=metadata)
-        case Refusal.ABILITY:
+        case DialectRefusal.ABILITY:
             text = failure.message or UnableEndpoint.message
             metadata |= {"kind": "unable", "fields": {fault.member: text}}
             metadata["lacks"] = fault.part or "operation"
             return UnableEndpoint(
                 f"{fault.member}: {text}", upstream_status=status, metadata=metadata
             )
-        case Refusal.INPUT:
+        case DialectRefusal.INPUT:
             return UpstreamRefused(failure.message, upstream_status=status, metadata=metadata)
     kind = _REFUSALS[fault.refusal]
     return kind(failure.message, upstream_status=status, metadata=metadata)
@@ -355,7 +355,7 @@ async def read_refusal(
     reported = parse_error(body)
     failure = reported.clean(candidate.secret)
     if not candidate.is_byok and is_account_refused(status, failure):
-        return CredentialRefused(candidate, failure, status, Scope.ACCOUNT)
+        return CredentialRefused(candidate, failure, status, RefusedScope.ACCOUNT)
     metadata = _describe_reported(candidate, "status", failure)
     if 400 <= status <= 599:
         metadata["upstream_status"] = status
@@ -365,7 +365,7 @@ async def read_refusal(
     if is_file_refused(status, failure):
         return UpstreamRefused(message, upstream_status=status, metadata=metadata)
     if not candidate.is_byok and status in _UNAUTHORIZED:
-        scope = Scope.MODEL if is_permission_refused(status, failure) else None
+        scope = RefusedScope.MODEL if is_permission_refused(status, failure) else None
         return CredentialRefused(candidate, failure, status, scope)
     if status == 413:
         return PayloadTooLarge(message, metadata=metadata)

@@ -44,7 +44,7 @@ from inference.requests import parsing
 from inference.requests.limits import is_large
 from inference.requests.multipart import MAX_PARTS, is_form, read_boundary
 from inference.requests.operations.presets import (
-    Preset,
+    AppliedPreset,
     find_preset_name,
     may_name_preset,
     name_models,
@@ -300,7 +300,7 @@ class Connection(RequestHead):
         self.access_entry: AccessEntry | None = scope.get(ENTRY)
         self.generation_id = ""
         self.rate_headers: Mapping[str, str] | None = None
-        self.preset: Preset | None = None
+        self.preset: AppliedPreset | None = None
         # What the request offered and the model was not told of.
         self.left_out: tuple[str, ...] = ()
         # Names what is not sent to the candidate that answers, once there is one.

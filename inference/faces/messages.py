@@ -10,7 +10,7 @@ from config.api.errors import GatewayError
 from config.server.bodies import Receive, Scope, Send
 from inference.faces.connection import Connection
 from inference.faces.conversion import convert_reply
-from inference.requests.messages.events import PING, Events
+from inference.requests.messages.events import PING, MessageEvents
 from inference.requests.messages.native import parse_message
 from inference.requests.messages.reply import render_error, render_reply
 from inference.requests.parsing import InferenceRequest
@@ -23,7 +23,7 @@ class MessagesConnection(Connection):
 
     def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(operation, scope, receive, send)
-        self._events = Events(self.request_id)
+        self._events = MessageEvents(self.request_id)
 
     def parse(self, body: bytes) -> InferenceRequest:
         return parse_message(

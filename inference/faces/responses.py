@@ -12,10 +12,10 @@ from catalog.dialects.shared.raw import Piece
 from inference.faces.connection import Connection
 from inference.faces.conversion import convert_reply
 from inference.requests.parsing import InferenceRequest
-from inference.requests.responses.events import Events
+from inference.requests.responses.events import ResponseEvents
 from inference.requests.responses.reply import render_reply
 from inference.requests.responses.request import parse_response
-from inference.requests.responses.tools import Tool
+from inference.requests.responses.tools import CallerTool
 
 
 class ResponsesConnection(Connection):
@@ -23,15 +23,15 @@ class ResponsesConnection(Connection):
 
     # Set once the request is parsed.
     _echo: Mapping[str, Any]
-    _tools: Mapping[str, Tool]
-    _events: Events
+    _tools: Mapping[str, CallerTool]
+    _events: ResponseEvents
 
     def parse(self, body: bytes) -> InferenceRequest:
         request, translated = parse_response(
             body, session_id=self.header(b"x-session-id"), preset=self.preset
         )
         self._echo, self._tools = translated.echo, translated.tools
-        self._events = Events(translated.echo, translated.tools)
+        self._events = ResponseEvents(translated.echo, translated.tools)
         return request
 
     def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:

@@ -12,7 +12,7 @@ from inference.faces.messages import CountTokensConnection, MessagesConnection
 from inference.faces.responses import ResponsesConnection
 
 
-class Route(NamedTuple):
+class FaceRoute(NamedTuple):
     """The operation of an inference route, and the face that reads and answers its requests."""
 
     operation: Operation
@@ -25,18 +25,18 @@ MESSAGES: Final = "/api/v1/messages"
 COUNT_TOKENS: Final = "/api/v1/messages/count_tokens"
 RESPONSES: Final = "/api/v1/responses"
 ROUTES: Final = {
-    "/api/v1/chat/completions": Route(Operation.CHAT),
-    "/api/v1/completions": Route(Operation.TEXT),
-    "/api/v1/embeddings": Route(Operation.EMBEDDINGS),
-    "/api/v1/audio/speech": Route(Operation.SPEECH, SpeechConnection),
-    "/api/v1/audio/transcriptions": Route(Operation.TRANSCRIPTION, TranscriptionConnection),
-    "/api/v1/rerank": Route(Operation.RERANK),
-    IMAGES: Route(Operation.IMAGES, RouterImagesConnection),
-    "/api/v1/images/generations": Route(Operation.IMAGES, ImagesConnection),
-    EDITS: Route(Operation.IMAGES, EditsConnection),
+    "/api/v1/chat/completions": FaceRoute(Operation.CHAT),
+    "/api/v1/completions": FaceRoute(Operation.TEXT),
+    "/api/v1/embeddings": FaceRoute(Operation.EMBEDDINGS),
+    "/api/v1/audio/speech": FaceRoute(Operation.SPEECH, SpeechConnection),
+    "/api/v1/audio/transcriptions": FaceRoute(Operation.TRANSCRIPTION, TranscriptionConnection),
+    "/api/v1/rerank": FaceRoute(Operation.RERANK),
+    IMAGES: FaceRoute(Operation.IMAGES, RouterImagesConnection),
+    "/api/v1/images/generations": FaceRoute(Operation.IMAGES, ImagesConnection),
+    EDITS: FaceRoute(Operation.IMAGES, EditsConnection),
     # Messages become chat requests.
-    MESSAGES: Route(Operation.CHAT, MessagesConnection),
-    COUNT_TOKENS: Route(Operation.CHAT, CountTokensConnection),
+    MESSAGES: FaceRoute(Operation.CHAT, MessagesConnection),
+    COUNT_TOKENS: FaceRoute(Operation.CHAT, CountTokensConnection),
     # So do responses.
-    RESPONSES: Route(Operation.CHAT, ResponsesConnection),
+    RESPONSES: FaceRoute(Operation.CHAT, ResponsesConnection),
 }

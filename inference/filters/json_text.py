@@ -25,7 +25,7 @@ _NAME_OR_MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"(?P<colon>[ \t\r\n]*+:)
 _decode = json.JSONDecoder(parse_float=str, parse_int=str).raw_decode
 
 
-class Token(NamedTuple):
+class JsonToken(NamedTuple):
     """A string with its quotation marks, or a number."""
 
     start: int
@@ -82,12 +82,12 @@ def _is_string(text: str) -> bool:
         return False
 
 
-def find_tokens(text: bytes, span: tuple[int, int]) -> Iterator[Token]:
+def find_tokens(text: bytes, span: tuple[int, int]) -> Iterator[JsonToken]:
     """Yields the strings and numbers of JSON at a place that :func:`find_json` returned."""
     for match in _TOKEN.finditer(text, *span):
         is_number = match["number"] is not None
         colon = match.start("colon")
-        yield Token(match.start(), match.end() if colon < 0 else colon, colon >= 0, is_number)
+        yield JsonToken(match.start(), match.end() if colon < 0 else colon, colon >= 0, is_number)
 
 
 def group_names(text: bytes, span: tuple[int, int]) -> list[list[tuple[int, int]]]:

@@ -19,7 +19,7 @@ from accounts.patterns import Pattern
 from config.api.errors import InvalidRequest
 from inference.filters.definitions import Filter, Filters, Finding, union_of
 from inference.filters.encoded import Unreadable, decode_readable, is_long
-from inference.filters.json_text import Token, find_json, find_tokens, group_names
+from inference.filters.json_text import JsonToken, find_json, find_tokens, group_names
 from inference.filters.places import DATA, DATA_DIGITS, Place, Redaction
 from inference.filters.problems import ContentBlocked, TooLong, TooSlow
 from inference.filters.recogniser import Span
@@ -388,7 +388,7 @@ class Reader:
         return _name_apart(raw, span, edits) if has_new_name else edits
 
     def _read_token(
-        self, raw: bytes, token: Token, cuts: list[_Cut], depth: int, *, reads_all: bool
+        self, raw: bytes, token: JsonToken, cuts: list[_Cut], depth: int, *, reads_all: bool
     ) -> bytes | None:
         """Returns the replacement of a string or a number of JSON in a text."""
         found = raw[token.start : token.end]
@@ -411,7 +411,7 @@ class Reader:
             return _encode(new)
         return self._cut_string(raw, token, cuts)
 
-    def _cut_string(self, raw: bytes, token: Token, cuts: list[_Cut]) -> bytes | None:
+    def _cut_string(self, raw: bytes, token: JsonToken, cuts: list[_Cut]) -> bytes | None:
         """Replaces what a pattern matches in a string together with the JSON around it."""
         pieces: list[bytes] = []
         position = token.start

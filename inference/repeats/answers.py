@@ -32,7 +32,7 @@ _READING_COPIES: Final = 3
 _LEAST_BYTES: Final = 16_384
 
 
-class Answer(msgspec.Struct, frozen=True):
+class KeptResponse(msgspec.Struct, frozen=True):
     """A response with the status 200: the headers that belong to its body, and the body.
 
     An entry of the response cache has the body that the exchange rendered; each caller gets it in
@@ -65,10 +65,10 @@ class CachedAnswer(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Answer).decode
+_decode = msgspec.msgpack.Decoder(KeptResponse).decode
 
 
-def _leave(answer: Answer) -> Answer:
+def _leave(answer: KeptResponse) -> KeptResponse:
     return answer
 
 
@@ -94,7 +94,7 @@ class KeptAnswers:
 
     async def keep(
         self,
-        answer: Answer,
+        answer: KeptResponse,
         organization_id: UUID,
         generation_id: str,
         workload: Workload,
@@ -143,8 +143,8 @@ class KeptAnswers:
         workload: Workload,
         *,
         cache_key: bytes | None = None,
-        renew: Callable[[Answer], Answer] = _leave,
-    ) -> Answer | None:
+        renew: Callable[[KeptResponse], KeptResponse] = _leave,
+    ) -> KeptResponse | None:
         """Returns an answer after ``renew``, if the row still has it and it can be decrypted.
 
         Raises the refusals of :meth:`Workload.reserve`, before anything is read. The bytes of the
@@ -175,11 +175,13 @@ def _associate(organization_id: UUID, generation_id: str, cache_key: bytes | Non
     return f"answer:{organization_id}:{generation_id}:{(cache_key or b'').hex()}"
 
 
-def _seal(answer: Answer, associated: str) -> bytes:
+def _seal(answer: KeptResponse, associated: str) -> bytes:
     return seal_bytes(_encode(answer), associated=associated)
 
 
-def _open(found: Rows, associated: str, renew: Callable[[Answer], Answer]) -> Answer | None:
+def _open(
+    found: Rows, associated: str, renew: Callable[[KeptResponse], KeptResponse]
+) -> KeptResponse | None:
     try:
         # Nothing refers to the encrypted answer while the other is renewed.
         return renew(_decode(unseal_bytes(found.pop()[0], associated=associated)))

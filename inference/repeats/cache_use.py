@@ -17,7 +17,7 @@ from inference.exchange.metadata import routing_metadata
 from inference.exchange.tap import KnownAnswer, Tap, Ways
 from inference.faces.connection import Connection
 from inference.models import Generation
-from inference.repeats.answers import Answer, CachedAnswer, KeptAnswers
+from inference.repeats.answers import CachedAnswer, KeptAnswers, KeptResponse
 from inference.repeats.caching import make_cache_key, read_wish, renew_events, renew_reply
 from inference.repeats.recorder import Copy
 
@@ -121,7 +121,9 @@ class CacheUse(Tap):
         ):
             return
         await self._answers.keep(
-            Answer(memoryview(body), streamed=self._request.stream, is_native=self._is_native),
+            KeptResponse(
+                memoryview(body), streamed=self._request.stream, is_native=self._is_native
+            ),
             self._exchange.organization_id,
             self._exchange.generation_id,
             self._connection.workload,
@@ -140,7 +142,7 @@ class CacheUse(Tap):
             return None
         return cached
 
-    async def _read(self, cached: CachedAnswer) -> Answer | None:
+    async def _read(self, cached: CachedAnswer) -> KeptResponse | None:
         """Returns the answer of an entry for this generation; raises the refusals of budgets."""
         return await self._answers.read(
             self._exchange.organization_id,
@@ -150,7 +152,7 @@ class CacheUse(Tap):
             renew=partial(self._renew, cached.generation_id),
         )
 
-    def _renew(self, source: str, answer: Answer) -> Answer:
+    def _renew(self, source: str, answer: KeptResponse) -> KeptResponse:
         """Returns an answer with the id, the cost and the metadata of this generation."""
         admission = self._exchange.admission
         if OPERATIONS[self._request.operation].is_bytes:

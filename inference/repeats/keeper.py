@@ -17,7 +17,7 @@ from inference.exchange.gateway import Exchange
 from inference.exchange.tap import Tap
 from inference.faces.connection import Connection
 from inference.models import Generation
-from inference.repeats.answers import Answer, KeptAnswers
+from inference.repeats.answers import KeptAnswers, KeptResponse
 from inference.repeats.key_uses import KeyUse, KeyUses, may_still_be_admitted
 from inference.repeats.recorder import KEPT_HEADERS, Recorder
 
@@ -108,7 +108,7 @@ class Keeper:
         if sum(map(len, reply)) <= settings.KEPT_ANSWER_BYTES:
             own = self._connection.common_headers()
             headers = [*_JSON, *(pair for pair in own if pair[0] in KEPT_HEADERS)]
-            await self._keep(Answer(memoryview(b"".join(reply)), headers))
+            await self._keep(KeptResponse(memoryview(b"".join(reply)), headers))
 
     async def keep_stream(self) -> None:
         """Keeps a stream, after its last event; none that failed without a charge."""
@@ -116,7 +116,7 @@ class Keeper:
         if answer is not None and not _is_free(self._exchange):
             await self._keep(answer)
 
-    async def _keep(self, answer: Answer) -> None:
+    async def _keep(self, answer: KeptResponse) -> None:
         await self._answers.keep(
             answer,
             self._exchange.organization_id,

@@ -25,7 +25,7 @@ from inference.exchange.gateway import Exchange
 from inference.exchange.tap import Tap
 from inference.faces.connection import Connection
 from inference.ids import new_generation_id
-from inference.repeats.answers import Answer, KeptAnswers, KeptRow
+from inference.repeats.answers import KeptAnswers, KeptResponse, KeptRow
 from inference.repeats.cache_use import CacheUse
 from inference.repeats.keeper import FirstRequest
 from inference.repeats.key_uses import KeyUse, KeyUses
@@ -146,7 +146,7 @@ class Repeats:
 
     async def _replay(self, connection: Connection, use: KeyUse, organization_id: UUID) -> None:
         """Sends the kept answer; raises the refusal of a use without one."""
-        answer: Answer | None = None
+        answer: KeptResponse | None = None
         if use.answer_id is not None and use.state == "answered":
             row = KeptRow(use.answer_id, use.size, use.generation_id)
             answer = await self._answers.read(organization_id, row, connection.workload)

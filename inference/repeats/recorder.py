@@ -11,7 +11,7 @@ from django.conf import settings
 from config.api.errors import GatewayError
 from config.server.bodies import Message, Send
 from config.server.bulkheads import Occupancy
-from inference.repeats.answers import Answer
+from inference.repeats.answers import KeptResponse
 
 # Headers that belong to the body; the others belong to one response.
 KEPT_HEADERS: Final = frozenset((b"content-type", b"cache-control", b"x-left-out"))
@@ -83,9 +83,9 @@ class Recorder:
             self._is_alone = True
             self._abort()
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> KeptResponse | None:
         """Returns what was sent, if a response has begun and was not too large."""
         body = self._copy.whole()
         if self._headers is None or body is None:
             return None
-        return Answer(memoryview(body), self._headers, streamed=True)
+        return KeptResponse(memoryview(body), self._headers, streamed=True)

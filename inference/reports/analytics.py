@@ -246,7 +246,7 @@ class Query:
     group_limit: int | None = None
 
     @read
-    def run(self) -> Answer:
+    def run(self) -> AnalyticsAnswer:
         """Runs the query; raises :class:`RequestTimeout` after ten seconds."""
         started = time.monotonic()
         try:
@@ -259,7 +259,7 @@ class Query:
             if isinstance(exc.__cause__, QueryCanceled):
                 raise RequestTimeout from None
             raise
-        return Answer(
+        return AnalyticsAnswer(
             rows=[self._render_row(row) for row in found[: self.limit]],
             is_truncated=len(found) > self.limit,
             query_time_ms=round((time.monotonic() - started) * 1000, 3),
@@ -334,7 +334,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnalyticsAnswer:
     """The rows of a query, up to its limit."""
 
     rows: list[dict[str, Any]]

@@ -28,7 +28,7 @@ _DAY_DIGITS: Final = len("20251001")
 
 
 @dataclass(slots=True)
-class Sums:
+class ReconciledSums:
     """What one side says about a generation, or about a model on a day."""
 
     requests: int | None = None
@@ -36,7 +36,7 @@ class Sums:
     completion: int | None = None
     cost: Decimal | None = None
 
-    def add(self, other: Sums) -> None:
+    def add(self, other: ReconciledSums) -> None:
         for name in ("requests", "prompt", "completion", "cost"):
             value = getattr(other, name)
             if value is not None:
@@ -63,7 +63,9 @@ class Reconciliation:
     def agrees(self) -> bool:
         return not (self.missing_here or self.missing_there or self.differing)
 
-    def note(self, finding: str, name: str, here: Sums | None, there: Sums | None) -> None:
+    def note(
+        self, finding: str, name: str, here: ReconciledSums | None, there: ReconciledSums | None
+    ) -> None:
         setattr(self, finding, getattr(self, finding) + 1)
         if finding != "matched" and len(self.rows) < _MAX_ROWS:
             self.rows.append(
@@ -131,25 +133,25 @@ class _Matcher:
     def __init__(self, lines: list[InvoiceLine], tolerance: Decimal) -> None:
         self._tolerance = tolerance
         self._result = Reconciliation()
-        self._by_id: dict[str, Sums] = {}
+        self._by_id: dict[str, ReconciledSums] = {}
         self._names: dict[str, str] = {}
         self._repeated: set[str] = set()
-        self._groups: dict[tuple[date, str], Sums] = {}
+        self._groups: dict[tuple[date, str], ReconciledSums] = {}
         # The group of each day and other name of its model.
         self._other_names: dict[tuple[date, str], tuple[date, str]] = {}
         # The groups of each day by the words of a name that is no id: "Claude Haiku 4.5".
         self._by_words: dict[tuple[date, str], set[tuple[date, str]]] = {}
-        self._here: dict[tuple[date, str], Sums] = {}
+        self._here: dict[tuple[date, str], ReconciledSums] = {}
         for line in lines:
             self._add_line(line)
 
     def _add_line(self, line: InvoiceLine) -> None:
-        sums = Sums(line.requests, line.prompt, line.completion, line.cost)
+        sums = ReconciledSums(line.requests, line.prompt, line.completion, line.cost)
         if line.cost is not None:
             self._result.total_there = (self._result.total_there or Decimal(0)) + line.cost
         if not line.id:
             group = line.day, line.model
-            self._groups.setdefault(group, Sums()).add(sums)
+            self._groups.setdefault(group, ReconciledSums()).add(sums)
             if line.other_name:
                 self._other_names.setdefault((line.day, line.other_name), group)
             if " " in line.model or "/" in line.model:
@@ -168,7 +170,7 @@ class _Matcher:
         id alone.
         """
         cost = Decimal(generation["upstream_cost_nano"]) / NANO
-        here = Sums(1, generation["prompt_tokens"], generation["completion_tokens"], cost)
+        here = ReconciledSums(1, generation["prompt_tokens"], generation["completion_tokens"], cost)
         key = next(
             (
                 found
@@ -199,7 +201,7 @@ class _Matcher:
         if not known:
             alike = [self._by_words.get((day, _words_of(name)), set()) for _, name in groups]
             known = [group for found in alike if len(found) == 1 for group in found]
-        self._here.setdefault([*known, *groups][0], Sums()).add(here)
+        self._here.setdefault([*known, *groups][0], ReconciledSums()).add(here)
 
     def finish(self) -> Reconciliation:
         """Compares the groups, and returns the outcome."""
@@ -212,14 +214,14 @@ class _Matcher:
             result.note(self._judge(here, billed), f"{day} {model}", here, billed)
         return result
 
-    def _judge(self, here: Sums | None, there: Sums | None) -> str:
+    def _judge(self, here: ReconciledSums | None, there: ReconciledSums | None) -> str:
         if there is None:
             return "missing_there"
         if here is None:
             return "missing_here"
         return "matched" if self._is_equal(here, there) else "differing"
 
-    def _is_equal(self, here: Sums, there: Sums) -> bool:
+    def _is_equal(self, here: ReconciledSums, there: ReconciledSums) -> bool:
         """Returns whether both sides agree in everything that the export says."""
         for name in ("requests", "prompt", "completion"):
             value = getattr(there, name)
@@ -240,7 +242,7 @@ def _words_of(name: str) -> str:
     return " ".join(sorted(word for word in words if len(word) < _DAY_DIGITS or word.isalpha()))
 
 
-def _shown(sums: Sums | None) -> dict[str, Any] | None:
+def _shown(sums: ReconciledSums | None) -> dict[str, Any] | None:
     if sums is None:
         return None
     cost = None if sums.cost is None else usd_text(sums.cost)

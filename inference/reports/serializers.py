@@ -38,7 +38,7 @@ from inference.reports.analytics import (
     METRIC_OPERATORS,
     METRICS,
     OPERATORS,
-    Answer,
+    AnalyticsAnswer,
     Condition,
     Granularity,
 )
@@ -580,13 +580,13 @@ class _MetadataSerializer(serializers.Serializer[Any]):
 
 
 @extend_schema_serializer(component_name="AnalyticsResult")
-class AnswerSerializer(serializers.Serializer[Answer]):
+class AnswerSerializer(serializers.Serializer[AnalyticsAnswer]):
     """Rows with a member for each metric and dimension, and `date` with a granularity."""
 
     data = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]
     metadata = _MetadataSerializer()
 
-    def to_representation(self, instance: Answer) -> dict[str, Any]:
+    def to_representation(self, instance: AnalyticsAnswer) -> dict[str, Any]:
         return {
             "data": instance.rows,
             "metadata": {

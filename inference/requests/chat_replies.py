@@ -12,7 +12,7 @@ from catalog.dialects.shared.replies import GEMINI_FORMAT, UNSIGNED_FORMAT
 from config.api.errors import UpstreamError
 
 
-class ReasoningDetail(msgspec.Struct, omit_defaults=True):
+class ReplyReasoning(msgspec.Struct, omit_defaults=True):
     """An item of chat's ``reasoning_details``: text with a signature, or encrypted ``data``."""
 
     type: str = ""
@@ -30,7 +30,7 @@ class Function(msgspec.Struct):
     arguments: str | None = None
 
 
-class ToolCall(msgspec.Struct):
+class ReplyToolCall(msgspec.Struct):
     index: int | None = None
     id: str | None = None
     function: Function | None = None
@@ -55,7 +55,7 @@ class ChatMessage(msgspec.Struct):
     refusal: Any = None
     reasoning: Any = None
     reasoning_details: Any = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[ReplyToolCall] | None = None
     annotations: Any = None
     images: Any = None
 
@@ -80,27 +80,27 @@ class ChatMessage(msgspec.Struct):
         return found
 
     @property
-    def details(self) -> list[ReasoningDetail]:
+    def details(self) -> list[ReplyReasoning]:
         """The reasoning in parts; a server's single text becomes one part."""
         given = self.reasoning_details
         details = list(_read_details(given)) if isinstance(given, list) else []
         if any(detail.text or detail.summary for detail in details):
             return details
         if isinstance(self.reasoning, str) and self.reasoning:
-            text = ReasoningDetail(type="reasoning.text", text=self.reasoning)
+            text = ReplyReasoning(type="reasoning.text", text=self.reasoning)
             text.format, text.index = UNSIGNED_FORMAT, 0
             return [text, *details]
         return details
 
 
-def _read_details(given: list[Any]) -> Iterator[ReasoningDetail]:
+def _read_details(given: list[Any]) -> Iterator[ReplyReasoning]:
     """Yields the parts of the common shape; callers could not send back any other."""
     for item in given:
         with contextlib.suppress(msgspec.ValidationError):
-            yield msgspec.convert(item, ReasoningDetail)
+            yield msgspec.convert(item, ReplyReasoning)
 
 
-class Choice(msgspec.Struct):
+class ReplyChoice(msgspec.Struct):
     index: int = 0
     message: ChatMessage | None = None
     delta: ChatMessage | None = None
@@ -156,7 +156,7 @@ class ChatReply(msgspec.Struct):
     created: int = 0
     model: str = ""
     provider: msgspec.Raw = msgspec.Raw()
-    choices: list[Choice] = []
+    choices: list[ReplyChoice] = []
     usage: ChatUsage | None = None
     error: ChatError | None = None
     service_tier: Any = None
@@ -166,7 +166,7 @@ class ChatReply(msgspec.Struct):
 decode_chat = msgspec.json.Decoder(ChatReply).decode
 
 
-def describe_failure(choice: Choice) -> UpstreamError:
+def describe_failure(choice: ReplyChoice) -> UpstreamError:
     """Returns the error for a choice that ended in one; no other face can express such an end."""
     native = choice.native_finish_reason
     return UpstreamError(
@@ -175,9 +175,9 @@ def describe_failure(choice: Choice) -> UpstreamError:
     )
 
 
-def signature_detail(signature: str, call_id: str) -> ReasoningDetail:
+def signature_detail(signature: str, call_id: str) -> ReplyReasoning:
     """Returns the signature of a call as encrypted reasoning, which Gemini's dialect reads back."""
-    return ReasoningDetail(
+    return ReplyReasoning(
         type="reasoning.encrypted", data=signature, id=call_id, format=GEMINI_FORMAT
     )
 

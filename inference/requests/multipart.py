@@ -14,7 +14,7 @@ import msgspec
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from catalog.dialects.shared.multipart import Part
+from catalog.dialects.shared.multipart import FormPart
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.problems import field_error
@@ -33,7 +33,7 @@ _MALFORMED: Final = "The body is not a valid multipart form."
 _encode = msgspec.json.Encoder().encode
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     """What the text of a form's field means."""
 
     TEXT = "text"
@@ -49,7 +49,7 @@ def is_form(content_type: str | None) -> bool:
     return (content_type or "").partition(";")[0].strip().lower() == "multipart/form-data"
 
 
-def parse_form(content_type: str, body: bytes) -> list[Part]:
+def parse_form(content_type: str, body: bytes) -> list[FormPart]:
     """Returns the parts of a form; the data of files are views of ``body``.
 
     Raises :class:`InvalidRequest` for anything that is not a form, or that has too many parts. The
@@ -104,7 +104,7 @@ class _Reader:
     """Collects the parts of one form as the parser finds them in the whole body."""
 
     def __init__(self, body: bytes) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[FormPart] = []
         self.has_ended = False
         self._view = memoryview(body)
         self._name = self._value = b""
@@ -156,7 +156,7 @@ class _Reader:
         if self._filename is None and len(self._data) > MAX_TEXT_BYTES:
             raise field_error(self._field, f"Is longer than {MAX_TEXT_BYTES:,} bytes.")
         self.parts.append(
-            Part(
+            FormPart(
                 self._field,
                 self._data,
                 self._filename,
@@ -178,47 +178,49 @@ def _read_text(raw: bytes) -> str:
     return text
 
 
-def to_json(parts: Sequence[Part], kinds: Mapping[str, Kind]) -> tuple[bytes, list[Part]]:
+def to_json(
+    parts: Sequence[FormPart], kinds: Mapping[str, FieldKind]
+) -> tuple[bytes, list[FormPart]]:
     """Returns the texts of a form as one JSON object, and its files.
 
     A field that ``kinds`` does not name is text. An empty text is null, except in a list. Raises
     :class:`InvalidRequest` with the name of the wrong field.
     """
     fields: dict[str, Any] = {}
-    files: list[Part] = []
+    files: list[FormPart] = []
     for part in parts:
         if part.filename is not None:
             files.append(part)
             continue
         name = part.name.removesuffix("[]")
         kind = kinds.get(name)
-        if kind is not Kind.LIST and (name := part.name) in fields:
+        if kind is not FieldKind.LIST and (name := part.name) in fields:
             raise field_error(name, "The form names this field twice; name it once.")
         try:
             text = str(part.data, "utf-8")
         except UnicodeDecodeError:
             raise field_error(name, "Is not valid UTF-8.") from None
-        if kind is Kind.LIST:
+        if kind is FieldKind.LIST:
             fields.setdefault(name, []).append(text)
         else:
-            fields[name] = _read_value(name, text, kind or Kind.TEXT)
+            fields[name] = _read_value(name, text, kind or FieldKind.TEXT)
     return _encode(fields), files
 
 
-def _read_value(name: str, text: str, kind: Kind) -> Any:
-    if not text or (text == "null" and kind is not Kind.TEXT):
+def _read_value(name: str, text: str, kind: FieldKind) -> Any:
+    if not text or (text == "null" and kind is not FieldKind.TEXT):
         return None
     match kind:
-        case Kind.TEXT:
+        case FieldKind.TEXT:
             return text
-        case Kind.BOOLEAN if text in ("true", "false"):
+        case FieldKind.BOOLEAN if text in ("true", "false"):
             return text == "true"
-        case Kind.JSON | Kind.NUMBER:
+        case FieldKind.JSON | FieldKind.NUMBER:
             try:
                 value = msgspec.json.decode(text)
             except (msgspec.DecodeError, RecursionError):
                 value = None
-            if kind is Kind.JSON and value is not None:
+            if kind is FieldKind.JSON and value is not None:
                 return msgspec.Raw(text.encode())
             if isinstance(value, int | float) and not isinstance(value, bool):
                 return value

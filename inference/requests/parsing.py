@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from catalog.dialects.base import NativeBody, Operation
-from catalog.dialects.shared.multipart import Part
+from catalog.dialects.shared.multipart import FormPart
 from catalog.dialects.shared.raw import ESCAPE, spell
 from catalog.dialects.shared.searches import SEARCH_FIELDS
 from catalog.operations import OPERATIONS
@@ -21,7 +21,7 @@ from config.api.text import CONTROL_CHARACTERS
 from inference.requests.limits import MAX_ALL_CHOICES, check_body, is_large
 from inference.requests.operations import ROWS
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS, drop_unset, take_wishes
-from inference.requests.operations.presets import Preset, merge_preset
+from inference.requests.operations.presets import AppliedPreset, merge_preset
 from inference.requests.operations.server_tools import (
     LIFETIME_FIELDS,
     NO_TOOLS,
@@ -125,7 +125,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     allowed: Usage = NO_PIECES
     least: Usage = NO_PIECES
     milliseconds: int = 0
-    files: list[Part] = []
+    files: list[FormPart] = []
     tools: frozenset[str] = frozenset()
     server_tools: ServerTools = NO_TOOLS
     is_reasoning_hidden: bool = False
@@ -221,7 +221,7 @@ def parse(
     *,
     session_id: str | None = None,
     is_checked: bool = False,
-    preset: Preset | None = None,
+    preset: AppliedPreset | None = None,
 ) -> InferenceRequest:
     """Parses a request body; raises :class:`InvalidRequest` with the name of the wrong field.
 

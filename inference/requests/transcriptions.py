@@ -15,27 +15,27 @@ from msgspec.structs import replace
 
 from catalog.dialects.audio import CONTENT_TYPES, find_extension, measure, recognize
 from catalog.dialects.base import Operation
-from catalog.dialects.shared.multipart import Part
+from catalog.dialects.shared.multipart import FormPart
 from catalog.dialects.shared.raw import Piece
 from catalog.pricing import Usage
 from config.api.errors import InvalidRequest, PayloadTooLarge
 from inference.requests.limits import check_body
-from inference.requests.multipart import Kind, is_form, parse_form, to_json
+from inference.requests.multipart import FieldKind, is_form, parse_form, to_json
 from inference.requests.parsing import InferenceRequest, parse
 from inference.requests.problems import explain_decode_error, field_error, missing_field
 
-_KINDS: Final[Mapping[str, Kind]] = {
-    "temperature": Kind.NUMBER,
-    "diarize": Kind.BOOLEAN,
-    "stream": Kind.BOOLEAN,
-    "provider": Kind.JSON,
-    "trace": Kind.JSON,
+_KINDS: Final[Mapping[str, FieldKind]] = {
+    "temperature": FieldKind.NUMBER,
+    "diarize": FieldKind.BOOLEAN,
+    "stream": FieldKind.BOOLEAN,
+    "provider": FieldKind.JSON,
+    "trace": FieldKind.JSON,
     **dict.fromkeys(
         (
             "timestamp_granularities", "keyterms", "include", "languages", "keywords",
             "known_speaker_names", "known_speaker_references",
         ),
-        Kind.LIST,
+        FieldKind.LIST,
     ),
 }  # fmt: skip
 # Models count 10 to 32 tokens for a second of audio, and a second of speech has fewer in text. An
@@ -98,7 +98,7 @@ def parse_transcription(
     )
 
 
-def _read_form(content_type: str, body: bytes) -> tuple[bytes, Part]:
+def _read_form(content_type: str, body: bytes) -> tuple[bytes, FormPart]:
     text, files = to_json(parse_form(content_type, body), _KINDS)
     fields = _decode_fields(text)
     if "file" in fields:
@@ -116,7 +116,7 @@ def _read_form(content_type: str, body: bytes) -> tuple[bytes, Part]:
     return text, _make_file("file", file.data, names)
 
 
-def _read_json(body: bytes) -> tuple[bytes, Part]:
+def _read_json(body: bytes) -> tuple[bytes, FormPart]:
     check_body(body)
     try:
         audio = _decode_body(body).input_audio
@@ -160,7 +160,7 @@ def _decode_base64(raw: msgspec.Raw) -> bytes:
         raise field_error("input_audio.data", "Expected audio in Base64.") from None
 
 
-def _make_file(name: str, data: Piece, names: Sequence[str]) -> Part:
+def _make_file(name: str, data: Piece, names: Sequence[str]) -> FormPart:
     """Returns the file as it is sent; raises :class:`InvalidRequest` for an unknown format."""
     known = next((found for each in names if (found := find_extension(each))), None)
     extension = known or recognize(data)
@@ -169,4 +169,4 @@ def _make_file(name: str, data: Piece, names: Sequence[str]) -> Part:
         raise field_error(
             name.replace(".data", ".format"), f"The format is unknown; send one of {formats}."
         )
-    return Part(name, data, f"audio.{extension}", CONTENT_TYPES[extension])
+    return FormPart(name, data, f"audio.{extension}", CONTENT_TYPES[extension])

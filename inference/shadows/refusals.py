@@ -10,7 +10,7 @@ from accounts.policy import Policy, RegionNotAllowed
 from billing.budgets import Budget
 from catalog.visibility import Exclusion
 from config.api.errors import GatewayError
-from inference.shadow_counts import Refusal
+from inference.shadow_counts import GuardrailRefusal
 
 # Whether a policy can be why an endpoint is excluded, by the reason.
 _RESTRICTS: Final[Mapping[Exclusion, Callable[[Policy], bool]]] = {
@@ -36,11 +36,11 @@ def find_refusing(
         return None
     if isinstance(error, RegionNotAllowed):
         found = (pk for pk, policy in policies.items() if policy.ingress_regions is not None)
-        return _pair(next(found, None), Refusal.REGION)
+        return _pair(next(found, None), GuardrailRefusal.REGION)
     if (budget := error.metadata.get("budget")) is not None:
         scope = budget["scope"]
         spent = (each.guardrail_id for each in budgets if each.scope.value == scope)
-        return _pair(next(spent, None), Refusal.BUDGET)
+        return _pair(next(spent, None), GuardrailRefusal.BUDGET)
     excluded = error.metadata.get("excluded", ())
     reasons = {reason for endpoint in excluded for reason in endpoint["excluded_by"]}
     for reason in Exclusion:
@@ -51,5 +51,5 @@ def find_refusing(
     return None
 
 
-def _pair(guardrail_id: UUID | None, reason: Refusal) -> tuple[UUID, str] | None:
+def _pair(guardrail_id: UUID | None, reason: GuardrailRefusal) -> tuple[UUID, str] | None:
     return None if guardrail_id is None else (guardrail_id, str(reason))

@@ -12,7 +12,7 @@ from django.db.models import Min, Sum
 from accounts.models import GuardrailShadow
 from config.clocks.clock import clock
 from inference.models import GuardrailCount, ShadowCount
-from inference.shadow_counts import Refusal
+from inference.shadow_counts import GuardrailRefusal
 
 _KEPT: Final = timedelta(days=35)
 _KEPT_OF_GUARDRAILS: Final = timedelta(days=1)
@@ -36,12 +36,12 @@ def read_result(shadow_id: UUID) -> ShadowResult:
     result = ShadowResult(since=rows.aggregate(first=Min("hour"))["first"])
     for row in rows.values("reason").annotate(sum=Sum("requests")).order_by("-sum", "reason"):
         result.total += row["sum"]
-        if row["reason"] == Refusal.UNREAD:
+        if row["reason"] == GuardrailRefusal.UNREAD:
             result.unread = row["sum"]
         elif row["reason"]:
             result.refused += row["sum"]
             result.reasons[row["reason"]] = row["sum"]
-    refusing = rows.exclude(reason__in=("", Refusal.UNREAD))
+    refusing = rows.exclude(reason__in=("", GuardrailRefusal.UNREAD))
     by_key = refusing.values_list("api_key_id").annotate(sum=Sum("requests")).order_by("-sum")
     result.keys = dict(by_key)
     return result

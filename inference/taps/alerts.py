@@ -10,7 +10,7 @@ from typing import Final
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
 from inference import metrics
-from inference.exchange.failures import CredentialRefused, Scope
+from inference.exchange.failures import CredentialRefused, RefusedScope
 from inference.routing.health import WINDOW_SECONDS, HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
 
@@ -47,7 +47,7 @@ class CredentialAlerts:
         provider, now = candidate.route.facts.provider_slug, time.monotonic()
         metrics.count_refused_credential(provider)
         self._health.refused.mark(provider, candidate.secret.label, error.reason)
-        if error.scope is Scope.MODEL:
+        if error.scope is RefusedScope.MODEL:
             self._health.pause(candidate.subject, WINDOW_SECONDS, now=clock.time())
         elif _is_due(self._paused_at, provider, now, _PAUSE_SECONDS):
             self._pause_all(provider)

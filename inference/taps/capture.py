@@ -6,7 +6,7 @@ from catalog.dialects.shared.raw import Piece
 from inference.exchange.gateway import Exchange
 from inference.exchange.tap import Tap, Ways
 from inference.texts.buffers import Loss
-from inference.texts.capture import Subject
+from inference.texts.capture import TextSubject
 from inference.texts.writer import TextWriter
 
 
@@ -16,7 +16,7 @@ class CaptureTap(Tap):
     def __init__(self, texts: TextWriter, exchange: Exchange) -> None:
         admission = exchange.admission
         authority = admission.authority
-        subject = Subject(
+        subject = TextSubject(
             exchange.generation_id,
             authority.organization_id,
             authority.workspace_id,

@@ -123,7 +123,7 @@ _MAX_REMEMBERED: Final = 1024
 _REFUSED_LOGINS: Final = (401, 402, 403)
 
 
-class ModelNames:
+class ModelLabels:
     """The models of the catalogue that have figures of their own, those used first."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class ModelNames:
         return named
 
 
-names: Final = ModelNames()
+names: Final = ModelLabels()
 
 
 def _count_organization(organization_id: UUID, outcome: Settlement) -> None:

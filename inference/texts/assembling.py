@@ -25,7 +25,7 @@ _decode = msgspec.json.Decoder().decode
 Place = int | tuple[int, int]
 
 
-class Output:
+class AnswerTexts:
     """The texts of an answer so far, up to a bound, by the number of their choice or part.
 
     Texts are kept as UTF-8 in one buffer for each place: a list of the tokens of a stream would
@@ -108,14 +108,14 @@ class _Call:
         self.arguments = bytearray()
 
 
-Read = Callable[[Output, Mapping[str, Any]], None]
+Read = Callable[[AnswerTexts, Mapping[str, Any]], None]
 
 
 class Assembler:
-    """Reads the events of a stream, or a whole reply, into an :class:`Output`."""
+    """Reads the events of a stream, or a whole reply, into an :class:`AnswerTexts`."""
 
     def __init__(self, native: NativeFormat | None) -> None:
-        self.output = Output()
+        self.output = AnswerTexts()
         self._read_event, self._read_reply = READERS[native]
         # The end of what was fed last: an event of which more may come.
         self._rest = b""
@@ -152,17 +152,19 @@ class Assembler:
             read(self.output, fields)
 
 
-def _read_chat_event(output: Output, fields: Mapping[str, Any]) -> None:
+def _read_chat_event(output: AnswerTexts, fields: Mapping[str, Any]) -> None:
     for choice in _objects(fields.get("choices")):
         _read_chat_message(output, _place(choice.get("index")), choice, "delta")
 
 
-def _read_chat_reply(output: Output, fields: Mapping[str, Any]) -> None:
+def _read_chat_reply(output: AnswerTexts, fields: Mapping[str, Any]) -> None:
     for choice in _objects(fields.get("choices")):
         _read_chat_message(output, _place(choice.get("index")), choice, "message")
 
 
-def _read_chat_message(output: Output, index: int, choice: Mapping[str, Any], member: str) -> None:
+def _read_chat_message(
+    output: AnswerTexts, index: int, choice: Mapping[str, Any], member: str
+) -> None:
     """Reads a choice of a chat or of a text completion."""
     output.add_text(index, choice.get("text"))
     message = choice.get(member)
@@ -183,7 +185,7 @@ def _read_chat_message(output: Output, index: int, choice: Mapping[str, Any], me
         output.add_arguments(place, function.get("arguments"))
 
 
-def _read_block(output: Output, place: int, block: Mapping[str, Any]) -> None:
+def _read_block(output: AnswerTexts, place: int, block: Mapping[str, Any]) -> None:
     """Reads a block of a message of Anthropic's format, or the beginning of one."""
     output.add_text(place, block.get("text"))
     output.add_reasoning(place, block.get("thinking"))
@@ -193,7 +195,7 @@ def _read_block(output: Output, place: int, block: Mapping[str, Any]) -> None:
             output.add_arguments(place, msgspec.json.encode(block["input"]).decode())
 
 
-def _read_message_event(output: Output, fields: Mapping[str, Any]) -> None:
+def _read_message_event(output: AnswerTexts, fields: Mapping[str, Any]) -> None:
     place = _place(fields.get("index"))
     match fields.get("type"), fields.get("content_block"), fields.get("delta"):
         case "content_block_start", dict() as block, _:
@@ -205,12 +207,12 @@ def _read_message_event(output: Output, fields: Mapping[str, Any]) -> None:
                 output.add_arguments(place, delta["partial_json"])
 
 
-def _read_message_reply(output: Output, fields: Mapping[str, Any]) -> None:
+def _read_message_reply(output: AnswerTexts, fields: Mapping[str, Any]) -> None:
     for place, block in enumerate(_objects(fields.get("content"))):
         _read_block(output, place, block)
 
 
-def _read_response_event(output: Output, fields: Mapping[str, Any]) -> None:
+def _read_response_event(output: AnswerTexts, fields: Mapping[str, Any]) -> None:
     place, delta = _place(fields.get("output_index")), fields.get("delta")
     match fields.get("type"):
         case "response.output_text.delta" | "response.refusal.delta":
@@ -225,7 +227,7 @@ def _read_response_event(output: Output, fields: Mapping[str, Any]) -> None:
                 output.add_call(place, call_id=item.get("call_id"), name=item["name"])
 
 
-def _read_response_reply(output: Output, fields: Mapping[str, Any]) -> None:
+def _read_response_reply(output: AnswerTexts, fields: Mapping[str, Any]) -> None:
     for place, item in enumerate(_objects(fields.get("output"))):
         if item.get("type") == "reasoning":
             for part in (*_objects(item.get("summary")), *_objects(item.get("content"))):

@@ -33,7 +33,7 @@ _NATIVE_FIELDS: Final = {
 }
 
 
-class Subject(NamedTuple):
+class TextSubject(NamedTuple):
     """Whose text it is: columns of the generation; ``admitted_at`` is in Unix seconds."""
 
     generation_id: str
@@ -43,7 +43,7 @@ class Subject(NamedTuple):
     admitted_at: int
 
 
-class Part(NamedTuple):
+class CapturedPart(NamedTuple):
     """A field of the input as JSON, or the beginning of one that was too long."""
 
     name: str
@@ -57,7 +57,9 @@ class Capture:
     It never raises and never waits: a text for which there is no room is lost.
     """
 
-    def __init__(self, subject: Subject, request: InferenceRequest, buffers: TextBuffers) -> None:
+    def __init__(
+        self, subject: TextSubject, request: InferenceRequest, buffers: TextBuffers
+    ) -> None:
         self.subject = subject
         # The request as the content filters let it through.
         self.request: InferenceRequest | None = request
@@ -157,13 +159,13 @@ class Capture:
         self._content = content, output.size
         return self._content
 
-    def _copy_input(self, request: InferenceRequest) -> list[Part]:
+    def _copy_input(self, request: InferenceRequest) -> list[CapturedPart]:
         fields: Mapping[str, Any] = request.fields
         names: Sequence[str] = INPUTS[request.operation]
         if request.native is not None and request.native.problem is not None:
             # Its chat form is sent to nobody.
             fields, names = request.native.fields, _NATIVE_FIELDS[request.native.format]
-        parts: list[Part] = []
+        parts: list[CapturedPart] = []
         for name in names:
             if (raw := fields.get(name)) is None:
                 continue
@@ -172,7 +174,7 @@ class Capture:
             size = min(view.nbytes, left)
             if not self._reserve(size):
                 return []
-            parts.append(Part(name, bytes(view[:size]), size < view.nbytes))
+            parts.append(CapturedPart(name, bytes(view[:size]), size < view.nbytes))
             self.input_bytes += size
             self.is_truncated = self.is_truncated or size < view.nbytes
         return parts
@@ -208,7 +210,7 @@ class Capture:
             self._held -= freed
 
 
-def _describe_input(parts: Sequence[Part]) -> dict[str, Any]:
+def _describe_input(parts: Sequence[CapturedPart]) -> dict[str, Any]:
     """Returns the input as ``GET /generation/content`` shows it: a prompt, or messages."""
     found = {part.name: decode_cut(part.data, is_cut=part.is_cut) for part in parts}
     messages: list[Any] = []

@@ -20,7 +20,7 @@ from inference.requests.parsing import InferenceRequest
 from inference.store import DataPlaneConnection
 from inference.stored_texts import associate_key, make_key
 from inference.texts.buffers import STORED, Loss, TextBuffers
-from inference.texts.capture import Capture, Subject
+from inference.texts.capture import Capture, TextSubject
 from inference.texts.contents import seal_content
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _DRAIN_SECONDS: Final = 5.0
 _encode = msgspec.json.Encoder().encode
 
 
-class KeyRow(NamedTuple):
+class TextKeyRow(NamedTuple):
     """A row of ``read_text_keys.sql``."""
 
     id: int
@@ -88,7 +88,7 @@ class TextWriter:
         self._worker: asyncio.Task[None] | None = None
         self._threads: ThreadPoolExecutor | None = None
 
-    def begin(self, subject: Subject, request: InferenceRequest) -> Capture:
+    def begin(self, subject: TextSubject, request: InferenceRequest) -> Capture:
         """Copies the input of an admitted request, and returns what copies its output."""
         return Capture(subject, request, self._buffers)
 
@@ -207,12 +207,12 @@ class TextWriter:
                 again.append(capture)
         return again
 
-    async def _read_keys(self, organizations: set[UUID]) -> Mapping[UUID, KeyRow]:
+    async def _read_keys(self, organizations: set[UUID]) -> Mapping[UUID, TextKeyRow]:
         """Returns the keys of organizations; one that has none gets one."""
-        keys: dict[UUID, KeyRow] = {}
+        keys: dict[UUID, TextKeyRow] = {}
         for _ in range(2):
             rows = await self._connection.execute(READ_KEYS, (list(organizations),))
-            keys = {row.organization_id: row for row in (KeyRow(*columns) for columns in rows)}
+            keys = {row.organization_id: row for row in (TextKeyRow(*columns) for columns in rows)}
             if not (missing := organizations - keys.keys()):
                 break
             made = [
@@ -224,7 +224,7 @@ class TextWriter:
 
 
 def _seal_all(
-    batch: Sequence[Capture], keys: Mapping[UUID, KeyRow]
+    batch: Sequence[Capture], keys: Mapping[UUID, TextKeyRow]
 ) -> tuple[list[TextRow], list[bytes]]:
     """Returns the rows of a batch and their ciphertexts, without those whose key is lost."""
     rows: list[TextRow] = []
@@ -259,7 +259,7 @@ def _seal_all(
     return rows, ciphertexts
 
 
-def _unseal(key: KeyRow) -> bytes | None:
+def _unseal(key: TextKeyRow) -> bytes | None:
     try:
         return unseal_key(key.sealed, associated=associate_key(key.organization_id))
     except DecryptionFailed:

@@ -19,7 +19,7 @@ from django.utils import timezone
 from accounts.models import ApiKey, Organization
 from catalog.models import Provider
 from config.apps import Role
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.changes.models import ChangeSet
 from config.console.sign_in import roles
 from endusers.models import EndUser
@@ -145,7 +145,7 @@ def test_refusals_and_errors_are_plain_words(server: str, scene: Scene) -> None:
 
 
 def test_price_waits_for_a_second_person(server: str, scene: Scene) -> None:
-    demand(Kind.PRICES, Kind.CREDENTIALS)
+    demand(ChangeKind.PRICES, ChangeKind.CREDENTIALS)
     endpoint = scene.generation.model_endpoint
     assert endpoint is not None
 

@@ -17,7 +17,7 @@ from django.urls import reverse
 from catalog import imports
 from catalog.models import ModelEndpoint
 from catalog.sync.plans.comparing import find_changes
-from config.bulk.report import Plan, PlanRow
+from config.bulk.report import ImportPlan, PlanRow
 from tests.support import factories
 from tests.support.database import snapshots
 
@@ -36,7 +36,7 @@ def stored(db: None) -> dict[str, Any]:
 
 
 def plan_of(file: dict[str, Any]) -> list[PlanRow]:
-    plan = Plan(100)
+    plan = ImportPlan(100)
     data = json.dumps(file).encode()
     imports.apply(imports.parse(data), dry_run=True, on_row=plan.add)
     return plan.rows
@@ -186,7 +186,7 @@ def test_risky_rows_come_first_and_the_rest_is_a_number(stored: dict[str, Any]) 
     first["pricing"]["prompt"] = DOUBLE
     second["zdr"] = True
     third["pricing"]["prompt"] = "1"
-    plan = Plan(2)
+    plan = ImportPlan(2)
     data = json.dumps(stored).encode()
     report = imports.apply(imports.parse(data), dry_run=True, on_row=plan.add)
     assert [row.row.split()[2] for row in plan.rows] == ["c", "a"]

@@ -26,7 +26,7 @@ from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Tr
 from catalog.models import ModelAlias
 from config.audit import context as audit
 from config.bulk.report import PlanRow
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.changes.proposals import Proposal, propose
 from config.console.apps import discover_pages
 from config.console.sign_in.models import SignInLimit
@@ -210,10 +210,10 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         TOTPDevice.objects.create(user=somebody, name="app", key=SECOND_FACTOR),
         SignInLimit.objects.create(scope="address", network="::1", failures=1, resets_at=now),
         audit.record_import("ann", "test", organization_id=None, counts={"created": 1}),
-        ChangeRule.objects.get_or_create(kind=Kind.PRICES)[0],
+        ChangeRule.objects.get_or_create(kind=ChangeKind.PRICES)[0],
         propose(
             Proposal(
-                Kind.PRICES,
+                ChangeKind.PRICES,
                 "price",
                 "catalog.modelendpoint",
                 "catalog.change_modelendpoint",

@@ -24,10 +24,10 @@ from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
 from config.api.errors import Unprocessable
 from config.api.text import parse_uuid
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import Difference
 from config.console.actions import Message, transition
-from config.console.forms import ConsoleForm, SecretField
+from config.console.forms import ConsoleForm, SecretFormField
 from config.console.unfold import Dialog, SelectWidget, display
 from config.credentials import Secret
 from endpoints import rotation
@@ -100,7 +100,7 @@ class ByokForm(ConsoleForm):
 class ByokChangeForm(ByokForm):
     """Takes the secret too: more allowed hosts need it."""
 
-    secret = SecretField(
+    secret = SecretFormField(
         required=False,
         help_text="Needed for more allowed hosts, or to clear them: the stored secret, or a new "
         "one that replaces it. With an empty list, the next use binds the credential again.",
@@ -124,7 +124,7 @@ class ByokAddForm(ByokForm):
     provider = forms.ModelChoiceField(
         queryset=Provider.objects.filter(is_listed=True), widget=SelectWidget()
     )
-    secret = SecretField(
+    secret = SecretFormField(
         help_text="An API key, or a JSON object if the provider needs several values. It is "
         "never shown again."
     )
@@ -143,7 +143,7 @@ class ByokAddForm(ByokForm):
 class RotateDialog(Dialog):
     """Asks for the new secret and whether to test it before it replaces the old one."""
 
-    secret = SecretField(label="New secret", help_text="It is never shown again.")
+    secret = SecretFormField(label="New secret", help_text="It is never shown again.")
     revalidate = forms.BooleanField(
         required=False,
         label="Validate the dependent endpoints first",
@@ -205,7 +205,7 @@ class ByokCredentialAdmin(CredentialHosts, SubjectPickers):
     """Lists the credentials of organizations; a secret can be written but not read."""
 
     form = ByokForm
-    form_guard = FourEyes((Kind.CREDENTIALS,), guards_new_rows=True)
+    form_guard = FourEyes((ChangeKind.CREDENTIALS,), guards_new_rows=True)
     list_display = (
         "provider_slug", "name", "label", "status", "organization", "scope", "use",
         "sort_order", "created_at",
@@ -319,7 +319,7 @@ class ByokCredentialAdmin(CredentialHosts, SubjectPickers):
         icon="delete",
         danger=True,
         foresee=foresee_credential,
-        four_eyes=FourEyes((Kind.DELETIONS,), "accounts.delete_byokcredential"),
+        four_eyes=FourEyes((ChangeKind.DELETIONS,), "accounts.delete_byokcredential"),
     )
     def remove(self, request: HttpRequest, credential: ByokCredential, form: Any) -> Message:
         credential.remove()
@@ -338,7 +338,7 @@ class ByokCredentialAdmin(CredentialHosts, SubjectPickers):
         form=RotateDialog,
         prepare=_try_new_secret,
         four_eyes=FourEyes(
-            (Kind.CREDENTIALS,), "accounts.change_byokcredential", describe=_describe_rotation
+            (ChangeKind.CREDENTIALS,), "accounts.change_byokcredential", describe=_describe_rotation
         ),
     )
     def rotate(self, request: HttpRequest, credential: ByokCredential, form: Any) -> Message:

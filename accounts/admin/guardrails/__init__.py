@@ -27,7 +27,7 @@ from accounts.models import (
     MemberAssignment,
 )
 from config.api.errors import InvalidRequest
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.changes.proposals import digest
 from config.console.actions import Message, transition
 from config.console.base import ReadOnlyInline, actor_of
@@ -196,7 +196,7 @@ class GuardrailAdmin(ReadersPage, GuardrailFormViews):
             form.base_fields["workspace"].required = True
         return form
 
-    def find_demand_of_form(self, form: Any, *, change: bool) -> Kind | None:
+    def find_demand_of_form(self, form: Any, *, change: bool) -> ChangeKind | None:
         """Returns the kind by which a form needs a second person; a shadow refuses nothing.
 
         Raises :class:`InvalidRequest` for a shadow together with a change that must wait.

@@ -9,7 +9,7 @@ from django import forms
 from django.contrib.admin.options import HORIZONTAL
 from django.urls import reverse
 
-from accounts.admin.forms import CatalogueForm, DollarsField, nano_of
+from accounts.admin.forms import CatalogueForm, DollarsFormField, nano_of
 from accounts.admin.guardrails.backtest import BacktestField
 from accounts.admin.guardrails.filter_editor import builtins_field, patterns_field
 from accounts.admin.guardrails.pickers import (
@@ -105,7 +105,7 @@ class GuardrailForm(CatalogueForm):
     enable_free_model_training = _switch("enable_free_model_training")
     enable_paid_model_training = _switch("enable_paid_model_training")
     require_private = _switch("require_private")
-    limit = DollarsField(
+    limit = DollarsFormField(
         required=False,
         label="Budget in USD",
         help_text="For each key, and for each member with all of their keys.",

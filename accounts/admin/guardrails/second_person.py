@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from accounts.admin.guardrails.shadows import describe_enforcement
 from accounts.models import Guardrail
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 
 
 def applies_to_all(guardrail: Guardrail) -> bool:
@@ -18,18 +18,18 @@ def applies_to_all(guardrail: Guardrail) -> bool:
 class _RemovalGuard(FourEyes):
     """Guards each deletion as one, and that of a whole workspace's guardrail as its change too."""
 
-    def find_demand(self, obj: Any) -> Kind | None:
+    def find_demand(self, obj: Any) -> ChangeKind | None:
         kind = super().find_demand(obj)
         if kind is None and obj is not None:
             kind = FORM.find_demand(obj)
         return kind
 
 
-FORM: Final = FourEyes((Kind.GUARDRAILS,), is_guarded=applies_to_all)
+FORM: Final = FourEyes((ChangeKind.GUARDRAILS,), is_guarded=applies_to_all)
 ENFORCEMENT: Final = FourEyes(
-    (Kind.GUARDRAILS,),
+    (ChangeKind.GUARDRAILS,),
     "accounts.change_guardrail",
     is_guarded=applies_to_all,
     describe=describe_enforcement,
 )
-REMOVAL: Final = _RemovalGuard((Kind.DELETIONS,), "accounts.delete_guardrail")
+REMOVAL: Final = _RemovalGuard((ChangeKind.DELETIONS,), "accounts.delete_guardrail")

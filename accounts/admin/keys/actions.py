@@ -8,7 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.http import HttpRequest
 
-from accounts.admin.forms import DollarsField, nano_of
+from accounts.admin.forms import DollarsFormField, nano_of
 from accounts.models import ApiKey, LimitReset
 from config.console.actions import Message, bulk_action, report, transition
 from config.console.formatting import nano_dollars
@@ -19,7 +19,7 @@ from inference.reports.usage.consequences import foresee_key, foresee_keys
 class LimitDialog(Dialog):
     """Asks for the most that a key may spend, with the present limit filled in."""
 
-    limit = DollarsField(
+    limit = DollarsFormField(
         label="Limit in USD", required=False, help_text="At most nine decimals; empty for no limit."
     )
     limit_reset = forms.ChoiceField(

@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
-from accounts.admin.forms import CatalogueForm, DollarsField
+from accounts.admin.forms import CatalogueForm, DollarsFormField
 from accounts.admin.organizations.columns import (
     ActivityFilter,
     BalanceFilter,
@@ -21,7 +21,7 @@ from accounts.admin.organizations.suspension import SuspensionActions
 from accounts.admin.rate_limits import RateLimitedAdmin
 from accounts.models import Organization, Workspace
 from billing import grants
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
@@ -48,7 +48,7 @@ class WorkspaceInline(ReadOnlyInline, TabularInline):
 class GrantDialog(Dialog):
     """Asks for the amount and the reason of a grant."""
 
-    amount = DollarsField(label="Amount in USD", help_text="At most nine decimals.")
+    amount = DollarsFormField(label="Amount in USD", help_text="At most nine decimals.")
     note = NoteField(required=False, help_text="The reason. The ledger stores it.")
 
     def clean_amount(self) -> Decimal:
@@ -67,7 +67,7 @@ class OrganizationAdmin(
 
     form = CatalogueForm
     form_guard = FourEyes(
-        (Kind.GUARDRAILS,),
+        (ChangeKind.GUARDRAILS,),
         fields=(
             "requires_zdr",
             "forbids_training",

@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from catalog.pricing import Billable, Conditions, Price, Rule, decimal_text
 from catalog.pricing.rules import COLUMNS, DAYS, KIND_OF
 from config.console.formatting import plain_digits
-from config.console.forms import RateField
+from config.console.forms import RateFormField
 from config.console.unfold import SelectWidget, TextWidget
 
 _EXACT: Final = Context(prec=160)
@@ -68,7 +68,7 @@ class RatesForm(forms.Form):
             per = "million tokens" if unit == "token" else unit
             otherwise = _OTHER_RATES.get(column)
             hint = f" Empty means {otherwise}." if otherwise else ""
-            rates[column] = RateField(
+            rates[column] = RateFormField(
                 label=label, required=otherwise is None, help_text=f"USD per {per}.{hint}"
             )
         self.fields = {**rates, **self.fields}
@@ -110,7 +110,7 @@ class RuleForm(forms.Form):
         max_length=64,
         widget=TextWidget(attrs={"list": "variants", "autocomplete": "off"}),
     )
-    price = RateField(label="USD")
+    price = RateFormField(label="USD")
     unit = forms.ChoiceField(
         label="Per",
         # A new row whose unit alone is set counts as empty.

@@ -29,7 +29,7 @@ from catalog.pricing.rules import COLUMNS
 from catalog.sync.plans.columns import find_price_changes
 from config.api.errors import GatewayError
 from config.bulk.report import PlanRow, RowOutcome
-from config.changes.kinds import FourEyes, Kind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.models import ChangeSet
 from config.changes.proposals import PRICE, REASON
 from config.console.unfold import unfold_action
@@ -75,12 +75,12 @@ class PricePage:
             return self._show_price(request, endpoint, editor, is_preview=True)
         return self._show_price(request, endpoint, editor)
 
-    def find_demand_of_price(self: Any) -> Kind | None:
+    def find_demand_of_price(self: Any) -> ChangeKind | None:
         """Returns the kind by which another operator must approve a price now."""
-        return FourEyes((Kind.PRICES,)).find_demand(None)
+        return FourEyes((ChangeKind.PRICES,)).find_demand(None)
 
     def _propose_price(
-        self: Any, request: HttpRequest, endpoint: Any, editor: _Editor, kind: Kind
+        self: Any, request: HttpRequest, endpoint: Any, editor: _Editor, kind: ChangeKind
     ) -> Any:
         basis = _read_basis(request)
         require_basis(endpoint.price_id, basis)

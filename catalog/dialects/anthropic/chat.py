@@ -11,7 +11,7 @@ import msgspec
 
 from catalog.dialects.anthropic.wire import (
     Block,
-    Delta,
+    BlockDelta,
     MessageUsage,
     decode_event,
     decode_message,
@@ -453,7 +453,7 @@ class _Reader:
             return Output()
         return Output(block.text, block.thinking, _build_details(block, index))
 
-    def _continue_block(self, index: int, delta: Delta) -> Output:
+    def _continue_block(self, index: int, delta: BlockDelta) -> Output:
         match delta.type:
             case "text_delta":
                 self._length += len(delta.text)

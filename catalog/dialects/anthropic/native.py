@@ -16,9 +16,9 @@ from catalog.dialects.anthropic.chat import build_headers, name_finish, operatio
 from catalog.dialects.anthropic.wire import (
     ATTRIBUTION,
     Block,
-    Delta,
-    Event,
+    BlockDelta,
     MessageUsage,
+    StreamEvent,
     decode_event,
     decode_message,
 )
@@ -260,7 +260,7 @@ def _measure_block(block: Block) -> int:
     return len(block.text.encode()) + len(block.thinking.encode()) + arguments
 
 
-def _measure_delta(delta: Delta) -> int:
+def _measure_delta(delta: BlockDelta) -> int:
     return sum(len(text.encode()) for text in (delta.text, delta.thinking, delta.partial_json))
 
 
@@ -335,7 +335,7 @@ class NativeReader:
         """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
         return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
 
-    def _begin(self, event: Event, data: bytes) -> Chunk:
+    def _begin(self, event: StreamEvent, data: bytes) -> Chunk:
         if event.message is None or self._has_begun:
             raise InvalidStream("The stream does not begin with one message.")
         self._has_begun = True
@@ -349,7 +349,7 @@ class NativeReader:
             upstream_id=self._id,
         )
 
-    def _end(self, event: Event, data: bytes) -> Chunk:
+    def _end(self, event: StreamEvent, data: bytes) -> Chunk:
         assert event.delta is not None
         stop = event.delta.stop_reason
         fields = decode_object(data) or {}
@@ -369,7 +369,7 @@ class NativeReader:
             upstream_id=self._id,
         )
 
-    def _pass(self, event: Event, data: bytes, size: int) -> Chunk:
+    def _pass(self, event: StreamEvent, data: bytes, size: int) -> Chunk:
         return Chunk(
             fields={},
             model=self._model,

@@ -140,7 +140,7 @@ class Block(msgspec.Struct):
         return self.type == "web_search_tool_result" and first_byte(self.content) == b"["
 
 
-class Message(msgspec.Struct):
+class WireMessage(msgspec.Struct):
     type: str
     content: list[Block] = []
     id: str | None = None
@@ -149,7 +149,7 @@ class Message(msgspec.Struct):
     usage: MessageUsage | None = None
 
 
-class Delta(msgspec.Struct):
+class BlockDelta(msgspec.Struct):
     type: str = ""
     text: str = ""
     partial_json: str = ""
@@ -159,14 +159,14 @@ class Delta(msgspec.Struct):
     citation: Any = None
 
 
-class Event(msgspec.Struct):
+class StreamEvent(msgspec.Struct):
     type: str = ""
     index: int = 0
-    message: Message | None = None
+    message: WireMessage | None = None
     content_block: Block | None = None
-    delta: Delta | None = None
+    delta: BlockDelta | None = None
     usage: MessageUsage | None = None
 
 
-decode_message = msgspec.json.Decoder(Message).decode
-decode_event = msgspec.json.Decoder(Event).decode
+decode_message = msgspec.json.Decoder(WireMessage).decode
+decode_event = msgspec.json.Decoder(StreamEvent).decode

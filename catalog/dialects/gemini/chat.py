@@ -89,7 +89,7 @@ class _Candidate(CamelStruct):
     index: int = 0
 
 
-class Feedback(CamelStruct):
+class PromptFeedback(CamelStruct):
     block_reason: str | None = None
 
 
@@ -148,7 +148,7 @@ class Counts(CamelStruct):
 
 class _Response(CamelStruct):
     candidates: list[_Candidate] = []
-    prompt_feedback: Feedback | None = None
+    prompt_feedback: PromptFeedback | None = None
     usage_metadata: Counts | None = None
     model_version: str | None = None
     response_id: str | None = None

@@ -24,7 +24,7 @@ from catalog.dialects.base import (
     Untranslatable,
     parse_error,
 )
-from catalog.dialects.gemini.chat import FINISHES, CamelStruct, Counts, Feedback
+from catalog.dialects.gemini.chat import FINISHES, CamelStruct, Counts, PromptFeedback
 from catalog.dialects.shared.images.pictures import (
     InvalidImage,
     Picture,
@@ -83,7 +83,7 @@ class _Candidate(CamelStruct):
 
 class _Response(CamelStruct):
     candidates: list[_Candidate] = []
-    prompt_feedback: Feedback | None = None
+    prompt_feedback: PromptFeedback | None = None
     usage_metadata: Counts | None = None
     model_version: str | None = None
     response_id: str | None = None

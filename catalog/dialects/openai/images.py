@@ -44,7 +44,7 @@ from catalog.dialects.shared.images.replies import (
     build_image,
     build_reply,
 )
-from catalog.dialects.shared.multipart import Part, encode_form
+from catalog.dialects.shared.multipart import FormPart, encode_form
 from catalog.dialects.shared.replies import EventParser
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
@@ -148,7 +148,7 @@ def _adapt_members(call: Call) -> dict[str, Any]:
 
 def _build_parts(
     members: Mapping[str, Any], references: list[Picture], overlays: Mapping[str, Picture]
-) -> list[Part]:
+) -> list[FormPart]:
     """Returns the parts of an edit's form; raises :class:`base.Untranslatable` for a URL."""
     parts = [part for name, value in members.items() for part in _write_texts(name, value)]
     field = "image" if len(references) == 1 else "image[]"
@@ -158,7 +158,7 @@ def _build_parts(
     return parts
 
 
-def _write_texts(name: str, value: Any) -> Iterator[Part]:
+def _write_texts(name: str, value: Any) -> Iterator[FormPart]:
     """Yields the parts of a member; the names of inner ones stand in brackets."""
     if isinstance(value, dict):
         for inner, each in value.items():
@@ -168,17 +168,17 @@ def _write_texts(name: str, value: Any) -> Iterator[Part]:
             yield from _write_texts(f"{name}[]", each)
     elif value is not None:
         text = value.encode() if isinstance(value, str) else _encode(value)
-        yield Part(name, text)
+        yield FormPart(name, text)
 
 
-def _write_picture(field: str, place: str, picture: Picture) -> Part:
+def _write_picture(field: str, place: str, picture: Picture) -> FormPart:
     if picture.base64 is None:
         raise Untranslatable(
             f"{place}: This provider takes images as data. Send a data URL with Base64."
         )
     media_type = picture.media_type or "application/octet-stream"
     filename = f"image.{_EXTENSIONS.get(media_type, 'bin')}"
-    return Part(field, _decode_base64(picture.base64), filename, media_type)
+    return FormPart(field, _decode_base64(picture.base64), filename, media_type)
 
 
 def _decode_base64(text: memoryview) -> bytes:

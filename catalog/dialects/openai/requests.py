@@ -22,7 +22,7 @@ from catalog.dialects.openai.fields import (
 from catalog.dialects.openai.speech import write_speech
 from catalog.dialects.openai.transcriptions import write_transcription
 from catalog.dialects.shared.constraints import MISTRAL, OPENAI
-from catalog.dialects.shared.multipart import Content
+from catalog.dialects.shared.multipart import MultipartContent
 from catalog.dialects.shared.raw import LONG_BYTES, encode_pieces
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS, write_options
 from config.egress import OutboundRequest
@@ -47,7 +47,7 @@ _BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
 
 
 # The writers of operations whose requests are not the JSON of completions.
-_WRITERS: Final[Mapping[Operation, Callable[[Call], Content]]] = {
+_WRITERS: Final[Mapping[Operation, Callable[[Call], MultipartContent]]] = {
     Operation.SPEECH: write_speech,
     Operation.TRANSCRIPTION: write_transcription,
 }

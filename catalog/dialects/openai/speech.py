@@ -19,7 +19,7 @@ from catalog.dialects.base import (
     read_usage,
 )
 from catalog.dialects.openai.members import NULL, raise_for_error
-from catalog.dialects.shared.multipart import Content
+from catalog.dialects.shared.multipart import MultipartContent
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from catalog.pricing import Usage
 
@@ -51,7 +51,7 @@ class _Usage(msgspec.Struct):
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
-def write_speech(call: Call) -> Content:
+def write_speech(call: Call) -> MultipartContent:
     """Returns a request for speech; for events where the price needs their count of tokens."""
     fields = {name: raw for name, raw in call.fields.items() if raw != NULL}
     fields["model"] = call.model
@@ -60,7 +60,7 @@ def write_speech(call: Call) -> Content:
     if call.is_billed_by_token:
         fields["stream_format"] = "sse"
     headers = {"Content-Type": "application/json", "Accept": "*/*"}
-    return Content(headers, _encode(fields))
+    return MultipartContent(headers, _encode(fields))
 
 
 def refuse_whole_speech(fields: dict[str, msgspec.Raw]) -> Reply:

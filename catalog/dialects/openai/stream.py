@@ -52,7 +52,7 @@ _SHORT_EVENT_BYTES: Final = 16
 _NO_CHOICES: Final = msgspec.Raw(b"[]")
 
 
-class Repeats(NamedTuple):
+class RepeatedEvents(NamedTuple):
     """Events at the start of some bytes: their texts, the bytes of these, and their end."""
 
     texts: list[bytes]
@@ -60,7 +60,7 @@ class Repeats(NamedTuple):
     end: int
 
 
-def find_repeats(data: bytes, head: bytes, tail: bytes) -> Repeats | None:
+def find_repeats(data: bytes, head: bytes, tail: bytes) -> RepeatedEvents | None:
     """Returns the events which are ``head``, a text and ``tail``; ``None`` if there are none.
 
     The quotes of the text belong to ``head`` and ``tail``. ``data`` begins with an event. Texts
@@ -81,7 +81,7 @@ def find_repeats(data: bytes, head: bytes, tail: bytes) -> Repeats | None:
     joined = b"".join(texts)
     if not joined.isascii() or _SPECIAL.search(joined):
         return None
-    return Repeats(texts, len(joined), end)
+    return RepeatedEvents(texts, len(joined), end)
 
 
 def end_of_second_event(data: bytes) -> int:

@@ -9,7 +9,7 @@ import msgspec
 
 from catalog.dialects.base import Call, InvalidReply, Reply, Untranslatable, read_usage
 from catalog.dialects.openai.members import read_text
-from catalog.dialects.shared.multipart import Content, write_form
+from catalog.dialects.shared.multipart import MultipartContent, write_form
 from catalog.pricing import Usage
 
 # The longest audio that is believed is a year, so that sums stay in the range of the database.
@@ -29,7 +29,7 @@ class _Usage(msgspec.Struct):
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
 
 
-def write_transcription(call: Call) -> Content:
+def write_transcription(call: Call) -> MultipartContent:
     """Returns the form of a request; raises :class:`Untranslatable` for what no server may lose."""
     fields = {**call.fields, "model": msgspec.Raw(msgspec.json.encode(call.model))}
     fields.pop("user", None)

@@ -242,7 +242,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolChoice:
+class ToolDemand:
     """A mode ``auto``, ``none`` or ``required``; with a ``name``, that tool is required."""
 
     mode: str
@@ -274,7 +274,7 @@ class Chat:
     turns: list[Turn]
     tools: list[Tool]
     search: Search | None
-    tool_choice: ToolChoice | None
+    tool_choice: ToolDemand | None
     has_own_tools: bool
     parallel_tool_calls: bool | None
     reasoning: ReasoningOptions
@@ -356,7 +356,7 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
         turns=turns,
         tools=tools or used,
         search=search,
-        tool_choice=ToolChoice("none") if used else _parse_tool_choice(request.tool_choice),
+        tool_choice=ToolDemand("none") if used else _parse_tool_choice(request.tool_choice),
         has_own_tools=not used,
         parallel_tool_calls=request.parallel_tool_calls,
         reasoning=_parse_reasoning(request),
@@ -573,16 +573,16 @@ def _none_if_empty(raw: Raw) -> Raw | None:
     return None if bytes(raw) in (b"", b"null") else raw
 
 
-def _parse_tool_choice(choice: str | _ToolChoice | None) -> ToolChoice | None:
+def _parse_tool_choice(choice: str | _ToolChoice | None) -> ToolDemand | None:
     if choice is None:
         return None
     if isinstance(choice, str):
         if choice in _CHOICES:
-            return ToolChoice(choice)
+            return ToolDemand(choice)
     elif choice.type == "function" and choice.function is not None:
-        return ToolChoice("required", choice.function.name)
+        return ToolDemand("required", choice.function.name)
     elif searches.is_search(choice.type):
-        return ToolChoice("required", searches.NAME)
+        return ToolDemand("required", searches.NAME)
     raise Untranslatable("This provider does not know the tool_choice.")
 
 

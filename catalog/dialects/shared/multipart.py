@@ -14,7 +14,7 @@ _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
-class Part(msgspec.Struct, frozen=True):
+class FormPart(msgspec.Struct, frozen=True):
     """One part of a form: a text, or a file, which has a file name.
 
     ``data`` of a file is a view of the body that it came in, so that it is not copied.
@@ -30,7 +30,7 @@ class Part(msgspec.Struct, frozen=True):
         return f"<{len(self.data)} bytes of {self.name}>"
 
 
-class Content(NamedTuple):
+class MultipartContent(NamedTuple):
     """The headers and the body of a request; ``rest`` are the pieces after ``body``."""
 
     headers: Mapping[str, str]
@@ -38,7 +38,7 @@ class Content(NamedTuple):
     rest: Sequence[Piece] = ()
 
 
-def encode_form(parts: Iterable[Part]) -> tuple[str, list[Piece]]:
+def encode_form(parts: Iterable[FormPart]) -> tuple[str, list[Piece]]:
     """Returns the content type of a form and the pieces of its body; long data is not copied."""
     boundary = secrets.token_hex(16)
     pieces: list[Piece] = []
@@ -62,21 +62,23 @@ def encode_form(parts: Iterable[Part]) -> tuple[str, list[Piece]]:
     return f"multipart/form-data; boundary={boundary}", pieces
 
 
-def write_form(fields: Mapping[str, Any], files: Iterable[Part]) -> Content:
+def write_form(fields: Mapping[str, Any], files: Iterable[FormPart]) -> MultipartContent:
     """Returns a form of raw JSON fields and files, as OpenAI's clients write it.
 
     A list becomes a part for each item; a null is left out.
     """
-    parts: list[Part] = []
+    parts: list[FormPart] = []
     for name, raw in fields.items():
         raw = bytes(raw)
         if raw[:1] == b"[":
             items = _decode_items(raw)
-            parts += (Part(f"{name}[]", _write_text(bytes(item))) for item in items)
+            parts += (FormPart(f"{name}[]", _write_text(bytes(item))) for item in items)
         elif raw != b"null":
-            parts.append(Part(name, _write_text(raw)))
+            parts.append(FormPart(name, _write_text(raw)))
     content_type, [body, *rest] = encode_form([*parts, *files])
-    return Content({"Content-Type": content_type, "Accept": "application/json"}, bytes(body), rest)
+    return MultipartContent(
+        {"Content-Type": content_type, "Accept": "application/json"}, bytes(body), rest
+    )
 
 
 def _write_text(raw: bytes) -> bytes:

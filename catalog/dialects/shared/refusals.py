@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from catalog.dialects.base import ProviderFailure, parse_error
 
 
-class Refusal(StrEnum):
+class DialectRefusal(StrEnum):
     """A fault that the words of an error name.
 
     Another model may accept a request that this one refuses for the first two. A ``MODEL`` that is
@@ -55,7 +55,7 @@ class Saying(NamedTuple):
     server lacks or refuses.
     """
 
-    fault: Refusal
+    fault: DialectRefusal
     seen: str
     text: str
     part: str = ""
@@ -161,10 +161,10 @@ _INPUT_SAYINGS: Final = (
 _SAYINGS: Final = tuple(
     (Saying(fault, *row), re.compile(row[1], re.DOTALL))
     for fault, rows in (
-        (Refusal.MODEL, _MODEL_SAYINGS),
-        (Refusal.CONTEXT_LENGTH, _LENGTH_SAYINGS),
-        (Refusal.ABILITY, _ABILITY_SAYINGS),
-        (Refusal.INPUT, _INPUT_SAYINGS),
+        (DialectRefusal.MODEL, _MODEL_SAYINGS),
+        (DialectRefusal.CONTEXT_LENGTH, _LENGTH_SAYINGS),
+        (DialectRefusal.ABILITY, _ABILITY_SAYINGS),
+        (DialectRefusal.INPUT, _INPUT_SAYINGS),
     )
     for row in rows
 )
@@ -302,10 +302,10 @@ _ACCOUNT_TEXTS: Final = (
 _FILE: Final = re.compile(r"permission to access the file\b|\bstorage\.objects\.")
 
 
-class Fault(NamedTuple):
+class NamedFault(NamedTuple):
     """A fault that an error names; ``member`` is the member of the request that has the part."""
 
-    refusal: Refusal
+    refusal: DialectRefusal
     part: str = ""
 
     @property
@@ -313,7 +313,7 @@ class Fault(NamedTuple):
         return _MEMBERS.get(self.part, "model")
 
 
-def find_fault(status: int, failure: ProviderFailure, asked: Asked) -> Fault | None:
+def find_fault(status: int, failure: ProviderFailure, asked: Asked) -> NamedFault | None:
     """Returns the fault that an error names; ``None`` if its words say nothing.
 
     ``status`` is 200 for an error inside an answer. The names decide if they are known, else the
@@ -323,32 +323,37 @@ def find_fault(status: int, failure: ProviderFailure, asked: Asked) -> Fault | N
     text = (failure.message or "")[:_SEARCHED].lower()
     if status in _SAID_WITH:
         if not failure.names.isdisjoint(_CONTEXT_CODES):
-            return Fault(Refusal.CONTEXT_LENGTH)
+            return NamedFault(DialectRefusal.CONTEXT_LENGTH)
         if not failure.names.isdisjoint(_MODEL_CODES):
-            return Fault(Refusal.MODEL)
+            return NamedFault(DialectRefusal.MODEL)
         for saying, words in _SAYINGS:
             if (found := words.match(text)) is None:
                 continue
-            if saying.fault in (Refusal.MODEL, Refusal.CONTEXT_LENGTH):
-                return Fault(saying.fault)
+            if saying.fault in (DialectRefusal.MODEL, DialectRefusal.CONTEXT_LENGTH):
+                return NamedFault(saying.fault)
             named = next(filter(None, found.groups()), saying.part)
             if parts := asked.parts & _PARTS.get(named, frozenset((named,))):
-                return Fault(saying.fault, min(parts))
+                return NamedFault(saying.fault, min(parts))
     if (refusal := _search(status, failure, text, asked)) is not None:
-        return Fault(refusal)
+        return NamedFault(refusal)
     is_route_missing = status in (404, 405) and text.rstrip(".") in _NO_ROUTE
     if status == 501 or text.startswith(_NO_METHOD) or (is_route_missing and not asked.is_chat):
-        return Fault(Refusal.ABILITY)
+        return NamedFault(DialectRefusal.ABILITY)
     return None
 
 
-def _search(status: int, failure: ProviderFailure, text: str, asked: Asked) -> Refusal | None:
+def _search(
+    status: int, failure: ProviderFailure, text: str, asked: Asked
+) -> DialectRefusal | None:
     """Looks for words that many servers use, anywhere but in what they repeat of the caller's."""
     if status not in _STATUSES:
         return None
     if (failure.code or "").lower() in _CONTENT_CODES:
-        return Refusal.CONTENT
-    for refusal, words in ((Refusal.CONTEXT_LENGTH, _CONTEXT), (Refusal.CONTENT, _CONTENT)):
+        return DialectRefusal.CONTENT
+    for refusal, words in (
+        (DialectRefusal.CONTEXT_LENGTH, _CONTEXT),
+        (DialectRefusal.CONTENT, _CONTENT),
+    ):
         if (found := words.search(text)) is not None and not asked.wrote(found[0]):
             return refusal
     return None

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from catalog.connecting.asking import FIELDS, ConnectRefused
-from catalog.connecting.connect import Connection, Inspection, Wish, inspect, store
+from catalog.connecting.connect import ConnectWish, Inspection, StoredConnection, inspect, store
 from config.bulk.commands import JSONCommand
 from config.bulk.files import read_input, refuse
 from config.bulk.problems import ImportRefused
@@ -35,7 +35,7 @@ class Command(JSONCommand):
         super().add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        wish = Wish(
+        wish = ConnectWish(
             options["target"],
             secret=_read_key(options),
             authorities="" if options["ca"] is None else _read_text(options["ca"]),
@@ -51,7 +51,9 @@ class Command(JSONCommand):
             self.note(note)
         self._report(found, connection, options)
 
-    def _report(self, found: Inspection, connection: Connection, options: dict[str, Any]) -> None:
+    def _report(
+        self, found: Inspection, connection: StoredConnection, options: dict[str, Any]
+    ) -> None:
         test, models = found.test, connection.models
         curl = None
         if test is not None and connection.tested is not None:

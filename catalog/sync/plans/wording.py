@@ -6,7 +6,7 @@ import re
 from decimal import Context, Decimal
 from typing import Final
 
-from catalog.pricing.rules import KIND_OF_KEY, KINDS, Kind
+from catalog.pricing.rules import KIND_OF_KEY, KINDS, RateKind
 from config.console.formatting import dollars, plain_digits
 
 RATES: Final = "pricing."
@@ -108,5 +108,5 @@ def find_unit(name: str, variant: str = "") -> str:
     return next((kind.unit for kind in (*_named(kinds, variant), *kinds)), "unit")
 
 
-def _named(kinds: list[Kind], variant: str) -> list[Kind]:
+def _named(kinds: list[RateKind], variant: str) -> list[RateKind]:
     return [kind for kind in kinds if kind.variant == variant]

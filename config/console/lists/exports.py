@@ -18,7 +18,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.utils.html import strip_tags
 from django.utils.safestring import SafeString
 
-from config.bulk.tables import Column, Kind, format_time, write_csv
+from config.bulk.tables import Column, ColumnKind, format_time, write_csv
 from config.clocks.clock import clock
 from config.console.lists.downloads import stream_file
 from config.console.lists.pages import ConsoleChangeList, limit_time
@@ -41,7 +41,7 @@ def export_list(request: HttpRequest, changes: ConsoleChangeList) -> StreamingHt
     if pk not in names:
         names.insert(0, pk)
     columns = [
-        Column(str(label_for_field(name, changes.model, admin)).lower(), Kind.TEXT)
+        Column(str(label_for_field(name, changes.model, admin)).lower(), ColumnKind.TEXT)
         for name in names
     ]
 

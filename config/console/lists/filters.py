@@ -42,7 +42,7 @@ class TextField(forms.CharField):
         super().__init__(required=False, max_length=512, widget=TextWidget(), **kwargs)
 
 
-class NumberField(forms.DecimalField):
+class NumberFilterField(forms.DecimalField):
     """Takes a number that is not negative."""
 
     def __init__(self, *, decimal_places: int = 0, **kwargs: Any) -> None:

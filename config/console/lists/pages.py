@@ -17,7 +17,7 @@ from django.utils.functional import cached_property
 from psycopg.errors import QueryCanceled
 
 from config.console.lists.keysets import InvalidPosition, Keyset
-from config.console.lists.steps import STEPS, Search, find_edge, read_time
+from config.console.lists.steps import STEPS, RowSearch, find_edge, read_time
 from config.console.unfold import ChangeList
 
 AFTER: Final = "after"
@@ -112,7 +112,7 @@ class ConsoleChangeList(ChangeList):
     searched_to: datetime | None = None
     goes_back = True
     wide: QuerySet[Any] | None = None
-    search: Search | None = None
+    search: RowSearch | None = None
     links: dict[str, str]
 
     @property
@@ -183,7 +183,7 @@ class ConsoleChangeList(ChangeList):
         position, backwards = request.GET.get(AFTER, ""), False
         if BEFORE in request.GET:
             position, backwards = request.GET[BEFORE], True
-        self.search = Search(
+        self.search = RowSearch(
             self.keyset, self.wide, self.queryset, position, backwards, self.list_per_page + 1
         )
         try:
@@ -192,7 +192,7 @@ class ConsoleChangeList(ChangeList):
             raise IncorrectLookupParameters from None
         return self._cut(self.search.found, self.search)
 
-    def _cut(self, found: list[Any], search: Search) -> tuple[list[Any], dict[str, str]]:
+    def _cut(self, found: list[Any], search: RowSearch) -> tuple[list[Any], dict[str, str]]:
         """Returns the rows of the page of those found, and the addresses of the pages around it."""
         position, backwards = search.position, search.backwards
         has_more = len(found) > self.list_per_page

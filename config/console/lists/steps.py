@@ -19,7 +19,7 @@ STEPS: Final = (5_000, 45_000, 50_000, *(9 * [100_000]))
 
 
 @dataclass
-class Search:
+class RowSearch:
     """A search among the rows of a list; :meth:`run` fills ``found`` and ``edge``.
 
     ``wide`` are the rows of the list with those filters alone that an index helps with, ``narrow``

@@ -20,7 +20,7 @@ from config.api.errors import GatewayError, Unavailable
 from config.console.sign_in.sessions import SessionStore
 from config.database.outages import outages
 from config.server.bodies import Scope
-from config.server.bulkheads import Budget
+from config.server.bulkheads import BulkheadBudget
 
 PREFIX: Final = "/admin/"
 # Sessions that a worker looks up at a time, and those that may wait. Strangers can make up cookies.
@@ -58,7 +58,7 @@ _ask = cast(Callable[[HttpRequest], HttpResponse], _sessions)
 class OperatorSessions:
     """Looks up the sessions of operators, in few threads."""
 
-    def __init__(self, refuse: Callable[[Budget], GatewayError]) -> None:
+    def __init__(self, refuse: Callable[[BulkheadBudget], GatewayError]) -> None:
         self._refuse = refuse
         self._threads = asyncio.Semaphore(_THREADS)
         self._waiting = 0
@@ -68,7 +68,7 @@ class OperatorSessions:
         if all(name != b"cookie" for name, _ in scope["headers"]):
             return False
         if self._waiting >= _WAITING:
-            raise self._refuse(Budget.LOOKUPS)
+            raise self._refuse(BulkheadBudget.LOOKUPS)
         self._waiting += 1
         try:
             async with self._threads:

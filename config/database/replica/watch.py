@@ -59,7 +59,7 @@ _SENTENCES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReplicaFinding:
     """What a check found: a problem, or what was replayed and how old that was at ``asked_at``."""
 
     problem: str | None
@@ -68,7 +68,7 @@ class Finding:
     lag: float = 0.0
 
 
-_UNKNOWN: Final = Finding("unknown")
+_UNKNOWN: Final = ReplicaFinding("unknown")
 
 
 class Watch:
@@ -114,7 +114,7 @@ class Watch:
         """Ends the use of the replica, which has failed a reader, until a check succeeds."""
         with self._changed:
             if self._finding.problem is None:
-                self._finding = Finding("failed")
+                self._finding = ReplicaFinding("failed")
 
     @contextmanager
     def ending_with_replica(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
@@ -151,7 +151,7 @@ class Watch:
 
     def _check(
         self, replica: psycopg.Connection[Any] | None
-    ) -> tuple[Finding | None, psycopg.Connection[Any] | None]:
+    ) -> tuple[ReplicaFinding | None, psycopg.Connection[Any] | None]:
         """Asks both servers; ``None`` stands for a primary that does not tell.
 
         The primary is asked first, so that the replica is never taken for newer than it is.
@@ -172,13 +172,13 @@ class Watch:
             logger.debug("the replica does not answer: %s", exc)
             if replica is not None:
                 replica.close()
-            return Finding("down"), None
+            return ReplicaFinding("down"), None
         if not is_standby:
-            return Finding("promoted"), replica
+            return ReplicaFinding("promoted"), replica
         if primary != of_replica:
-            return Finding("other_database"), replica
+            return ReplicaFinding("other_database"), replica
         lag = _measure(int(position), now, int(replayed or 0), replayed_at)
-        return Finding(None, asked_at, int(replayed or 0), lag), replica
+        return ReplicaFinding(None, asked_at, int(replayed or 0), lag), replica
 
     def _ask_replica(self, replica: psycopg.Connection[Any]) -> Any:
         # A server that hangs enforces no limit, and libpq waits for ever.
@@ -192,7 +192,7 @@ class Watch:
             limit.join()
             copy.close()
 
-    def _note(self, found: Finding | None) -> None:
+    def _note(self, found: ReplicaFinding | None) -> None:
         if found is None:
             return
         with self._changed:

@@ -30,7 +30,7 @@ _FAILURE_HEADERS: Final = [
 ]
 
 
-class Connection(Protocol):
+class CycleConnection(Protocol):
     """The connection of a request, as its cycle sees it."""
 
     transport: asyncio.Transport
@@ -66,7 +66,7 @@ class Cycle:
     )  # fmt: skip
 
     def __init__(
-        self, connection: Connection, *, method: str, keep_alive: bool, expects_continue: bool
+        self, connection: CycleConnection, *, method: str, keep_alive: bool, expects_continue: bool
     ) -> None:
         self._connection = connection
         self._default_headers = connection.server_state.default_headers

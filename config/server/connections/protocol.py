@@ -43,9 +43,9 @@ from config.api.errors import (
     Unavailable,
 )
 from config.server.connections.cycle import Cycle
-from config.server.connections.refusals import Reason, render_refusal
+from config.server.connections.refusals import ClosingReason, render_refusal
 from config.server.connections.registry import WorkerConnections
-from config.server.connections.table import BodyClock, Pool
+from config.server.connections.table import BodyClock, ConnectionGroup
 from config.server.readiness import readiness
 
 MAX_HEADER_BYTES: Final = 65_536
@@ -76,7 +76,7 @@ _SOON: Final = {"Retry-After": "1"}
 class Fault(Exception):
     """Stops the parser: the request is refused."""
 
-    def __init__(self, reason: Reason, error: GatewayError) -> None:
+    def __init__(self, reason: ClosingReason, error: GatewayError) -> None:
         self.reason = reason
         self.error = error
 
@@ -144,7 +144,7 @@ class BoundedParser(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.flow.resume_writing()
 
-    def refuse(self, reason: Reason, error: GatewayError) -> None:
+    def refuse(self, reason: ClosingReason, error: GatewayError) -> None:
         """Refuses the arriving request; nothing more is parsed."""
         raise NotImplementedError
 
@@ -172,7 +172,9 @@ class BoundedParser(asyncio.Protocol):
             except httptools.HttpParserError as exc:
                 fault = exc.__context__
                 if not isinstance(fault, Fault):
-                    fault = Fault(Reason.MALFORMED, InvalidRequest("This is not valid HTTP/1.1."))
+                    fault = Fault(
+                        ClosingReason.MALFORMED, InvalidRequest("This is not valid HTTP/1.1.")
+                    )
                 self.refuse(fault.reason, fault.error)
                 return
             if self._bodyless_bytes > MAX_HEADER_BYTES or self._surplus_bytes > MAX_HEADER_BYTES:
@@ -215,7 +217,9 @@ class BoundedParser(asyncio.Protocol):
         _check_head(self._parser, self._url, self._headers, self._bodyless_bytes)
         self._is_offer = self._parser.should_upgrade() and _has_body(self._headers)
         if self._is_offer and self._parser.get_method() == b"CONNECT":
-            raise Fault(Reason.UPGRADE, InvalidRequest("This is no proxy: CONNECT is not served."))
+            raise Fault(
+                ClosingReason.UPGRADE, InvalidRequest("This is no proxy: CONNECT is not served.")
+            )
         path, raw_path, query = _split_url(self._url)
         if self._has_head_deadline:
             self._has_head_deadline = False
@@ -254,10 +258,10 @@ class BoundedParser(asyncio.Protocol):
 
     def _refuse_size(self) -> None:
         if self._is_in_head:
-            self.refuse(Reason.HEAD_SIZE, HeadersTooLarge())
+            self.refuse(ClosingReason.HEAD_SIZE, HeadersTooLarge())
         else:
             message = "The trailers or the extensions of the chunks are too large."
-            self.refuse(Reason.FRAMING_SIZE, HeadersTooLarge(message))
+            self.refuse(ClosingReason.FRAMING_SIZE, HeadersTooLarge(message))
 
     def stop_deadlines(self) -> None:
         self._worker.heads.stop(self)
@@ -288,10 +292,10 @@ class BoundedParser(asyncio.Protocol):
         self._has_head_deadline = False
         if self._bodyless_bytes:
             message = "The head of the request did not arrive in time."
-            self.refuse(Reason.HEAD_TIMEOUT, RequestTimeout(message))
+            self.refuse(ClosingReason.HEAD_TIMEOUT, RequestTimeout(message))
         elif not self.transport.is_closing():
             # No request was begun, so no response is due: a client might take it for another's.
-            self._worker.refusals.count(Reason.IDLE, self._host)
+            self._worker.refusals.count(ClosingReason.IDLE, self._host)
             self.transport.close()
 
 
@@ -321,7 +325,7 @@ def _require_room(headers: Headers) -> None:
     """Refuses one more header than a request may have."""
     if len(headers) >= MAX_HEADERS:
         message = f"A request has at most {MAX_HEADERS} headers."
-        raise Fault(Reason.HEAD_SIZE, HeadersTooLarge(message))
+        raise Fault(ClosingReason.HEAD_SIZE, HeadersTooLarge(message))
 
 
 def _check_head(parser: Any, url: bytes, headers: Headers, received: int) -> None:
@@ -329,10 +333,10 @@ def _check_head(parser: Any, url: bytes, headers: Headers, received: int) -> Non
     if received > MAX_HEADER_BYTES:
         size = len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
         if size > MAX_HEADER_BYTES:
-            raise Fault(Reason.HEAD_SIZE, HeadersTooLarge())
+            raise Fault(ClosingReason.HEAD_SIZE, HeadersTooLarge())
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) != 1 and (hosts or parser.get_http_version() != "1.0"):
-        raise Fault(Reason.HOST, InvalidRequest("Send exactly one Host header."))
+        raise Fault(ClosingReason.HOST, InvalidRequest("Send exactly one Host header."))
 
 
 def _has_body(headers: Headers) -> bool:
@@ -438,7 +442,7 @@ class HttpProtocol(BoundedParser):
         self._application = config.loaded_app
         self.is_recognized = False
         self.held_bytes = 0
-        self.pools: tuple[Pool, ...] = ()
+        self.pools: tuple[ConnectionGroup, ...] = ()
         self.notes: dict[str, Any] = {}
         self._is_ending = False
         self.ends_at = 0.0
@@ -509,7 +513,7 @@ class HttpProtocol(BoundedParser):
         cycle = self._answered
         return cycle is not None and cycle.response_started and not cycle.response_complete
 
-    def evict(self, reason: Reason) -> None:
+    def evict(self, reason: ClosingReason) -> None:
         self._worker.table.remove(self)
         self.stop_deadlines()
         if self._is_lost or self.transport.is_closing():
@@ -524,7 +528,7 @@ class HttpProtocol(BoundedParser):
             self.transport.abort()
             return
         if not (is_answered and self._is_in_head and not self._bodyless_bytes):
-            self.transport.write(render_refusal(_limit_error(Reason.CONNECTION_LIMIT)))
+            self.transport.write(render_refusal(_limit_error(ClosingReason.CONNECTION_LIMIT)))
         self.transport.close()
 
     # Incoming data
@@ -547,7 +551,7 @@ class HttpProtocol(BoundedParser):
             return  # the head was read before
         if len(self._pipeline) >= MAX_WAITING_REQUESTS:
             message = "Too many requests wait on this connection. Wait for their responses."
-            raise Fault(Reason.PIPELINE, TooManyRequests(message, headers=_SOON))
+            raise Fault(ClosingReason.PIPELINE, TooManyRequests(message, headers=_SOON))
         scope = self.read_head()
         is_kept = scope["http_version"] != "1.0" and self._parser.should_keep_alive()
         cycle = self._cycle = scope["causeway.cycle"] = Cycle(
@@ -572,7 +576,7 @@ class HttpProtocol(BoundedParser):
             "The body of the request did not arrive in time: it has "
             f"{settings.REQUEST_BODY_TIMEOUT:g} seconds, and must not stall."
         )
-        self.refuse(Reason.BODY_TIMEOUT, RequestTimeout(message))
+        self.refuse(ClosingReason.BODY_TIMEOUT, RequestTimeout(message))
 
     def stop_deadlines(self) -> None:
         super().stop_deadlines()
@@ -613,7 +617,7 @@ class HttpProtocol(BoundedParser):
 
     # Refusals
 
-    def refuse(self, reason: Reason, error: GatewayError) -> None:
+    def refuse(self, reason: ClosingReason, error: GatewayError) -> None:
         """Refuses the arriving request, after the responses to the earlier ones, and ends."""
         if self.transport.is_closing() or self._discarded_bytes is not None:
             return
@@ -671,12 +675,12 @@ class HttpProtocol(BoundedParser):
             self.transport.abort()
 
     def end_stuck(self) -> None:
-        self._worker.refusals.count(Reason.STUCK, self._host)
+        self._worker.refusals.count(ClosingReason.STUCK, self._host)
         self.transport.abort()
 
 
-def _limit_error(reason: Reason) -> GatewayError:
-    if reason is Reason.ADDRESS_LIMIT:
+def _limit_error(reason: ClosingReason) -> GatewayError:
+    if reason is ClosingReason.ADDRESS_LIMIT:
         message = "Too many connections from this address. Close some, or try again shortly."
         return TooManyRequests(message, headers=_SOON)
     return Unavailable("Too many connections. Try again shortly.")

@@ -24,7 +24,7 @@ _REFUSED: Final = Counter(
 _LOG_SECONDS: Final = 1.0
 
 
-class Reason(StrEnum):
+class ClosingReason(StrEnum):
     """Why a connection was refused or closed: the label ``reason`` of the metric."""
 
     CONNECTION_LIMIT = "connection_limit"
@@ -47,10 +47,10 @@ class Refusals:
     """Counts and logs the refusals of one worker."""
 
     def __init__(self) -> None:
-        self._logged_at: dict[Reason, float] = {}
-        self._unlogged: dict[Reason, int] = {}
+        self._logged_at: dict[ClosingReason, float] = {}
+        self._unlogged: dict[ClosingReason, int] = {}
 
-    def count(self, reason: Reason, host: str) -> None:
+    def count(self, reason: ClosingReason, host: str) -> None:
         """Counts a refusal; logs one line a second and reason, with the number since the last."""
         _REFUSED.labels(reason).inc()
         number = self._unlogged.get(reason, 0) + 1

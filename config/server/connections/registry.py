@@ -36,7 +36,7 @@ class Resting(Protocol):
         """Ends it because its caller has sent no other request."""
 
 
-class Ending(Protocol):
+class EndingConnection(Protocol):
     """A connection whose last response has been sent."""
 
     ends_at: float
@@ -76,7 +76,7 @@ class WorkerConnections:
         self.resting: DeadlineQueue[Resting] = DeadlineQueue(
             loop, keep_alive, lambda connection: connection.expire_rest()
         )
-        self.endings: DeadlineQueue[Ending] = DeadlineQueue(
+        self.endings: DeadlineQueue[EndingConnection] = DeadlineQueue(
             loop, _SILENCE_SECONDS, lambda connection: connection.expire_ending()
         )
 
@@ -84,12 +84,12 @@ class WorkerConnections:
         """Returns whether one more connection beyond the limits may wait to read its refusal."""
         return len(self.endings) < _MAX_REFUSED
 
-    def start_ending(self, connection: Ending) -> None:
+    def start_ending(self, connection: EndingConnection) -> None:
         """Gives a caller time to read its last response."""
         connection.ends_at = self._loop.time() + _ENDING_SECONDS
         self.endings.start(connection)
 
-    def continue_ending(self, connection: Ending) -> None:
+    def continue_ending(self, connection: EndingConnection) -> None:
         """Gives a caller that still sends more time, up to the end of the whole time."""
         if self._loop.time() < connection.ends_at:
             self.endings.start(connection)

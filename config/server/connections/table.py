@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from config.server.connections.peers import Proxies, address_group
-from config.server.connections.refusals import Reason
+from config.server.connections.refusals import ClosingReason
 
 # A sixth of the time for a body must bring this much of it: 500 bytes a second by default.
 MIN_BODY_BYTES: Final = 5_000
@@ -123,16 +123,16 @@ class Guest(Protocol):
 
     is_recognized: bool
     held_bytes: int
-    pools: tuple[Pool, ...]
+    pools: tuple[ConnectionGroup, ...]
 
     def is_responding(self) -> bool:
         """Returns whether a response has begun and has not ended."""
 
-    def evict(self, reason: Reason) -> None:
+    def evict(self, reason: ClosingReason) -> None:
         """Closes the connection at once and removes it from the table."""
 
 
-class Pool:
+class ConnectionGroup:
     """The connections that share one limit: all of a worker, or those of one address.
 
     Those that may make room are kept in order, so that choosing one takes constant time:
@@ -185,26 +185,26 @@ class ConnectionTable:
         self._limit_per_address = limit_per_address
         self._stranger_limit = max(limit // _STRANGER_DIVISOR, _FEWEST_STRANGERS)
         self._proxies = proxies
-        self._all = Pool()
-        self._addresses: dict[str, Pool] = {}
+        self._all = ConnectionGroup()
+        self._addresses: dict[str, ConnectionGroup] = {}
         self._held = 0
         self._holders: OrderedDict[Guest, float] = OrderedDict()
 
-    def admit(self, guest: Guest, host: str) -> Reason | None:
+    def admit(self, guest: Guest, host: str) -> ClosingReason | None:
         """Adds a new connection, for which another one makes room; or returns why it may not."""
         pools = [self._all]
         if host not in self._proxies:
             group = address_group(host)
-            pools.append(self._addresses.get(group) or Pool(group))
+            pools.append(self._addresses.get(group) or ConnectionGroup(group))
             if not self._make_room(pools[-1], self._limit_per_address):
-                return Reason.ADDRESS_LIMIT
+                return ClosingReason.ADDRESS_LIMIT
         if not self._make_room(self._all, self._limit):
-            return Reason.CONNECTION_LIMIT
+            return ClosingReason.CONNECTION_LIMIT
         while len(self._all.strangers) >= self._stranger_limit:
             victim = self._all.choose_victim()
             if victim is None or victim not in self._all.strangers:
                 break
-            victim.evict(Reason.MAKES_ROOM)
+            victim.evict(ClosingReason.MAKES_ROOM)
         guest.pools = tuple(pools)
         for pool in pools:
             pool.size += 1
@@ -257,7 +257,7 @@ class ConnectionTable:
             oldest, since = next(iter(self._holders.items()))
             if now - since < _GRACE_SECONDS:
                 break
-            oldest.evict(Reason.STRANGER_BYTES)
+            oldest.evict(ClosingReason.STRANGER_BYTES)
 
     def release(self, guest: Guest) -> None:
         """Notes that a connection holds nothing more as a stranger's."""
@@ -266,10 +266,10 @@ class ConnectionTable:
             guest.held_bytes = 0
             del self._holders[guest]
 
-    def _make_room(self, pool: Pool, limit: int) -> bool:
+    def _make_room(self, pool: ConnectionGroup, limit: int) -> bool:
         while pool.size >= limit:
             victim = pool.choose_victim()
             if victim is None:
                 return False
-            victim.evict(Reason.MAKES_ROOM)
+            victim.evict(ClosingReason.MAKES_ROOM)
         return True

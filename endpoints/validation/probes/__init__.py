@@ -22,7 +22,7 @@ from catalog.dialects.base import Call, Dialect, Operation
 from config import egress
 from config.egress.client import EgressClient
 from endpoints.models import Proof
-from endpoints.validation.calls import REFUSALS, Caller, Refused
+from endpoints.validation.calls import REFUSALS, DeploymentCaller, Refused
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 from endpoints.validation.probes.audio import SpeechProbe, TranscriptionProbe
 from endpoints.validation.probes.base import Probe, compare_replies, is_same_model
@@ -102,7 +102,7 @@ def _make_probe(
     kind = ResponsesProbe if is_native(call) else PROBES[call.operation]
     most_bytes = kind.most_reply_bytes
     return kind(
-        Caller(
+        DeploymentCaller(
             call, dialect, result, egress_client, kind.check, most_bytes=most_bytes, voices=voices
         )
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from catalog.dialects.audio import recognize
 from catalog.dialects.base import Chunk, InvalidStream, ProviderFailure
-from catalog.dialects.shared.multipart import Part
+from catalog.dialects.shared.multipart import FormPart
 from config import egress
 from endpoints.validation.checks import Reason
 from endpoints.validation.probes.base import Probe
@@ -81,9 +81,9 @@ class TranscriptionProbe(Probe):
 _FIELDS: Final = {"response_format": msgspec.Raw(b'"json"')}
 
 
-def _make_sound(samples: int) -> Part:
+def _make_sound(samples: int) -> FormPart:
     data = _PERIOD * (samples // 32)
     head = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, _RATE, 2 * _RATE, 2, 16)
     body = head + b"data" + struct.pack("<I", len(data)) + data
     wave = b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WAVE" + body
-    return Part("file", wave, "audio.wav", "audio/wav")
+    return FormPart("file", wave, "audio.wav", "audio/wav")

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 from catalog.dialects.base import InvalidReply, Reply
 from catalog.operations import OPERATIONS
 from catalog.pricing import Usage
-from endpoints.validation.calls import MOST_REPLY_BYTES, Caller
+from endpoints.validation.calls import MOST_REPLY_BYTES, DeploymentCaller
 from endpoints.validation.checks import CheckFailed, Reason
 
 # The texts of the probes have about ten tokens. A deployment may add a system prompt of its own,
@@ -29,7 +29,7 @@ class Probe(ABC):
     most_completion_tokens: ClassVar = _MOST_TOKENS
     most_reply_bytes: ClassVar = MOST_REPLY_BYTES
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: DeploymentCaller) -> None:
         self.caller = caller
         self.result = caller.result
         self._proof = OPERATIONS[caller.call.operation].proof

@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from catalog.dialects.base import Reply
-from endpoints.validation.calls import Caller, Refused
+from endpoints.validation.calls import DeploymentCaller, Refused
 from endpoints.validation.probes.streams import MAX_TOKENS, QUESTION, StreamedProbe
 
 _MESSAGES: Final = [{"role": "user", "content": QUESTION}]
@@ -28,7 +28,7 @@ class ChatProbe(StreamedProbe):
 
     check = "completion"
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: DeploymentCaller) -> None:
         super().__init__(caller)
         self._bound: dict[str, int] = {"max_tokens": MAX_TOKENS}
 

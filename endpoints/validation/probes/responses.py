@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from catalog.capabilities import NativeFormat
 from catalog.dialects.base import NativeBody
-from endpoints.validation.calls import Caller
+from endpoints.validation.calls import DeploymentCaller
 from endpoints.validation.probes.streams import MAX_TOKENS, QUESTION, StreamedProbe
 
 _FIELDS: Final[dict[str, Any]] = {
@@ -25,7 +25,7 @@ class ResponsesProbe(StreamedProbe):
 
     check = "response"
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: DeploymentCaller) -> None:
         super().__init__(caller)
         caller.call = replace(caller.call, native=NativeBody(NativeFormat.RESPONSES, dict(_FIELDS)))
 

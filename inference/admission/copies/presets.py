@@ -11,7 +11,7 @@ from uuid import UUID
 
 from config.server.batching.batcher import Batcher
 from config.sql import load_statement
-from inference.requests.operations.presets import Preset
+from inference.requests.operations.presets import AppliedPreset
 from inference.store import DataPlaneConnection
 
 FIND_PRESETS: Final = load_statement("inference", "find_presets")
@@ -24,21 +24,21 @@ class PresetReader:
 
     def __init__(self) -> None:
         self._connection = DataPlaneConnection()
-        self._lookups: Batcher[tuple[UUID, str], Preset | None] = Batcher(self._read)
+        self._lookups: Batcher[tuple[UUID, str], AppliedPreset | None] = Batcher(self._read)
 
     async def close(self) -> None:
         await self._connection.close()
 
-    async def find(self, key_id: UUID, slug: str) -> Preset | None:
+    async def find(self, key_id: UUID, slug: str) -> AppliedPreset | None:
         """Returns a preset of the key's workspace; ``None`` without one of this slug."""
         if len(slug) > _MAX_SLUG or not slug.isascii() or not slug.isprintable():
             return None
         return await self._lookups.submit((key_id, slug))
 
-    async def _read(self, batch: list[tuple[UUID, str]]) -> list[Preset | None]:
+    async def _read(self, batch: list[tuple[UUID, str]]) -> list[AppliedPreset | None]:
         wanted = list(dict.fromkeys(batch))
         rows = await self._connection.execute(
             FIND_PRESETS, [[key_id for key_id, _ in wanted], [slug for _, slug in wanted]]
         )
-        found = {(row[0], row[1]): Preset(*row[2:]) for row in rows}
+        found = {(row[0], row[1]): AppliedPreset(*row[2:]) for row in rows}
         return [found.get(item) for item in batch]

@@ -72,7 +72,7 @@ _FINAL: Final = ("402", "403", "409", "429")
 _MESSAGES_TAG: Final = "anthropic-messages"
 
 
-class Operation(NamedTuple):
+class OperationDocument(NamedTuple):
     """How the document describes one operation.
 
     ``answer`` and ``event`` are the shapes of a whole answer and of an event of a stream: ``None``
@@ -94,61 +94,61 @@ class Operation(NamedTuple):
 
 _BEST: Final = "the best endpoint that the caller may use"
 OPERATIONS: Final = {
-    "chat/completions": Operation(
+    "chat/completions": OperationDocument(
         "createChatCompletion", "chat-completions", f"Sends a chat completion to {_BEST}.",
         "ChatResult", "ChatStreamChunk", _STREAM, has_offers=True,
     ),
-    "completions": Operation(
+    "completions": OperationDocument(
         "createCompletion", "text-completions", f"Sends a text completion to {_BEST}.",
         "CompletionResponse", "CompletionResponse", _STREAM, has_offers=True,
     ),
-    "embeddings": Operation(
+    "embeddings": OperationDocument(
         "createEmbeddings", "embeddings", f"Sends texts to {_BEST}, for their embeddings.",
         "EmbeddingsResponse",
     ),
-    "audio/speech": Operation(
+    "audio/speech": OperationDocument(
         "createAudioSpeech", "tts", f"Sends a text to {_BEST}, and speaks it.",
         None, None, media.SPEECH_DESCRIPTION,
     ),
-    "audio/transcriptions": Operation(
+    "audio/transcriptions": OperationDocument(
         "createAudioTranscription", "stt", f"Sends audio to {_BEST}, for its text.",
         "TranscriptionResponse", None, media.TRANSCRIPTION_DESCRIPTION, form="TranscriptionForm",
     ),
-    "rerank": Operation(
+    "rerank": OperationDocument(
         "createRerank", "rerank",
         "Sorts documents by their relevance, at the best endpoint that the caller may use.",
         "RerankResponse",
     ),
-    "images": Operation(
+    "images": OperationDocument(
         "createImages", "images", "Makes images at the best endpoint that the caller may use.",
         "ImagesResponse", "ImagesStreamEvent", media.IMAGES_DESCRIPTION,
     ),
-    "images/generations": Operation(
+    "images/generations": OperationDocument(
         "generateImages", "images", "Makes images, in OpenAI's interface.",
         "ImagesResponse", "ImagesStreamEvent", media.IMAGES_DESCRIPTION,
     ),
-    "images/edits": Operation(
+    "images/edits": OperationDocument(
         "editImages", "images", "Makes images from the images of a form, in OpenAI's interface.",
         "ImagesResponse", "ImagesStreamEvent", media.IMAGES_DESCRIPTION, form="EditsForm",
         is_json=False,
     ),
-    "messages": Operation(
+    "messages": OperationDocument(
         "createMessages", _MESSAGES_TAG, f"Sends an Anthropic message to {_BEST}.",
         "MessagesResult", "MessagesStreamEvent", messages.DESCRIPTION, has_offers=True,
     ),
-    "messages/count_tokens": Operation(
+    "messages/count_tokens": OperationDocument(
         "countMessagesTokens", _MESSAGES_TAG,
         "Estimates the number of tokens in the prompt of a message.",
         "MessagesCount", None, messages.DESCRIPTION, has_generation=False,
     ),
-    "responses": Operation(
+    "responses": OperationDocument(
         "createResponses", "responses", f"Sends a conversation of items to {_BEST}.",
         "ResponsesResult", "ResponsesStreamEvent", responses.DESCRIPTION, has_offers=True,
     ),
 }  # fmt: skip
 
 
-def describe(operation: Operation, request: str) -> dict[str, Any]:
+def describe(operation: OperationDocument, request: str) -> dict[str, Any]:
     """Returns an operation of the document; ``request`` names the shape of its JSON body."""
     content: dict[str, Any] = {}
     if operation.answer is None:
@@ -192,7 +192,7 @@ def describe(operation: Operation, request: str) -> dict[str, Any]:
     }
 
 
-def _describe_error(operation: Operation, status: str) -> dict[str, Any]:
+def _describe_error(operation: OperationDocument, status: str) -> dict[str, Any]:
     shape = "MessagesError" if operation.tag == _MESSAGES_TAG else "Error"
     headers = {**REQUEST_ID, **(GENERATION_ID if operation.has_generation else {})}
     if status in _RETRYABLE:

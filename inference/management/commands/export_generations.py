@@ -9,9 +9,9 @@ from config.bulk.commands import ExportCommand
 from config.bulk.days import parse_day
 from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
-from config.bulk.tables import FORMATS, Counted, format_of, write_csv
+from config.bulk.tables import FORMATS, CountedItems, format_of, write_csv
 from inference.archive import focus
-from inference.archive.exports import ALL, COLUMNS, Selection, read_generations
+from inference.archive.exports import ALL, COLUMNS, ExportSelection, read_generations
 from inference.reports.rollups import archived_days
 
 
@@ -42,7 +42,7 @@ class Command(ExportCommand):
         if first and last and last < first:
             refuse(f"--to is {last}, which is before --from ({first}); nothing was written.")
         self.require_separate_output(options)
-        selection = Selection(first, last, find_organization(options["organization"]))
+        selection = ExportSelection(first, last, find_organization(options["organization"]))
         missing = _find_missing(selection)
         if missing and not options["partial"]:
             refuse(
@@ -51,7 +51,7 @@ class Command(ExportCommand):
             )
         is_focus = options["format"] == "focus"
         query = focus.QUERY if is_focus else ALL
-        rows = Counted(with_progress(read_generations(selection, query), self.stderr))
+        rows = CountedItems(with_progress(read_generations(selection, query), self.stderr))
         try:
             if is_focus:
                 chunks = write_csv(focus.COLUMNS, focus.write_charges(rows), mark="")
@@ -68,6 +68,6 @@ class Command(ExportCommand):
         self.finish({"generations": rows.count}, options, missing_days=missing)
 
 
-def _find_missing(selection: Selection) -> list[str]:
+def _find_missing(selection: ExportSelection) -> list[str]:
     days = archived_days(selection.first, selection.last, selection.organization_id)
     return [str(day) for day in days]

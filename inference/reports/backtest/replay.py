@@ -28,10 +28,10 @@ from inference.faces.explaining import BODIES, read_request
 from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, select_candidates
 from inference.routing.routes import CatalogSnapshot, OrganizationSnapshot
-from inference.shadow_counts import Refusal
+from inference.shadow_counts import GuardrailRefusal
 
-REGION: Final = str(Refusal.REGION)
-BUDGET: Final = str(Refusal.BUDGET)
+REGION: Final = str(GuardrailRefusal.REGION)
+BUDGET: Final = str(GuardrailRefusal.BUDGET)
 REASONS: Final = {
     REGION: "Came through a host of another region",
     BUDGET: "The budget was spent",
@@ -42,9 +42,9 @@ REASONS: Final = {
     Exclusion.RETAINS_DATA: "No endpoint without data retention",
     Exclusion.TRAINS_ON_DATA: "No endpoint that does not train on prompts",
     Exclusion.REGION: "No endpoint in the region",
-    Refusal.OTHER: "No endpoint is left",
-    Refusal.CONTENT: "A content filter blocked it",
-    Refusal.UNREAD: "The content filters of a shadow had no time to read it",
+    GuardrailRefusal.OTHER: "No endpoint is left",
+    GuardrailRefusal.CONTENT: "A content filter blocked it",
+    GuardrailRefusal.UNREAD: "The content filters of a shadow had no time to read it",
 }
 _PATHS: Final = {Operation.IMAGES: "images"}
 

@@ -21,7 +21,7 @@ from accounts.models import ApiKey
 from config.clocks.clock import clock
 from config.console.charts import Axis, Card, Chart, Rank, Top
 from config.console.formatting import short_dollars
-from inference.reports.usage.sums import PERIODS, Period, Scope, Sums, Usage, read_usage
+from inference.reports.usage.sums import PERIODS, Period, PeriodUsage, Sums, UsageScope, read_usage
 
 _PARAMETER: Final = "usage"
 _CACHED_SECONDS: Final = 60
@@ -38,7 +38,7 @@ class Subject:
     ``rankings`` are the parts of it that are ranked: ``models``, ``providers`` and ``keys``.
     """
 
-    scope: Scope
+    scope: UsageScope
     query: Mapping[str, str]
     rankings: Sequence[str] = ()
 
@@ -102,13 +102,13 @@ def build_panel(subject: Subject, period: Period) -> Panel:
     )
 
 
-def _read(scope: Scope, period: Period, now: datetime) -> Usage:
+def _read(scope: UsageScope, period: Period, now: datetime) -> PeriodUsage:
     """Reads the usage; that of all organizations is remembered for a minute."""
     if scope.organization_id is not None:
         return read_usage(scope, period, now)
     text = repr((period.name, period.began_at(now), sorted(scope.columns.items())))
     name = f"console:usage:{hashlib.sha256(text.encode()).hexdigest()}"
-    found: Usage | None = cache.get(name)
+    found: PeriodUsage | None = cache.get(name)
     if found is None:
         found = read_usage(scope, period, now)
         cache.set(name, found, _CACHED_SECONDS)
@@ -156,7 +156,7 @@ def _make_cards(total: Sums, links: _Links) -> list[Card]:
     ]
 
 
-def _plot(usage: Usage, period: Period) -> list[Chart]:
+def _plot(usage: PeriodUsage, period: Period) -> list[Chart]:
     total = usage.total
     axis = Axis([slot.strftime(period.pattern) for slot in usage.slots])
     bars = usage.bars

@@ -63,7 +63,7 @@ PERIODS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class UsageScope:
     """A part of the traffic: that of one organization or of a part of it, or of all organizations.
 
     ``columns`` are the columns that the rows must have. All organizations together can be narrowed
@@ -101,7 +101,7 @@ class Sums(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class PeriodUsage:
     """The usage of a period: by bar, model, provider and key; a key's id is text.
 
     ``is_partial`` says that an earlier release summed some days, without failures and latency.
@@ -158,7 +158,7 @@ _COLUMNS: Final = frozenset(
 _ENDPOINT: Final = "(private_endpoint_id = %(endpoint_id)s OR model_endpoint_id = %(endpoint_id)s)"
 
 
-def read_usage(scope: Scope, period: Period, now: datetime | None = None) -> Usage:
+def read_usage(scope: UsageScope, period: Period, now: datetime | None = None) -> PeriodUsage:
     """Returns the usage of a part of the traffic, with three queries."""
     now = now or clock.now()
     begin = period.began_at(now)
@@ -186,7 +186,7 @@ def read_usage(scope: Scope, period: Period, now: datetime | None = None) -> Usa
                 bars[place] += Sums(*map(int, sums))
             elif (name := model or provider or key) is not None:
                 parts[kind][str(name)] = Sums(*map(int, sums))
-    return Usage(
+    return PeriodUsage(
         slots,
         [bars[slot] for slot in slots],
         parts[_BY_MODEL],
@@ -204,7 +204,7 @@ class _Sources(NamedTuple):
     left: datetime
 
 
-def _find_sources(scope: Scope, period: Period, begin: datetime, now: datetime) -> _Sources:
+def _find_sources(scope: UsageScope, period: Period, begin: datetime, now: datetime) -> _Sources:
     """Chooses for every hour of a period the table that is read."""
     hours = set(
         HourlyUsage.objects.filter(hour__gte=begin, is_detailed=True).values_list("hour", flat=True)
@@ -231,7 +231,7 @@ def _find_sources(scope: Scope, period: Period, begin: datetime, now: datetime) 
     return _Sources(sorted(days), sorted(hours), left)
 
 
-def _write_statement(scope: Scope) -> str:
+def _write_statement(scope: UsageScope) -> str:
     """Returns the statement with the conditions of a scope; every value is a parameter."""
     names = list(scope.columns)
     assert _COLUMNS.issuperset(names)

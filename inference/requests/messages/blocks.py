@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import InvalidStream, decode_object
-from inference.requests.chat_replies import ReasoningDetail, ToolCall, signature_detail
+from inference.requests.chat_replies import ReplyReasoning, ReplyToolCall, signature_detail
 from inference.requests.messages.reasoning import encode_opaque
 from inference.requests.messages.reply import render_redacted, start_tool_use
 
@@ -34,7 +34,7 @@ class _Block:
         self.arguments: list[str] = []
         self.is_ended = False
         # The last piece of reasoning, while no signature has come.
-        self.unsigned: ReasoningDetail | None = None
+        self.unsigned: ReplyReasoning | None = None
         self._is_checked = False
 
     def is_complete(self) -> bool:
@@ -67,7 +67,7 @@ class Blocks:
         self._count = 0
         self._held = 0
 
-    def add_reasoning(self, detail: ReasoningDetail) -> None:
+    def add_reasoning(self, detail: ReplyReasoning) -> None:
         """Adds a part of the reasoning; a signature ends its block."""
         if detail.data is not None:
             self._begin(("data", None), render_redacted(detail))
@@ -96,7 +96,7 @@ class Blocks:
         block = self._open_block(key) or self._begin(key, {"type": "text", "text": ""})
         self._add(block, {"type": "citations_delta", "citation": citation})
 
-    def add_call(self, call: ToolCall, number: int) -> None:
+    def add_call(self, call: ReplyToolCall, number: int) -> None:
         """Adds a part of a tool call; the first part of each call begins a block."""
         block = self._calls.get(number)
         if block is None:

@@ -13,7 +13,7 @@ from inference.requests.chat_replies import (
     ChatMessage,
     ChatReply,
     ChatUsage,
-    Choice,
+    ReplyChoice,
     decode_chat,
     describe_failure,
     drop_empty,
@@ -39,7 +39,7 @@ _NO_USAGE: Final = {
 }
 
 
-class Events:
+class MessageEvents:
     """Converts the events of one chat stream to those of a message."""
 
     __slots__ = (
@@ -51,7 +51,7 @@ class Events:
         self._decoder = EventDecoder(limit=_EVENT_BYTES)
         self._out: list[bytes] = []
         self._blocks = Blocks(self._out)
-        self._choice = Choice()
+        self._choice = ReplyChoice()
         self._has_failed = False
         self._has_started = False
         self._request_id = request_id
@@ -92,7 +92,7 @@ class Events:
         if reply.usage is not None:
             self._end(reply, reply.usage)
 
-    def _add_choice(self, choice: Choice) -> None:
+    def _add_choice(self, choice: ReplyChoice) -> None:
         delta = choice.delta or ChatMessage()
         for detail in delta.details:
             self._blocks.add_reasoning(detail)

@@ -26,7 +26,7 @@ from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, check_
 from inference.requests.messages.reasoning import MARK
 from inference.requests.messages.request import CommonFields, find_user, to_chat
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
-from inference.requests.operations.presets import Preset
+from inference.requests.operations.presets import AppliedPreset
 from inference.requests.operations.server_tools import (
     DEFAULT_SEARCHES,
     NO_TOOLS,
@@ -143,7 +143,7 @@ def parse_message(
     is_count: bool = False,
     session_id: str | None = None,
     headers: Sequence[tuple[str, str]] = (),
-    preset: Preset | None = None,
+    preset: AppliedPreset | None = None,
 ) -> InferenceRequest:
     """Parses a request of Messages; ``headers`` are the caller's headers of Anthropic.
 

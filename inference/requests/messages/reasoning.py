@@ -15,32 +15,32 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT
-from inference.requests.chat_replies import ReasoningDetail
+from inference.requests.chat_replies import ReplyReasoning
 
 MARK: Final = "causeway:"
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(ReasoningDetail).decode
+_decode = msgspec.json.Decoder(ReplyReasoning).decode
 
 
-def encode_opaque(detail: ReasoningDetail) -> str:
+def encode_opaque(detail: ReplyReasoning) -> str:
     """Returns the opaque text of a block: Anthropic's own text, or the marked encoding."""
     secret = detail.data if detail.signature is None else detail.signature
     if detail.format == ANTHROPIC_FORMAT:
         return secret or ""
-    kept = ReasoningDetail(
+    kept = ReplyReasoning(
         signature=detail.signature, data=detail.data, id=detail.id, format=detail.format
     )
     return MARK + base64.urlsafe_b64encode(_encode(kept)).decode()
 
 
-def decode_opaque(opaque: str, *, is_encrypted: bool, **members: Any) -> ReasoningDetail:
+def decode_opaque(opaque: str, *, is_encrypted: bool, **members: Any) -> ReplyReasoning:
     """Returns the detail of a block's opaque text; a text without our mark is Anthropic's own.
 
     ``members`` are the other members of the block.
     """
     detail = _decode_marked(opaque)
     if detail is None:
-        detail = ReasoningDetail(format=ANTHROPIC_FORMAT)
+        detail = ReplyReasoning(format=ANTHROPIC_FORMAT)
         if is_encrypted:
             detail.data = opaque
         else:
@@ -49,7 +49,7 @@ def decode_opaque(opaque: str, *, is_encrypted: bool, **members: Any) -> Reasoni
     return msgspec.structs.replace(detail, **members)
 
 
-def _decode_marked(opaque: str) -> ReasoningDetail | None:
+def _decode_marked(opaque: str) -> ReplyReasoning | None:
     if not opaque.startswith(MARK):
         return None
     try:

@@ -13,12 +13,12 @@ from inference.requests.chat_replies import (
     ChatMessage,
     ChatReply,
     ChatUsage,
-    Choice,
     CompletionDetails,
     Function,
     PromptDetails,
-    ReasoningDetail,
-    ToolCall,
+    ReplyChoice,
+    ReplyReasoning,
+    ReplyToolCall,
     decode_chat,
     describe_failure,
     drop_empty,
@@ -59,7 +59,7 @@ def render_reply(body: bytes) -> bytes:
         reply = decode_chat(body)
     except (msgspec.DecodeError, RecursionError):
         raise InvalidReply("A choice of the answer is malformed.") from None
-    choice = next((each for each in reply.choices if each.index == 0), Choice())
+    choice = next((each for each in reply.choices if each.index == 0), ReplyChoice())
     if choice.finish_reason == "error":
         raise describe_failure(choice)
     chat_message = choice.message or ChatMessage()
@@ -121,7 +121,7 @@ def render_message(
     }
 
 
-def find_stop_reason(choice: Choice) -> tuple[str, str | None]:
+def find_stop_reason(choice: ReplyChoice) -> tuple[str, str | None]:
     """Returns the stop reason, and the stop sequence where a server reports it."""
     reason = choice.finish_reason or "stop"
     native = choice.native_finish_reason
@@ -188,16 +188,16 @@ def _render_reasoning(chat_message: ChatMessage) -> Iterator[dict[str, Any]]:
         }
 
 
-def _is_summary(detail: ReasoningDetail) -> bool:
+def _is_summary(detail: ReplyReasoning) -> bool:
     """Returns whether a text is about thoughts that nobody sent, so that it need not come back."""
     return detail.text is None and detail.signature is None
 
 
-def render_redacted(detail: ReasoningDetail) -> dict[str, Any]:
+def render_redacted(detail: ReplyReasoning) -> dict[str, Any]:
     return {"type": "redacted_thinking", "data": encode_opaque(detail)}
 
 
-def start_tool_use(call: ToolCall) -> dict[str, Any]:
+def start_tool_use(call: ReplyToolCall) -> dict[str, Any]:
     function = call.function or Function()
     return {
         "type": "tool_use",
@@ -206,7 +206,7 @@ def start_tool_use(call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _read_input(call: ToolCall) -> dict[str, Any]:
+def _read_input(call: ReplyToolCall) -> dict[str, Any]:
     """Returns the arguments as an object; other text is passed on for the tool to refuse."""
     text = call.arguments
     decoded = decode_object(text.encode() or b"{}")

@@ -19,7 +19,7 @@ from catalog.dialects.shared.raw import is_empty
 from catalog.dialects.shared.replies import UNSIGNED_FORMAT
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
-from inference.requests.chat_replies import ReasoningDetail
+from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.limits import MAX_MESSAGES, MAX_TOOLS, check_body
 from inference.requests.messages.foreign import write_as_text
 from inference.requests.messages.reasoning import decode_opaque
@@ -374,7 +374,7 @@ def _convert_assistant_turn(
         return {"role": "assistant", "content": content}
     texts: list[TextBlock] = []
     calls: list[dict[str, Any]] = []
-    details: list[ReasoningDetail] = []
+    details: list[ReplyReasoning] = []
     for index, block in enumerate(content):
         match block:
             case TextBlock():
@@ -390,7 +390,7 @@ def _convert_assistant_turn(
                 )
             case ThinkingBlock():
                 if block.thinking:
-                    detail = ReasoningDetail(type="reasoning.text", text=block.thinking)
+                    detail = ReplyReasoning(type="reasoning.text", text=block.thinking)
                     detail.format, detail.index = UNSIGNED_FORMAT, index
                     details.append(detail)
             case RedactedThinkingBlock():

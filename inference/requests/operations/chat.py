@@ -70,7 +70,7 @@ class _Function(msgspec.Struct):
     name: Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[a-zA-Z0-9_-]+\Z")]
 
 
-class Tool(msgspec.Struct):
+class ChatTool(msgspec.Struct):
     type: Any = None
     function: _Function | None = None
 
@@ -98,7 +98,7 @@ class ChatRequest(Completion, kw_only=True):
     repetition_penalty: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
-    tools: Annotated[list[Tool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ChatTool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, msgspec.Raw] | None = None
     reasoning: _Reasoning | None = None

@@ -18,7 +18,7 @@ _UNSET: Final[tuple[Any, ...]] = (None, False, "", [], {})
 _TEXT_ENGINES: Final = ("cloudflare-ai", "pdf-text")
 
 
-class Plugin(msgspec.Struct):
+class PluginRequest(msgspec.Struct):
     id: str
     enabled: bool | None = None
 
@@ -60,7 +60,7 @@ class Plugins(NamedTuple):
 
 
 _decode_plugins = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
-_decode_plugin = msgspec.json.Decoder(Plugin).decode
+_decode_plugin = msgspec.json.Decoder(PluginRequest).decode
 _decode_web = msgspec.json.Decoder(_WebPlugin).decode
 _decode_parser = msgspec.json.Decoder(_FileParser).decode
 _decode_compression = msgspec.json.Decoder(_Compression).decode

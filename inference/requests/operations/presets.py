@@ -49,7 +49,7 @@ class PresetUnknown(NotFound):
     error_type = "preset_not_found"
 
 
-class Preset(msgspec.Struct, frozen=True):
+class AppliedPreset(msgspec.Struct, frozen=True):
     """The version of a preset that applies; ``config`` is the JSON of its fields."""
 
     preset_id: UUID
@@ -110,7 +110,7 @@ def find_preset_name(body: bytes) -> NamedPreset | None:
     return None if slug is None else NamedPreset(slug, field, fields)
 
 
-def require_usable(named: NamedPreset, preset: Preset | None) -> Preset:
+def require_usable(named: NamedPreset, preset: AppliedPreset | None) -> AppliedPreset:
     """Returns the preset that a request names.
 
     Raises :class:`PresetUnknown`, and :class:`InvalidRequest` for one that is not active.
@@ -124,7 +124,7 @@ def require_usable(named: NamedPreset, preset: Preset | None) -> Preset:
     return preset
 
 
-def name_models(named: NamedPreset, preset: Preset) -> bytes:
+def name_models(named: NamedPreset, preset: AppliedPreset) -> bytes:
     """Returns the body of a request with the models of its preset, if it names none itself."""
     fields = named.fields
     if not _has_any(fields, _GROUPS[0]):
@@ -133,7 +133,7 @@ def name_models(named: NamedPreset, preset: Preset) -> bytes:
     return _encode(fields)
 
 
-def merge_preset(operation: Operation, body: bytes, preset: Preset) -> bytes:
+def merge_preset(operation: Operation, body: bytes, preset: AppliedPreset) -> bytes:
     """Returns a request in chat's format with the fields of a preset that it does not set itself.
 
     A null field is not set. The members of ``provider`` are merged one by one. The system prompt of
@@ -182,7 +182,7 @@ def split_config(chat: bytes) -> tuple[str, str | None]:
     return _encode(kept).decode(), "\n\n".join(texts) or None
 
 
-def _read_config(preset: Preset) -> dict[str, msgspec.Raw]:
+def _read_config(preset: AppliedPreset) -> dict[str, msgspec.Raw]:
     return _decode_fields(preset.config or "{}")
 
 

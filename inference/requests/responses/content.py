@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from inference.requests.problems import field_error, missing_field
-from inference.requests.responses.items import Part
+from inference.requests.responses.items import ItemPart
 
 _TEXTS: Final = frozenset(("input_text", "output_text", "text", "summary_text", "reasoning_text"))
 _LIFETIMES: Final = frozenset((b'"5m"', b'"1h"'))
@@ -15,7 +15,7 @@ _STORED: Final = "This service stores no files. Send the data itself or a URL."
 _encode = msgspec.json.Encoder().encode
 
 
-def convert_content(content: str | list[Part] | None, place: str) -> str | list[dict[str, Any]]:
+def convert_content(content: str | list[ItemPart] | None, place: str) -> str | list[dict[str, Any]]:
     """Returns the content of a chat message: one text if it has only text, else a list of parts.
 
     Every server accepts one text. Raises :class:`InvalidRequest`.
@@ -31,7 +31,7 @@ def convert_content(content: str | list[Part] | None, place: str) -> str | list[
     return parts
 
 
-def join_texts(content: str | list[Part] | None, place: str) -> str:
+def join_texts(content: str | list[ItemPart] | None, place: str) -> str:
     """Returns the text of an answer that is sent back; its parts are one text to their reader."""
     if content is None or isinstance(content, str):
         return content or ""
@@ -47,7 +47,7 @@ def join_texts(content: str | list[Part] | None, place: str) -> str:
     return "".join(texts)
 
 
-def _convert_part(part: Part, place: str) -> dict[str, Any]:
+def _convert_part(part: ItemPart, place: str) -> dict[str, Any]:
     match part.type:
         case kind if kind in _TEXTS:
             if part.text is None:
@@ -74,7 +74,7 @@ def _convert_part(part: Part, place: str) -> dict[str, Any]:
     return converted
 
 
-def _convert_image(part: Part, place: str) -> dict[str, Any]:
+def _convert_image(part: ItemPart, place: str) -> dict[str, Any]:
     if part.image_url is None and part.file_id:
         raise field_error(f"{place}.file_id", _STORED)
     url = _read_url(part.image_url, f"{place}.image_url")
@@ -82,7 +82,7 @@ def _convert_image(part: Part, place: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url, **detail}}
 
 
-def _convert_file(part: Part, place: str) -> dict[str, Any]:
+def _convert_file(part: ItemPart, place: str) -> dict[str, Any]:
     data = part.file_data or part.file_url
     if not data:
         if part.file_id:
@@ -103,7 +103,7 @@ def _read_url(given: Any, place: str) -> str:
     return given
 
 
-def _cache_control(part: Part) -> dict[str, Any] | None:
+def _cache_control(part: ItemPart) -> dict[str, Any] | None:
     """Returns the end of a cached prefix, which the two interfaces name differently."""
     if part.cache_control is not None:
         return part.cache_control

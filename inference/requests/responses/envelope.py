@@ -17,9 +17,9 @@ from inference.requests.chat_replies import (
     ChatError,
     ChatReply,
     ChatUsage,
-    Choice,
     CompletionDetails,
     PromptDetails,
+    ReplyChoice,
     drop_empty,
     read_count,
 )
@@ -96,7 +96,7 @@ class Envelope(msgspec.Struct):
         }
 
 
-def find_ending(choice: Choice) -> tuple[str, str | None]:
+def find_ending(choice: ReplyChoice) -> tuple[str, str | None]:
     """Returns the status of a response, and the reason if it is incomplete."""
     reason = _REASONS.get(choice.finish_reason or "")
     return ("completed" if reason is None else "incomplete"), reason

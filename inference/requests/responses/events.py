@@ -14,9 +14,9 @@ from inference.requests.chat_replies import (
     ChatMessage,
     ChatReply,
     ChatUsage,
-    Choice,
-    ReasoningDetail,
-    ToolCall,
+    ReplyChoice,
+    ReplyReasoning,
+    ReplyToolCall,
     decode_chat,
     describe_failure,
     signature_detail,
@@ -43,7 +43,7 @@ from inference.requests.responses.output import (
     read_logprobs,
     read_picture,
 )
-from inference.requests.responses.tools import Tool
+from inference.requests.responses.tools import CallerTool
 
 # The gateway renders these events itself; no dialect accepts events of nearly this size.
 _EVENT_BYTES: Final = 67_108_864
@@ -57,7 +57,7 @@ def _measure(members: dict[str, Any]) -> int:
     return len(_encode(members))
 
 
-class Events:
+class ResponseEvents:
     """Converts the events of one chat stream to those of a response."""
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Events:
         "_last_call", "_log", "_names", "_open", "_tools",
     )  # fmt: skip
 
-    def __init__(self, echo: Mapping[str, Any], tools: Mapping[str, Tool]) -> None:
+    def __init__(self, echo: Mapping[str, Any], tools: Mapping[str, CallerTool]) -> None:
         self._echo = echo
         self._tools = tools
         self._decoder = EventDecoder(limit=_EVENT_BYTES)
@@ -78,7 +78,7 @@ class Events:
         self._calls: dict[int, GrowingCall] = {}
         self._last_call: GrowingCall | None = None
         self._incomplete: list[GrowingCall] = []
-        self._choice = Choice()
+        self._choice = ReplyChoice()
         self._held = 0
         self._has_ended = False
 
@@ -122,7 +122,7 @@ class Events:
         self._log.write("response.created", response=response)
         self._log.write("response.in_progress", response=response)
 
-    def _add_choice(self, choice: Choice) -> None:
+    def _add_choice(self, choice: ReplyChoice) -> None:
         delta = choice.delta or ChatMessage()
         for detail in delta.details:
             self._add_reasoning(detail)
@@ -143,7 +143,7 @@ class Events:
         if choice.finish_reason is not None:
             self._choice = choice
 
-    def _add_reasoning(self, detail: ReasoningDetail) -> None:
+    def _add_reasoning(self, detail: ReplyReasoning) -> None:
         texts = (detail.text, detail.summary, detail.data, detail.signature)
         self._hold(sum(map(len, filter(None, texts))))
         if not isinstance(self._open, GrowingReasoning):
@@ -166,7 +166,7 @@ class Events:
         index = self._log.begin(picture_item(item_id, None, "in_progress"))
         self._log.end(index, picture_item(item_id, data, "completed"))
 
-    def _add_call(self, call: ToolCall, number: int) -> None:
+    def _add_call(self, call: ReplyToolCall, number: int) -> None:
         """Adds a part of a tool call; chat may alternate between calls."""
         growing = self._calls.get(number)
         if growing is None:
@@ -175,7 +175,7 @@ class Events:
             self._hold(len(arguments))
             growing.add(arguments)
 
-    def _begin_call(self, call: ToolCall, number: int) -> GrowingCall:
+    def _begin_call(self, call: ReplyToolCall, number: int) -> GrowingCall:
         self._hold(256)
         self._close_open()
         if (last := self._last_call) is not None:

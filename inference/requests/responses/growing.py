@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.requests.chat_replies import ReasoningDetail
+from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.output import (
     Thoughts,
     call_item,
@@ -18,7 +18,7 @@ from inference.requests.responses.output import (
     summary_part,
     text_part,
 )
-from inference.requests.responses.tools import Tool
+from inference.requests.responses.tools import CallerTool
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,7 +70,7 @@ class GrowingReasoning:
         self._part = -1
         self._index = log.begin(reasoning_item(item_id, (), None))
 
-    def add(self, detail: ReasoningDetail) -> None:
+    def add(self, detail: ReplyReasoning) -> None:
         is_continued = self._thoughts.add(detail)
         text = detail.text or detail.summary
         if not text:
@@ -183,7 +183,7 @@ class GrowingCall:
 
     __slots__ = ("_call_id", "_id", "_index", "_log", "_pieces", "is_closed", "tool")
 
-    def __init__(self, log: EventLog, tool: Tool, item_id: str, call_id: str) -> None:
+    def __init__(self, log: EventLog, tool: CallerTool, item_id: str, call_id: str) -> None:
         self._log = log
         self.tool = tool
         self._call_id = call_id

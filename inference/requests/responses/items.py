@@ -12,7 +12,7 @@ _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _Raws = dict[str, msgspec.Raw]
 
 
-class Part(msgspec.Struct):
+class ItemPart(msgspec.Struct):
     """A part of a message or of a tool's output; its type says which members it has."""
 
     type: str
@@ -30,15 +30,15 @@ class Part(msgspec.Struct):
     cache_control: _Raws | None = None
 
 
-_Parts = Annotated[list[Part], msgspec.Meta(max_length=MAX_PARTS)]
+_Parts = Annotated[list[ItemPart], msgspec.Meta(max_length=MAX_PARTS)]
 
 
-class Message(msgspec.Struct):
+class MessageItem(msgspec.Struct):
     role: str
     content: str | _Parts | None = None
 
 
-class FunctionCall(msgspec.Struct):
+class FunctionCallItem(msgspec.Struct):
     call_id: _Id
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
     arguments: str | None = None
@@ -81,7 +81,7 @@ class _Thought(msgspec.Struct):
     text: str = ""
 
 
-class Reasoning(msgspec.Struct):
+class ThoughtItem(msgspec.Struct):
     summary: list[_Thought] | None = None
     encrypted_content: str | None = None
 
@@ -98,27 +98,27 @@ class AdditionalTools(msgspec.Struct):
     tools: list[msgspec.Raw]
 
 
-class Picture(msgspec.Struct):
+class PictureItem(msgspec.Struct):
     """A picture that a model made; some servers leave out what it shows."""
 
     result: str | None = None
 
 
-class Kind(msgspec.Struct):
+class ItemKind(msgspec.Struct):
     """The members by which an item's type is known: a message may have a role only."""
 
     type: str | None = None
     role: str | None = None
 
 
-decode_kind: Final = msgspec.json.Decoder(Kind)
-MESSAGE: Final = msgspec.json.Decoder(Message)
-FUNCTION_CALL: Final = msgspec.json.Decoder(FunctionCall)
+decode_kind: Final = msgspec.json.Decoder(ItemKind)
+MESSAGE: Final = msgspec.json.Decoder(MessageItem)
+FUNCTION_CALL: Final = msgspec.json.Decoder(FunctionCallItem)
 CUSTOM_CALL: Final = msgspec.json.Decoder(CustomCall)
 KNOWN_CALL: Final = msgspec.json.Decoder(KnownCall)
 CALL_OUTPUT: Final = msgspec.json.Decoder(CallOutput)
 KNOWN_OUTPUT: Final = msgspec.json.Decoder(KnownOutput)
-REASONING: Final = msgspec.json.Decoder(Reasoning)
+REASONING: Final = msgspec.json.Decoder(ThoughtItem)
 CONFIGURATION: Final = msgspec.json.Decoder(ConfigurationUpdate)
 ADDITIONAL_TOOLS: Final = msgspec.json.Decoder(AdditionalTools)
-PICTURE: Final = msgspec.json.Decoder(Picture)
+PICTURE: Final = msgspec.json.Decoder(PictureItem)

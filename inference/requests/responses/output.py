@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import decode_object
-from inference.requests.chat_replies import ReasoningDetail, ToolCall
+from inference.requests.chat_replies import ReplyReasoning, ReplyToolCall
 from inference.requests.responses.reasoning import seal
-from inference.requests.responses.tools import Tool
+from inference.requests.responses.tools import CallerTool
 
 # Tools whose calls have items of their own: the prefix of an item's id, and the member for the
 # arguments. Their items are complete when they begin.
@@ -44,10 +44,10 @@ class Thoughts:
     __slots__ = ("_details", "_pieces")
 
     def __init__(self) -> None:
-        self._details: list[ReasoningDetail] = []
+        self._details: list[ReplyReasoning] = []
         self._pieces: list[list[str]] = []
 
-    def add(self, detail: ReasoningDetail) -> bool:
+    def add(self, detail: ReplyReasoning) -> bool:
         """Adds a piece; returns whether its text continues the text before it."""
         text = detail.text or detail.summary or ""
         last = self._details[-1] if self._details else None
@@ -73,7 +73,7 @@ class Thoughts:
         return seal(self._details)
 
 
-def _is_continued(last: ReasoningDetail, following: ReasoningDetail) -> bool:
+def _is_continued(last: ReplyReasoning, following: ReplyReasoning) -> bool:
     return (
         (last.type, last.index, last.format) == (following.type, following.index, following.format)
         and last.data is None
@@ -171,25 +171,25 @@ def _without_nulls(members: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def find_tool(call: ToolCall, tools: Mapping[str, Tool]) -> Tool:
+def find_tool(call: ReplyToolCall, tools: Mapping[str, CallerTool]) -> CallerTool:
     """Returns the tool of a call; a model may also name one that the request does not have."""
     name = (call.function.name if call.function is not None else None) or ""
-    return tools.get(name) or Tool("function", name)
+    return tools.get(name) or CallerTool("function", name)
 
 
-def is_streamed(tool: Tool) -> bool:
+def is_streamed(tool: CallerTool) -> bool:
     """Returns whether a call's item may begin before its arguments are complete."""
     return tool.kind not in _WHOLE
 
 
-def call_prefix(tool: Tool) -> str:
+def call_prefix(tool: CallerTool) -> str:
     if tool.kind in _WHOLE:
         return _WHOLE[tool.kind][0]
     return "ctc" if tool.kind == "custom" else "fc"
 
 
 def call_item(
-    tool: Tool, item_id: str, call_id: str, arguments: str, status: str
+    tool: CallerTool, item_id: str, call_id: str, arguments: str, status: str
 ) -> dict[str, Any]:
     """Returns a call of a tool, with the item of its type.
 

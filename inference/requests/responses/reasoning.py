@@ -16,20 +16,20 @@ from typing import Final
 
 import msgspec
 
-from inference.requests.chat_replies import ReasoningDetail
+from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.limits import check_body
 
 MARK: Final = "causeway1:"
 _CHECK_BYTES: Final = 16
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[ReasoningDetail]).decode
+_decode = msgspec.json.Decoder(list[ReplyReasoning]).decode
 
 
 class Damaged(Exception):
     """A text that this service made, and that somebody changed."""
 
 
-def seal(details: Iterable[ReasoningDetail]) -> str | None:
+def seal(details: Iterable[ReplyReasoning]) -> str | None:
     """Returns the opaque text of some reasoning; ``None`` if it has no text and no signature."""
     kept = [*details]
     if not any(detail.data or detail.signature or detail.text for detail in kept):
@@ -38,7 +38,7 @@ def seal(details: Iterable[ReasoningDetail]) -> str | None:
     return MARK + base64.urlsafe_b64encode(_check(payload) + payload).decode()
 
 
-def unseal(text: str) -> list[ReasoningDetail] | None:
+def unseal(text: str) -> list[ReplyReasoning] | None:
     """Returns the reasoning of an opaque text; ``None`` for a text of another service.
 
     Raises :class:`Damaged`, and :class:`InvalidRequest` for a text beyond the limits of a body:

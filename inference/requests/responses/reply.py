@@ -11,8 +11,8 @@ from catalog.dialects.base import InvalidReply
 from inference.requests.chat_replies import (
     ChatMessage,
     ChatUsage,
-    Choice,
-    ReasoningDetail,
+    ReplyChoice,
+    ReplyReasoning,
     decode_chat,
     describe_failure,
     signature_detail,
@@ -33,12 +33,12 @@ from inference.requests.responses.output import (
     refusal_part,
     text_part,
 )
-from inference.requests.responses.tools import Tool
+from inference.requests.responses.tools import CallerTool
 
 _encode = msgspec.json.Encoder().encode
 
 
-def render_reply(body: bytes, echo: Mapping[str, Any], tools: Mapping[str, Tool]) -> bytes:
+def render_reply(body: bytes, echo: Mapping[str, Any], tools: Mapping[str, CallerTool]) -> bytes:
     """Returns a whole chat reply as a response.
 
     Raises :class:`InvalidReply`, and :class:`UpstreamError` for a reply that ended in an error.
@@ -47,7 +47,7 @@ def render_reply(body: bytes, echo: Mapping[str, Any], tools: Mapping[str, Tool]
         reply = decode_chat(body)
     except (msgspec.DecodeError, RecursionError):
         raise InvalidReply("A choice of the answer is malformed.") from None
-    choice = next((each for each in reply.choices if each.index == 0), Choice())
+    choice = next((each for each in reply.choices if each.index == 0), ReplyChoice())
     if choice.finish_reason == "error":
         raise describe_failure(choice)
     status, reason = find_ending(choice)
@@ -63,7 +63,7 @@ def render_reply(body: bytes, echo: Mapping[str, Any], tools: Mapping[str, Tool]
 
 
 def _render_output(
-    choice: Choice, names: Names, tools: Mapping[str, Tool], status: str
+    choice: ReplyChoice, names: Names, tools: Mapping[str, CallerTool], status: str
 ) -> Iterator[dict[str, Any]]:
     """Yields the items in the order in which a model produces them."""
     message = choice.message or ChatMessage()
@@ -89,7 +89,7 @@ def _render_output(
         yield call_item(tool, item_id, call_id, call.arguments or "{}", status)
 
 
-def _render_thoughts(details: list[ReasoningDetail], names: Names) -> dict[str, Any]:
+def _render_thoughts(details: list[ReplyReasoning], names: Names) -> dict[str, Any]:
     thoughts = Thoughts()
     for detail in details:
         thoughts.add(detail)

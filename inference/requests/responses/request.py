@@ -20,7 +20,7 @@ from config.api.text import CONTROL_CHARACTERS
 from inference.requests import parsing
 from inference.requests.limits import MAX_MESSAGES, MAX_TOOLS, check_body
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
-from inference.requests.operations.presets import Preset
+from inference.requests.operations.presets import AppliedPreset
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import explain_decode_error, field_error, missing_field
 from inference.requests.responses.conversation import Conversation
@@ -28,7 +28,7 @@ from inference.requests.responses.reading import is_unset, read
 from inference.requests.responses.reasoning import MARK
 from inference.requests.responses.tools import (
     MAX_NAMES,
-    Tool,
+    CallerTool,
     Tools,
     keep_callers_choice,
     keep_callers_tools,
@@ -73,7 +73,7 @@ class TextOptions(msgspec.Struct):
     verbosity: str | None = None
 
 
-class ReasoningOptions(msgspec.Struct):
+class ReasoningRequest(msgspec.Struct):
     effort: str | None = None
     summary: str | None = None
     generate_summary: str | None = None
@@ -109,7 +109,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, msgspec.Meta(ge=0)] | None = None
     text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
+    reasoning: ReasoningRequest | None = None
     include: list[str] | None = None
     truncation: Literal["disabled"] | None = None
     service_tier: str | None = None
@@ -131,7 +131,7 @@ class Translated(msgspec.Struct, frozen=True):
 
     chat: bytes
     echo: dict[str, Any]
-    tools: dict[str, Tool]
+    tools: dict[str, CallerTool]
     left_out: tuple[str, ...]
 
 
@@ -289,7 +289,7 @@ def _converse(request: ResponsesRequest, tools: Tools) -> Conversation:
 
 def _reasoning(request: ResponsesRequest, effort: str | None) -> dict[str, Any] | None:
     """Returns chat's ``reasoning``; ``effort`` is the last one that the conversation sets."""
-    options = request.reasoning or ReasoningOptions()
+    options = request.reasoning or ReasoningRequest()
     members = {
         "effort": effort or options.effort,
         "summary": options.summary or options.generate_summary,
@@ -331,7 +331,7 @@ def _session_of(cache_key: str | None) -> str | None:
 
 def _echo(request: ResponsesRequest, tools: Tools, choice: Any) -> dict[str, Any]:
     """Returns the members of the request that every response repeats."""
-    reasoning = request.reasoning or ReasoningOptions()
+    reasoning = request.reasoning or ReasoningRequest()
     text = request.text or TextOptions()
     members: dict[str, Any] = {
         "instructions": request.instructions,
@@ -372,7 +372,7 @@ def _echo(request: ResponsesRequest, tools: Tools, choice: Any) -> dict[str, Any
 
 
 def parse_response(
-    body: bytes, *, session_id: str | None = None, preset: Preset | None = None
+    body: bytes, *, session_id: str | None = None, preset: AppliedPreset | None = None
 ) -> tuple[InferenceRequest, Translated]:
     """Parses a request of Responses, with its native form where a provider could answer that.
 

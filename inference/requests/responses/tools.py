@@ -141,7 +141,7 @@ _KNOWN: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
 }
 
 
-class Tool(msgspec.Struct, frozen=True):
+class CallerTool(msgspec.Struct, frozen=True):
     """A tool that the caller runs: its type and its name in this interface."""
 
     kind: str
@@ -155,7 +155,7 @@ class Tools:
     def __init__(self) -> None:
         self.functions: dict[str, dict[str, Any]] = {}
         self.echoes: list[Any] = []
-        self.by_name: dict[str, Tool] = {}
+        self.by_name: dict[str, CallerTool] = {}
         self._left_out: dict[str, None] = {}
         # The functions by type, name and namespace, and the first one of each type.
         self._found: dict[tuple[str, str | None, str | None], str] = {}
@@ -242,13 +242,13 @@ class Tools:
         elif kind in _KNOWN:
             description, parameters = _KNOWN[kind]
             function = {"name": kind, "description": description, "parameters": parameters}
-            if self._put(Tool(kind, kind), function, f"{place}.type", is_repeated):
+            if self._put(CallerTool(kind, kind), function, f"{place}.type", is_repeated):
                 self.echoes.append({"type": kind})
         elif kind == _SEARCH and (search := read(_search, raw, place)).execution == "client":
             function = {"name": kind, "parameters": search.parameters or _object("")}
             if search.description:
                 function["description"] = search.description
-            if self._put(Tool(kind, kind), function, f"{place}.type", is_repeated):
+            if self._put(CallerTool(kind, kind), function, f"{place}.type", is_repeated):
                 self.echoes.append(raw)
         else:
             self.leave_out(kind)
@@ -273,7 +273,7 @@ class Tools:
         if tool.strict is not None:
             function["strict"] = tool.strict
         is_new = self._put(
-            Tool("function", tool.name, namespace),
+            CallerTool("function", tool.name, namespace),
             function,
             f"{place}.name",
             is_repeated,
@@ -304,7 +304,7 @@ class Tools:
         function = {"name": qualify(tool.name, None), "parameters": _INPUT}
         if description:
             function["description"] = description
-        if self._put(Tool("custom", tool.name), function, f"{place}.name", is_repeated):
+        if self._put(CallerTool("custom", tool.name), function, f"{place}.name", is_repeated):
             self.echoes.append(raw)
 
     def _add_namespace(self, raw: msgspec.Raw, place: str, is_repeated: bool) -> None:
@@ -320,7 +320,7 @@ class Tools:
 
     def _put(
         self,
-        tool: Tool,
+        tool: CallerTool,
         function: dict[str, Any],
         place: str,
         is_repeated: bool,

@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from accounts.models import Guardrail, GuardrailShadow, ShadowNotFound
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.changes.models import ChangeSet
 from tests.support import factories
 from tests.support.console import change, messages_of, page
@@ -31,7 +31,7 @@ def bob(ann: Client) -> Client:
 @pytest.fixture
 def shared(tenant: Tenant) -> Guardrail:
     """The guardrail of a whole workspace."""
-    demand(Kind.GUARDRAILS)
+    demand(ChangeKind.GUARDRAILS)
     return Guardrail.objects.edit_workspace_default(tenant.workspace, name="Default")
 
 
@@ -108,9 +108,9 @@ def test_a_shadow_is_not_saved_with_a_name_that_must_wait(ann: Client, shared: G
     assert snapshots.everything() == before
 
 
-@pytest.mark.parametrize("kind", [Kind.GUARDRAILS, Kind.DELETIONS])
+@pytest.mark.parametrize("kind", [ChangeKind.GUARDRAILS, ChangeKind.DELETIONS])
 def test_deleting_the_guardrail_of_a_workspace_waits(
-    ann: Client, bob: Client, tenant: Tenant, kind: Kind
+    ann: Client, bob: Client, tenant: Tenant, kind: ChangeKind
 ) -> None:
     shared = Guardrail.objects.edit_workspace_default(tenant.workspace, name="Default")
     demand(kind)

@@ -21,7 +21,7 @@ from accounts.webhooks.models import Delivery, Subscription
 from config.events.outbox import KEPT, Event, first_event_id, record_event
 from config.outbound import engine, sending
 from config.outbound.engine import Places
-from config.outbound.sending import Outcome
+from config.outbound.sending import SendingOutcome
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver, verify
@@ -252,7 +252,7 @@ def test_a_receiver_is_slow_by_its_last_attempts(
         tell()
         delivering.dispatch_events()
         [attempt] = delivering._claim(Places())
-        attempt.store(Outcome(status=200, duration_ms=duration))
+        attempt.store(SendingOutcome(status=200, duration_ms=duration))
         subscription.refresh_from_db()
         means.append(subscription.mean_ms)
     assert means == [2_250, 3_937, 2_977, 4_482, 3_386, 2_564, 1_948, 1_486]
@@ -430,7 +430,7 @@ def test_a_claim_of_a_killed_process_is_made_again(
     assert results() == [("delivered", 2, "")]
 
     # The process was only slow: its late result does not change the later one.
-    lost.store(Outcome("The receiver answered 500.", 500))
+    lost.store(SendingOutcome("The receiver answered 500.", 500))
     assert results() == [("delivered", 2, "")]
 
 

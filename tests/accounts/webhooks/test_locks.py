@@ -15,7 +15,7 @@ from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Delivery, Subscription
 from config.events.outbox import Event, record_event
 from config.outbound.engine import Places
-from config.outbound.sending import Outcome
+from config.outbound.sending import SendingOutcome
 from tests.support import factories
 from tests.support.database.locks import beside, locked, waiting
 from tests.support.factories import Tenant
@@ -43,7 +43,7 @@ def test_a_result_waits_for_the_subscription_before_it_locks_its_delivery(
 
     def store() -> None:
         try:
-            attempt.store(Outcome("The receiver answered 500.", 500))
+            attempt.store(SendingOutcome("The receiver answered 500.", 500))
         finally:
             connection.close()
 

@@ -13,7 +13,7 @@ from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Delivery, Subscription
 from config.events.outbox import record_event
 from config.outbound.engine import Places
-from config.outbound.sending import Outcome
+from config.outbound.sending import SendingOutcome
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver
@@ -135,11 +135,11 @@ def test_another_failure_does_not_shorten_what_a_receiver_has_asked_for(
     delivering.dispatch_events()
     attempts = list(delivering._claim(Places()))
     assert len(attempts) == 2
-    busy = Outcome("The receiver answered 429.", 429, retry_after=600.0)
+    busy = SendingOutcome("The receiver answered 429.", 429, retry_after=600.0)
     attempts[0].store(busy)
     subscription.refresh_from_db()
     asked = subscription.retry_at
-    attempts[1].store(Outcome("The receiver answered 500.", 500))
+    attempts[1].store(SendingOutcome("The receiver answered 500.", 500))
     subscription.refresh_from_db()
     assert (subscription.retry_at, subscription.failures) == (asked, 2)
 

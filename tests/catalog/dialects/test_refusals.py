@@ -10,8 +10,8 @@ import pytest
 from catalog.dialects.base import ProviderFailure, parse_error
 from catalog.dialects.shared.refusals import (
     Asked,
-    Fault,
-    Refusal,
+    DialectRefusal,
+    NamedFault,
     find_fault,
     infer_status,
     is_account_refused,
@@ -19,7 +19,7 @@ from catalog.dialects.shared.refusals import (
     is_permission_refused,
 )
 
-LONG, CONTENT = Refusal.CONTEXT_LENGTH, Refusal.CONTENT
+LONG, CONTENT = DialectRefusal.CONTEXT_LENGTH, DialectRefusal.CONTENT
 
 
 def read(body: Any) -> ProviderFailure:
@@ -144,15 +144,17 @@ def read(body: Any) -> ProviderFailure:
     ],
 )
 def test_a_refusal_is_recognized_by_its_code_or_its_words(
-    status: int, body: Any, expected: Refusal | None
+    status: int, body: Any, expected: DialectRefusal | None
 ) -> None:
     found = find_fault(status, read(body), Asked())
-    assert found == (None if expected is None else Fault(expected))
+    assert found == (None if expected is None else NamedFault(expected))
 
 
 def test_only_the_beginning_of_a_message_is_searched() -> None:
     said = "prompt is too long"
-    assert find_fault(400, ProviderFailure("x" * (512 - len(said)) + said), Asked()) == Fault(LONG)
+    assert find_fault(400, ProviderFailure("x" * (512 - len(said)) + said), Asked()) == NamedFault(
+        LONG
+    )
     assert find_fault(400, ProviderFailure("x" * (513 - len(said)) + said), Asked()) is None
 
 

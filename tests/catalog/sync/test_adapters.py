@@ -10,15 +10,15 @@ import pytest
 
 from catalog.sync import litellm, models_dev, openrouter
 from catalog.sync.documents import UnreadableList, read_json
-from catalog.sync.offers import Offer
+from catalog.sync.offers import ListOffer
 
 DAY = date(2026, 11, 12)
 
 
-def read(module: Any, document: Any) -> dict[tuple[str, str], Offer]:
+def read(module: Any, document: Any) -> dict[tuple[str, str], ListOffer]:
     found = module.read_list(read_json(msgspec.json.encode(document)), DAY)
     assert found.refused == []
-    offers: dict[tuple[str, str], Offer] = found.offers
+    offers: dict[tuple[str, str], ListOffer] = found.offers
     return offers
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catalog.sync.documents import MAX_ROWS, InvalidRow, UnreadableList, rate_text, read_json
-from catalog.sync.offers import Offer, clean_name, read_offers
+from catalog.sync.offers import ListOffer, clean_name, read_offers
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_a_document_that_repeats_a_key_or_is_too_deep_is_refused() -> None:
             read_json(data)
 
 
-def make_offer(name: str, row: Any) -> Offer:
+def make_offer(name: str, row: Any) -> ListOffer:
     if "rate" not in row:
         raise InvalidRow("has no rate")
-    return Offer(name, "acme", name, {})
+    return ListOffer(name, "acme", name, {})
 
 
 def test_a_list_has_at_most_20_000_rows() -> None:

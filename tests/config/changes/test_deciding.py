@@ -20,7 +20,7 @@ from catalog.pricing import Price
 from config.apps import Role
 from config.audit import context as audit
 from config.audit.entries import AuditEntry
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.changes.models import ChangeRule, ChangeSet, expire_due
 from config.clocks.clock import clock
 from config.events.outbox import Event
@@ -44,7 +44,7 @@ def endpoint(db: None) -> ModelEndpoint:
 
 @pytest.fixture
 def ann(endpoint: ModelEndpoint) -> Client:
-    demand(Kind.PRICES)
+    demand(ChangeKind.PRICES)
     return sign_in("ann")
 
 
@@ -113,7 +113,7 @@ def test_a_price_without_a_reason_is_not_proposed(ann: Client, endpoint: ModelEn
     before = fingerprint()
     answer = save(ann, endpoint)
     assert "Say why in the field Reason" in answer.content.decode()
-    assert answer.context["demand"] == Kind.PRICES
+    assert answer.context["demand"] == ChangeKind.PRICES
     assert fingerprint() == before
 
 
@@ -129,7 +129,7 @@ def test_nobody_approves_an_own_change_set(ann: Client, endpoint: ModelEndpoint)
 
 
 def test_a_superuser_needs_a_second_person_too(operator: Client, endpoint: ModelEndpoint) -> None:
-    demand(Kind.PRICES)
+    demand(ChangeKind.PRICES)
     made = propose(operator, endpoint)
     assert decide(operator, made).startswith("Another operator")
     assert PriceVersion.objects.count() == 1
@@ -310,7 +310,7 @@ def test_selected_change_sets_are_approved_one_by_one(
 
 
 def test_a_rule_is_switched_off_by_two(ann: Client, bob: Client) -> None:
-    rule = ChangeRule.objects.get(kind=Kind.PRICES)
+    rule = ChangeRule.objects.get(kind=ChangeKind.PRICES)
     four_eyes.press(ann, rule, "relax", **WHY)
     rule.refresh_from_db()
     assert rule.is_required
@@ -322,7 +322,7 @@ def test_a_rule_is_switched_off_by_two(ann: Client, bob: Client) -> None:
 
 
 def test_a_rule_is_switched_on_by_one(ann: Client) -> None:
-    rule, _ = ChangeRule.objects.get_or_create(kind=Kind.DELETIONS)
+    rule, _ = ChangeRule.objects.get_or_create(kind=ChangeKind.DELETIONS)
     four_eyes.press(ann, rule, "require")
     rule.refresh_from_db()
     assert rule.is_required
@@ -330,7 +330,7 @@ def test_a_rule_is_switched_on_by_one(ann: Client) -> None:
 
 
 def test_a_role_sees_only_change_sets_of_its_pages(ann: Client, endpoint: ModelEndpoint) -> None:
-    rule = ChangeRule.objects.get(kind=Kind.PRICES)
+    rule = ChangeRule.objects.get(kind=ChangeKind.PRICES)
     four_eyes.press(ann, rule, "relax", **WHY)
     made = proposed()
     reader = sign_in("reader", Role.READ_ONLY)
@@ -340,7 +340,7 @@ def test_a_role_sees_only_change_sets_of_its_pages(ann: Client, endpoint: ModelE
 
 @pytest.mark.django_db(transaction=True)
 def test_two_approvals_at_once_apply_a_change_set_once() -> None:
-    demand(Kind.PRICES)
+    demand(ChangeKind.PRICES)
     ann = sign_in("ann")
     browsers = [sign_in(f"approver {number}") for number in range(4)]
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())

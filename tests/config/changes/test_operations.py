@@ -18,7 +18,7 @@ from catalog import imports
 from catalog.models import ModelAlias, ModelEndpoint, Provider
 from config.apps import Role
 from config.audit.entries import AuditEntry
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.changes.models import ChangeSet
 from config.changes.proposals import read_sealed
 from endpoints.models import PrivateEndpoint
@@ -65,7 +65,7 @@ def everything_stored() -> str:
 
 def test_a_base_url_and_a_secret_wait_without_being_shown(ann: Client, bob: Client) -> None:
     provider = factories.make_provider()
-    demand(Kind.CREDENTIALS)
+    demand(ChangeKind.CREDENTIALS)
     before = snapshots.everything()
     sent = {**initial(ann, provider), "base_url": "https://new.example.com/v1", "secret": CANARY}
     change(ann, provider, {**sent, **WHY})
@@ -92,7 +92,7 @@ def test_a_base_url_and_a_secret_wait_without_being_shown(ann: Client, bob: Clie
 
 def test_fields_that_need_no_second_person_are_saved_at_once(ann: Client) -> None:
     provider = factories.make_provider()
-    demand(Kind.CREDENTIALS)
+    demand(ChangeKind.CREDENTIALS)
     change(ann, provider, {**initial(ann, provider), "name": "Another name"})
     provider.refresh_from_db()
     assert provider.name == "Another name"
@@ -101,7 +101,7 @@ def test_fields_that_need_no_second_person_are_saved_at_once(ann: Client) -> Non
 
 def test_a_form_without_a_reason_is_refused(ann: Client) -> None:
     provider = factories.make_provider()
-    demand(Kind.CREDENTIALS)
+    demand(ChangeKind.CREDENTIALS)
     before = fingerprint()
     answer = change(ann, provider, {**initial(ann, provider), "base_url": "https://b.example.com/"})
     assert "Say why in the field Reason" in answer.content.decode()
@@ -110,7 +110,7 @@ def test_a_form_without_a_reason_is_refused(ann: Client) -> None:
 
 def test_any_change_of_the_row_closes_a_proposed_form(ann: Client, bob: Client) -> None:
     provider = factories.make_provider()
-    demand(Kind.CREDENTIALS)
+    demand(ChangeKind.CREDENTIALS)
     sent = {**initial(ann, provider), "base_url": "https://new.example.com/v1"}
     change(ann, provider, {**sent, **WHY})
     Provider.objects.filter(pk=provider.pk).update(name="Renamed", headquarters="DE")
@@ -125,7 +125,7 @@ def test_a_row_that_is_gone_closes_its_change_set(ann: Client, bob: Client, tena
     alias = ModelAlias.objects.create(
         organization=tenant.organization, name="a", targets=[factories.make_model().slug]
     )
-    demand(Kind.DELETIONS)
+    demand(ChangeKind.DELETIONS)
     press(ann, alias, "remove", **WHY)
     ModelAlias.objects.filter(pk=alias.pk).delete()
     made, text = approve(bob)
@@ -134,7 +134,7 @@ def test_a_row_that_is_gone_closes_its_change_set(ann: Client, bob: Client, tena
 
 def test_the_form_is_checked_again(ann: Client, bob: Client) -> None:
     provider = factories.make_provider()
-    demand(Kind.CREDENTIALS)
+    demand(ChangeKind.CREDENTIALS)
     add = reverse("admin:catalog_provider_add")
     sent = {
         "name": "New", "slug": "new-provider", "dialect": "openai", "is_listed": "on",
@@ -159,7 +159,7 @@ def test_rates_on_the_page_of_an_endpoint_wait(ann: Client) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     endpoint.is_moderated = True
     endpoint.save_fields("is_moderated")
-    demand(Kind.PRICES)
+    demand(ChangeKind.PRICES)
     finance = sign_in("fin", Role.FINANCE)
     rates = {"prompt": "0.25", "completion": "0.5", "image": "0", "request": "0"}
     change(finance, endpoint, {**rates, **WHY})
@@ -173,7 +173,7 @@ def test_rates_on_the_page_of_an_endpoint_wait(ann: Client) -> None:
 
 def test_a_role_cannot_approve_fields_that_it_may_not_write(ann: Client) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
-    demand(Kind.PRICES)
+    demand(ChangeKind.PRICES)
     finance = sign_in("fin", Role.FINANCE)
     sent = {**initial(ann, endpoint), "prompt": "0.25", "quantization": "fp8"}
     change(ann, endpoint, {**sent, **WHY})
@@ -186,7 +186,7 @@ def test_a_role_cannot_approve_fields_that_it_may_not_write(ann: Client) -> None
 
 def test_a_new_endpoint_needs_a_second_person_for_its_price(ann: Client, bob: Client) -> None:
     model, provider = factories.make_model(), factories.make_provider()
-    demand(Kind.PRICES)
+    demand(ChangeKind.PRICES)
     sent = {
         "model": str(model.pk), "provider": str(provider.pk), "upstream_model_id": "m",
         "region": "global", "is_listed": "on", "prompt": "0.000001", "completion": "0.000002",
@@ -204,7 +204,7 @@ def test_the_guardrail_of_a_workspace_needs_a_second_person(
 ) -> None:
     assigned = make_guardrail(tenant.workspace)
     shared = Guardrail.objects.edit_workspace_default(tenant.workspace, description="Old.")
-    demand(Kind.GUARDRAILS)
+    demand(ChangeKind.GUARDRAILS)
     change(ann, assigned, {**initial(ann, assigned), "description": "New."})
     assigned.refresh_from_db()
     assert assigned.description == "New."
@@ -219,7 +219,7 @@ def test_the_guardrail_of_a_workspace_needs_a_second_person(
 def test_preferences_of_an_organization_need_a_second_person(
     ann: Client, bob: Client, tenant: Tenant
 ) -> None:
-    demand(Kind.GUARDRAILS)
+    demand(ChangeKind.GUARDRAILS)
     sent = {**initial(ann, tenant.organization), "requires_zdr": "on"}
     change(ann, tenant.organization, {**sent, **WHY})
     assert not Organization.objects.get(pk=tenant.organization.pk).requires_zdr
@@ -229,7 +229,7 @@ def test_preferences_of_an_organization_need_a_second_person(
 
 def test_a_deletion_waits(ann: Client, bob: Client, tenant: Tenant) -> None:
     guardrail = make_guardrail(tenant.workspace)
-    demand(Kind.DELETIONS)
+    demand(ChangeKind.DELETIONS)
     shown = ann.get(page(guardrail, "remove")).content.decode()
     assert (
         '<p class="cw-panel mb-4" role="note">Another operator (Administrator or Support) '
@@ -249,7 +249,7 @@ def test_a_deletion_waits(ann: Client, bob: Client, tenant: Tenant) -> None:
 def test_selected_endpoints_wait_one_by_one(ann: Client, bob: Client, tenant: Tenant) -> None:
     provider = factories.make_provider()
     rows = [factories.make_draft(tenant, factories.make_model(), provider) for _ in range(2)]
-    demand(Kind.DELETIONS)
+    demand(ChangeKind.DELETIONS)
     chosen = {"action": "remove_selected", "_selected_action": [str(row.pk) for row in rows]}
     asked = ann.post(listing(PrivateEndpoint), chosen)
     assert "Another operator must approve this." in asked.content.decode()
@@ -267,7 +267,7 @@ def test_selected_endpoints_wait_one_by_one(ann: Client, bob: Client, tenant: Te
 @pytest.mark.parametrize("way", ["page", "list"])
 def test_the_deletion_of_an_operator_waits(ann: Client, bob: Client, way: str) -> None:
     leaving = User.objects.create_user("leaving")
-    demand(Kind.DELETIONS)
+    demand(ChangeKind.DELETIONS)
     if way == "page":
         path, sent = page(leaving, "delete"), {"post": "yes"}
         asked = ann.get(path)
@@ -288,7 +288,7 @@ def test_the_deletion_of_an_operator_waits(ann: Client, bob: Client, way: str) -
 
 def test_the_deletion_of_a_group_waits(ann: Client, bob: Client) -> None:
     group = Group.objects.create(name="Helpers")
-    demand(Kind.DELETIONS)
+    demand(ChangeKind.DELETIONS)
     ann.post(page(group, "delete"), {"post": "yes", **WHY})
     assert Group.objects.filter(pk=group.pk).exists()
     approve(bob)
@@ -308,7 +308,7 @@ def test_an_import_waits_and_is_planned_again(ann: Client, bob: Client) -> None:
     content = json.loads(imports.export()[0])
     content["endpoints"][0]["pricing"]["prompt"] = "0.000009"
     data = json.dumps(content).encode()
-    demand(Kind.PRICES)
+    demand(ChangeKind.PRICES)
     before = snapshots.everything()
     upload(ann, data)
     first = proposed()
@@ -331,7 +331,7 @@ def test_an_import_waits_and_is_planned_again(ann: Client, bob: Client) -> None:
 def test_a_proposal_of_a_price_list_needs_a_second_person(ann: Client, bob: Client) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     proposal = make_proposal(endpoint)
-    demand(Kind.PRICES)
+    demand(ChangeKind.PRICES)
     press(ann, proposal, "approve", **WHY)
     proposal.refresh_from_db()
     assert proposal.status == "waiting"
@@ -346,7 +346,7 @@ def test_a_proposal_of_a_price_list_needs_a_second_person(ann: Client, bob: Clie
 
 def test_a_rotation_waits(ann: Client, bob: Client, tenant: Tenant) -> None:
     credential = factories.make_credential(tenant, factories.make_provider())
-    demand(Kind.CREDENTIALS)
+    demand(ChangeKind.CREDENTIALS)
     before = snapshots.everything()
     press(ann, credential, "rotate", secret=CANARY, **WHY)
     assert snapshots.everything() == before
@@ -364,7 +364,7 @@ def test_a_rotation_validates_the_endpoints_at_its_approval(
     endpoint = factories.make_active(
         tenant, factories.make_model(), provider, base_url=simulator.base_url
     )
-    demand(Kind.CREDENTIALS)
+    demand(ChangeKind.CREDENTIALS)
     asked = len(simulator.requests)
     before = snapshots.everything()
     press(ann, credential, "rotate", secret="bad-credential-0123456789", revalidate="on", **WHY)
@@ -397,7 +397,7 @@ def test_a_button_says_that_a_form_proposes(ann: Client, tenant: Tenant) -> None
     carol = sign_in("carol", Role.READ_ONLY)
     saving = ["Save", "Save and continue editing", "Save and add another"]
     assert buttons(ann, page(provider)) == saving
-    demand(Kind.CREDENTIALS)
+    demand(ChangeKind.CREDENTIALS)
     assert buttons(ann, page(credential)) == ["Propose"]
     assert buttons(ann, page(provider)) == ["Save or propose"]
     assert buttons(ann, reverse("admin:catalog_provider_add")) == ["Propose"]
@@ -419,7 +419,7 @@ def buttons(client: Client, path: str) -> list[str]:
 
 def test_new_credential_keys_encrypt_what_waits(ann: Client, bob: Client, settings: Any) -> None:
     provider = factories.make_provider()
-    demand(Kind.CREDENTIALS)
+    demand(ChangeKind.CREDENTIALS)
     change(ann, provider, {**initial(ann, provider), "secret": CANARY, **WHY})
     settings.CREDENTIAL_KEYS = [b"n" * 32, *settings.CREDENTIAL_KEYS]
     call_command("rotate_credential_keys")

@@ -18,7 +18,7 @@ from billing import reviews
 from billing.models import Account
 from catalog.models import CatalogProposal
 from config.apps import Role
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.changes.proposals import propose
 from tests.support.console import count_written, listing, report_of
 from tests.support.ledger import differences
@@ -184,7 +184,7 @@ def rows(world: dict[str, Any]) -> dict[str, Any]:
     User.objects.create_superuser("ann")
     proposal: CatalogProposal = world["catalog.catalogproposal"]
     wanted = admin.site._registry[CatalogProposal].make_proposal(  # type: ignore[attr-defined]
-        proposal, Kind.PRICES, "refuse_selected", needs="catalog.change_modelendpoint"
+        proposal, ChangeKind.PRICES, "refuse_selected", needs="catalog.change_modelendpoint"
     )
     made = propose(wanted, by="operator ann", reason="A test.")
     return {**world, "config.changeset": made}

@@ -17,7 +17,7 @@ from django.db.utils import OperationalError
 from config.api.handler import from_framework
 from config.database import outages as module
 from config.database.outages import Outages, find_reason, is_away
-from config.server.logs import RefusalFilter
+from config.server.logs import UnavailableFilter
 from tests.support.bulkheads.counters import sample
 from tests.support.machine.ports import reserved_port
 
@@ -157,13 +157,13 @@ def test_a_reason_is_logged_when_it_begins_each_minute_and_when_it_is_over(
 
 def test_responses_with_503_are_not_logged_one_by_one() -> None:
     record = logging.makeLogRecord({"name": "django.request", "status_code": 503})
-    assert not RefusalFilter().filter(record)
+    assert not UnavailableFilter().filter(record)
     record.status_code = 500
-    assert RefusalFilter().filter(record)
+    assert UnavailableFilter().filter(record)
     # A test that configured the logs once more has installed another one.
     installed = [
         each for each in logging.getLogger("django.request").filters
-        if isinstance(each, RefusalFilter)
+        if isinstance(each, UnavailableFilter)
     ]  # fmt: skip
     assert installed
     assert not installed[0].filter(logging.makeLogRecord({"status_code": 503}))

@@ -20,7 +20,7 @@ from config.egress import (
     TooLarge,
 )
 from config.egress.client import EgressClient, OutboundResponse
-from config.egress.connection import Connection
+from config.egress.connection import UpstreamConnection
 from tests.support.collecting import find_objects, without_collector
 from tests.support.egress import HEADERS, post, silent, through, upstream
 from tests.support.upstreams.tls import answering, sending, serving
@@ -403,13 +403,13 @@ def test_a_failed_answer_frees_its_connection_without_the_collector(
     async def count_left(url: str) -> int:
         async with through(policy) as egress_client:
             with without_collector():
-                others = find_objects(Connection)
+                others = find_objects(UpstreamConnection)
                 for _ in range(3):
                     await fail(egress_client, url)
                 until = time.monotonic() + 20
-                while find_objects(Connection, but=others) and time.monotonic() < until:
+                while find_objects(UpstreamConnection, but=others) and time.monotonic() < until:
                     await asyncio.sleep(0.01)
-                return len(find_objects(Connection, but=others))
+                return len(find_objects(UpstreamConnection, but=others))
 
     with serving(sending(answer), context) as server:
         assert run(count_left(upstream(server))) == 0

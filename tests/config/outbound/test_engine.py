@@ -9,15 +9,15 @@ import pytest
 
 from config.outbound import engine
 from config.outbound.engine import (
-    Attempt,
-    Attempts,
+    DeliveryAttempt,
+    DeliveryAttempts,
     Limits,
     Places,
     RowLocked,
     Source,
     sources,
 )
-from config.outbound.sending import Outcome
+from config.outbound.sending import SendingOutcome
 
 LIMITS = Limits(total=2, slow=1, organization=2, receiver=2, host=2, slow_host=1)
 
@@ -36,7 +36,7 @@ class Queue(Source):
     def begin_run(self) -> None:
         self.stored.clear()
 
-    def begin_due(self, attempts: Attempts) -> bool:
+    def begin_due(self, attempts: DeliveryAttempts) -> bool:
         while self.names:
             name = self.names[0]
             places = LIMITS.places(name, None, None, is_slow=False)
@@ -44,17 +44,17 @@ class Queue(Source):
                 break
             del self.names[0]
             attempts.begin(
-                Attempt(name, places, partial(self.send, name), partial(self.store, name))
+                DeliveryAttempt(name, places, partial(self.send, name), partial(self.store, name))
             )
             self.most = max(self.most, attempts.taken["all"])
         return False
 
-    def send(self, name: str) -> Outcome:
+    def send(self, name: str) -> SendingOutcome:
         if name == self.fails:
             raise RuntimeError("a defect")
-        return Outcome(status=200)
+        return SendingOutcome(status=200)
 
-    def store(self, name: str, outcome: Outcome) -> int:
+    def store(self, name: str, outcome: SendingOutcome) -> int:
         self.stored[name] = outcome.error
         return 1
 
@@ -81,14 +81,14 @@ def test_a_defect_ends_one_attempt_alone() -> None:
 
 @pytest.mark.django_db
 def test_what_is_known_already_is_stored_as_it_is() -> None:
-    attempts, stored = Attempts(), list[Outcome]()
-    known = Outcome("It cannot be read.", detail="ValueError")
+    attempts, stored = DeliveryAttempts(), list[SendingOutcome]()
+    known = SendingOutcome("It cannot be read.", detail="ValueError")
 
-    def store(outcome: Outcome) -> int:
+    def store(outcome: SendingOutcome) -> int:
         stored.append(outcome)
         return 3
 
-    attempts.begin(Attempt("it", (("all", 1),), known, store))
+    attempts.begin(DeliveryAttempt("it", (("all", 1),), known, store))
     assert attempts
     assert (attempts.collect(0.0), stored) == (3, [known])
     assert not attempts
@@ -101,9 +101,9 @@ def test_one_late_result_of_each_receiver_is_tried_at_a_time(
 ) -> None:
     """A try waits for the lock, and the results of all others wait for the try."""
     monkeypatch.setattr(engine, "_LOOK_SECONDS", 0.0)
-    attempts, tries, locked = Attempts(), list[str](), {"a"}
+    attempts, tries, locked = DeliveryAttempts(), list[str](), {"a"}
 
-    def store(receiver: str, name: str, outcome: Outcome) -> int:
+    def store(receiver: str, name: str, outcome: SendingOutcome) -> int:
         tries.append(name)
         if receiver in locked:
             raise RowLocked
@@ -111,7 +111,9 @@ def test_one_late_result_of_each_receiver_is_tried_at_a_time(
 
     for receiver, name in (("a", "a1"), ("a", "a2"), ("b", "b1")):
         places = replace(LIMITS, total=9).places(receiver, None, None, is_slow=False)
-        attempts.begin(Attempt(name, places, Outcome(), partial(store, receiver, name)))
+        attempts.begin(
+            DeliveryAttempt(name, places, SendingOutcome(), partial(store, receiver, name))
+        )
     assert (attempts.collect(0.0), tries) == (1, ["a1", "a2", "b1"])
     tries.clear()
     assert (attempts.collect(0.0), tries) == (0, ["a1"])

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from config.api.errors import GatewayError, TooManyRequests, Unavailable
-from config.server.bulkheads import MANAGEMENT_TURNS, SMALL_BYTES, Budget, Bulkheads
+from config.server.bulkheads import MANAGEMENT_TURNS, SMALL_BYTES, BulkheadBudget, Bulkheads
 
 MIB = 1024 * 1024
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
@@ -31,12 +31,14 @@ def run(check: Callable[[Bulkheads], None]) -> None:
     asyncio.run(scenario())
 
 
-def refusals(budget: Budget) -> float:
+def refusals(budget: BulkheadBudget) -> float:
     labels = {"reason": budget.value}
     return REGISTRY.get_sample_value("causeway_budget_refusals_total", labels) or 0
 
 
-def refused(kind: type[GatewayError], act: Callable[[], object], budget: Budget) -> GatewayError:
+def refused(
+    kind: type[GatewayError], act: Callable[[], object], budget: BulkheadBudget
+) -> GatewayError:
     before = refusals(budget)
     with pytest.raises(kind) as caught:
         act()
@@ -51,7 +53,7 @@ def test_an_organization_runs_no_more_than_its_limit_at_once(settings: object) -
     def check(bulkheads: Bulkheads) -> None:
         with bulkheads.enter(ORGANIZATION, KEY), bulkheads.enter(ORGANIZATION, OTHER_KEY):
             enter = bulkheads.enter(ORGANIZATION, KEY).__enter__
-            error = refused(TooManyRequests, enter, Budget.CONCURRENCY)
+            error = refused(TooManyRequests, enter, BulkheadBudget.CONCURRENCY)
             assert error.status == 429
             assert error.error_type == "rate_limit_exceeded"
             assert "2 requests" in error.message
@@ -70,7 +72,7 @@ def test_management_requests_are_counted_apart(settings: object) -> None:
         with bulkheads.enter(ORGANIZATION, KEY):
             with bulkheads.enter(ORGANIZATION, KEY, is_management=True):
                 enter = bulkheads.enter(ORGANIZATION, KEY, is_management=True).__enter__
-                refused(TooManyRequests, enter, Budget.CONCURRENCY)
+                refused(TooManyRequests, enter, BulkheadBudget.CONCURRENCY)
             with bulkheads.enter(ORGANIZATION, KEY, is_management=True):
                 assert bulkheads.running == 2
 
@@ -110,12 +112,12 @@ def test_a_key_holds_no_more_than_half_of_its_organization() -> None:
         with ExitStack() as stack:
             first, second = (stack.enter_context(bulkheads.enter(ORGANIZATION, KEY)) for _ in "12")
             first.reserve(20 * MIB)
-            refused(TooManyRequests, lambda: second.reserve(13 * MIB), Budget.KEY_BYTES)
+            refused(TooManyRequests, lambda: second.reserve(13 * MIB), BulkheadBudget.KEY_BYTES)
             second.reserve(12 * MIB)
             other = stack.enter_context(bulkheads.enter(ORGANIZATION, OTHER_KEY))
             other.reserve(32 * MIB)
             assert bulkheads.buffered == 64 * MIB
-            refused(TooManyRequests, lambda: other.reserve(1), Budget.ORGANIZATION_BYTES)
+            refused(TooManyRequests, lambda: other.reserve(1), BulkheadBudget.ORGANIZATION_BYTES)
             second.release(12 * MIB)
             assert (second.held, bulkheads.buffered) == (0, 52 * MIB)
             other.reserve(12 * MIB)
@@ -128,7 +130,9 @@ def test_the_only_request_of_a_key_may_hold_what_its_organization_may() -> None:
         with bulkheads.enter(ORGANIZATION, KEY) as occupancy:
             occupancy.reserve(20 * MIB)
             occupancy.reserve(44 * MIB)
-            refused(TooManyRequests, lambda: occupancy.reserve(1), Budget.ORGANIZATION_BYTES)
+            refused(
+                TooManyRequests, lambda: occupancy.reserve(1), BulkheadBudget.ORGANIZATION_BYTES
+            )
             assert occupancy.held == 64 * MIB
 
     run(check)
@@ -145,7 +149,7 @@ def test_a_full_worker_answers_that_it_is_unavailable(settings: object) -> None:
         ):
             one.reserve(64 * MIB)
             operator.reserve(16 * MIB)
-            error = refused(Unavailable, lambda: two.reserve(17 * MIB), Budget.WORKER_BYTES)
+            error = refused(Unavailable, lambda: two.reserve(17 * MIB), BulkheadBudget.WORKER_BYTES)
             assert error.status == 503
             two.reserve(16 * MIB)
             operator.release_all()
@@ -164,7 +168,7 @@ def test_large_requests_leave_room_for_small_ones(settings: object) -> None:
                 small = stack.enter_context(bulkheads.enter(ORGANIZATION, KEY))
                 small.reserve(SMALL_BYTES)
             last = stack.enter_context(bulkheads.enter(ORGANIZATION, KEY))
-            refused(Unavailable, lambda: last.reserve(1), Budget.WORKER_BYTES)
+            refused(Unavailable, lambda: last.reserve(1), BulkheadBudget.WORKER_BYTES)
 
     run(check)
 

@@ -12,8 +12,13 @@ import pytest
 from config.local.bootstrap import PROJECT
 from config.server.connections import table as tables
 from config.server.connections.peers import Proxies, address_group, parse_proxies
-from config.server.connections.refusals import Reason
-from config.server.connections.table import BodyClock, ConnectionTable, DeadlineQueue, Pool
+from config.server.connections.refusals import ClosingReason
+from config.server.connections.table import (
+    BodyClock,
+    ConnectionGroup,
+    ConnectionTable,
+    DeadlineQueue,
+)
 
 
 @dataclass(eq=False)
@@ -23,14 +28,14 @@ class Line:
     table: ConnectionTable
     is_recognized: bool = False
     held_bytes: int = 0
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[ConnectionGroup, ...] = ()
     is_busy: bool = False
-    evicted: list[Reason] = field(default_factory=list)
+    evicted: list[ClosingReason] = field(default_factory=list)
 
     def is_responding(self) -> bool:
         return self.is_busy
 
-    def evict(self, reason: Reason) -> None:
+    def evict(self, reason: ClosingReason) -> None:
         self.evicted.append(reason)
         self.table.remove(self)
 
@@ -59,7 +64,7 @@ def test_the_oldest_stranger_makes_room() -> None:
     table = make_table()
     lines = admit(table, 5)
     assert find_evicted(lines) == [0, 1]
-    assert lines[0].evicted == [Reason.MAKES_ROOM]
+    assert lines[0].evicted == [ClosingReason.MAKES_ROOM]
 
 
 def test_strangers_get_a_share_of_the_worker() -> None:
@@ -87,7 +92,7 @@ def test_a_recognized_caller_is_never_closed_while_its_request_runs() -> None:
     lines = admit(table, 3)
     for line in lines:
         line.recognize()
-    assert table.admit(Line(table), "127.0.0.1") is Reason.CONNECTION_LIMIT
+    assert table.admit(Line(table), "127.0.0.1") is ClosingReason.CONNECTION_LIMIT
     table.rest(lines[1])
     table.rest(lines[0])
     table.begin(lines[1])
@@ -131,7 +136,7 @@ def test_an_address_makes_room_for_itself_alone() -> None:
     assert (find_evicted(others), find_evicted(lines)) == ([], [0, 1])
     for line in lines[2:]:
         line.recognize()
-    assert table.admit(Line(table), "1.1.1.1") is Reason.ADDRESS_LIMIT
+    assert table.admit(Line(table), "1.1.1.1") is ClosingReason.ADDRESS_LIMIT
     table.remove(lines[3])
     assert table.admit(Line(table), "1.1.1.1") is None
 
@@ -159,7 +164,7 @@ def test_bytes_of_strangers_close_the_oldest_holder(monkeypatch: pytest.MonkeyPa
     known.recognize()
     table.hold(second, 5)
     assert find_evicted(lines) == [1]
-    assert (idle.evicted, first.evicted) == ([], [Reason.STRANGER_BYTES])
+    assert (idle.evicted, first.evicted) == ([], [ClosingReason.STRANGER_BYTES])
 
 
 def test_bytes_that_have_just_arrived_close_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

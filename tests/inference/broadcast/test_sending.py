@@ -23,7 +23,7 @@ from accounts.models import (
 )
 from config.clocks.clock import clock
 from config.outbound import engine, sending
-from config.outbound.sending import Outcome
+from config.outbound.sending import SendingOutcome
 from inference.broadcast import reading, sender
 from inference.broadcast.metrics import BroadcastCollector
 from inference.broadcast.progress import store_failure, store_success
@@ -306,7 +306,7 @@ def test_a_destination_is_slow_by_its_last_requests(tenant: Tenant) -> None:
         store_success(Page(loaded, [made]), duration_ms=duration)
         means.append(progress_of(destination).mean_ms)
     assert means == [2_250, 3_937, 2_977, 4_482, 3_386, 2_564, 1_948, 1_486]
-    outcome = Outcome("The receiver answered with HTTP 500.", 500, duration_ms=9_000)
+    outcome = SendingOutcome("The receiver answered with HTTP 500.", 500, duration_ms=9_000)
     loaded = load_destination(destination.pk)
     assert loaded is not None
     store_failure(Page(loaded, [made]), outcome, clock.now())
@@ -448,7 +448,7 @@ def test_a_result_after_a_new_beginning_is_dropped(tenant: Tenant) -> None:
     destination.restart()
     begun = progress_of(destination).cursor_at
     assert not store_success(page)
-    store_failure(page, Outcome("The receiver answered with HTTP 500.", 500), clock.now())
+    store_failure(page, SendingOutcome("The receiver answered with HTTP 500.", 500), clock.now())
     after = progress_of(destination)
     assert (after.cursor_at, after.sent, after.failures) == (begun, 0, 0)
 

@@ -14,7 +14,7 @@ from inference.admission.copies.catalog import NO_CATALOG
 from inference.models import Generation
 from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement
-from inference.taps.figures import MOST_MODELS, ModelNames, WorkerWatcher
+from inference.taps.figures import MOST_MODELS, ModelLabels, WorkerWatcher
 from tests.support.bulkheads.counters import read_counter, sample
 from tests.support.inference.routes import route as make_route
 from tests.support.inference.site import Site
@@ -106,7 +106,7 @@ def test_private_endpoints_name_neither_provider_nor_model(site: Site) -> None:
 
 
 def test_a_worker_names_a_bounded_number_of_models() -> None:
-    names = ModelNames()
+    names = ModelLabels()
     routes = [
         make_route("acme", model_slug=f"acme/model-{number}") for number in range(MOST_MODELS + 1)
     ]

@@ -14,7 +14,7 @@ from catalog.capabilities import NativeFormat
 from catalog.models import LanguageModel
 from config.credentials import Secret
 from inference.models import Generation
-from inference.requests.chat_replies import ReasoningDetail
+from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
 from tests.support import factories
 from tests.support.database.snapshots import everything
@@ -251,7 +251,7 @@ def test_reasoning_of_another_provider_is_left_out_and_named(site: Site, speaker
 
 
 def reason_elsewhere() -> dict[str, Any]:
-    text = seal([ReasoningDetail(type="reasoning.encrypted", data="x")])
+    text = seal([ReplyReasoning(type="reasoning.encrypted", data="x")])
     return {"type": "reasoning", "summary": [], "encrypted_content": text}
 
 

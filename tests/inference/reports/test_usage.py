@@ -20,7 +20,7 @@ from inference.reports.hours import HOUR, hour_of, roll_up_hours, sum_hours_agai
 from inference.reports.rollups import midnight, roll_up_usage
 from inference.reports.usage import subjects
 from inference.reports.usage.panel import Subject
-from inference.reports.usage.sums import PERIODS, Sums, Usage, read_usage
+from inference.reports.usage.sums import PERIODS, PeriodUsage, Sums, read_usage
 from tests.support import console, factories
 from tests.support.factories import Tenant
 
@@ -90,7 +90,7 @@ def count_generations(subject: Subject, begin: datetime) -> Sums:
     )
 
 
-def read_all(spread: list[Subject]) -> list[Usage]:
+def read_all(spread: list[Subject]) -> list[PeriodUsage]:
     now = timezone.now()
     return [read_usage(one.scope, period, now) for one in spread for period in PERIODS.values()]
 

@@ -75,8 +75,8 @@ SHELL_CALL: Final[Body] = {
 }
 # The structs of items that are decoded by themselves, each with its place in a body.
 INNER: Final[list[tuple[type[msgspec.Struct], str, Callable[[Any], Body]]]] = [
-    (items.Message, "input[0]", lambda one: {"input": [one]}),
-    (items.FunctionCall, "input[0]", lambda one: {"input": [{"type": "function_call", **one}]}),
+    (items.MessageItem, "input[0]", lambda one: {"input": [one]}),
+    (items.FunctionCallItem, "input[0]", lambda one: {"input": [{"type": "function_call", **one}]}),
     (items.CustomCall, "input[0]", lambda one: {"input": [{"type": "custom_tool_call", **one}]}),
     (items.KnownCall, "input[0]", lambda one: {"input": [{**SHELL_CALL, **one}]}),
     (items.CallOutput, "input[1]", lambda one: {"input": answer_call("function_call", one)}),

@@ -10,10 +10,10 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.dialects.shared.multipart import Part, encode_form
+from catalog.dialects.shared.multipart import FormPart, encode_form
 from config.api.errors import InvalidRequest
 from inference.requests import multipart
-from inference.requests.multipart import Kind, parse_form, to_json
+from inference.requests.multipart import FieldKind, parse_form, to_json
 
 TYPE = "multipart/form-data; boundary=xx"
 
@@ -62,7 +62,7 @@ def test_the_form_of_a_real_client_is_read() -> None:
     )
 )
 def test_a_form_that_is_written_is_read_back(given: list[tuple[str, bytes, str | None]]) -> None:
-    content_type, pieces = encode_form([Part(*each) for each in given])
+    content_type, pieces = encode_form([FormPart(*each) for each in given])
     if given:
         parts = parse_form(content_type, b"".join(pieces))
         assert [(part.name, bytes(part.data), part.filename) for part in parts] == given
@@ -150,10 +150,10 @@ def test_an_endless_form_is_refused(body: bytes) -> None:
 
 
 KINDS = {
-    "temperature": Kind.NUMBER,
-    "diarize": Kind.BOOLEAN,
-    "keyterms": Kind.LIST,
-    "provider": Kind.JSON,
+    "temperature": FieldKind.NUMBER,
+    "diarize": FieldKind.BOOLEAN,
+    "keyterms": FieldKind.LIST,
+    "provider": FieldKind.JSON,
 }
 
 
@@ -170,8 +170,8 @@ KINDS = {
     ],
 )
 def test_texts_become_json(parts: list[tuple[str, str]], fields: dict[str, Any]) -> None:
-    given = [Part(name, text.encode()) for name, text in parts]
-    body, files = to_json([*given, Part("file", b"x", "a.wav")], KINDS)
+    given = [FormPart(name, text.encode()) for name, text in parts]
+    body, files = to_json([*given, FormPart("file", b"x", "a.wav")], KINDS)
     assert json.loads(body) == fields
     assert [part.name for part in files] == ["file"]
 
@@ -189,5 +189,5 @@ def test_texts_become_json(parts: list[tuple[str, str]], fields: dict[str, Any])
 )
 def test_a_wrong_text_is_named(parts: list[tuple[str, bytes]], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message) as error:
-        to_json([Part(*each) for each in parts], KINDS)
+        to_json([FormPart(*each) for each in parts], KINDS)
     assert error.value.metadata["fields"].keys() == {message.partition(":")[0]}

@@ -25,7 +25,7 @@ MESSAGES = [{"role": "user", "content": "one two"}]
 def merged(
     own: dict[str, Any], config: dict[str, Any], system: str | None = None
 ) -> dict[str, Any]:
-    preset = presets.Preset(uuid4(), "active", json.dumps(config), system)
+    preset = presets.AppliedPreset(uuid4(), "active", json.dumps(config), system)
     found: dict[str, Any] = json.loads(
         presets.merge_preset(Operation.CHAT, json.dumps(own).encode(), preset)
     )
@@ -66,7 +66,7 @@ def test_the_system_prompt_goes_before_the_messages() -> None:
 
 
 def test_a_preset_with_a_system_prompt_is_for_chat() -> None:
-    preset = presets.Preset(uuid4(), "active", "{}", "Be kind.")
+    preset = presets.AppliedPreset(uuid4(), "active", "{}", "Be kind.")
     with pytest.raises(InvalidRequest, match="preset: Has a system prompt"):
         parsing.parse(Operation.TEXT, b'{"model": "a/b", "prompt": "x"}', preset=preset)
 

@@ -32,8 +32,8 @@ _PATTERNS: Final[dict[str, tuple[list[str], list[str]]]] = {
 # Structs whose schema is wider than what is taken.
 _PLAIN: Final[dict[type, dict[str, Any]]] = {
     native._Turn: {"role": "user", "content": "one"},
-    items.Message: {"role": "user", "content": "one"},
-    items.Part: {"type": "input_text", "text": "one"},
+    items.MessageItem: {"role": "user", "content": "one"},
+    items.ItemPart: {"type": "input_text", "text": "one"},
     schemas.Plugin: {"id": "web", "enabled": False},
 }
 # The items of lists that a schema leaves open, by the place of the list.

@@ -7,7 +7,7 @@ from typing import Any
 
 from catalog.dialects.base import Operation
 from inference.requests import parsing
-from inference.requests.messages.events import Events
+from inference.requests.messages.events import MessageEvents
 from inference.requests.messages.request import to_chat
 
 
@@ -84,7 +84,7 @@ def events_of(data: bytes) -> list[Any]:
 
 
 def turned(*chat: bytes) -> list[Any]:
-    events = Events("req-1")
+    events = MessageEvents("req-1")
     return events_of(b"".join(map(events.feed, chat)))
 
 

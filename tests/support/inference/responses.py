@@ -10,7 +10,7 @@ import pytest
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from inference.requests import parsing
-from inference.requests.responses.events import Events
+from inference.requests.responses.events import ResponseEvents
 from inference.requests.responses.reply import render_reply
 from inference.requests.responses.request import Translated, to_chat
 from tests.support.inference.messages import IDENTITY, USAGE
@@ -91,7 +91,7 @@ def replied(message: dict[str, Any], *, asks: Translated | None = None, **choice
 def streamed(*chat: bytes, asks: Translated | None = None) -> list[Any]:
     """Returns the events of a stream of chat, after checks that hold for every stream."""
     asks = asks or translated()
-    events = Events(asks.echo, asks.tools)
+    events = ResponseEvents(asks.echo, asks.tools)
     return events_of(b"".join(map(events.feed, chat)))
 
 

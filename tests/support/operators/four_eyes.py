@@ -8,7 +8,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from config.apps import Role
-from config.changes.kinds import Kind
+from config.changes.kinds import ChangeKind
 from config.changes.models import ChangeRule, ChangeSet
 from config.console.sign_in import roles
 from tests.support.console import SUBMIT, messages_of, page
@@ -16,7 +16,7 @@ from tests.support.console import SUBMIT, messages_of, page
 WHY = {"change_reason": "The provider asked for it."}
 
 
-def demand(*kinds: Kind) -> None:
+def demand(*kinds: ChangeKind) -> None:
     """Demands a second person for changes of these kinds."""
     for kind in kinds:
         ChangeRule.objects.get_or_create(kind=kind)[0].require()

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from catalog.dialects.shared.images.pictures import IMAGES, sniff_bytes
-from catalog.dialects.shared.multipart import Part
-from inference.requests.multipart import Kind, parse_form, to_json
+from catalog.dialects.shared.multipart import FormPart
+from inference.requests.multipart import FieldKind, parse_form, to_json
 from inference.requests.operations.images.schema import MAX_REFERENCES, ImagesRequest
 from inference.requests.problems import field_error, missing_field
 
@@ -60,11 +60,11 @@ _KINDS: Final = {
             "n", "output_compression", "partial_images", "seed", "frame_count",
             "frame_duration_ms",
         ),
-        Kind.NUMBER,
+        FieldKind.NUMBER,
     ),
-    "stream": Kind.BOOLEAN,
-    "models": Kind.LIST,
-    **dict.fromkeys(_AS_JSON, Kind.JSON),
+    "stream": FieldKind.BOOLEAN,
+    "models": FieldKind.LIST,
+    **dict.fromkeys(_AS_JSON, FieldKind.JSON),
 }  # fmt: skip
 _FIELDS: Final = frozenset(("image", "image[]"))
 _OVERLAYS: Final = frozenset(("mask", "markup"))
@@ -107,9 +107,9 @@ def to_images(content_type: str, body: bytes) -> bytes:
     return b"".join([*pieces, b"}"])
 
 
-def _find_overlays(files: Sequence[Part]) -> dict[str, Part]:
+def _find_overlays(files: Sequence[FormPart]) -> dict[str, FormPart]:
     """Returns the files beside the images to edit; raises :class:`InvalidRequest`."""
-    overlays: dict[str, Part] = {}
+    overlays: dict[str, FormPart] = {}
     for part in files:
         if part.name in _FIELDS:
             continue
@@ -121,9 +121,9 @@ def _find_overlays(files: Sequence[Part]) -> dict[str, Part]:
     return overlays
 
 
-def _read_svg(parts: Sequence[Part]) -> msgspec.Raw:
+def _read_svg(parts: Sequence[FormPart]) -> msgspec.Raw:
     """Returns the object that clients write as the fields ``svg[model]`` and so on."""
-    names = [Part(part.name.removeprefix("svg")[1:-1], part.data) for part in parts]
+    names = [FormPart(part.name.removeprefix("svg")[1:-1], part.data) for part in parts]
     members = msgspec.json.decode(to_json(names, {})[0])
     effort = members.pop("reasoning][effort", None)
     return msgspec.Raw(
@@ -133,7 +133,7 @@ def _read_svg(parts: Sequence[Part]) -> msgspec.Raw:
     )
 
 
-def _write_images(parts: Sequence[Part]) -> list[bytes]:
+def _write_images(parts: Sequence[FormPart]) -> list[bytes]:
     pieces: list[bytes] = []
     for index, part in enumerate(parts):
         media_type = sniff_bytes(bytes(part.data[:_HEAD_BYTES]))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.dialects.base import InvalidStream
-from inference.requests.messages.events import Events
+from inference.requests.messages.events import MessageEvents
 from inference.requests.messages.reply import render_error
 from tests.support.inference.messages import (
     COUNTED,
@@ -110,7 +110,7 @@ def test_the_events_do_not_depend_on_how_the_stream_is_split(places: list[int]) 
 
 
 def test_events_are_sent_without_delay() -> None:
-    events = Events("req-1")
+    events = MessageEvents("req-1")
     assert [kind["type"] for kind in events_of(events.feed(event({"content": "It "})))] == [
         "message_start",
         "content_block_start",

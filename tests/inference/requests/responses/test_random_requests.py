@@ -11,8 +11,8 @@ import pytest
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from inference.requests import parsing
-from inference.requests.chat_replies import ReasoningDetail
-from inference.requests.responses.events import Events
+from inference.requests.chat_replies import ReplyReasoning
+from inference.requests.responses.events import ResponseEvents
 from inference.requests.responses.reasoning import seal
 from inference.requests.responses.reply import render_reply
 from inference.requests.responses.request import to_chat
@@ -95,7 +95,7 @@ class Maker:
         return self.some({"type": f"{kind}_output", "call_id": self.value(name), "output": given})
 
     def item(self) -> Any:
-        detail = ReasoningDetail(type="reasoning.encrypted", data="c2Vj", format="x", index=0)
+        detail = ReplyReasoning(type="reasoning.encrypted", data="c2Vj", format="x", index=0)
         image = {"type": "image_generation_call", "id": "ig", "result": self.value("aGk=")}
         match self.random.randrange(9):
             case 0 | 1:
@@ -230,7 +230,7 @@ def test_random_streams_keep_the_order_of_events() -> None:
                 piece = call_piece(number, chance.choice(['{"a"', ":1}", ""]), **opening)
             chat += piece
         chat += ended(chance.choice(["stop", "length", "error", "tool_calls"]))
-        events = Events(asks.echo, asks.tools)
+        events = ResponseEvents(asks.echo, asks.tools)
         sizes = iter(lambda chance=chance: chance.randint(1, 40), 0)
         out, at = b"", 0
         while at < len(chat):

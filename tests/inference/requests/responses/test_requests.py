@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inference.requests.chat_replies import ReasoningDetail
+from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
 from inference.requests.responses.request import to_chat
 from tests.support.inference.responses import (
@@ -22,7 +22,7 @@ from tests.support.inference.responses import (
     translated,
 )
 
-SIGNED = ReasoningDetail(
+SIGNED = ReplyReasoning(
     type="reasoning.text", text="Hm.", signature="c2ln", format="anthropic-claude-v1", index=0
 )
 
@@ -348,7 +348,7 @@ def test_a_header_has_room_for_what_is_left_out() -> None:
 
 def test_sealed_reasoning_is_bounded() -> None:
     def item(count: int) -> Any:
-        details = [*[ReasoningDetail()] * (count - 1), SIGNED]
+        details = [*[ReplyReasoning()] * (count - 1), SIGNED]
         return {"type": "reasoning", "summary": [], "encrypted_content": seal(details)}
 
     assert to_chat(json.dumps(asked([item(50_000), item(50_000)])).encode())

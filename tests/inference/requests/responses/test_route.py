@@ -11,7 +11,7 @@ from django.conf import LazySettings
 
 from accounts.models import Guardrail
 from inference.models import Generation
-from inference.requests.chat_replies import ReasoningDetail
+from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
 from tests.support import factories
 from tests.support.database.snapshots import everything
@@ -216,7 +216,7 @@ def test_items_reach_the_upstream_as_messages(site: Site) -> None:
             "type": "reasoning",
             "summary": [],
             "encrypted_content": seal(
-                [ReasoningDetail(type="reasoning.text", text="joe@example.com", signature="x")]
+                [ReplyReasoning(type="reasoning.text", text="joe@example.com", signature="x")]
             ),
         },
     ],

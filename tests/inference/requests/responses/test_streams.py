@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from catalog.dialects.base import InvalidStream
-from inference.requests.responses.events import DONE, Events
+from inference.requests.responses.events import DONE, ResponseEvents
 from inference.requests.responses.request import Translated
 from tests.support.inference.messages import call_piece, ended, event, raw
 from tests.support.inference.responses import (
@@ -71,7 +71,7 @@ def test_a_text_has_all_events_in_order() -> None:
 
 def test_the_stream_ends_with_its_mark() -> None:
     asks = translated()
-    data = Events(asks.echo, asks.tools).feed(event({"content": "a"}) + ended())
+    data = ResponseEvents(asks.echo, asks.tools).feed(event({"content": "a"}) + ended())
     assert data.endswith(b"\n\n" + DONE)
     assert data.count(b"[DONE]") == 1
 
@@ -288,12 +288,12 @@ def test_what_follows_the_end_is_ignored() -> None:
 
 def events_of_all(data: bytes) -> list[Any]:
     asks = translated()
-    return events_of(Events(asks.echo, asks.tools).feed(data))
+    return events_of(ResponseEvents(asks.echo, asks.tools).feed(data))
 
 
 def test_output_beyond_the_bound_breaks_the_stream() -> None:
     asks = translated()
-    events = Events(asks.echo, asks.tools)
+    events = ResponseEvents(asks.echo, asks.tools)
     events.feed(event({"content": "x" * 33_554_432}))
     with pytest.raises(InvalidStream):
         events.feed(event({"content": "x"}))
@@ -305,12 +305,12 @@ def test_output_beyond_the_bound_breaks_the_stream() -> None:
 def test_malformed_events_break_the_stream(data: bytes) -> None:
     asks = translated()
     with pytest.raises(InvalidStream):
-        Events(asks.echo, asks.tools).feed(data)
+        ResponseEvents(asks.echo, asks.tools).feed(data)
 
 
 def test_the_events_are_json_of_one_line() -> None:
     asks = translated(instructions="a\nb")
-    data = Events(asks.echo, asks.tools).feed(event({"content": "a\nb"}) + ended())
+    data = ResponseEvents(asks.echo, asks.tools).feed(event({"content": "a\nb"}) + ended())
     for line in data.split(b"\n"):
         if line.startswith(b"data: {"):
             json.loads(line.removeprefix(b"data: "))
