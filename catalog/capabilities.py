@@ -30,22 +30,37 @@ class ThinkingControl(StrEnum):
     BUDGET = "budget"
 
 
-class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The abilities of one model; the defaults are those of a model that nobody has described.
+class StatedCapabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a catalogue file states of a model, and columns store.
+
+    The defaults are those of a model that nobody has described.
 
     ``native_format`` matters to Azure, Bedrock and Vertex, and at OpenAI and Azure it says whether
     the model speaks Responses. ``thinking`` matters to the formats of Anthropic and Gemini. A model
     that ``thinks_between_tools`` always does so, and cannot be forced to call a tool.
     ``combines_sampling`` says that it accepts a temperature and a top_p together. Both of these
-    matter to Anthropic's format. ``has_short_call_ids`` says that ids of tool calls have nine
-    letters and digits, in OpenAI's format.
+    matter to Anthropic's format.
     """
 
     native_format: NativeFormat = NativeFormat.OPENAI
     thinking: ThinkingControl = ThinkingControl.EFFORT
     thinks_between_tools: bool = False
     combines_sampling: bool = False
+
+
+class Capabilities(StatedCapabilities, frozen=True, forbid_unknown_fields=True):
+    """The abilities of one model: those that are stated, and those that its author tells.
+
+    ``has_short_call_ids`` says that ids of tool calls have nine letters and digits, in OpenAI's
+    format.
+    """
+
     has_short_call_ids: bool = False
+
+    @property
+    def stated(self) -> StatedCapabilities:
+        names = StatedCapabilities.__struct_fields__
+        return StatedCapabilities(*(getattr(self, name) for name in names))
 
     @property
     def is_anthropic(self) -> bool:
@@ -88,7 +103,12 @@ def read_capabilities(
     )
 
 
-def assume_capabilities(slug: str) -> Capabilities:
+def complete_capabilities(stated: StatedCapabilities, slug: str) -> Capabilities:
+    """Returns the capabilities of a model whose row of a catalogue file states these."""
+    return read_capabilities(*msgspec.structs.astuple(stated), slug.partition("/")[0])
+
+
+def assume_capabilities(slug: str) -> StatedCapabilities:
     """Returns the capabilities that a new row gets when nobody states them: those of its author."""
     author, _, _ = slug.partition("/")
-    return Capabilities(native_format=_NATIVE_FORMATS.get(author, NativeFormat.OPENAI))
+    return StatedCapabilities(native_format=_NATIVE_FORMATS.get(author, NativeFormat.OPENAI))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from catalog.abilities import UNSTATED, Abilities, dump, find_problem, read_abilities
-from catalog.capabilities import Capabilities, assume_capabilities
+from catalog.capabilities import StatedCapabilities, assume_capabilities
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
 from catalog.pricing.contract import (
@@ -95,7 +95,7 @@ class ModelRow(msgspec.Struct, forbid_unknown_fields=True):
     supported_voices: list[_Text] | None = None
     per_request_limits: dict[str, Any] | None = None
     # An import without this member leaves the capabilities as they are.
-    capabilities: Capabilities | msgspec.UnsetType = msgspec.UNSET
+    capabilities: StatedCapabilities | msgspec.UnsetType = msgspec.UNSET
 
 
 class Timeouts(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -302,7 +302,7 @@ def model_row(model: LanguageModel) -> ModelRow:
         knowledge_cutoff=model.knowledge_cutoff,
         supported_voices=model.supported_voices,
         per_request_limits=model.per_request_limits,
-        capabilities=model.capabilities,
+        capabilities=model.capabilities.stated,
     )
 
 

@@ -20,7 +20,12 @@ from django.conf import settings
 from django.db import transaction
 
 from catalog import dialects, imports
-from catalog.capabilities import UNDESCRIBED, Capabilities, assume_capabilities
+from catalog.capabilities import (
+    UNDESCRIBED,
+    Capabilities,
+    assume_capabilities,
+    complete_capabilities,
+)
 from catalog.connecting.asking import (
     FIELDS,
     Advice,
@@ -395,7 +400,8 @@ async def _ask_provider(
     for row in sorted(catalog.endpoints, key=lambda row: price_of(row).completion):
         model = models[row.model]
         known = model.capabilities
-        capabilities = assume_capabilities(row.model) if known is msgspec.UNSET else known
+        stated = assume_capabilities(row.model) if known is msgspec.UNSET else known
+        capabilities = complete_capabilities(stated, row.model)
         output = next(iter(model.architecture.output_modalities), "")
         if not dialects.lacks_chat(server.dialect, capabilities):
             tries.append((row.upstream_model_id, output, capabilities))

@@ -15,6 +15,7 @@ from catalog.capabilities import (
     NativeFormat,
     ThinkingControl,
     assume_capabilities,
+    complete_capabilities,
 )
 from catalog.models import LanguageModel
 from config.bulk.problems import ImportRefused
@@ -57,7 +58,16 @@ def test_a_new_model_has_the_capabilities_of_the_file_or_of_its_author(db: None)
         "anthropic/claude-next": CLAUDE,
         "acme/claude": OLD_CLAUDE,
     }
-    assert assume_capabilities("anthropic/claude-next") == CLAUDE
+    assert assume_capabilities("anthropic/claude-next") == CLAUDE.stated
+
+
+def test_what_an_author_tells_of_a_model_is_in_no_file(db: None) -> None:
+    load(row("mistralai/small"))
+    assert LanguageModel.objects.get().capabilities == Capabilities(has_short_call_ids=True)
+    data, _ = imports.export()
+    assert "has_short_call_ids" not in json.loads(data)["models"][0]["capabilities"]
+    stated = assume_capabilities("mistralai/small")
+    assert complete_capabilities(stated, "mistralai/small").has_short_call_ids is True
 
 
 def test_a_file_without_capabilities_leaves_them_as_they_are(db: None) -> None:
@@ -82,6 +92,7 @@ def test_a_file_without_capabilities_leaves_them_as_they_are(db: None) -> None:
         ({"thinking": 1}, "Expected `str`, got `int`"),
         ({"thinks_between_tools": "yes"}, "Expected `bool`, got `str`"),
         ({"speed": "fast"}, "Object contains unknown field `speed`"),
+        ({"has_short_call_ids": True}, "Object contains unknown field `has_short_call_ids`"),
         (None, "got `null`"),
     ],
 )
