@@ -45,7 +45,7 @@ from catalog.connecting.servers import (
     recognize,
 )
 from catalog.dialects.shared.credentials import InvalidCredential
-from catalog.models import DialectName, ModelEndpoint, Provider
+from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
 from catalog.pricing.contract import InvalidPricing, Pricing, read_price
 from catalog.rows import EndpointRow, ModelRow, ProviderRow, price_of, provider_row
 from catalog.sync.offers import describe_model
@@ -360,7 +360,7 @@ def _read_pricing(model: ServedModel) -> Pricing | None:
 
 
 def _inspect_provider(wish: ConnectWish, slug: str, bundle: Mapping[str, Any]) -> Inspection:
-    """Tries a provider of the bundle, whose rows are new unless it has endpoints already."""
+    """Tries a provider of the bundle; its rows are new where it has no endpoint already."""
     stored = Provider.objects.filter(slug=slug).first()
     secret = wish.secret or _stored_secret(stored)
     if secret is None:
@@ -378,15 +378,27 @@ def _inspect_provider(wish: ConnectWish, slug: str, bundle: Mapping[str, Any]) -
     reach = _reach_of(wish, stored)
     server = Server(base_url or f"https://{host}", dialect, secret, reach, wish.advice)
     reach, test = asyncio.run(_ask_provider(wish, server, catalog))
-    is_new = stored is None or not _known_models(stored)
     return Inspection(
         slug=slug,
-        catalog=catalog if is_new else imports.Catalog([], [], []),
+        catalog=catalog if stored is None else _leave_known(catalog, stored),
         upstream_ids=[each.upstream_model_id for each in catalog.endpoints],
         secret=secret,
         reach=reach,
         test=test,
     )
+
+
+def _leave_known(catalog: imports.Catalog, stored: Provider) -> imports.Catalog:
+    """Returns the rows that are new: what is stored may be changed by an operator."""
+    known = _known_models(stored)
+    if not known:
+        return catalog
+    endpoints = [row for row in catalog.endpoints if row.upstream_model_id not in known]
+    slugs = {row.model for row in endpoints}
+    stored_models = LanguageModel.objects.filter(canonical_slug__in=slugs)
+    slugs -= set(stored_models.values_list("canonical_slug", flat=True))
+    models = [row for row in catalog.models if row.canonical_slug in slugs]
+    return imports.Catalog([], models, endpoints)
 
 
 async def _ask_provider(

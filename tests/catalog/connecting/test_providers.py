@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from catalog.models import ModelEndpoint, Provider
+from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
 from config.egress import EgressPolicy
 from config.egress.addresses import PinnedHost
@@ -89,6 +89,21 @@ def test_models_narrow_what_is_imported(openai: Server) -> None:
     found = connect("openai", "--key", KEY, "--models", "openai/gpt-5.5")
     assert found["models"] == ["openai/gpt-5.5"]
     assert ModelEndpoint.objects.count() == 1
+
+
+def test_a_provider_connected_again_gets_the_models_that_are_new(openai: Server) -> None:
+    connect("openai", "--key", KEY, "--models", "openai/gpt-5.5")
+    LanguageModel.objects.update(name="Our GPT")
+    Provider.objects.update(name="Our OpenAI")
+    assert connect("openai", "--models", "gpt-5-nano")["models"] == ["openai/gpt-5-nano"]
+    assert set(ModelEndpoint.objects.values_list("upstream_model_id", flat=True)) == {
+        "gpt-5.5", "gpt-5-nano",
+    }  # fmt: skip
+    assert len(connect("openai")["endpoints"]) == ModelEndpoint.objects.count()
+    assert Provider.objects.get().name == "Our OpenAI"
+    assert LanguageModel.objects.get(slug="openai/gpt-5.5").name == "Our GPT"
+    ModelEndpoint.objects.get(upstream_model_id="gpt-5-nano").delist()
+    assert "openai/gpt-5-nano" not in connect("openai")["models"]
 
 
 def test_a_provider_needs_the_right_key(openai: Server) -> None:
