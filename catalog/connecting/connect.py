@@ -143,7 +143,10 @@ def inspect(wish: ConnectWish) -> Inspection:
 
 
 def store(found: Inspection, *, dry_run: bool = False) -> StoredConnection:
-    """Stores what was found, in one transaction; raises :class:`ImportRefused`."""
+    """Stores what was found, in one transaction, or nothing.
+
+    Raises :class:`ImportRefused`, and :class:`ConnectRefused` if no model of it could be called.
+    """
     with transaction.atomic():
         imports.apply(found.catalog)
         provider = Provider.objects.select_for_update(no_key=True).get(slug=found.slug)
@@ -159,6 +162,11 @@ def store(found: Inspection, *, dry_run: bool = False) -> StoredConnection:
             .select_related("model")
             .order_by("model__slug", "created_at")
         )
+        if not endpoints:
+            raise ConnectRefused(
+                "None of these models could be called: an operator took them out of the catalogue, "
+                "or their prices are not numbers. List them again in the console."
+            )
         connection = StoredConnection(
             provider.slug,
             list(dict.fromkeys(endpoint.model.slug for endpoint in endpoints)),

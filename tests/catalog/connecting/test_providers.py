@@ -104,6 +104,9 @@ def test_a_provider_connected_again_gets_the_models_that_are_new(openai: Server)
     assert LanguageModel.objects.get(slug="openai/gpt-5.5").name == "Our GPT"
     ModelEndpoint.objects.get(upstream_model_id="gpt-5-nano").delist()
     assert "openai/gpt-5-nano" not in connect("openai")["models"]
+    assert refuse("openai", "--models", "gpt-5-nano").startswith(
+        "None of these models could be called: an operator took them out of the catalogue"
+    )
 
 
 def test_a_provider_needs_the_right_key(openai: Server) -> None:
