@@ -17,7 +17,7 @@ import phonenumbers
 from phonenumbers.data import _ALT_NUMBER_FORMATS
 from phonenumbers.phonemetadata import PhoneMetadata
 
-from accounts.patterns import compile_pattern
+from accounts.patterns import InvalidPattern, Pattern, compile_pattern
 from inference.filters.recogniser import NOTHING, Recogniser, Span, is_alphanumeric, is_digit
 
 DEFAULT_REGIONS: Final = ("US",)
@@ -302,6 +302,17 @@ def _compile_grouped(regions: tuple[str, ...]) -> str:
     return rf"\(?\b(?:{'|'.join(ordered)})".replace("~", rf"{_GAP}{{1,3}}")
 
 
+def _compile_plans(regions: tuple[str, ...]) -> list[Pattern]:
+    """Compiles the plans of regions: into one pattern, or more where that is too large."""
+    try:
+        return [compile_pattern(_compile_grouped(regions))]
+    except InvalidPattern:
+        if len(regions) == 1:
+            raise
+    half = len(regions) // 2
+    return [*_compile_plans(regions[:half]), *_compile_plans(regions[half:])]
+
+
 @lru_cache(maxsize=64)
 def recognise_phones(regions: tuple[str, ...]) -> tuple[Recogniser, ...]:
     """Returns the recognisers of a guardrail with these regions."""
@@ -311,6 +322,6 @@ def recognise_phones(regions: tuple[str, ...]) -> tuple[Recogniser, ...]:
             compile_pattern(rf"(?:\+ ?|\b00[ .-]?)\(?[1-9](?:{_GAP}{{0,3}}[0-9]){{5,16}}"),
             _find_international,
         ),
-        Recogniser(compile_pattern(_compile_grouped(regions)), national.find_grouped),
+        *(Recogniser(each, national.find_grouped) for each in _compile_plans(regions)),
         Recogniser(compile_pattern(rf"(?i){_WORDS}"), national.find_named),
     )

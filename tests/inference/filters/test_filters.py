@@ -223,6 +223,16 @@ def test_a_builtin_leaves_other_text_unchanged(slug: str, text: str) -> None:
     assert screened.findings == ()
 
 
+def test_regions_of_long_plans_are_read_together() -> None:
+    # All plans together are larger than a pattern may be.
+    regions = [
+        "AR", "AT", "AU", "BG", "CC", "CN", "CX", "DE", "ID", "IL", "IN", "JP", "KR", "KZ", "NL",
+        "PY", "RU", "SE", "TR", "VN",
+    ]  # fmt: skip
+    filters = builtin("phone", regions=regions)
+    assert redacted(filters, "0151-123 456 78, 03-1234-5678") == "[PHONE], [PHONE]"
+
+
 @pytest.mark.parametrize(
     ("regions", "text", "expected"),
     [
