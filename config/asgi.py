@@ -116,13 +116,17 @@ class ControlPlane:
 control_plane: Final = ControlPlane()
 
 
-def canonical_path(path: str) -> str:
+def canonical_path(path: str, raw_path: bytes) -> str:
     """Returns the path by which a route of the API is known; any other path stays as it is.
 
-    Most tools are set up with a base that ends in ``/v1``, and join it with or without a slash.
+    Most tools are set up with a base that ends in ``/v1``, and join it with or without a slash. An
+    escaped slash at the end belongs to the name of a resource.
     """
     rest = path.removeprefix("/api")
-    return f"/api/v1/{rest[4:].strip('/')}" if rest.startswith("/v1/") else path
+    if not rest.startswith("/v1/"):
+        return path
+    slashes = len(raw_path) - len(raw_path.rstrip(b"/"))
+    return f"/api/v1/{rest[4 : len(rest) - slashes].lstrip('/')}"
 
 
 class Application:
@@ -140,7 +144,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in ROUTES:
-            scope["path"] = canonical_path(scope["path"])
+            scope["path"] = canonical_path(scope["path"], scope["raw_path"])
         if scope["type"] == "http" and scope["path"] in ROUTES:
             assert self._inference is not None, _NO_LIFESPAN
             await self._inference(scope, receive, send)

@@ -347,7 +347,8 @@ class Tally:
         usage = None if self.usage is None else self._believe(self.usage)
         if usage is not None and self._is_final:
             found: Count | None = None
-            if len(self._alone) < self._request.choices > 1:
+            is_written = OPERATIONS[self._request.operation].is_written
+            if is_written and len(self._alone) < self._request.choices > 1:
                 found = self._count_all(usage)
             if not (usage.prompt or usage.completion):
                 found = self._count_tokens(usage)

@@ -41,7 +41,7 @@ def _rewrite(holder: dict[str, Any]) -> bool:
     has_changed = False
     for index, block in enumerate(content):
         kind = block.get("type") if isinstance(block, dict) else None
-        if kind in _FOREIGN or (isinstance(kind, str) and kind.endswith(_RESULT)):
+        if isinstance(kind, str) and (kind in _FOREIGN or kind.endswith(_RESULT)):
             content[index] = {"type": "text", "text": "\n".join(_describe(block))}
             if (mark := block.get("cache_control")) is not None:
                 content[index]["cache_control"] = mark

@@ -97,7 +97,7 @@ BY_PRICE = {"sort": "price"}
 
 def next_provider(site: Site) -> None:
     site.publish(
-        provider=site.another_provider("other"), price=factories.make_price("0.001", "0.001")
+        provider=site.another_provider("other"), price=factories.make_price("0.00001", "0.00001")
     )
 
 

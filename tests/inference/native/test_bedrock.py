@@ -283,7 +283,7 @@ def streamed(bedrock: Clouds, *steps: Any) -> None:
     bedrock.script = (stream_head(), *steps, Signal.CLOSE)
 
 
-TOO_LARGE: Final = {"type": "ping", "padding": "x" * 21_000_000}
+TOO_LARGE: Final = {"type": "ping", "padding": "x" * 16_000_000}
 FAULTS: Final[dict[str, tuple[Callable[[], bytes], int, str]]] = {
     "throttled": (lambda: exception("throttlingException", "Slow down."), 429, "Slow down."),
     "model": (lambda: exception("modelStreamErrorException", "It broke."), 502, "It broke."),
@@ -354,7 +354,7 @@ def test_a_fault_after_output_is_an_error_event_and_charged(
 
 
 def test_an_error_of_bedrock_keeps_its_words(site: Site, bedrock: Clouds) -> None:
-    words = f"The provided model identifier is invalid ({cloud.BEDROCK_KEY})."
+    words = f"Malformed input request ({cloud.BEDROCK_KEY})."
     body = json.dumps({"message": words}).encode()
     bedrock.script = (http_response(400, body),)
     refused = send(site, asked())

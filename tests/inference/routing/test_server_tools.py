@@ -289,7 +289,7 @@ def test_openais_chat_searches_by_its_field_alone() -> None:
     for request, found in ((alone, knows), (alone, bare), (parse(tools=[FUNCTION, SEARCH]), bare)):
         [candidate] = select(request, found).candidates
         body = json.loads(openai.build(build_call(candidate, request, None, None)).body or b"")
-        assert {*body} == {"model", "messages", "web_search_options"}
+        assert {*body} == {"model", "messages", "stream", "web_search_options"}
     bounded = parse(tools=[{**SEARCH, "max_uses": 1}])
     for request, found in ((bounded, knows), (parse(tools=[FUNCTION, SEARCH]), lacks)):
         [candidate] = select(request, found).candidates

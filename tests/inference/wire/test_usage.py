@@ -47,6 +47,10 @@ class Row(NamedTuple):
     price: Price = PRICE
     more: dict[str, int] = {}
 
+    @property
+    def has_sound(self) -> bool:
+        return b"audio" in self.answer.lower()
+
 
 def plain(usage: Any, *, finish: str | None = "stop", content: Any = TEXT, **more: Any) -> bytes:
     message = {"role": "assistant", "content": content}
@@ -312,8 +316,11 @@ ROWS: Final = {
     "embeddings: a total as text": embedded({"total_tokens": "4000"}, (4000, 0), 4_000_000),
     "embeddings: a float": embedded({"prompt_tokens": 4000.0}, (4000, 0), 4_000_000),
     "embeddings: zeros": embedded(
-        {"prompt_tokens": 0, "total_tokens": 0}, (5002, 0), 5_002_000, is_estimated=True),
+        {"prompt_tokens": 0, "total_tokens": 0}, (5001, 0), 5_001_000, is_estimated=True),
 }  # fmt: skip
+
+
+SOUND = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
 
 
 def count_row(row: Row) -> tuple[Tally, Candidate]:
@@ -322,7 +329,10 @@ def count_row(row: Row) -> tuple[Tally, Candidate]:
     if row.operation is Operation.EMBEDDINGS:
         asked["input"] = "x" * 20_004
     else:
-        asked["messages"] = [{"role": "user", "content": "x" * 40}]
+        text = {"type": "text", "text": "x" * 40}
+        # Sound that nobody sent is not believed.
+        parts = [text, SOUND] if row.has_sound else [text]
+        asked["messages"] = [{"role": "user", "content": parts}]
         asked["n"] = row.choices
     endpoint = replace(route("x"), price=row.price)
     candidate = Candidate(endpoint, Secret("a secret"), False, endpoint.endpoint_id)
