@@ -246,10 +246,11 @@ def piece(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
             piece(1, "", "stop"),
             counted(20, {"id": "a", "choices": []}),
         ],
-        # Only the first of two final usages counts.
+        # One final usage for each choice, as llama.cpp's server reports them; none counts later.
         [
             piece(0, "Hi", "stop"),
-            counted(20, {"id": "a", "choices": []}),
+            {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 8}},
+            {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 12}},
             counted(40, {"id": "a", "choices": []}),
         ],
     ],
