@@ -44,10 +44,20 @@ CLAIMS: list[tuple[dict[str, Any], tuple[int, int], str | None]] = [
             "prompt_tokens": 2,
             "completion_tokens": 4,
             "prompt_tokens_details": {"cached_tokens": 10**18, "cache_write_tokens": 10**18},
-            "completion_tokens_details": {"reasoning_tokens": 10**18, "image_tokens": 10**18},
+            "completion_tokens_details": {"image_tokens": 10**18},
         },
         (2, 4),
         None,
+    ),
+    (
+        # Thoughts above the completion are counted beside it, within the bound.
+        {
+            "prompt_tokens": 2,
+            "completion_tokens": 4,
+            "completion_tokens_details": {"reasoning_tokens": 10**18},
+        },
+        (2, MAX_TOKENS),
+        "completion",
     ),
 ]
 
