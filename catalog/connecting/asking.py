@@ -238,7 +238,7 @@ async def try_model(
         fields=fields,
         capabilities=capabilities,
     )
-    bounds = _BOUNDS if operation is Operation.CHAT else ({},)
+    bounds = _BOUNDS if "messages" in fields else ({},)
     started = time.monotonic()
     for number, bound in enumerate(bounds, 1):
         try:

@@ -58,6 +58,8 @@ KEPT: Final = dict.fromkeys(
 UNSERVED: Final = {
     "accounts_apikey.creator_id": "an operator alone deletes members, and every key would pay",
     "accounts_preset.designated_version_id": "a version is deleted with its preset alone",
+    "endpoints_privateendpoint.private_provider_id": "a provider is marked as deleted and stays",
+    "endpoints_privateprovider.organization_id": "no organization is deleted; it has few of them",
 }
 _FOREIGN_KEYS: Final = """
 SELECT t.relname || '.' || a.attname
