@@ -149,7 +149,19 @@ def test_the_answer_of_an_earlier_turn_is_sent_back(
     turns: Any = [*first.output, {"role": "user", "content": "four"}]
     assert client.responses.create(model=model, input=turns).output_text == "You said: four"
     assert simulator.requests[-1].body["messages"] == [
-        {"role": "assistant", "content": "You said: one two three"},
+        {
+            "role": "assistant",
+            "content": "You said: one two three",
+            "reasoning_content": "Let me think.",
+            "reasoning_details": [
+                {
+                    "type": "reasoning.text",
+                    "text": "Let me think.",
+                    "format": "unknown",
+                    "index": 0,
+                }
+            ],
+        },
         {"role": "user", "content": "four"},
     ]
 

@@ -228,7 +228,7 @@ def test_these_statuses_say_that_there_is_no_such_operation(
         (refuse("500 Internal Server Error"), "images", "upstream_error"),
         (respond({"created": 1, "data": [{"b64_json": "QUJD"}]}), "images", "invalid_response"),
         (respond({"created": 1, "data": [{"b64_json": ENCODED}],
-                  "usage": {"input_tokens": 100_000, "output_tokens": 1, "total_tokens": 100_001}}),
+                  "usage": {"input_tokens": 10**9, "output_tokens": 1, "total_tokens": 10**9 + 1}}),
          "usage", "missing_usage"),
     ],
 )  # fmt: skip

@@ -290,7 +290,7 @@ FAULTS: Final[dict[str, tuple[Callable[[], bytes], int, str]]] = {
     "timeout": (lambda: exception("modelTimeoutException", "Too late."), 504, "Too late."),
     "busy": (lambda: exception("serviceUnavailableException", "Busy."), 503, "Busy."),
     "checksum": (lambda: damage(invoke_stream(BLOCKS[0])), 502, "damaged"),
-    "large": (lambda: invoke_stream(TOO_LARGE), 502, "too large"),
+    "large": (lambda: invoke_stream(TOO_LARGE), 502, "not valid"),
     "base64": (lambda: part(b'{"bytes": "???"}'), 502, "malformed"),
     "no bytes": (lambda: part(b'{"p": "abc"}'), 502, "malformed"),
     "no JSON": (lambda: part(b'{"bytes": "eHh4"}'), 502, "malformed"),
