@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
@@ -32,18 +33,24 @@ def is_utf8_path(raw_path: bytes) -> bool:
     return True
 
 
-def write_header(*texts: str) -> bytes:
-    """Returns the value of a header of an answer: one text, or a list of names.
+def write_header(text: str) -> bytes:
+    """Returns a text as the value of a header of an answer.
 
-    No other function puts into a header what a caller or a provider wrote: a line break would end
-    it. What is not visible ASCII becomes a question mark, and so does a comma in a list, where a
-    name is cut. A header ends before the first text that has no room any more.
+    This and :func:`write_list` alone put into a header what a caller or a provider wrote: a line
+    break would end it. What is not visible ASCII becomes a question mark, and a long text is cut.
     """
-    if len(texts) == 1:
-        return _NOT_IN_HEADER.sub("?", texts[0][:_MAX_HEADER]).encode("ascii")
+    return _NOT_IN_HEADER.sub("?", text[:_MAX_HEADER]).encode("ascii")
+
+
+def write_list(names: Iterable[str]) -> bytes:
+    """Returns names as the value of a header, with commas between them.
+
+    A comma in a name becomes a question mark, and a long name is cut. The list ends before the
+    first name that has no room any more.
+    """
     value = ""
-    for text in texts:
-        name = _NOT_IN_HEADER.sub("?", text[:_MAX_NAME]).replace(",", "?")
+    for each in names:
+        name = _NOT_IN_HEADER.sub("?", each[:_MAX_NAME]).replace(",", "?")
         longer = f"{value}, {name}" if value else name
         if len(longer) > _MAX_HEADER:
             break

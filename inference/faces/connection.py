@@ -19,7 +19,7 @@ from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError, InvalidRequest, Unauthenticated
 from config.api.idempotency import HEADER, require_idempotency_key
-from config.api.text import write_header
+from config.api.text import write_header, write_list
 from config.live_settings import settings
 from config.secrets import KeyDigests
 from config.server import logs
@@ -534,7 +534,7 @@ class Connection(RequestHead):
             headers += [(name.encode(), text.encode()) for name, text in self.rate_headers.items()]
         left_out = self.left_out if self.name_left_out is None else self.name_left_out()
         if left_out:
-            headers.append((b"x-left-out", write_header(*left_out)))
+            headers.append((b"x-left-out", write_list(left_out)))
         return headers
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from config.api.text import write_header
+from config.api.text import write_header, write_list
 from inference.models import Generation
 from tests.support.inference.site import Site
 
@@ -39,18 +39,32 @@ def test_the_type_of_a_tool_breaks_no_answer(
 
 
 @pytest.mark.parametrize(
-    ("texts", "value"),
+    ("text", "value"),
     [
-        (["plain text; of=any, kind"], b"plain text; of=any, kind"),
-        (["a\r\nX: 1"], b"a??X: 1"),
-        (["a\x00\x7f\x85é\U0001f600\ud800b"], b"a??????b"),
+        ("plain text; of=any, kind", b"plain text; of=any, kind"),
+        ("a\r\nX: 1", b"a??X: 1"),
+        ("a\x00\x7f\x85é\U0001f600\ud800b", b"a??????b"),
+        ("x" * 9_000, b"x" * 2_048),
+        ("", b""),
+    ],
+)
+def test_a_header_is_visible_ascii_and_bounded(text: str, value: bytes) -> None:
+    assert write_header(text) == value
+
+
+@pytest.mark.parametrize(
+    ("names", "value"),
+    [
         (["a, b", "c\n"], b"a? b, c?"),
-        (["x" * 9_000], b"x" * 2_048),
+        (["a, b"], b"a? b"),
+        (["x" * 9_000], b"x" * 128),
         (["x" * 9_000, "y"], b"x" * 128 + b", y"),
         ([f"{number:03}" for number in range(999)],
          ", ".join(f"{number:03}" for number in range(410)).encode()),
         ([], b""),
     ],
 )  # fmt: skip
-def test_a_header_is_visible_ascii_and_bounded(texts: list[str], value: bytes) -> None:
-    assert write_header(*texts) == value
+def test_a_list_in_a_header_has_as_many_names_as_were_written(
+    names: list[str], value: bytes
+) -> None:
+    assert write_list(names) == value
