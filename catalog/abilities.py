@@ -1,4 +1,4 @@
-"""What an endpoint is able to do: the words of catalogue endpoints and of private ones; pure.
+"""The abilities that a catalogue endpoint or a private endpoint states of itself; pure.
 
 Both kinds of endpoints store an object that states some of these members. What is not stated is
 unknown, and decides nothing. The catalogue file, the REST API, the console and the routing
@@ -33,6 +33,8 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 DECLARABLE: Final[tuple[str, ...]] = get_args(DeclaredParameter)
 QUANTIZATIONS: Final[tuple[str, ...]] = get_args(Quantization)
+# The thinking tokens of an effort, where a deployment counts tokens; more effort has no bound.
+BUDGETS: Final[Mapping[str, int]] = {"minimal": 1024, "low": 4096, "medium": 8192, "high": 16384}
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
 _Extra = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
@@ -64,7 +66,7 @@ class Inputs(Facet, frozen=True):
 
 
 class Reasoning(Facet, frozen=True):
-    """How the deployment thinks.
+    """The way in which a deployment is told to think, and returns its thoughts.
 
     ``switch`` is the member of the request that turns thinking on and off, and ``efforts`` are the
     values that it takes; ``none`` means that it cannot be turned off. ``return_mechanism`` says
@@ -118,7 +120,7 @@ class MediaBound(Facet, frozen=True):
 
 
 class TokenBound(Facet, frozen=True):
-    """What bounds the tokens of a request beyond its text.
+    """The most tokens that a request may have beside those of its text.
 
     ``thoughts_beside`` says that thoughts do not count towards ``max_tokens``; the longest has
     ``longest_thought`` tokens. ``prompt``, ``message`` and ``tool`` are the tokens that the
@@ -136,7 +138,7 @@ class TokenBound(Facet, frozen=True):
 
 
 class Abilities(Facet, frozen=True):
-    """What an endpoint is able to do, besides the columns that catalogue endpoints have."""
+    """The abilities of an endpoint that are not columns of a catalogue endpoint."""
 
     completions: Completions = Completions()
     max_prompt_tokens: _Count | None = None

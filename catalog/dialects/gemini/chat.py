@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.abilities import BUDGETS
 from catalog.dialects.base import (
     Body,
     Call,
@@ -30,7 +31,6 @@ from catalog.pricing import Usage
 
 # The sources of a longer text are left out: the whole text would have to be kept for them.
 _MOST_CITED_TEXT: Final = 4_194_304
-_BUDGETS: Final = {"minimal": 1024, "low": 4096, "medium": 8192, "high": 16384}
 _MAX_BUDGET: Final = 24576
 _LEVELS: Final = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
@@ -286,7 +286,7 @@ def _build_thinking_config(call: Call, chat: Chat) -> dict[str, Any] | None:
     if options.max_tokens is not None:
         config["thinkingBudget"] = options.max_tokens
     elif options.effort is not None and has_budget:
-        config["thinkingBudget"] = _BUDGETS.get(options.effort, _MAX_BUDGET)
+        config["thinkingBudget"] = BUDGETS.get(options.effort, _MAX_BUDGET)
     elif options.effort is not None:
         config["thinkingLevel"] = _LEVELS.get(options.effort, "HIGH")
     return config

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
-from catalog.abilities import Abilities, Reasoning
+from catalog.abilities import BUDGETS, Abilities, Effort, Reasoning
 from catalog.dialects.base import Untranslatable
 from catalog.dialects.openai.fields import decode_list, read_text
 from catalog.dialects.shared.raw import first_byte
 
 # The efforts from the least thinking to the most.
-_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_EFFORTS: Final[tuple[str, ...]] = get_args(Effort)
+# The efforts that every server with efforts knows.
+_COMMON: Final = ("low", "medium", "high")
 _SYSTEM: Final = frozenset(("system", "developer"))
 _LEAD: Final = "\n\n"
 
@@ -43,7 +45,7 @@ def write_switch(fields: dict[str, Any], wish: Wish, stated: Reasoning) -> None:
         return
     match stated.switch:
         case "reasoning_effort":
-            if (effort := _choose_effort(wish, stated.efforts)) is not None:
+            if (effort := _fit_effort(wish, stated.efforts)) is not None:
                 fields["reasoning_effort"] = effort
         case "thinking.type":
             fields["thinking"] = {"type": "enabled" if is_on else "disabled"}
@@ -52,16 +54,27 @@ def write_switch(fields: dict[str, Any], wish: Wish, stated: Reasoning) -> None:
         case "thinking_budget":
             if not is_on:
                 fields["thinking_budget"] = 0
-            elif wish.max_tokens is not None:
-                fields["thinking_budget"] = wish.max_tokens
+            elif (budget := wish.max_tokens or BUDGETS.get(wish.effort or "")) is not None:
+                fields["thinking_budget"] = budget
         case "none":
             if not is_on:
                 raise Untranslatable("reasoning: The thinking of this model cannot be turned off.")
 
 
-def _choose_effort(wish: Wish, efforts: tuple[str, ...] | None) -> str | None:
+def choose_effort(wish: Wish) -> str | None:
+    """Returns the effort that a caller asks for; ``None`` leaves it to the model.
+
+    A number of tokens becomes the effort with the closest number of thinking tokens.
+    """
+    tokens = wish.max_tokens
+    if wish.effort or tokens is None:
+        return wish.effort or None
+    return min(_COMMON, key=lambda effort: abs(BUDGETS[effort] - tokens))
+
+
+def _fit_effort(wish: Wish, efforts: tuple[str, ...] | None) -> str | None:
     """Returns the effort that an endpoint knows: the highest one up to what the caller asks for."""
-    wanted = "none" if wish.is_on is False else wish.effort
+    wanted = "none" if wish.is_on is False else choose_effort(wish)
     if wanted is None or not efforts or wanted not in _EFFORTS:
         return wanted
     if wanted == "none" and "none" not in efforts:

@@ -10,7 +10,7 @@ import msgspec
 
 from catalog.abilities import UNSTATED
 from catalog.dialects.base import Call, Operation, Untranslatable, decode_object
-from catalog.dialects.openai.abilities import Wish, shape_messages, write_switch
+from catalog.dialects.openai.abilities import Wish, choose_effort, shape_messages, write_switch
 from catalog.dialects.openai.fields import (
     adapt_fields,
     drop_lifetimes,
@@ -43,7 +43,6 @@ _MARKED: Final = re.compile(
 )
 _MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
 # The efforts that every model accepts, with about the number of thinking tokens of each.
-_BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
 
 
 # The writers of operations whose requests are not the JSON of completions.
@@ -187,19 +186,13 @@ def _decode_options(reasoning: Any) -> Wish | None:
 
 
 def _choose_effort(reasoning: Any) -> str | None:
-    """Returns the effort that a ``reasoning`` asks for; ``None`` leaves it to the model.
-
-    A number of tokens becomes the effort with the closest number of thinking tokens.
-    """
+    """Returns the effort that a ``reasoning`` asks for; ``None`` leaves it to the model."""
     options = _decode_options(reasoning)
     if options is None:
         return None
     if options.enabled is False:
         return "none"
-    budget = options.max_tokens
-    if options.effort or budget is None:
-        return options.effort or None
-    return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
+    return choose_effort(options)
 
 
 def _add_include_usage(options: Any) -> Any:
