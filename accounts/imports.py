@@ -14,7 +14,7 @@ import csv
 import io
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -213,6 +213,7 @@ def _plan_keys(
     keys = ApiKey.objects.for_organization(organization_id).for_inference()
     for key in keys.select_related("workspace").order_by("created_at"):
         stored.setdefault(key.name, []).append(key)
+    owners = _find_owners(row.key for _, row in rows if row.key is not None)
     for line, row in rows:
         found = stored.get(row.name, [])
         workspace = workspaces.get(row.workspace) if row.workspace is not None else default
@@ -226,7 +227,7 @@ def _plan_keys(
             texts.append(_explain_workspace(row.workspace or "", workspaces))
         if row.email is not None and member is None:
             texts.append(f"email: there is no member {row.email!r}; import the members first")
-        if row.key is not None and (text := _find_key_problem(row.key, found)):
+        if row.key is not None and (text := _find_key_problem(row.key, owners, found)):
             texts.append(text)
         for text in texts:
             problems.add(line, text)
@@ -234,15 +235,22 @@ def _plan_keys(
             yield _PlannedKey(row, found[0] if found else None, workspace, member, limit)
 
 
-def _find_key_problem(key: str, found: Sequence[ApiKey]) -> str:
+def _find_owners(keys: Iterable[str]) -> dict[str, uuid.UUID]:
+    """Returns the id of the API key that has each secret, for those that a key has."""
+    secrets = {digest: key for key in keys if may_be_key(key) for digest in KeyDigests(key)}
+    digests = KeyDigest.objects.filter(digest__in=secrets).values_list("digest", "api_key")
+    return {secrets[digest]: owner for digest, owner in digests}
+
+
+def _find_key_problem(key: str, owners: Mapping[str, uuid.UUID], found: Sequence[ApiKey]) -> str:
     """Returns why a secret cannot go on working; empty if it can. The text never repeats it."""
     if not may_be_key(key):
         return (
             "key: must have 20 to 512 visible ASCII characters and no comma, and an own one its "
             "checksum"
         )
-    owner = KeyDigest.objects.filter(digest__in=[*KeyDigests(key)]).first()
-    if owner is not None and [owner.api_key_id] != [each.pk for each in found]:
+    owner = owners.get(key)
+    if owner is not None and [owner] != [each.pk for each in found]:
         return "key: another key has this secret already"
     if owner is None and found:
         return "key: the key of this name has another secret; use another name"
