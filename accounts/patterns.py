@@ -30,7 +30,7 @@ _INSTRUCTION_BYTES: Final = 16
 MOST_BYTES: Final = 4 * 1024 * 1024
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 _LEAST_BYTES: Final = 1024
-# In each minute, a process compiles patterns of one organization for so many seconds.
+# The seconds of each minute that a process spends on compiling the patterns of an organization.
 _SECONDS: Final = 3.0
 _WINDOW: Final = 60.0
 
@@ -42,7 +42,7 @@ class InvalidPattern(ValueError):
 
 
 class Compiled:
-    """What a process has compiled, of bounded size: the least recently used goes first."""
+    """Keeps compiled patterns up to a number of bytes, and drops the least recently used first."""
 
     def __init__(self, most: int = _KEPT_BYTES) -> None:
         self._most = most

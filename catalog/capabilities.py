@@ -31,7 +31,7 @@ class ThinkingControl(StrEnum):
 
 
 class StatedCapabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a catalogue file states of a model, and columns store.
+    """The abilities that a catalogue file states of a model; columns store them.
 
     The defaults are those of a model that nobody has described.
 
@@ -79,8 +79,6 @@ _RESPONSES: Final = (NativeFormat.RESPONSES, NativeFormat.BOTH)
 UNDESCRIBED: Final = Capabilities()
 # The formats of authors whose models are served in no other format.
 _NATIVE_FORMATS: Final = {"anthropic": NativeFormat.ANTHROPIC}
-
-
 # The authors whose servers, and whose tokenizers at others, accept no other ids of tool calls.
 _SHORT_CALL_IDS: Final = frozenset(("mistralai", "mistral"))
 

@@ -61,7 +61,7 @@ class ConnectRefused(Exception):
 
 
 class Advice(NamedTuple):
-    """How a person gives what is missing: by an option of the command, or a field of the form."""
+    """The words that tell a person what to give: an option of the command, or a field of a form."""
 
     allow: str = "run the command again with --allow"
     key: str = "give it with --key-file FILE"
@@ -343,7 +343,7 @@ def _refuse_exchange(server: Server, exc: egress.EgressError) -> ConnectRefused:
 
 
 def _path_of(base: BaseURL) -> str:
-    return base.text.removeprefix(f"{base.scheme}://").partition("/")[2].join(("/", ""))
+    return "/" + base.text.removeprefix(f"{base.scheme}://").partition("/")[2]
 
 
 def _explain_tls(base: BaseURL, detail: str, advice: Advice) -> str:
