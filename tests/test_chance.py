@@ -6,6 +6,7 @@ The tables count what is left by room. Whoever removes some lowers the number; n
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -51,7 +52,7 @@ def parse_tests() -> list[tuple[str, ast.AST]]:
         (path.relative_to(TESTS).as_posix(), node)
         for path in sorted(TESTS.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call | ast.BinOp | ast.Assert | ast.With)
+        if isinstance(node, ast.Call | ast.BinOp | ast.Assert | ast.With | ast.Constant)
     ]
 
 
@@ -128,6 +129,45 @@ def test_no_port_is_picked_and_let_go() -> None:
     assert found == []
 
 
+def looks_at_others(node: ast.AST) -> bool:
+    """Returns whether a statement sees what the tests of another process do in their database."""
+    text = node.value if isinstance(node, ast.Constant) else None
+    return (
+        isinstance(text, str)
+        and re.search(r"FROM pg_(stat_activity|locks)\b", text) is not None
+        and re.search(r"\b(datname|usename|application_name|pid) = ", text) is None
+    )
+
+
+def expires_by_own_clock(node: ast.AST) -> bool:
+    """Returns whether a moment that the database's clock decides on is the host's present one."""
+    return isinstance(node, ast.Call) and any(
+        given.arg == "expires_at" and calls(given.value, "now") and "timezone" in ast.dump(given)
+        for given in node.keywords
+        if isinstance(given.value, ast.Call)
+    )
+
+
+def test_statements_see_their_own_database_alone() -> None:
+    """The databases of all processes are copies, so their tables have the same numbers."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name, node in parse_tests()
+        if isinstance(node, ast.Constant) and looks_at_others(node)
+    ]
+    assert found == []
+
+
+def test_no_moment_is_the_present_of_another_clock() -> None:
+    """The host and the database differ by a millisecond: ``config.clocks.clock`` knows by what."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name, node in parse_tests()
+        if isinstance(node, ast.Call) and expires_by_own_clock(node)
+    ]
+    assert found == []
+
+
 def test_examples_of_hypothesis_are_those_of_the_last_run() -> None:
     """Another seed finds other faults: it belongs before a release, not into a gate."""
     profiles = [
@@ -150,7 +190,14 @@ await asyncio.sleep(0)
 until = time.monotonic() + 60
 assert len(found) >= 2
 assert found == [2]
+cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+make(expires_at=timezone.now())
+make(expires_at=timezone.now() - HOUR)
 """
     nodes = list(ast.walk(ast.parse(program)))
-    kinds = (lets_port_go, is_sleep, is_deadline, is_bound)
-    assert [[node.lineno for node in nodes if kind(node)] for kind in kinds] == [[3], [6], [8], [9]]
+    kinds = (
+        lets_port_go, is_sleep, is_deadline, is_bound, looks_at_others, expires_by_own_clock,
+    )  # fmt: skip
+    found = [[node.lineno for node in nodes if kind(node)] for kind in kinds]
+    assert found == [[3], [6], [8], [9], [11], [13]]

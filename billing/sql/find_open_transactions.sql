@@ -1,6 +1,6 @@
--- Finds the open transactions that keep old versions of rows: those with a transaction id or a
--- snapshot. A session that is idle in a transaction without both keeps none. An autovacuum has a
--- snapshot and keeps none either, so only sessions of clients count.
+-- Finds the open transactions that keep old versions of this database's rows: those with a
+-- transaction id or a snapshot. A session that is idle in a transaction without both keeps none. An
+-- autovacuum has a snapshot and keeps none either, so only sessions of clients count.
 --
 -- Parameters: $1 double precision, the seconds for which a transaction must have been open.
 -- Returns: one row for each transaction, the oldest first; the columns are those of
@@ -13,6 +13,7 @@ SELECT
 FROM pg_stat_activity
 WHERE
     backend_type = 'client backend'
+    AND datname = current_database()
     AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
     AND pid <> pg_backend_pid()
     AND clock_timestamp() - xact_start > $1 * interval '1 second'

@@ -60,7 +60,7 @@ def end_waits() -> int:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                "WHERE wait_event = 'SyncRep'"
+                "WHERE datname = current_database() AND wait_event = 'SyncRep'"
             )
         return Session.objects.filter(session_key="doubtful").count()
     finally:

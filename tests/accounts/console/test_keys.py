@@ -15,6 +15,7 @@ from accounts.models import (
 )
 from billing.models import Meter
 from config.audit.entries import AuditEntry
+from config.clocks.clock import clock
 from tests.support import factories
 from tests.support.console import SUBMIT, fingerprint, listing, messages_of, page, report_of
 from tests.support.factories import Tenant
@@ -204,7 +205,7 @@ def test_keys_are_filtered_by_state(operator: Client, tenant: Tenant) -> None:
         ApiKey.objects.create_key(
             workspace=tenant.workspace,
             name=name,
-            expires_at=timezone.now() if name == "expired" else None,
+            expires_at=clock.now() if name == "expired" else None,
             limit_nano=1_500_000_000,
         )
     ApiKey.objects.get(name="paused").pause()

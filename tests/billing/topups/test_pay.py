@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 from django.test import Client
-from django.utils import timezone
 
 from billing.models import TopUp
 from billing.topups.chains import Chain
+from config.clocks.clock import clock
 from tests.support.chains.nodes import RECIPIENT
 from tests.support.chains.payments import ask
 from tests.support.factories import Tenant
@@ -62,7 +62,7 @@ def test_status_route_returns_the_status_as_json(
         "confirmations": 0,
         "is_final": False,
     }
-    TopUp.objects.update(expires_at=timezone.now())
+    TopUp.objects.update(expires_at=clock.now())
     assert client.get(f"/pay/{top_up.pk}/status").json() == {
         "status": "expired",
         "said": "Expired: do not pay any more",

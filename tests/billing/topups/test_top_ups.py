@@ -13,6 +13,7 @@ from rest_framework.test import APIClient
 from billing import ledger
 from billing.models import ChainState, TopUp
 from billing.topups.chains import Chain
+from config.clocks.clock import clock
 from tests.support import factories
 from tests.support.chains.nodes import RECIPIENT, Contract, chain_of
 from tests.support.chains.payments import ask, look
@@ -238,7 +239,7 @@ def test_create_refuses_a_sixth_open_top_up_until_one_expires(
         factories.client(factories.make_tenant("Other").api_key).post(PATH, body(chain)).status_code
         == 200
     )
-    TopUp.objects.filter(pk=top_ups[0].pk).update(expires_at=timezone.now())
+    TopUp.objects.filter(pk=top_ups[0].pk).update(expires_at=clock.now())
     assert inference.post(PATH, body(chain)).status_code == 200
     assert inference.post(PATH, body(chain)).status_code == 429
 
