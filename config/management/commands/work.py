@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -136,32 +137,41 @@ class Command(BaseCommand):
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        threading.Thread(target=_keep_beating, args=(stop,), name="heartbeat", daemon=True).start()
         logger.info("working on %s", ", ".join(duty.name for duty in DUTIES))
-        own = [_DutyThread([duty], stop) for duty in DUTIES if duty.own_thread]
-        shared = _DutyThread([duty for duty in DUTIES if not duty.own_thread], stop)
-        for thread in (*own, shared):
+        shared = [duty for duty in DUTIES if not duty.own_thread]
+        threads = [
+            _Thread("heartbeat", partial(_keep_beating, stop)),
+            *(
+                _Thread(duty.name, partial(_repeat, [duty], stop))
+                for duty in DUTIES
+                if duty.own_thread
+            ),
+            _Thread("duties", partial(_repeat, shared, stop)),
+        ]
+        for thread in threads:
             thread.start()
         connection.close()
         stop.wait()
-        _end([*own, shared])
+        _end(threads)
 
 
-class _DutyThread(threading.Thread):
-    """Repeats duties until ``stop`` is set.
+class _Thread(threading.Thread):
+    """Runs ``work`` with a connection of its own, which it closes at its end.
 
     The duties may be killed at any step, so it is a daemon: the command waits for it only briefly.
     """
 
-    def __init__(self, duties: Sequence[Duty], stop: threading.Event) -> None:
-        super().__init__(name=duties[0].name if len(duties) == 1 else "duties", daemon=True)
-        self._duties = duties
-        self._stop_event = stop
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
         self._database: BaseDatabaseWrapper | None = None
 
     def run(self) -> None:
         self._database = connections[DEFAULT_DB_ALIAS]
-        _repeat(self._duties, self._stop_event)
+        try:
+            self._work()
+        finally:
+            self._database.close()
 
     def cancel(self, seconds: float) -> None:
         """Cancels the statement that runs, which PostgreSQL would end only after its locks came."""
@@ -171,7 +181,7 @@ class _DutyThread(threading.Thread):
                 session.cancel_safe(timeout=seconds)
 
 
-def _end(threads: Sequence[_DutyThread]) -> None:
+def _end(threads: Sequence[_Thread]) -> None:
     """Waits for the duties that run, and cancels the statements of those that last.
 
     A row that somebody else keeps locked would hold up the end for ever.
@@ -219,21 +229,18 @@ def _keep_beating(stop: threading.Event) -> None:
 
 def _repeat(duties: Sequence[Duty], stop: threading.Event) -> None:
     """Runs due duties every five seconds until ``stop`` is set."""
-    try:
-        while not stop.is_set():
-            pause = _PAUSE_SECONDS
-            try:
-                _run_due(duties, stop)
-            except Exception as exc:
-                if not is_away(exc):
-                    raise
-                # The duties wait until the database is back.
-                outages.report(exc)
-                connection.close()
-                pause = _RECOVERY_SECONDS
-            stop.wait(pause)
-    finally:
-        connection.close()
+    while not stop.is_set():
+        pause = _PAUSE_SECONDS
+        try:
+            _run_due(duties, stop)
+        except Exception as exc:
+            if not is_away(exc):
+                raise
+            # The duties wait until the database is back.
+            outages.report(exc)
+            connection.close()
+            pause = _RECOVERY_SECONDS
+        stop.wait(pause)
 
 
 def _run_due(duties: Sequence[Duty], stop: threading.Event) -> bool:
