@@ -25,7 +25,8 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import transaction
 
-from accounts.models import ApiKey, KeyDigest, Member, Organization, Workspace, WorkspaceMember
+from accounts.models import ApiKey, KeyDigest, Member, Organization, Workspace
+from accounts.models.members import WRITTEN_ROLES
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
 from config.bulk.cells import escape_formula
 from config.bulk.problems import Problems
@@ -106,7 +107,7 @@ def import_members(
 
 
 def _write_member(
-    organization_id: uuid.UUID, row: _MemberRow, member: Member | None, workspace: Workspace | None
+    organization_id: uuid.UUID, row: _MemberRow, stored: Member | None, workspace: Workspace | None
 ) -> tuple[RowOutcome, Sequence[ColumnChange]]:
     """Creates or changes one member, and lets it join the workspace."""
     values = {
@@ -119,7 +120,7 @@ def _write_member(
         values |= {"first_name": first, "last_name": last.strip() or None}
     values = {name: value for name, value in values.items() if value is not None}
     changes: list[ColumnChange] = []
-    outcome = RowOutcome.UNCHANGED
+    member, outcome = stored, RowOutcome.UNCHANGED
     if member is None:
         member = Member.objects.create(organization_id=organization_id, email=row.email, **values)
         outcome = RowOutcome.CREATE
@@ -128,18 +129,11 @@ def _write_member(
         for name, value in values.items()
         if getattr(member, name) != value
     ]:
-        for name, value in values.items():
-            setattr(member, name, value)
-        member.save_fields(*values)
+        member.edit(**values)
         outcome = RowOutcome.UPDATE
-    # Everybody is in the default workspace without a row.
-    if workspace is not None and not workspace.is_default:
-        _, has_joined = WorkspaceMember.objects.get_or_create(
-            workspace=workspace, member=member, defaults={"role": member.role}
-        )
-        if has_joined and outcome is not RowOutcome.CREATE:
-            outcome = RowOutcome.UPDATE
-            changes = [*changes, ColumnChange("workspace", None, workspace.slug)]
+    if workspace is not None and workspace.add_members([member]) and member is stored:
+        outcome = RowOutcome.UPDATE
+        changes = [*changes, ColumnChange("workspace", None, workspace.slug)]
     return outcome, changes
 
 
@@ -150,8 +144,7 @@ def _find_member_problems(row: _MemberRow, workspaces: dict[str, Workspace]) -> 
         yield f"email: {row.email!r} is no address"
     if row.name is not None and (row.first_name, row.last_name) != (None, None):
         yield "name: leave it out beside first_name and last_name"
-    roles = (*Member.Role.values, *(f"org:{role}" for role in Member.Role.values))
-    if row.role is not None and row.role not in roles:
+    if row.role is not None and row.role not in WRITTEN_ROLES:
         yield f"role: must be {' or '.join(Member.Role.values)}"
     if row.workspace is not None and row.workspace not in workspaces:
         yield _explain_workspace(row.workspace, workspaces)

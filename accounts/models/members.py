@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from django.db import models, transaction
 
@@ -91,3 +91,7 @@ class Member(BaseModel):
             except Member.DoesNotExist:
                 raise MemberNotFound from None
             return write_fields(self, changes)
+
+
+# Roles as callers may write them; the contract's own form has the prefix.
+WRITTEN_ROLES: Final = (*Member.Role.values, *(f"org:{role}" for role in Member.Role.values))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django.core.exceptions import ValidationError as InvalidAddress
 from django.core.validators import validate_email
@@ -11,6 +11,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import Member
+from accounts.models.members import WRITTEN_ROLES
 from accounts.serializers.fallback import FALLBACKS, FallbackChoice
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.api.openapi import envelope
@@ -30,13 +31,10 @@ class MemberSerializer(serializers.ModelSerializer[Member]):
         return f"org:{member.role}"
 
 
-ROLES: Final = (*Member.Role.values, *(f"org:{role}" for role in Member.Role.values))
-
-
 class _MemberFields(StrictSerializer):
     first_name = StringField(required=False, allow_null=True, min_length=1)
     last_name = StringField(required=False, allow_null=True, min_length=1)
-    role = ChoiceField(choices=ROLES, required=False)
+    role = ChoiceField(choices=WRITTEN_ROLES, required=False)
 
     def validate_role(self, role: str) -> str:
         return role.removeprefix("org:")
