@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar, Final
 
 from catalog.dialects.base import InvalidReply, Reply
@@ -99,8 +99,9 @@ def compare_replies(probes: Sequence[Probe], reported_model: str | None = None) 
     is_compared = not caller.dialect.names_deployments
     if details and is_compared:
         details["expected_model"] = expected
-    is_meant = expected.__eq__ if reported_model else partial(is_same_model, requested)
-    if not is_compared or all(map(is_meant, models)):
+    # The owner states an exact name; without one, what extends the requested name means it too.
+    means = operator.eq if reported_model else is_same_model
+    if not is_compared or all(means(expected, model) for model in models):
         result.add_pass("model", **details)
     else:
         result.add_failure("model", Reason.MODEL_MISMATCH, **details)
