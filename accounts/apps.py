@@ -137,9 +137,10 @@ class AccountsConfig(CausewayApp):
         "ratelimit": INTERNAL,
         "manualsends": INTERNAL,
         "memberassignment": ModelDeclaration(),
+        # Whoever adds a receiver sees its secret and chooses its host, so support adds none.
         "subscription": ModelDeclaration(
             "campaign",
-            permissions={Role.SUPPORT: ("add", "change", "delete")},
+            permissions={Role.SUPPORT: ("change", "delete")},
             title_columns=("name", "url", "email"),
             tab=Tab("Subscriptions", 16),
         ),

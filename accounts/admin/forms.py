@@ -8,6 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from django import forms
+from django.http import HttpRequest
 from rest_framework.exceptions import ValidationError as NotInCatalogue
 
 from accounts.models import Workspace
@@ -59,3 +60,11 @@ def initial_workspace(organization_id: UUID) -> dict[str, Any]:
     """Returns the default workspace of an organization, as the initial value of a form."""
     rows = Workspace.objects.filter(organization_id=organization_id, is_default=True)
     return {"workspace": rows.values_list("pk", flat=True).first()}
+
+
+def may_point_secrets(request: HttpRequest) -> bool:
+    """Returns whether an operator may see a secret of an organization, or choose its hosts.
+
+    Whoever may not replace a secret may not point it, or a feed of events, elsewhere either.
+    """
+    return request.user.has_perm("accounts.change_byokcredential")

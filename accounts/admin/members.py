@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 
+from accounts.admin.forms import may_point_secrets
 from accounts.models import Member
 from config.console.base import ConsoleAdmin
 from config.console.forms import ConsoleForm
@@ -41,4 +42,9 @@ class MemberAdmin(ConsoleAdmin):
     readonly_fields = ("id", "created_at", "updated_at")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "organization") if obj else self.readonly_fields
+        if obj is None:
+            return self.readonly_fields
+        fixed = (*self.readonly_fields, "organization")
+        # Events are mailed to the address.
+        is_receiver = not may_point_secrets(request) and obj.subscriptions.exists()
+        return (*fixed, "email") if is_receiver else fixed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
@@ -12,6 +12,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
+from accounts.admin.forms import may_point_secrets
 from accounts.webhooks.models import Delivery, Subscription, choosable_kinds
 from config.apps import event_kinds
 from config.console.actions import Message, bulk_action, report, transition
@@ -25,6 +26,12 @@ _STATUSES = {
     "pending": "info", "delivered": "success", "failed": "danger", "held": "warning",
     "digested": "warning",
 }  # fmt: skip
+
+
+_NOT_SHOWN: Final = (
+    "The secret is replaced. You may not see it. The owner gets another one by rotating it again: "
+    "POST /webhooks/{id}/rotate-secret."
+)
 
 
 class SubscriptionForm(ConsoleForm):
@@ -258,6 +265,13 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
             headers={"Cache-Control": "no-store"},
         )
 
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Returns whether the operator may see the new secret, and where the events go."""
+        return super().has_add_permission(request) and may_point_secrets(request)
+
+    def has_point_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_edit_permission(request) and may_point_secrets(request)
+
     def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.delete_subscription")
 
@@ -276,7 +290,7 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
         description="Change the URL",
         question="Sends events to another URL, also those that wait. Its secret stays the same.",
         submit="Change",
-        permission="edit",
+        permission="point",
         icon="link",
         form=AddressDialog,
     )
@@ -292,9 +306,11 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
         icon="autorenew",
         form=RotateWebhookDialog,
     )
-    def rotate(self, request: HttpRequest, row: Subscription, form: Any) -> HttpResponse:
+    def rotate(self, request: HttpRequest, row: Subscription, form: Any) -> Message | HttpResponse:
         secret = row.rotate(overlap=int(form.cleaned_data["overlap"]))
-        return self._show_secret(request, row, secret, title="Secret rotated")
+        if may_point_secrets(request):
+            return self._show_secret(request, row, secret, title="Secret rotated")
+        return messages.SUCCESS, _NOT_SHOWN
 
     @transition(
         description="Disable",

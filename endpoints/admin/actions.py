@@ -7,6 +7,7 @@ from typing import Any, Final
 from django.contrib import messages
 from django.http import HttpRequest
 
+from accounts.admin.forms import may_point_secrets
 from catalog.admin.prices import PricePage
 from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, bulk_action, report, transition
@@ -19,7 +20,6 @@ from endpoints.admin.forms import (
     RemoveDialog,
     TimesDialog,
     ValidateDialog,
-    may_point_secrets,
 )
 from endpoints.models import PrivateEndpoint
 from inference.reports.usage.consequences import foresee_endpoint, foresee_endpoints

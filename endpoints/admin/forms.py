@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from django import forms
 from django.conf import settings
-from django.http import HttpRequest
 from django.utils.text import capfirst
 
+from accounts.admin.forms import may_point_secrets
 from accounts.models import Region, Workspace
 from accounts.policy import Fallback
 from catalog.pricing import Price
@@ -30,14 +30,6 @@ _FIXED_BASE_URL: Final = (
     "organization goes there."
 )
 RATES: Final = ("prompt", "completion", "cache_read", "cache_write")
-
-
-def may_point_secrets(request: HttpRequest) -> bool:
-    """Returns whether an operator may decide to which new hosts a stored secret is sent.
-
-    Whoever may not replace a secret may not point it elsewhere either.
-    """
-    return request.user.has_perm("accounts.change_byokcredential")
 
 
 class ValidateDialog(Dialog):

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class HostIsNew(Forbidden):
-    """The operator may not send a tenant's secret to a host that has not received it before."""
+    """The operator may send a tenant's secret only where it goes for an active endpoint already."""
 
 
 Calls = Sequence[tuple[Call, Dialect]]
@@ -136,12 +136,20 @@ def _require_host(
             host,
         )
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=reason)
-    if not may_bind and not limits.has_named(host):
+    if not may_bind and not _is_in_use(host, endpoint.organization_id, credential):
         count_refusal(ValidationRefusal.NEW_HOST)
         raise HostIsNew(
-            f"{host} has never received the secret of {credential}. The organization itself, or an "
-            "operator who may change its credentials, must validate first. Nothing was sent."
+            f"No active endpoint sends the secret of {credential} to {host}. The organization "
+            "itself, or an operator who may change its credentials, must validate and activate one "
+            "first. Nothing was sent."
         )
+
+
+def _is_in_use(host: str, organization_id: uuid.UUID, credential: ByokCredential) -> bool:
+    """Returns whether an active endpoint was validated at the host with the credential."""
+    active = PrivateEndpoint.objects.for_organization(organization_id).routable()
+    found: bool = active.filter(validation__credential=credential, validation__host=host).exists()
+    return found
 
 
 def _find_credential(

@@ -82,9 +82,9 @@ def examine(
 
     ``trial`` is a credential with a new secret to try before it is stored; the validation uses this
     credential even if the workspace would use another one first. Raises :class:`HostIsNew` for a
-    host that is new to the credential, unless the caller ``may_bind``. With ``probing_slot``, the
-    slot that the caller has, parameters are tried after the checks have passed. With a
-    ``baseline``, only the operations that it has proven are asked for.
+    host where no active endpoint uses the credential, unless the caller ``may_bind``. With
+    ``probing_slot``, the slot that the caller has, parameters are tried after the checks have
+    passed. With a ``baseline``, only the operations that it has proven are asked for.
     """
     started = time.monotonic()
     validation = Validation(

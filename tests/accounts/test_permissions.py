@@ -24,6 +24,7 @@ from accounts.models import ApiKey
 from config.apps import Role
 from config.console.sign_in.roles import update_roles
 from config.secrets import generate_api_key
+from endpoints import validation
 from endpoints.models import PrivateEndpoint
 from inference.faces.routes import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES, ROUTES
 from tests.support import console, factories
@@ -317,16 +318,16 @@ def test_the_routes_of_the_data_plane_follow_the_same_table(
 
 
 # Who may have a stored secret sent where: to its provider's own host, to the host of its first
-# use, to another domain, and, before its first use, to any host. "no page" means that the role has
-# no Validate at all.
+# use, to that of an active endpoint, to another domain, and, before its first use, to any host.
+# "no page" means that the role has no Validate at all.
 SENT, REFUSED, NO_PAGE = "sent", "refused", "no page"
-DESTINATIONS = ("own", "bound", "new", "unused")
+DESTINATIONS = ("own", "bound", "active", "new", "unused")
 MAY_SEND = {
-    "management": (SENT, SENT, REFUSED, SENT),
-    Role.ADMINISTRATOR: (SENT, SENT, REFUSED, SENT),
-    Role.SUPPORT: (SENT, SENT, REFUSED, REFUSED),
-    Role.FINANCE: (NO_PAGE,) * 4,
-    Role.READ_ONLY: (NO_PAGE,) * 4,
+    "management": (SENT, SENT, SENT, REFUSED, SENT),
+    Role.ADMINISTRATOR: (SENT, SENT, SENT, REFUSED, SENT),
+    Role.SUPPORT: (REFUSED, REFUSED, SENT, REFUSED, REFUSED),
+    Role.FINANCE: (NO_PAGE,) * 5,
+    Role.READ_ONLY: (NO_PAGE,) * 5,
 }
 
 
@@ -355,11 +356,14 @@ def test_every_actor_sends_a_secret_only_where_it_may(
     provider = factories.make_provider("acme", base_url=own)
     credential = factories.make_credential(tenant, provider)
     if destination != "unused":
-        used = "127.0.0.1" if destination == "bound" else "llm.corp.example"
+        used = "127.0.0.1" if destination in ("bound", "active") else "llm.corp.example"
         credential.record_use(used, own_hosts=frozenset())
-    draft = factories.make_draft(
-        tenant, factories.make_model(), provider, base_url=simulator.base_url
-    )
+    model = factories.make_model()
+    draft = factories.make_draft(tenant, model, provider, base_url=simulator.base_url)
+    if destination == "active":
+        other = factories.make_draft(tenant, model, provider, base_url=simulator.base_url)
+        validation.run(other, workspace_id=tenant.workspace.pk)
+        other.activate()
     simulator.clear()
     status = press_validate(actor, draft, tenant)
     expected = MAY_SEND[actor][DESTINATIONS.index(destination)]

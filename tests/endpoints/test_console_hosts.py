@@ -42,14 +42,20 @@ def validate(client: Client, draft: PrivateEndpoint) -> list[str]:
     return messages_of(client.post(page(draft, "validate"), form, follow=True))
 
 
-def test_support_validates_at_a_host_only_after_the_organization_did(
-    support: Client, operator: Client, draft: PrivateEndpoint, simulator: Simulator
+def test_support_validates_only_where_an_active_endpoint_points(
+    support: Client, operator: Client, tenant: Tenant, draft: PrivateEndpoint, simulator: Simulator
 ) -> None:
+    refused = "No active endpoint sends the secret of acme"
     [message] = validate(support, draft)
-    assert message.startswith("127.0.0.1 has never received the secret of acme")
+    assert message.startswith(refused)
     assert (simulator.requests, Validation.objects.count()) == ([], 0)
     assert validate(operator, draft) == ["The validation passed."]
-    assert validate(support, draft) == ["The validation passed."]
+    [message] = validate(support, draft)
+    assert message.startswith(refused)
+    draft.refresh_from_db()
+    draft.activate()
+    second = factories.make_draft(tenant, draft.model, draft.provider, base_url=draft.base_url)
+    assert validate(support, second) == ["The validation passed."]
 
 
 def test_support_changes_a_draft_but_not_its_base_url(

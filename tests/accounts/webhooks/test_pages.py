@@ -7,16 +7,20 @@ import re
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group, Permission
 from django.test import Client
 from django.urls import reverse
 
 from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Delivery, Subscription
+from config.apps import Role
+from config.clocks.clock import clock
 from config.events.outbox import Event
 from tests.support.console import SUBMIT, listing, messages_of, page
 from tests.support.database.snapshots import everything
 from tests.support.factories import Tenant
 from tests.support.governance import make_member
+from tests.support.operators.four_eyes import sign_in
 from tests.support.upstreams.receiving import Receiver, verify
 
 FORM: dict[str, Any] = {
@@ -175,3 +179,68 @@ def test_a_refusal_is_shown_and_changes_nothing(
     shown = add(operator, organization=str(tenant.organization.pk), **fields)
     assert text in shown.content.decode()
     assert everything() == before
+
+
+@pytest.fixture(params=["new installation", "roles of an earlier release"])
+def support(db: None, request: pytest.FixtureRequest) -> Client:
+    """Returns a browser of an operator with the role Support, whose group may be an older one."""
+    client = sign_in("sue", Role.SUPPORT)
+    if request.param == "roles of an earlier release":
+        added = Permission.objects.get(codename="add_subscription")
+        Group.objects.get(name=Role.SUPPORT).permissions.add(added)
+    return client
+
+
+def test_support_makes_no_feed(support: Client, tenant: Tenant) -> None:
+    member = make_member(tenant.organization)
+    own = str(tenant.organization.pk)
+    before = everything()
+    for fields in (
+        {"url": "https://listener.example/all"},
+        {"organization": own, "url": "https://listener.example/one"},
+        {"form": "slack", "organization": own, "url": "https://listener.example/one"},
+        {"form": "email", "email": "sue@example.com"},
+        {"form": "email", "organization": own, "member": str(member.pk)},
+    ):
+        shown = add(support, **fields)
+        assert shown.status_code == 403
+        assert "whsec_" not in shown.content.decode()
+    assert everything() == before
+
+
+def test_support_changes_no_url_and_rotates_without_seeing_the_secret(
+    support: Client, tenant: Tenant, receiver: Receiver
+) -> None:
+    row, old = Subscription.objects.create_subscription(
+        organization=tenant.organization, form="webhook", url=receiver.url
+    )
+    assert old is not None
+    before = everything()
+    assert page(row, "move") not in support.get(page(row)).content.decode()
+    assert act(support, row, "move", url="https://listener.example").status_code == 403
+    support.post(page(row), {"name": "", "url": "https://listener.example", "email": "sue@x.test"})
+    assert everything() == before
+
+    shown = act(support, row, "rotate", overlap="3600")
+    assert messages_of(shown)[-1].startswith("The secret is replaced. You may not see it.")
+    row.refresh_from_db()
+    new, previous = (each.reveal() for each in row.signing_secrets(clock.now()))
+    assert previous == old.reveal() != new
+    assert "whsec_" not in shown.content.decode()
+
+
+def test_support_keeps_the_address_of_a_member_who_gets_mail(
+    support: Client, operator: Client, tenant: Tenant
+) -> None:
+    member = make_member(tenant.organization)
+    form = {"email": "sue@example.com", "first_name": "", "last_name": "", "role": member.role}
+    Subscription.objects.create_subscription(
+        organization=tenant.organization, form="email", member=member
+    )
+    kept = member.email
+    support.post(page(member), form)
+    member.refresh_from_db()
+    assert member.email == kept
+    operator.post(page(member), form)
+    member.refresh_from_db()
+    assert member.email == "sue@example.com"

@@ -157,13 +157,40 @@ def test_the_watch_and_a_rotation_obey_the_binding(
     assert upstream.connections == 0
 
 
-def test_an_operator_who_may_not_bind_validates_at_known_hosts_alone(
-    credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint], upstream: Simulator
+def test_an_operator_who_may_not_bind_validates_where_an_active_endpoint_points(
+    tenant: Tenant,
+    provider: Provider,
+    credential: ByokCredential,
+    make_draft: Callable[..., PrivateEndpoint],
+    upstream: Simulator,
 ) -> None:
-    draft = make_draft("simulator.test")
+    draft, other = make_draft("simulator.test"), make_draft("simulator.test")
     with pytest.raises(HostIsNew) as caught:
         run(draft, may_bind=False)
-    assert "simulator.test has never received the secret of acme" in caught.value.message
+    assert "No active endpoint sends the secret of acme" in caught.value.message
+    assert "to simulator.test." in caught.value.message
     assert (upstream.connections, Validation.objects.count()) == (0, 0)
-    assert run(draft).passed
+
+    # A use and names of the owner are not enough.
+    assert run(other).passed
+    ByokCredential.objects.update(allowed_hosts=["simulator.test", "127.0.0.1"])
+    upstream.clear()
+    for refused in (draft, make_draft("127.0.0.1")):
+        with pytest.raises(HostIsNew):
+            run(refused, may_bind=False)
+    assert upstream.connections == 0
+
+    other.activate()
+    with pytest.raises(HostIsNew):
+        run(make_draft("127.0.0.1"), may_bind=False)
     assert run(draft, may_bind=False).passed
+
+    # Another credential of the organization has no active endpoint there.
+    ByokCredential.objects.update(disabled=True)
+    factories.make_credential(tenant, provider, "second-credential-0123456789")
+    with pytest.raises(HostIsNew):
+        run(draft, may_bind=False)
+    ByokCredential.objects.filter(pk=credential.pk).update(disabled=False)
+    other.disable()
+    with pytest.raises(HostIsNew):
+        run(draft, may_bind=False)
