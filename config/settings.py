@@ -392,7 +392,7 @@ SPECTACULAR_SETTINGS = {
         "DeclaredRegion": "accounts.models.Region",
         "LimitResetEnum": "accounts.models.LimitReset",
         "PresetStatus": "accounts.models.Preset.Status",
-        "MemberRoleInput": "accounts.serializers.organizations.ROLES",
+        "MemberRoleInput": "accounts.models.members.WRITTEN_ROLES",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
