@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from django.core.cache import cache
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -59,21 +61,29 @@ def test_figures_of_an_endpoint_exclude_earlier_attempts_at_other_endpoints(
     assert set(measured["throughput_last_30m"].values()) == {50}
 
 
-def _minute(ago: int) -> datetime:
-    """Returns second 30 of the minute that began ``ago`` minutes before the present minute."""
-    return timezone.now().replace(second=30, microsecond=0) - timedelta(minutes=ago)
+@pytest.fixture
+def minute_of() -> Callable[[int], datetime]:
+    """Returns second 30 of the minute that began so many minutes before that of the test's begin.
+
+    A test may last beyond the end of its minute.
+    """
+    begin = timezone.now().replace(second=30, microsecond=0)
+    return lambda ago: begin - timedelta(minutes=ago)
 
 
 def test_uptime_is_the_share_of_busy_minutes_without_many_failures(
-    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
+    inference: APIClient,
+    tenant: Tenant,
+    falcon: ModelEndpoint,
+    minute_of: Callable[[int], datetime],
 ) -> None:
     failure = {"status": 502, "error_type": "provider_unavailable"}
 
     def minute(ago: int, *, good: int, bad: int, **fields: Any) -> None:
         for _ in range(good):
-            spend(tenant, falcon, created_at=_minute(ago))
+            spend(tenant, falcon, created_at=minute_of(ago))
         for _ in range(bad):
-            at = {"created_at": _minute(ago), "status": "failed", "attempt": failure}
+            at = {"created_at": minute_of(ago), "status": "failed", "attempt": failure}
             spend(tenant, falcon, **{**at, **fields})
 
     minute(2, good=8, bad=2)
@@ -96,13 +106,16 @@ def test_uptime_is_the_share_of_busy_minutes_without_many_failures(
 
 
 def test_uptime_and_popularity_are_the_same_from_sums_of_hours(
-    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
+    inference: APIClient,
+    tenant: Tenant,
+    falcon: ModelEndpoint,
+    minute_of: Callable[[int], datetime],
 ) -> None:
     failure = {"status": 502, "error_type": "provider_unavailable"}
     for ago, bad in ((2, 0), (300, 0), (301, 9), (700, 1), (1000, 4)):
         for number in range(10):
             is_bad = {"status": "failed", "attempt": failure} if number < bad else {}
-            spend(tenant, falcon, created_at=_minute(ago), prompt_tokens=ago, **is_bad)
+            spend(tenant, falcon, created_at=minute_of(ago), prompt_tokens=ago, **is_bad)
     before = _measured(inference), traffic.tokens_last_week()
     assert before[0]["uptime_last_1d"] == 60
 
