@@ -9,7 +9,6 @@ import gc
 import importlib.metadata
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -18,6 +17,8 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import ManagementUtility
 from django.core.management.base import BaseCommand
+
+from config.server import shared_counters
 
 _VERSION_ARGUMENTS: Final = (["version"], ["--version"])
 _HELP_ARGUMENTS: Final[tuple[list[str], ...]] = ([], ["help"], ["--help"], ["-h"])
@@ -107,4 +108,4 @@ def _share_metrics(arguments: list[str]) -> None:
     option ``--workers`` may be abbreviated.
     """
     if arguments[:1] == ["serve"] and any(each.startswith("--w") for each in arguments):
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp(prefix="causeway-metrics-")
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared_counters.make_folder()

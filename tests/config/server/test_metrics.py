@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import requests
@@ -99,3 +102,40 @@ def test_gauges_of_ended_workers_are_deleted(
         (tmp_path / f"gauge_livesum_{process}.db").write_bytes(bytes(8))
     render_metrics()
     assert [file.name for file in tmp_path.iterdir()] == [f"gauge_livesum_{os.getpid()}.db"]
+
+
+def test_the_next_start_removes_what_a_killed_service_left(
+    transactional_db: None, tmp_path: Path, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    """A service that runs keeps its own; a folder without a lock is somebody else's."""
+    foreign = tmp_path / "causeway-metrics-other"
+    foreign.mkdir()
+
+    def folders() -> set[Path]:
+        return set(tmp_path.glob("*causeway-metrics-*")) - {foreign}
+
+    with serve("--workers", "2", TMPDIR=str(tmp_path)) as first:
+        [left] = folders()
+        first.process.kill()
+        first.process.wait()
+    # Its workers end with their parent.
+    eventually(lambda: not is_locked(left))
+    with serve("--workers", "2", TMPDIR=str(tmp_path)) as second:
+        [own] = folders()
+        assert own != left
+        with serve("--workers", "2", TMPDIR=str(tmp_path)):
+            assert own in folders()
+            assert len(folders()) == 2
+        assert folders() == {own}
+        assert requests.get(f"{second.address}/healthz", timeout=60).status_code == 200
+    assert folders() == set()
+    assert foreign.exists()
+
+
+def is_locked(folder: Path) -> bool:
+    with (folder / "in-use").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
