@@ -45,6 +45,17 @@ class AccountsConfig(CausewayApp):
             },
         ),
         EventKind(
+            "key.rotated",
+            "An API key is rotated.",
+            "The API key {name} was rotated; it is {label} now.",
+            {
+                "hash": "5d41402abc4b2a76b9719d911017c5925d41402abc4b2a76b9719d911017c592",
+                "name": "Production",
+                "label": "sk-cw-7f3a1Kd…9aQ",
+                "is_management": False,
+            },
+        ),
+        EventKind(
             "webhook.disabled",
             "A receiver is disabled: it answered 410 Gone, or failed for five days.",
             "The webhook {receiver} was disabled: {reason}",

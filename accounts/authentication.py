@@ -47,9 +47,12 @@ class Caller:
 def usable_key(digests: KeyDigests) -> ApiKey:
     """Loads the usable key that has one of these digests; raises :class:`Unauthenticated`.
 
-    A key that only an older pepper finds gets a digest by the first one.
+    A key that only an older pepper finds gets a digest by the first one. A former secret is
+    returned as its key, with the hash, the label and the end of the secret.
     """
-    rows = KeyDigest.objects.select_related("api_key__organization").filter(digest__in=[*digests])
+    rows = KeyDigest.objects.select_related(
+        "api_key__organization", "api_key__successor__organization"
+    ).filter(digest__in=[*digests])
     found = {row.digest: row for row in rows}
     row = next((found[digest] for digest in digests if digest in found), None)
     if row is None:
@@ -58,7 +61,11 @@ def usable_key(digests: KeyDigests) -> ApiKey:
     require_usable(disabled=key.disabled, expires_at=key.expires_at)
     if row.digest != digests[0] or row.pepper is None:
         _renew_digest(key, digests)
-    return key
+    if key.successor is None:
+        return key
+    present = key.successor
+    present.digest, present.label, present.expires_at = key.digest, key.label, key.expires_at
+    return present
 
 
 def _renew_digest(key: ApiKey, digests: KeyDigests) -> None:
@@ -66,7 +73,10 @@ def _renew_digest(key: ApiKey, digests: KeyDigests) -> None:
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute("SET LOCAL lock_timeout = '100ms'")
-            KeyDigest.objects.store(key.pk, {digests[0]: digests.pepper_ids[0]})
+            # A rotation may just have moved the digests of this secret to another row.
+            rows = ApiKey.objects.select_for_update(no_key=True)
+            if rows.filter(pk=key.pk, digest=key.digest).first() is not None:
+                KeyDigest.objects.store(key.pk, {digests[0]: digests.pepper_ids[0]})
     except DatabaseError:
         logger.warning("the digest of key %s is not renewed yet", key.label)
 

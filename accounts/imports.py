@@ -203,7 +203,7 @@ def _plan_keys(
         member.email.lower(): member for member in Member.objects.for_organization(organization_id)
     }
     stored: dict[str, list[ApiKey]] = {}
-    keys = ApiKey.objects.for_organization(organization_id).for_inference()
+    keys = ApiKey.objects.for_organization(organization_id).for_inference().current()
     for key in keys.select_related("workspace").order_by("created_at"):
         stored.setdefault(key.name, []).append(key)
     owners = _find_owners(row.key for _, row in rows if row.key is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 import pgtrigger
@@ -19,7 +19,7 @@ from accounts.models.terms import LimitReset, number_of_key
 from accounts.models.versions import RoutingVersionBump
 from accounts.models.workspaces import Workspace, require_workspace
 from config import secrets
-from config.api.errors import NotFound
+from config.api.errors import InvalidTransition, NotFound
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import Secret
@@ -30,6 +30,11 @@ from config.triggers import Trigger
 
 NOT_KNOWN: Final = "not known before the next use"
 NOT_LISTED: Final = "no longer listed"
+# What the row of a former secret has of its key.
+_SHARED: Final = (
+    "organization_id", "workspace_id", "name", "is_management", "disabled", "limit_nano",
+    "limit_reset", "include_byok_in_limit", "external_user", "creator_id",
+)  # fmt: skip
 
 
 class FirstDigest(Trigger):
@@ -52,12 +57,22 @@ class ApiKeyNotFound(NotFound):
     message = "The API key does not exist."
 
 
+class KeyRotated(InvalidTransition):
+    """The row is that of a former secret, which another one has replaced."""
+
+    message = "The API key was rotated already: rotate or change the key that replaced it."
+
+
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id, deleted_at=None)
 
     def for_inference(self) -> Self:
         return self.filter(is_management=False)
+
+    def current(self) -> Self:
+        """Leaves out the rows of former secrets."""
+        return self.filter(successor=None)
 
     def enabled(self) -> Self:
         return self.filter(disabled=False)
@@ -116,9 +131,7 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
                 label=secrets.label_api_key(secret),
                 **fields,
             )
-            # Workers whose list of peppers is older or newer must find the key as well.
-            digests = secrets.KeyDigests(secret.reveal())
-            KeyDigest.objects.store(key.pk, dict(zip(digests, digests.pepper_ids, strict=True)))
+            KeyDigest.objects.store_all(key.pk, secret)
             if rate_limits is not None:
                 RateLimit.objects.change(key.limit_owner, rate_limits)
             key.record("key.created")
@@ -138,7 +151,7 @@ class ApiKey(BaseModel):
         max_length=64,
         unique=True,
         editable=False,
-        help_text="The public hash of the key. It never changes; a KeyDigest finds the key.",
+        help_text="The public hash of the key. A rotation changes it; a KeyDigest finds the key.",
     )
     is_management = models.BooleanField(default=False)
     disabled = models.BooleanField(default=False)
@@ -166,6 +179,17 @@ class ApiKey(BaseModel):
         blank=True,
         help_text="The member who created the key; that member's guardrail applies to it.",
     )
+    # A rotated key keeps its row, to which its meter, its rate limits and its guardrail belong. The
+    # former secret moves to a row of its own until it expires.
+    successor = models.ForeignKey(
+        "self",
+        on_delete=models.CASCADE,
+        related_name="former",
+        db_index=False,
+        null=True,
+        editable=False,
+        help_text="The key that a rotation gave another secret than this former one.",
+    )
     deleted_at = models.DateTimeField(null=True, editable=False)
 
     objects = ApiKeyManager()
@@ -176,6 +200,9 @@ class ApiKey(BaseModel):
         indexes = [
             index_beginnings("name", "api_key_by_name"),
             models.Index(fields=("label",), name="api_key_by_label"),
+            models.Index(
+                fields=("successor",), condition=~Q(successor=None), name="api_key_by_successor"
+            ),
         ]
         constraints = [
             models.CheckConstraint(
@@ -202,25 +229,33 @@ class ApiKey(BaseModel):
         return not self.disabled and (self.expires_at is None or self.expires_at > clock.now())
 
     @property
+    def subject_id(self) -> uuid.UUID:
+        """The key that the meter, the rate limits and the guardrail belong to."""
+        return self.successor_id or self.pk
+
+    @property
     def limit_owner(self) -> LimitOwner:
-        return LimitOwner(self.organization_id, api_key_id=self.pk)
+        return LimitOwner(self.organization_id, api_key_id=self.subject_id)
 
     @property
     def number(self) -> int:
         """The integer by which ``io_logging_api_key_ids`` of a workspace names the key."""
-        return number_of_key(self.pk)
+        return number_of_key(self.subject_id)
 
     def edit(self, **changes: Any) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
 
         ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them. Raises
-        :class:`ApiKeyNotFound` when the key was revoked meanwhile, and
-        :class:`WorkspaceNotFound` when the key would become usable in a deleted workspace.
+        :class:`ApiKeyNotFound` when the key was revoked meanwhile, :class:`KeyRotated` for a former
+        secret, and :class:`WorkspaceNotFound` when the key would become usable in a deleted
+        workspace.
         """
         with transaction.atomic():
             self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update(no_key=True))
             if self.deleted_at is not None:
                 raise ApiKeyNotFound
+            if self.successor_id is not None:
+                raise KeyRotated
             if changes.keys() & {"workspace_id", "disabled"}:
                 Organization.objects.lock(self.organization_id)
             if "workspace_id" in changes or changes.get("disabled") is False:
@@ -228,7 +263,19 @@ class ApiKey(BaseModel):
             is_limited = False
             if "rate_limits" in changes:
                 is_limited = RateLimit.objects.change(self.limit_owner, changes.pop("rate_limits"))
-            return write_fields(self, changes) or is_limited
+            is_changed = write_fields(self, changes)
+            if is_changed:
+                self._change_former(changes)
+            return is_changed or is_limited
+
+    def _change_former(self, changes: dict[str, Any]) -> None:
+        """Makes the same changes to former secrets that still work; none works longer by that."""
+        former = self.former.filter(deleted_at=None)
+        expires_at = changes.pop("expires_at", None)
+        if expires_at is not None:
+            former.filter(expires_at__gt=expires_at).update(expires_at=expires_at)
+        if changes:
+            former.update(**changes)
 
     def pause(self) -> bool:
         """ENABLED → DISABLED. Refuses the key from the next request on; returns whether it did."""
@@ -239,7 +286,7 @@ class ApiKey(BaseModel):
         return self.edit(disabled=False)
 
     def revoke(self) -> bool:
-        """PRESENT → DELETED. Refuses the key from the next request on.
+        """PRESENT → DELETED. Refuses the key and its former secrets from the next request on.
 
         Returns False if the key was already deleted. The row stays because generations point at it.
         """
@@ -249,9 +296,56 @@ class ApiKey(BaseModel):
                 return False
             self.disabled, self.deleted_at = True, clock.now()
             self.save_fields("disabled", "deleted_at")
+            self.former.filter(deleted_at=None).update(disabled=True, deleted_at=self.deleted_at)
             self.rate_limits.all().delete()
             self.record("key.revoked")
         return True
+
+    def rotate(self, *, overlap: int) -> tuple[ApiKey, Secret]:
+        """PRESENT → PRESENT. Gives the key a new secret and a new hash.
+
+        Returns the row of the former secret, and the new secret. The former one works for
+        ``overlap`` seconds more, but not longer than it would have, nor at all if the key is
+        disabled. It counts on the same meter, because that belongs to the row of the key. Raises
+        :class:`KeyRotated` when the key has another hash meanwhile, and
+        :class:`InvalidTransition` for a revoked or expired key.
+        """
+        digest = self.digest
+        with transaction.atomic():
+            # The renewal of digests must not give the former secret another digest meanwhile.
+            self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update())
+            self._require_rotatable(digest)
+            now = clock.now()
+            ends_at = now if self.disabled else now + timedelta(seconds=overlap)
+            if self.expires_at is not None:
+                ends_at = min(ends_at, self.expires_at)
+            former = ApiKey(
+                successor=self,
+                digest=digest,
+                label=self.label,
+                expires_at=ends_at,
+                **{name: getattr(self, name) for name in _SHARED},
+            )
+            secret = secrets.generate_api_key(is_management=self.is_management)
+            self.digest = secrets.digest_api_key(secret.reveal())
+            self.label = secrets.label_api_key(secret)
+            self.save_fields("digest", "label")
+            former.save(force_insert=True)
+            former.created_at, self.created_at = self.created_at, now
+            former.save_fields("created_at")
+            self.save_fields("created_at")
+            self.digests.update(api_key=former)
+            KeyDigest.objects.store_all(self.pk, secret)
+            self.record("key.rotated")
+        return former, secret
+
+    def _require_rotatable(self, digest: str) -> None:
+        if self.successor_id is not None or self.digest != digest:
+            raise KeyRotated
+        if self.deleted_at is not None:
+            raise InvalidTransition("The API key is revoked, so it cannot be rotated.")
+        if self.expires_at is not None and self.expires_at <= clock.now():
+            raise InvalidTransition("The API key has expired, so it cannot be rotated.")
 
     def record(self, kind: str) -> None:
         """Stores an event about the key in the caller's transaction."""
@@ -276,6 +370,14 @@ class KeyDigestManager(models.Manager["KeyDigest"]):
             unique_fields=["digest"],
             update_fields=["pepper"],
         )
+
+    def store_all(self, api_key_id: uuid.UUID, secret: Secret) -> None:
+        """Stores the digests of a new secret by all peppers.
+
+        Workers whose list of peppers is older or newer must find the key as well.
+        """
+        digests = secrets.KeyDigests(secret.reveal())
+        self.store(api_key_id, dict(zip(digests, digests.pepper_ids, strict=True)))
 
     def count_keys(self) -> Mapping[str, int]:
         """Returns the number of keys by the newest pepper that finds them, for the listed ones.

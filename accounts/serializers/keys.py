@@ -15,6 +15,7 @@ from accounts.serializers.rate_limits import (
     RateLimitsSerializer,
     describe_row,
 )
+from accounts.webhooks.models import MAX_OVERLAP
 from billing.budgets import Budget, spent_nano
 from billing.models import Meter
 from catalog.pricing import usd
@@ -23,6 +24,7 @@ from config.api.fields import (
     DollarsField,
     FlagField,
     InstantField,
+    IntegerField,
     StrictSerializer,
     StringField,
     TrackingField,
@@ -109,6 +111,19 @@ class UpdateKeySerializer(_KeyLimitFields):
         return attrs
 
 
+@extend_schema_serializer(
+    component_name="RotateKeyRequest",
+    examples=[OpenApiExample("A day", value={"overlap_seconds": 86400}, request_only=True)],
+)
+class RotateKeySerializer(StrictSerializer):
+    overlap_seconds = IntegerField(
+        required=False,
+        min_value=0,
+        max_value=MAX_OVERLAP,
+        help_text="For so long the old secret works too; an hour if absent.",
+    )
+
+
 class _UsageSerializer(serializers.Serializer[Any]):
     usage = serializers.FloatField()
     usage_daily = serializers.FloatField()
@@ -125,7 +140,7 @@ class _KeyListSerializer(RateLimitedListSerializer):
 
     def to_representation(self, data: Any) -> Any:
         cast("dict[str, Any]", self.context)["meters"] = Meter.objects.in_bulk(
-            [key.pk for key in data]
+            [key.subject_id for key in data]
         )
         return super().to_representation(data)
 
@@ -158,8 +173,8 @@ class KeySerializer(_UsageSerializer):
         list_serializer_class = _KeyListSerializer
 
     def to_representation(self, instance: ApiKey) -> Any:
-        meters = self.context.get("meters") or Meter.objects.in_bulk([instance.pk])
-        meter = meters[instance.pk]
+        meters = self.context.get("meters") or Meter.objects.in_bulk([instance.subject_id])
+        meter = meters[instance.subject_id]
         return super().to_representation(
             {
                 "hash": instance.digest,
@@ -190,6 +205,14 @@ CreatedKeySerializer = envelope(
     "CreateKeysResponse",
     data=KeySerializer(),
     key=serializers.CharField(help_text="The key itself; no other response contains it."),
+)
+
+
+RotatedKeySerializer = envelope(
+    "RotateKeyResponse",
+    data=KeySerializer(),
+    key=serializers.CharField(help_text="The key itself; no other response contains it."),
+    expires_at=serializers.DateTimeField(help_text="Until then the old secret works."),
 )
 
 

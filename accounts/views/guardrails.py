@@ -232,7 +232,7 @@ class GuardrailViewSet(ListModelMixin, OrganizationViewSet):
         return next((row for row in rows if row.default_guardrail_id == guardrail_id), None)
 
     def _find_keys(self, hashes: Collection[str]) -> Collection[ApiKey]:
-        keys = ApiKey.objects.for_organization(self.organization_id).for_inference()
+        keys = ApiKey.objects.for_organization(self.organization_id).for_inference().current()
         found: Collection[ApiKey] = keys.find_all(hashes)
         return found
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Any, Final, cast
 
+from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.decorators import action
 from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -12,6 +14,7 @@ from rest_framework.viewsets import ViewSet
 
 from accounts.authentication import AnyKey, ManagementKey
 from accounts.models import ApiKey, ApiKeyNotFound, Member, workspace_for
+from accounts.rotation import rotate_key
 from accounts.serializers.keys import (
     CreatedKeySerializer,
     CreateKeySerializer,
@@ -20,6 +23,8 @@ from accounts.serializers.keys import (
     KeyListSerializer,
     KeyResponseSerializer,
     KeySerializer,
+    RotatedKeySerializer,
+    RotateKeySerializer,
     UpdateKeySerializer,
 )
 from accounts.views.filters import WorkspaceFilter
@@ -28,6 +33,7 @@ from config.api.openapi import DeletedSerializer, errors
 from config.api.pagination import UncountedPagination
 from config.api.viewsets import OrganizationViewSet
 
+_OVERLAP: Final = 3600
 _HASH: Final = OpenApiParameter(
     "hash", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, OpenApiParameter.PATH
 )
@@ -52,7 +58,8 @@ class KeyFilters(StrictFilterSet):
 
 
 class KeyViewSet(ListModelMixin, OrganizationViewSet):
-    """The organization's inference keys. Only an operator manages management keys."""
+    """The organization's inference keys; management keys are rotated here and else managed by
+    operators."""
 
     permission_classes = [ManagementKey]
     queryset = ApiKey.objects.for_inference().order_by("-created_at", "id")
@@ -63,6 +70,13 @@ class KeyViewSet(ListModelMixin, OrganizationViewSet):
     lookup_url_kwarg = "hash"
     not_found = ApiKeyNotFound
     schema_tag = "api-keys"
+
+    def get_queryset(self) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset()
+        if self.action == "rotate":
+            # Keys of both types; a revoked one is refused by name.
+            rows = ApiKey.objects.filter(organization=self.organization_id)
+        return rows
 
     @extend_schema(
         operation_id="listKeys", responses=KeyListSerializer, extensions=errors(400, 404)
@@ -103,7 +117,7 @@ class KeyViewSet(ListModelMixin, OrganizationViewSet):
         parameters=[_HASH],
         request=UpdateKeySerializer,
         responses=KeyResponseSerializer,
-        extensions=errors(404, 422),
+        extensions=errors(404, 409, 422),
     )
     def partial_update(self, request: Request, hash: str) -> Response:  # noqa: A002
         """Changes the fields that are sent, from the next request on."""
@@ -125,3 +139,24 @@ class KeyViewSet(ListModelMixin, OrganizationViewSet):
         if not self.get_object().revoke():
             raise ApiKeyNotFound
         return Response({"deleted": True})
+
+    @extend_schema(
+        operation_id="rotateKey",
+        parameters=[_HASH],
+        request=RotateKeySerializer,
+        responses={201: RotatedKeySerializer},
+        extensions=errors(404, 409),
+    )
+    @action(detail=True, methods=["post"])
+    def rotate(self, request: Request, hash: str) -> Response:  # noqa: A002
+        """Gives a key, of either type, a new secret and a new hash.
+
+        Name, limits, usage, rights and expiry stay. Until the overlap is over, the old secret works
+        too, and spends from the same limits. `DELETE` of its hash ends it at once. A management
+        key may rotate itself.
+        """
+        fields = self.read_body(RotateKeySerializer)
+        key: ApiKey = self.get_object()
+        former, secret = rotate_key(key, overlap=fields.get("overlap_seconds", _OVERLAP))
+        body = {"data": self.get_serializer(key).data, "key": secret.reveal()}
+        return Response({**body, "expires_at": former.expires_at}, 201)

@@ -175,7 +175,7 @@ class Recognizer:
         """Returns the row that the newest pepper found; renews the digest of another one."""
         row = next((found[digest] for digest in digests if digest in found), None)
         if row is not None and (row.found_by != digests[0] or row.pepper is None):
-            self._digest_renewal.submit(row.key_id, digests)
+            self._digest_renewal.submit(row.digest, digests)
         return row
 
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
-from uuid import UUID
 
 import msgspec
 
@@ -28,10 +27,13 @@ _encode: Final = msgspec.json.encode
 
 
 class RenewedDigest(msgspec.Struct, frozen=True):
-    """A digest of a key by the first pepper; the columns of a batch of ``renew_digests.sql``."""
+    """A digest of a key by the first pepper; the columns of a batch of ``renew_digests.sql``.
+
+    ``key_digest`` is the public hash by which the key was found.
+    """
 
     digest: str
-    api_key_id: UUID
+    key_digest: str
     pepper: str
 
 
@@ -45,9 +47,9 @@ class DigestRenewal:
         self._connection = DataPlaneConnection()
         self._batcher: Batcher[RenewedDigest, None] = Batcher(self._store, pause=_PAUSE_SECONDS)
 
-    def submit(self, api_key_id: UUID, digests: KeyDigests) -> None:
+    def submit(self, key_digest: str, digests: KeyDigests) -> None:
         """Queues the first digest of a key; never waits."""
-        renewed = RenewedDigest(digests[0], api_key_id, digests.pepper_ids[0])
+        renewed = RenewedDigest(digests[0], key_digest, digests.pepper_ids[0])
         self._batcher.submit(renewed).add_done_callback(_report)
 
     async def close(self) -> None:

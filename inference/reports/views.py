@@ -12,6 +12,7 @@ from uuid import UUID
 from django.core.exceptions import ValidationError as InvalidParameter
 from django.db import close_old_connections
 from django.db.models import QuerySet
+from django.db.models.functions import Coalesce
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import ValidationError
 from rest_framework.mixins import ListModelMixin
@@ -298,7 +299,12 @@ class ActivityViewSet(ListModelMixin, OrganizationViewSet):
             organization_id=self.organization_id,
             days=completed_days() if values["date"] is None else [values["date"]],
             api_key_id=_find_pk(
-                ApiKey.objects.filter(**owned), "digest", values["api_key_hash"], ApiKeyNotFound
+                ApiKey.objects.filter(**owned),
+                "digest",
+                values["api_key_hash"],
+                ApiKeyNotFound,
+                # The requests of a former secret are those of its key.
+                Coalesce("successor_id", "pk"),
             ),
             member_id=_find_pk(
                 Member.objects.filter(**owned), "pk", values["user_id"], MemberNotFound
@@ -363,17 +369,21 @@ _META: Final = {
 
 
 def _find_pk(
-    rows: QuerySet[Any], column: str, value: str | UUID | None, not_found: type[NotFound]
+    rows: QuerySet[Any],
+    column: str,
+    value: str | UUID | None,
+    not_found: type[NotFound],
+    shown: Any = "pk",
 ) -> UUID | None:
     """Returns the primary key of the row whose ``column`` has a value; ``None`` for no value.
 
-    Raises ``not_found`` if there is no such row.
+    ``shown`` is what it returns instead. Raises ``not_found`` if there is no such row.
     """
     if value is None:
         return None
     if NOT_STORABLE.search(str(value)):
         raise not_found
-    pk: UUID | None = rows.filter(**{column: value}).values_list("pk", flat=True).first()
+    pk: UUID | None = rows.filter(**{column: value}).values_list(shown, flat=True).first()
     if pk is None:
         raise not_found
     return pk

@@ -159,6 +159,7 @@ def test_the_table_has_routes() -> None:
         "DELETE /api/v1/end-users/{user}",
         "DELETE /api/v1/external-users/{user}",
         "DELETE /api/v1/keys/{hash}",
+        "POST /api/v1/keys/{hash}/rotate",
         "DELETE /api/v1/byok/{pk}",
         "DELETE /api/v1/workspaces/{workspace_ref}",
         "POST /api/v1/workspaces/{workspace_ref}/members/remove",

@@ -156,6 +156,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "POST /images/edits",
         "POST /images/generations",
         "POST /keys",
+        "POST /keys/{hash}/rotate",
         "POST /messages",
         "POST /messages/count_tokens",
         "POST /observability/destinations",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 from django import forms
@@ -190,8 +190,8 @@ def search_members(request: HttpRequest, organization_id: UUID) -> JsonResponse:
 
 
 def keys_of(organization_id: UUID) -> QuerySet[ApiKey]:
-    rows: QuerySet[ApiKey] = ApiKey.objects.for_organization(organization_id).for_inference()
-    return rows
+    rows = ApiKey.objects.for_organization(organization_id).for_inference().current()
+    return cast("QuerySet[ApiKey]", rows)
 
 
 def members_of(organization_id: UUID) -> QuerySet[Member]:

@@ -173,7 +173,11 @@ class ApiKeyAdmin(
         context = dict(extra_context or {})
         if object_id and request.method == "GET":
             key = self.get_object(request, unquote(object_id))
-            if key is not None and key.deleted_at is None and not key.is_management:
+            if (
+                key is not None
+                and key.deleted_at is None
+                and not (key.is_management or key.successor_id)
+            ):
                 region = region_of_host(request.get_host(), settings.REGION_HOSTS)
                 context["preview"] = preview(key, request.GET, region=region)
                 context["cancellations"] = render_cancellations(key)

@@ -54,6 +54,8 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
     actions_detail = ("limit_spending", "limit_rates", "pause", "resume", "revoke", "delete_texts")
 
     def offers_action(self, request: HttpRequest, obj: ApiKey, name: str) -> bool:
+        if obj.successor_id is not None:
+            return obj.deleted_at is None and name == "revoke"
         return obj.deleted_at is None and name != ("pause" if obj.disabled else "resume")
 
     def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:

@@ -21,9 +21,9 @@ class MeterColumns(ComputedColumns):
     def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
         """Reads the meters of all keys with one query."""
         super().read_columns(request, rows)
-        meters = Meter.objects.in_bulk([row.pk for row in rows])
+        meters = Meter.objects.in_bulk([row.subject_id for row in rows])
         for row in rows:
-            row.meter = meters.get(row.pk)
+            row.meter = meters.get(row.subject_id)
 
     @display(description="Spent this month")
     def spent(self, key: ApiKey) -> str:
@@ -50,6 +50,6 @@ class MeterColumns(ComputedColumns):
 def _meter_of(key: Any) -> Meter | None:
     """Returns the meter that the list has read, or reads it."""
     if not hasattr(key, "meter"):
-        key.meter = Meter.objects.filter(pk=key.pk).first()
+        key.meter = Meter.objects.filter(pk=key.subject_id).first()
     meter: Meter | None = key.meter
     return meter
