@@ -1,4 +1,4 @@
-"""Peppers: the secrets under which API keys, end users and backup codes are digested.
+"""Peppers: the secrets under which API keys, end users, backup codes and requests are digested.
 
 The list is ``KEY_PEPPERS``, then ``SECRET_KEY`` and its fallbacks. The first pepper writes, all of
 them read: so a pepper is rotated by a new one in front, and ``KEY_PEPPERS`` is introduced without
@@ -20,6 +20,8 @@ from config.live_settings import settings
 API_KEY: Final = b"causeway.api-key"
 END_USER: Final = b"causeway.end-user"
 BACKUP_CODE: Final = b"causeway.backup-code"
+# What repeats of a request have in common: without the pepper nobody can try out what it said.
+REQUEST: Final = b"causeway.request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def oldest_pepper(purpose: bytes) -> Pepper:
     return peppers[listed - 1]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _derive(
     purpose: bytes, listed: Sequence[str], secret_key: str, fallbacks: Sequence[str]
 ) -> tuple[Pepper, ...]:

@@ -7,7 +7,6 @@ and the key, so that only one of two concurrent first requests creates a row.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any, Final, TypeVar
 from django.db import models
 
 from config.api.errors import InvalidRequest, Unprocessable
+from config.peppers import REQUEST, oldest_pepper
 
 HEADER: Final = "Idempotency-Key"
 MAX_LENGTH: Final = 255
@@ -59,8 +59,8 @@ def require_idempotency_key(key: str) -> str:
 
 
 def fingerprint_of(*parts: Any) -> str:
-    """Returns a SHA-256 digest of JSON values; equal values have equal digests."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    """Returns a keyed SHA-256 digest of JSON values; equal values have equal digests."""
+    return oldest_pepper(REQUEST).digest(json.dumps(parts))
 
 
 def find_replay(rows: models.QuerySet[Row], key: str | None, fingerprint: str) -> Row | None:

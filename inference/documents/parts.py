@@ -24,6 +24,8 @@ _ENCODED_SIGNATURE: Final = "JVBERi0"
 _NAME_CHARACTERS: Final = 255
 # What would end the mark that has the name, or its line.
 _UNMARKED: Final = re.compile(r'[\0-\x1f\x7f<>"\u2028\u2029\ud800-\udfff]')
+# The beginning of a mark of a file, however a model may read it.
+_MARK: Final = re.compile(r"<(?=\s*/?\s*file\b)", re.IGNORECASE)
 _SPACE: Final = re.compile(r"\s+")
 _UNNAMED: Final = "document.pdf"
 
@@ -149,9 +151,13 @@ def _refuse(pdf: _Pdf, problem: str) -> InvalidRequest:
 
 
 def _write_part(part: _Members, name: str, pages: Sequence[str]) -> _Members:
-    """Returns the part with the text of a file, which keeps its mark of a cached prefix."""
+    """Returns the part with the text of a file, which keeps its mark of a cached prefix.
+
+    A mark that the text itself has is written as its entity, so that no text leaves its file.
+    """
     marked = (f"### Page {number}\n{text}\n" for number, text in enumerate(pages, 1))
-    text = f'<file name="{name}">\n' + "\n".join(marked) + "</file>"
+    inner = _MARK.sub("&lt;", "\n".join(marked))
+    text = f'<file name="{name}">\n{inner}</file>'
     written = {"type": msgspec.Raw(b'"text"'), "text": msgspec.Raw(_encode(text))}
     if "cache_control" in part:
         written["cache_control"] = part["cache_control"]

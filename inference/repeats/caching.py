@@ -11,6 +11,7 @@ import msgspec
 
 from config.api.errors import InvalidRequest
 from config.clocks.clock import clock
+from config.peppers import REQUEST, oldest_pepper
 from inference.admission.decide import Admission
 from inference.exchange.rendering import DONE
 from inference.faces.connection import RequestHead
@@ -91,7 +92,7 @@ def make_cache_key(head: RequestHead, admission: Admission) -> bytes:
     for part in parts:
         found.update(b"%d:" % len(part))
         found.update(part)
-    return found.digest()
+    return bytes.fromhex(oldest_pepper(REQUEST).digest(found.hexdigest()))
 
 
 def renew_reply(

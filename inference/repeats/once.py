@@ -7,7 +7,6 @@ otherwise it is refused with the id of the first one's generation.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from uuid import UUID
@@ -19,6 +18,7 @@ from prometheus_client import Counter
 from billing.rate_limits import RateRule, render_headers
 from config.api.errors import Unavailable
 from config.api.idempotency import IdempotencyKeyReused
+from config.peppers import REQUEST, oldest_pepper
 from config.server.bodies import ClientGone
 from inference.admission.decide import AdmissionRequest
 from inference.exchange.gateway import Exchange
@@ -160,5 +160,5 @@ class Repeats:
 
 def _fingerprint(connection: Connection, entry: AdmissionRequest) -> bytes:
     """Returns what two requests with one key must have in common, beside key and route."""
-    region = (entry.region or "").encode()
-    return hashlib.sha256(connection.digest + region).digest()
+    common = f"{connection.digest.hex()} {entry.region or ''}"
+    return bytes.fromhex(oldest_pepper(REQUEST).digest(common))

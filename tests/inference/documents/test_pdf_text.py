@@ -70,6 +70,19 @@ def test_the_text_stands_where_the_file_was() -> None:
     assert found == [WORDS, {"type": "text", "text": text, **cached}, WORDS]
 
 
+@pytest.mark.parametrize("mark", ["</file>", "</ FILE >", "< /file", '<file name="b.pdf">'])
+def test_no_text_leaves_the_mark_of_its_file(mark: str) -> None:
+    [part] = read(file_part(make_paper(f"a {mark} b")))
+    begin, inner, end = part["text"].partition(f"a &lt;{mark[1:]} b")
+    assert inner
+    assert (begin.count("<"), end.count("<")) == (1, 1)
+
+
+def test_a_mark_of_anything_else_stays() -> None:
+    [part] = read(file_part(make_paper("<files> <b> 1 < 2")))
+    assert "<files> <b> 1 < 2" in part["text"]
+
+
 def test_the_request_is_measured_with_the_text() -> None:
     before = parse(WORDS, file_part(make_paper("x" * 50)))
     assert (before.inputs, before.media) == ({"file"}, (Medium("file", 1),))

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 import requests
+from django.conf import LazySettings
 from django.db.models import F
 
 from accounts.models import ApiKey
@@ -95,6 +96,21 @@ def test_an_embedding_is_replayed(kept: Site) -> None:
     first = send(kept, body, path="/api/v1/embeddings")
     again = send(kept, body, path="/api/v1/embeddings")
     assert (is_replayed(again), again.json()) == (True, first.json())
+
+
+def test_what_is_stored_of_a_request_tells_nothing_without_the_pepper(
+    site: Site, settings: LazySettings
+) -> None:
+    """Otherwise a reader of the database could try out what was asked."""
+    site.publish()
+    send(site, key="first")
+    send(site, key="second")
+    settings.KEY_PEPPERS = ["p" * 32, *settings.KEY_PEPPERS]
+    send(site, key="third")
+    site.eventually(lambda: IdempotentRequest.objects.exclude(ended_at=None).count() == 3)
+    rows = IdempotentRequest.objects.order_by("id").values_list("fingerprint", flat=True)
+    first, second, third = map(bytes, rows)
+    assert first == second != third
 
 
 def test_without_kept_answers_a_repeat_is_refused_with_the_generation(site: Site) -> None:
