@@ -18,7 +18,7 @@ class MemberForm(ConsoleForm):
         cleaned = super().clean()
         # Django does not check the unique constraint when the organization is not on the form.
         organization_id = getattr(cleaned.get("organization"), "pk", self.instance.organization_id)
-        others = Member.objects.filter(organization_id=organization_id).exclude(pk=self.instance.pk)
+        others = Member.objects.for_organization(organization_id).exclude(pk=self.instance.pk)
         if "email" in cleaned and others.filter(email=cleaned["email"]).exists():
             self.add_error("email", "Another member of the organization has this address.")
         return cleaned
@@ -40,6 +40,9 @@ class MemberAdmin(ConsoleAdmin):
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("id", "created_at", "updated_at")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).filter(deleted_at=None)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:

@@ -45,6 +45,7 @@ from accounts.models.workspaces import (
     WorkspaceMember,
     WorkspaceNotFound,
     create_member,
+    remove_member,
     workspace_for,
 )
 
@@ -100,5 +101,6 @@ __all__ = [
     "describe_limits",
     "guardrails_of",
     "policy_of",
+    "remove_member",
     "workspace_for",
 ]

@@ -114,13 +114,16 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
 
         The ``secret`` may be one that goes on working; otherwise it is generated. ``rate_limits``
         are changes as :meth:`RateLimitManager.change` takes them. Raises
-        :class:`WorkspaceNotFound` when the workspace was deleted meanwhile.
+        :class:`WorkspaceNotFound` and :class:`MemberNotFound` when the workspace or the creator was
+        deleted meanwhile.
         """
         with transaction.atomic():
             Organization.objects.lock(workspace.organization_id)
             if secret is None:
                 secret = secrets.generate_api_key(is_management=is_management)
             require_workspace(workspace.pk)
+            if fields.get("creator") is not None:
+                Member.objects.require_present(fields["creator"].pk)
             key = self.create(
                 organization_id=workspace.organization_id,
                 workspace=workspace,

@@ -12,6 +12,7 @@ from accounts.models.edits import write_fields
 from config.api.errors import Conflict, NotFound
 from config.api.text import parse_uuid
 from config.audit.triggers import Audit
+from config.clocks.clock import clock
 from config.models import BaseModel, index_beginnings
 
 
@@ -23,9 +24,13 @@ class MemberExists(Conflict):
     message = "email: The organization has a member with this address already."
 
 
+class MemberHasKeys(Conflict):
+    """The member's keys would go on working, without the member's guardrail."""
+
+
 class MemberQuerySet(models.QuerySet["Member"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
+        return self.filter(organization_id=organization_id, deleted_at=None)
 
     def find_all(self, ids: Collection[str]) -> list[Member]:
         """Returns the members with these ids, oldest first.
@@ -46,6 +51,14 @@ class MemberQuerySet(models.QuerySet["Member"]):
         if self.for_organization(organization_id).filter(email__iexact=email).exists():
             raise MemberExists
 
+    def require_present(self, pk: uuid.UUID) -> None:
+        """Raises :class:`MemberNotFound` for a deleted member.
+
+        The caller has locked the organization.
+        """
+        if not self.filter(pk=pk, deleted_at=None).exists():
+            raise MemberNotFound
+
 
 class Member(BaseModel):
     """A person in an organization, identified by an email address; a member has no login.
@@ -64,6 +77,7 @@ class Member(BaseModel):
     first_name = models.CharField(max_length=255, null=True, blank=True)
     last_name = models.CharField(max_length=255, null=True, blank=True)
     role = models.CharField(max_length=16, choices=Role, default=Role.MEMBER)
+    deleted_at = models.DateTimeField(null=True, editable=False)
 
     objects = MemberQuerySet.as_manager()
 
@@ -90,7 +104,31 @@ class Member(BaseModel):
                 )
             except Member.DoesNotExist:
                 raise MemberNotFound from None
+            if self.deleted_at is not None:
+                raise MemberNotFound
             return write_fields(self, changes)
+
+    def remove(self) -> None:
+        """PRESENT → DELETED. Ends memberships, guardrail and mail; the address is free again.
+
+        The row stays, because generations and deleted keys point at it. The caller has locked the
+        organization. Raises :class:`MemberHasKeys` for a member with keys, and
+        :class:`MemberNotFound` when the member was deleted meanwhile.
+        """
+        with transaction.atomic():
+            self.refresh_from_db(from_queryset=Member._base_manager.select_for_update())
+            if self.deleted_at is not None:
+                raise MemberNotFound
+            if count := self.api_keys.filter(deleted_at=None).count():
+                keys = "1 API key" if count == 1 else f"{count} API keys"
+                raise MemberHasKeys(f"The member has {keys}. Delete them first.")
+            self.memberships.all().delete()
+            self.subscriptions.all().delete()
+            if (assignment := getattr(self, "guardrail_assignment", None)) is not None:
+                assignment.delete()
+            self.email = f"{self.email[:200]} (deleted {self.pk.hex})"
+            self.deleted_at = clock.now()
+            self.save_fields("email", "deleted_at")
 
 
 # Roles as callers may write them; the contract's own form has the prefix.

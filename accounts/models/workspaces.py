@@ -497,6 +497,13 @@ def create_member(
     return member
 
 
+def remove_member(member: Member) -> None:
+    """Deletes a member as :meth:`Member.remove` does, while no key is created."""
+    with transaction.atomic():
+        Organization.objects.lock(member.organization_id)
+        member.remove()
+
+
 def require_workspace(workspace_id: uuid.UUID) -> None:
     """Raises :class:`WorkspaceNotFound` for a deleted workspace."""
     if not Workspace.objects.filter(pk=workspace_id, deleted_at=None).exists():

@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.authentication import ManagementKey
-from accounts.models import Member, Organization, create_member, workspace_for
+from accounts.models import Member, Organization, create_member, remove_member, workspace_for
 from accounts.models.members import MemberNotFound
 from accounts.serializers.organizations import (
     CreateMemberSerializer,
@@ -20,7 +20,7 @@ from accounts.serializers.organizations import (
     UpdateMemberSerializer,
     UpdateSettingsSerializer,
 )
-from config.api.openapi import errors
+from config.api.openapi import DeletedSerializer, errors
 from config.api.viewsets import OrganizationViewSet
 
 
@@ -68,6 +68,16 @@ class MemberViewSet(ListModelMixin, OrganizationViewSet):
         member = self.get_object()
         member.edit(**fields)
         return self.respond(member)
+
+    @extend_schema(
+        operation_id="deleteOrganizationMember",
+        responses={200: DeletedSerializer},
+        extensions=errors(404, 409),
+    )
+    def destroy(self, request: Request, pk: str) -> Response:
+        """Deletes a member, whose keys were deleted before; reports still name the member."""
+        remove_member(self.get_object())
+        return Response({"deleted": True})
 
 
 class SettingsViewSet(OrganizationViewSet):

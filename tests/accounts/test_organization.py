@@ -10,11 +10,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import ProtectedError
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey, Member
+from accounts.models import ApiKey, Member, MemberNotFound, remove_member
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-from tests.support.governance import make_key, make_member, missing, refused, send
+from tests.support.governance import make_guardrail, make_key, make_member, missing, refused, send
 
 SETTINGS = "/api/v1/organization/settings"
 
@@ -228,3 +228,53 @@ def test_a_member_is_changed(management: APIClient, tenant: Tenant) -> None:
             "The member does not exist.",
         )
     assert snapshots.everything() == before
+
+
+def test_a_deleted_member_frees_the_address(management: APIClient, tenant: Tenant) -> None:
+    member = make_member(tenant.organization, email="a@example.com", first_name="Ada")
+    team = tenant.organization.workspaces.create(name="Team", slug="team")
+    team.add_members([member])
+    guardrail = make_guardrail(tenant.workspace)
+    guardrail.assign_members([member], by="test")
+    key = make_key(tenant, creator=member)
+    factories.make_generation(tenant, api_key=key, member=member)
+    key.revoke()
+    path = f"{MEMBERS}/{member.pk}"
+    answer = send(management, "delete", path)
+    assert (answer.status_code, answer.json()) == (200, {"deleted": True})
+    assert team.memberships.count() == guardrail.member_assignments.count() == 0
+    assert management.get(f"/api/v1/{MEMBERS}").json() == {"data": [], "total_count": 0}
+    before = snapshots.everything()
+    for method, body in (("delete", None), ("patch", {"role": "admin"})):
+        assert send(management, method, path, body).status_code == 404
+    body = {"name": "key", "creator_user_id": str(member.pk)}
+    assert send(management, "post", "keys", body).status_code == 404
+    assert snapshots.everything() == before
+    assert send(management, "post", MEMBERS, {"email": "a@example.com"}).status_code == 201
+
+
+def test_a_member_with_keys_is_not_deleted(
+    management: APIClient, inference: APIClient, tenant: Tenant
+) -> None:
+    member = make_member(tenant.organization)
+    for name in ("one", "two"):
+        make_key(tenant, name, creator=member).pause()
+    other = make_member(factories.make_tenant("Other").organization)
+    before = snapshots.everything()
+    refusal = send(management, "delete", f"{MEMBERS}/{member.pk}")
+    assert (refusal.status_code, refusal.json()["error"]["message"]) == (
+        409,
+        "The member has 2 API keys. Delete them first.",
+    )
+    assert send(inference, "delete", f"{MEMBERS}/{member.pk}").status_code == 403
+    for unknown in (other.pk, uuid4(), "x"):
+        assert send(management, "delete", f"{MEMBERS}/{unknown}").status_code == 404
+    assert snapshots.everything() == before
+
+
+def test_a_key_is_not_created_for_a_member_deleted_meanwhile(tenant: Tenant) -> None:
+    member = make_member(tenant.organization)
+    remove_member(Member.objects.get(pk=member.pk))
+    with pytest.raises(MemberNotFound):
+        make_key(tenant, creator=member)
+    assert not ApiKey.objects.filter(name="key").exists()

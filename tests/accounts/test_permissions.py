@@ -172,6 +172,7 @@ def test_the_table_has_routes() -> None:
         "GET /api/v1/organization/members",
         "POST /api/v1/organization/members",
         "PATCH /api/v1/organization/members/{pk}",
+        "DELETE /api/v1/organization/members/{pk}",
         "PATCH /api/v1/organization/settings",
         "POST /api/v1/private-endpoints",
         "POST /api/v1/private-endpoints/{pk}/activate",

@@ -59,6 +59,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "DELETE /guardrails/{id}",
         "DELETE /keys/{hash}",
         "DELETE /observability/destinations/{id}",
+        "DELETE /organization/members/{id}",
         "DELETE /presets/{slug}",
         "DELETE /private-endpoints/{id}",
         "DELETE /private-providers/{slug}",

@@ -55,7 +55,7 @@ def _read_state(organization: Organization) -> Any:
     )
     sums = spent.order_by().values("organization").annotate(total=Sum("cost_nano"))
     return Organization.objects.annotate(
-        has_member=Exists(Member.objects.filter(**mine)),
+        has_member=Exists(Member.objects.filter(**mine, deleted_at=None)),
         has_credits=Exists(funded),
         has_credential=Exists(ByokCredential.objects.filter(**mine, disabled=False)),
         has_key=Exists(ApiKey.objects.filter(**mine, is_management=False, deleted_at=None)),
