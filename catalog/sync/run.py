@@ -82,12 +82,13 @@ def sync_list(
     action: str,
     applies: bool,
     adds_rows: bool = True,
+    creates: bool = True,
     dry_run: bool = False,
 ) -> SyncReport:
     """Syncs the catalogue with a list, all or nothing; raises :class:`UnreadableList`.
 
-    Without ``applies``, every change waits for a person. ``dry_run`` takes the same path and rolls
-    back.
+    Without ``applies``, every change waits for a person; without ``creates``, every new endpoint
+    does. ``dry_run`` takes the same path and rolls back.
     """
     found = SOURCES[source](read_json(data), as_of)
     with audit.acting_as_nobody(), transaction.atomic():
@@ -100,7 +101,11 @@ def sync_list(
             rise_limit=Decimal(settings.CATALOG_RISE_LIMIT),
             adds_rows=adds_rows,
         )
-        ready = [row for row in plan.rows if applies and not row.waits]
+        ready = [
+            row
+            for row in plan.rows
+            if applies and not row.waits and (creates or row.endpoint is not None)
+        ]
         report = _apply_rows(plan, ready)
         report.proposed = file_proposals(plan, [row for row in plan.rows if row not in ready])
         report.dry_run = dry_run
@@ -156,6 +161,8 @@ def sync_due() -> int:
                 by="work",
                 action=f"sync_catalog {source}",
                 applies=settings.CATALOG_SYNC_APPLIES,
+                # What nobody asked for is not sold.
+                creates=False,
             )
         except UnreadableList as exc:
             _SYNCS.labels(source, "failed").inc()

@@ -386,15 +386,17 @@ def counted(outcome: str) -> float:
 def test_the_daily_duty_proposes_unless_it_may_apply(
     context: ssl.SSLContext, endpoint: ModelEndpoint, settings: Any, applies: bool
 ) -> None:
-    body = msgspec.json.encode({"gpt-x": row("1.1e-06"), "gpt-y": row("9")})
+    """Nothing that nobody asked for is sold: each new endpoint waits, whatever it costs."""
+    body = msgspec.json.encode({"gpt-x": row("1.1e-06"), "gpt-y": row("9"), "gpt-z": row("1e-06")})
     settings.CATALOG_SYNC_APPLIES = applies
     before = counted("succeeded")
     with serving(answering(body), context) as server:
         settings.CATALOG_SYNC = {"litellm": f"https://127.0.0.1:{server.port}/prices.json"}
-        assert sync_due() == 2
+        assert sync_due() == 3
     assert counted("succeeded") == before + 1
     assert price_of(endpoint)[0] == ("0.0000011" if applies else "0.000001")
-    assert CatalogProposal.objects.filter(status="waiting").count() == (1 if applies else 2)
+    assert CatalogProposal.objects.filter(status="waiting").count() == (2 if applies else 3)
+    assert list(ModelEndpoint.objects.all()) == [endpoint]
 
 
 def test_a_failing_list_is_reported_and_changes_nothing(
