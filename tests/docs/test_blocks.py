@@ -24,6 +24,9 @@ EXECUTED = {
     "docs/events.md": "test_events_page",
     "docs/io-logging.md": "test_demo_pages",
     "docs/operating.md": "test_rotation",
+    "docs/start/connect.md": "test_demo_pages",
+    "docs/start/private-endpoints.md": "test_demo_pages",
+    "docs/start/team.md": "test_demo_pages",
 }
 LANGUAGES = {SHELL, PYTHON, "json", "sql", "text"}
 

@@ -23,6 +23,29 @@ VLLM: Final = [
         "max_model_len": 40_960,
     }
 ]
+LLAMA_CPP: Final = [
+    {
+        "id": "qwen2.5-0.5b-instruct-q4_k_m.gguf",
+        "object": "model",
+        "created": 1,
+        "owned_by": "llamacpp",
+        "meta": {"n_ctx": 8192, "n_ctx_train": 32_768},
+    }
+]
+CLAUDE: Final = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude",
+    "content": [{"type": "text", "text": "White."}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 9, "output_tokens": 2},
+}
+CONVERSE: Final = {
+    "output": {"message": {"role": "assistant", "content": [{"text": "White."}]}},
+    "stopReason": "end_turn",
+    "usage": {"inputTokens": 9, "outputTokens": 2, "totalTokens": 11},
+}
 
 
 def answer_models(
