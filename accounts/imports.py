@@ -276,6 +276,7 @@ def _write_key(
             limit_nano=planned.limit_nano,
             creator=planned.creator,
             secret=imported,
+            issued_by_operator=True,
         )
         if imported is None:
             slug = planned.workspace.slug

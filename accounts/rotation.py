@@ -16,12 +16,14 @@ _LISTS: Final[tuple[tuple[type[models.Model], str], ...]] = (
 )
 
 
-def rotate_key(key: ApiKey, *, overlap: int) -> tuple[ApiKey, Secret]:
+def rotate_key(
+    key: ApiKey, *, overlap: int, issued_by_operator: bool = False
+) -> tuple[ApiKey, Secret]:
     """Rotates a key as :meth:`ApiKey.rotate` does; lists of keys name the new hash too."""
     with transaction.atomic():
         digest = key.digest
         lists = [(row, column) for model, column in _LISTS for row in _lock(model, column, digest)]
-        former, secret = key.rotate(overlap=overlap)
+        former, secret = key.rotate(overlap=overlap, issued_by_operator=issued_by_operator)
         for row, column in lists:
             setattr(row, column, [*getattr(row, column), key.digest])
             row.save_fields(column)

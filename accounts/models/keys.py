@@ -33,7 +33,7 @@ NOT_LISTED: Final = "no longer listed"
 # What the row of a former secret has of its key.
 _SHARED: Final = (
     "organization_id", "workspace_id", "name", "is_management", "disabled", "limit_nano",
-    "limit_reset", "include_byok_in_limit", "external_user", "creator_id",
+    "limit_reset", "include_byok_in_limit", "external_user", "creator_id", "issued_by_operator",
 )  # fmt: skip
 
 
@@ -193,6 +193,14 @@ class ApiKey(BaseModel):
         editable=False,
         help_text="The key that a rotation gave another secret than this former one.",
     )
+    # What an operator holds must not lead round the console's own permissions.
+    issued_by_operator = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="An operator issued it for an organization that existed, or it was made with "
+        "such a key: it reads no stored texts, and makes no change that needs a second person.",
+    )
     deleted_at = models.DateTimeField(null=True, editable=False)
 
     objects = ApiKeyManager()
@@ -304,10 +312,11 @@ class ApiKey(BaseModel):
             self.record("key.revoked")
         return True
 
-    def rotate(self, *, overlap: int) -> tuple[ApiKey, Secret]:
+    def rotate(self, *, overlap: int, issued_by_operator: bool = False) -> tuple[ApiKey, Secret]:
         """PRESENT → PRESENT. Gives the key a new secret and a new hash.
 
-        Returns the row of the former secret, and the new secret. The former one works for
+        Returns the row of the former secret, and the new secret. A caller whose own key is
+        ``issued_by_operator`` makes it such a key. The former one works for
         ``overlap`` seconds more, but not longer than it would have, nor at all if the key is
         disabled. It counts on the same meter, because that belongs to the row of the key. Raises
         :class:`KeyRotated` when the key has another hash meanwhile, and
@@ -322,6 +331,8 @@ class ApiKey(BaseModel):
             ends_at = now if self.disabled else now + timedelta(seconds=overlap)
             if self.expires_at is not None:
                 ends_at = min(ends_at, self.expires_at)
+            # The secret is shown to whoever asks for it, and gives that caller no further right.
+            self.issued_by_operator = self.issued_by_operator or issued_by_operator
             former = ApiKey(
                 successor=self,
                 digest=digest,
@@ -332,7 +343,7 @@ class ApiKey(BaseModel):
             secret = secrets.generate_api_key(is_management=self.is_management)
             self.digest = secrets.digest_api_key(secret.reveal())
             self.label = secrets.label_api_key(secret)
-            self.save_fields("digest", "label")
+            self.save_fields("digest", "label", "issued_by_operator")
             former.save(force_insert=True)
             former.created_at, self.created_at = self.created_at, now
             former.save_fields("created_at")

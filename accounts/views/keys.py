@@ -92,14 +92,23 @@ class KeyViewSet(ListModelMixin, OrganizationViewSet):
         extensions=errors(404),
     )
     def create(self, request: Request) -> Response:
-        """Creates an inference key. No other response ever contains the key itself."""
+        """Creates an inference key. No other response ever contains the key itself.
+
+        It reads stored texts only if the key of this request does.
+        """
         fields = self.read_body(CreateKeySerializer)
         workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
         creator = None
         if (creator_id := fields.pop("creator_user_id", None)) is not None:
             members = Member.objects.for_organization(self.organization_id)
             [creator] = members.find_all([str(creator_id)])
-        key, secret = ApiKey.objects.create_key(workspace=workspace, creator=creator, **fields)
+        asking = cast(ApiKey, request.auth)
+        key, secret = ApiKey.objects.create_key(
+            workspace=workspace,
+            creator=creator,
+            issued_by_operator=asking.issued_by_operator,
+            **fields,
+        )
         return Response({"data": self.get_serializer(key).data, "key": secret.reveal()}, 201)
 
     @extend_schema(
@@ -153,10 +162,15 @@ class KeyViewSet(ListModelMixin, OrganizationViewSet):
 
         Name, limits, usage, rights and expiry stay. Until the overlap is over, the old secret works
         too, and spends from the same limits. `DELETE` of its hash ends it at once. A management
-        key may rotate itself.
+        key may rotate itself. A key that may not read stored texts takes that right from a key
+        that it rotates.
         """
         fields = self.read_body(RotateKeySerializer)
         key: ApiKey = self.get_object()
-        former, secret = rotate_key(key, overlap=fields.get("overlap_seconds", _OVERLAP))
+        former, secret = rotate_key(
+            key,
+            overlap=fields.get("overlap_seconds", _OVERLAP),
+            issued_by_operator=cast(ApiKey, request.auth).issued_by_operator,
+        )
         body = {"data": self.get_serializer(key).data, "key": secret.reveal()}
         return Response({**body, "expires_at": former.expires_at}, 201)

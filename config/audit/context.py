@@ -26,7 +26,7 @@ from config.server import logs
 
 # The kind of the entries that imports write.
 IMPORT: Final = "import"
-# The kind of the entries of texts that operators read.
+# The kind of the entries of stored texts that operators and keys read.
 READING: Final = "reading"
 # The kind of the entries of sign-ins.
 SIGN_IN: Final = "sign_in"
@@ -158,16 +158,23 @@ def record_sign_in(actor: str, outcome: str, *, account: str, address: str, deta
 
 
 def record_reading(
-    actor: str, *, object_id: str, organization_id: UUID, reason: str, outcome: str
+    actor: str,
+    action: str,
+    *,
+    object_id: str,
+    organization_id: UUID,
+    reason: str = "",
+    outcome: str,
 ) -> None:
-    """Writes the entry of an operator who reads what a caller sent and got."""
+    """Writes the entry of an operator or a key that reads what a caller sent and got."""
+    after = {"reason": reason, "outcome": outcome}
     AuditEntry.objects.create(
         actor=actor[:MAX_LENGTH],
-        action="admin: read input and output",
+        action=action[:MAX_LENGTH],
         kind=READING,
         object_id=object_id,
         organization_id=organization_id,
-        after={"reason": reason, "outcome": outcome},
+        after={name: value for name, value in after.items() if value},
         request_id=logs.request_id.get(),
     )
 

@@ -62,6 +62,7 @@ class TextActions(admin.ModelAdmin):  # type: ignore[type-arg]
         # The entry comes first: nothing is shown that the log does not have.
         record_reading(
             actor_of(request),
+            "admin: read input and output",
             object_id=generation.pk,
             organization_id=generation.organization_id,
             reason=form.cleaned_data["reason"],

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 from django.core.exceptions import ValidationError as InvalidParameter
@@ -28,7 +28,7 @@ from accounts.models import (
     Workspace,
     WorkspaceNotFound,
 )
-from config.api.errors import NotFound
+from config.api.errors import Forbidden, NotFound
 from config.api.filters import (
     ChoiceFilter,
     StrictFilter,
@@ -41,6 +41,7 @@ from config.api.pagination import WholeList
 from config.api.params import QueryParameter
 from config.api.text import NOT_STORABLE
 from config.api.viewsets import OrganizationViewSet
+from config.audit.context import record_reading
 from config.clocks.clock import clock
 from inference.models import Feedback, Generation
 from inference.reports.activity import ACTIVITY_DAYS, Activity, completed_days, permaslugs
@@ -83,6 +84,14 @@ class GenerationNotFound(NotFound):
 class GenerationUnderWay(NotFound):
     error_type = "generation_under_way"
     message = "The generation has not ended yet: ask again once its answer is complete."
+
+
+class ContentForbidden(Forbidden):
+    error_type = "stored_texts_forbidden"
+    message = (
+        "This key reads no stored texts, because an operator issued it, or it was made with such a "
+        "key. Use the keys that the organization was created with, or one that they made."
+    )
 
 
 class ContentNotStored(NotFound):
@@ -157,19 +166,29 @@ class ContentViewSet(GenerationViewSet):
         operation_id="listGenerationContent",
         parameters=[_ID],
         responses=ContentResponseSerializer,
-        extensions=errors(400, 404),
+        extensions=errors(400, 403, 404),
     )
     def content(self, request: Request) -> Response:
         """Shows the stored input and output of a request, if its workspace logs them.
 
-        Only the key that made the request, and the organization's management keys, may read them.
-        A text is stored within seconds after the answer, so this waits for it for up to two
-        seconds.
+        Only the key that made the request, and the organization's management keys, may read them;
+        a key that an operator issued may not. The audit log names the key each time. A text is
+        stored within seconds after the answer, so this waits for it for up to two seconds.
         """
+        if cast(ApiKey, request.auth).issued_by_operator:
+            raise ContentForbidden
         generation = self.get_object()
         content = self._wait_for_content(generation)
         if content is None:
             raise ContentNotStored
+        # The entry comes first: nothing is shown that the log does not have.
+        record_reading(
+            self.actor,
+            f"{request.method} {request.path}",
+            object_id=generation.pk,
+            organization_id=generation.organization_id,
+            outcome="shown",
+        )
         return Response({"data": content})
 
     @extend_schema(

@@ -109,7 +109,17 @@ class ApiKeyAdmin(
     )
     fieldsets = (
         (None, {"fields": ("name", "expires_at")}),
-        ("Key", {"fields": ("label", ("kind", "status"), ("organization", "workspace"))}),
+        (
+            "Key",
+            {
+                "fields": (
+                    "label",
+                    ("kind", "status"),
+                    ("organization", "workspace"),
+                    "issued_by_operator",
+                )
+            },
+        ),
         (
             "Use",
             {
@@ -128,7 +138,8 @@ class ApiKeyAdmin(
     )
     readonly_fields = (
         "label", "kind", "status", "organization", "limit", "spent_in_all", "last_used",
-        "external_user", "current_limits", "id", "digest", "created_at", "updated_at",
+        "issued_by_operator", "external_user", "current_limits", "id", "digest", "created_at",
+        "updated_at",
     )  # fmt: skip
 
     readonly_preprocess_fields = {
@@ -193,6 +204,7 @@ class ApiKeyAdmin(
             is_management=obj.is_management,
             expires_at=obj.expires_at,
             creator=obj.creator,
+            issued_by_operator=True,
         )
         # Only the response to this request shows the secret; see response_add.
         obj.issued_secret = secret

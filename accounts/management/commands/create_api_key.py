@@ -54,7 +54,10 @@ class Command(JSONCommand):
         except InvalidRequest:
             refuse("Name a --workspace: the organization has no default one.")
         key, secret = ApiKey.objects.create_key(
-            workspace=workspace, name=name, is_management=options["management"]
+            workspace=workspace,
+            name=name,
+            is_management=options["management"],
+            issued_by_operator=True,
         )
         self.report(
             {
