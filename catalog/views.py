@@ -20,6 +20,7 @@ from rest_framework.viewsets import GenericViewSet
 from accounts.authentication import Anyone, ManagementKey, caller_or_none
 from accounts.models import ApiKey, policy_of
 from accounts.policy import Policy, require_ingress_region
+from catalog.abilities import read_settings
 from catalog.aliases import changes
 from catalog.aliases.names import ModelNotFound
 from catalog.lists import traffic
@@ -56,6 +57,7 @@ from config.api.openapi import DeletedSerializer, errors
 from config.api.pagination import WholeList
 from config.api.viewsets import OrganizationViewSet
 from config.server.regions import region_of_host
+from endpoints.models import PrivateEndpoint
 
 Models = Sequence[ListedModel]
 
@@ -78,8 +80,17 @@ class _CatalogueViewSet(GenericViewSet[Any]):
         return region_of_host(self.request.get_host(), settings.REGION_HOSTS)
 
     def load_public_catalogue(self) -> VisibleCatalogue:
-        """Returns the part of the catalogue that is open to everybody through this host."""
-        return VisibleCatalogue(self.cache.load(), Policy.of(served_in=self.region))
+        """Returns the part of the catalogue that is open to everybody through this host.
+
+        A caller's own models belong to it.
+        """
+        caller = caller_or_none(self.request)
+        return VisibleCatalogue(
+            self.cache.load(),
+            Policy.of(served_in=self.region),
+            organization_id=None if caller is None else caller.organization_id,
+            is_public=True,
+        )
 
     def load_callers_catalogue(self) -> VisibleCatalogue:
         """Returns the part of the catalogue that the caller's key may use through this host.
@@ -113,7 +124,7 @@ class _CatalogueViewSet(GenericViewSet[Any]):
     def find_row(self, name: str) -> LanguageModel:
         """Returns the row of the model that a name means; raises :class:`ModelNotFound`."""
         found = self.name_models(self.load_public_catalogue()).find(name)
-        return LanguageModel.objects.get(pk=found.model.pk)
+        return LanguageModel._base_manager.get(pk=found.model.pk)
 
     def respond_with_page(self, models: Models) -> HttpResponse:
         rows: Any = self.paginate_queryset(models)
@@ -193,11 +204,14 @@ class ModelViewSet(_CatalogueViewSet):
     def endpoints(self, request: Request, author: str, slug: str) -> Response:
         """Lists a model's public endpoints, the cheapest first; latency and uptime need a key.
 
-        An endpoint whose provider has no wire format for the model's operations is left out.
+        An endpoint whose provider has no wire format for the model's operations is left out. Of a
+        private model, they are the active endpoints of its organization.
         """
         model = self.find_row(f"{author}/{slug}")
         found = _endpoints_in(self.region).filter(model=model).order_by("price__prompt", "pk")
         endpoints = list(filter(is_served, found))
+        if model.organization_id is not None:
+            endpoints = list(map(_show_as_public, PrivateEndpoint.objects.serving(model)))
         context = {"endpoints": endpoints, "figures": _figures_for(request)}
         return Response({"data": ModelEndpointsSerializer(model, context=context).data})
 
@@ -385,6 +399,22 @@ class AliasViewSet(ListModelMixin, OrganizationViewSet):
         """Deletes an alias; the next request no longer knows the name."""
         changes.remove_alias(self.get_object())
         return Response({"deleted": True})
+
+
+def _show_as_public(endpoint: PrivateEndpoint) -> ModelEndpoint:
+    """Returns the row, which is not stored, by which a private endpoint is shown like others."""
+    settings = read_settings(endpoint.settings)
+    provider = endpoint.upstream_provider
+    return ModelEndpoint(
+        pk=endpoint.pk,
+        model=endpoint.model,
+        provider=Provider(slug=provider.slug, name=endpoint.provider_name),
+        price=endpoint.price,
+        context_length=settings.context_length,
+        max_completion_tokens=settings.max_completion_tokens,
+        quantization=settings.quantization,
+        supported_parameters=endpoint.offered_parameters,
+    )
 
 
 def _endpoints_in(region: str | None) -> QuerySet[ModelEndpoint]:

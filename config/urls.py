@@ -31,7 +31,7 @@ from config.api.openapi.document import DocumentView
 from config.console.apps import discover_pages
 from config.pages.landing import landing
 from config.server.metrics import metrics
-from endpoints.views import PrivateEndpointViewSet, PrivateProviderViewSet
+from endpoints.views import OwnModelViewSet, PrivateEndpointViewSet, PrivateProviderViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
 from inference.reports.views import (
     ActivityViewSet,
@@ -77,6 +77,13 @@ api: list[URLPattern | URLResolver] = [
     path("models/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "describe"})),
     path("models/<str:name>", ModelViewSet.as_view({"get": "describe_bare"})),
     path("model/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "retrieve"})),
+    path("private-models", OwnModelViewSet.as_view({"get": "list", "post": "create"})),
+    path(
+        "private-models/<str:author>/<path:slug>",
+        OwnModelViewSet.as_view(
+            {"get": "retrieve", "patch": "partial_update", "delete": "destroy"}
+        ),
+    ),
     path("embeddings/models", EmbeddingsModelViewSet.as_view({"get": "list"})),
     path("images/models", ImageModelViewSet.as_view({"get": "list"})),
     path(

@@ -4,7 +4,8 @@ A line names an endpoint by model, provider, ``upstream_model_id`` and ``base_ur
 organization has no such endpoint, the import creates a draft. If the endpoint is a draft, the
 import changes its values to those of the line. For an endpoint that was ever activated, a line with
 other values is refused, because an import makes no transition. An absent member leaves the stored
-value unchanged.
+value unchanged. A line with a ``model`` makes the organization's own model of its slug, unless that
+exists with these members.
 
 An organization may have registered the same endpoint several times. Then the first line with these
 four members names the oldest of them, the second line the next one, and so on; lines beyond the
@@ -37,7 +38,13 @@ from config.bulk.report import Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
 from config.egress.rules import NO_OWN_LIMITS
 from config.models import time_columns
-from endpoints.models import Draft, PrivateEndpoint, canonical_base_url
+from endpoints.models import (
+    Draft,
+    ModelExists,
+    NewModel,
+    PrivateEndpoint,
+    canonical_base_url,
+)
 from endpoints.models.settings import apply_settings, order_parameters
 from endpoints.pricing import EndpointPricing, read_endpoint_price, render_endpoint_pricing
 
@@ -60,6 +67,11 @@ _NOT_COPIED: Final = {
 _Key: TypeAlias = tuple[str, str, str, str]
 
 
+class _ModelRow(msgspec.Struct, forbid_unknown_fields=True):
+    name: _Text
+    base_model: _Text | None = None
+
+
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
     model_permaslug: _Text
     provider_slug: _Text
@@ -72,6 +84,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     timeouts: Timeouts | msgspec.UnsetType | None = msgspec.UNSET
     settings: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     declared_parameters: list[DeclaredParameter] | msgspec.UnsetType = msgspec.UNSET
+    model: _ModelRow | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def fallback(self) -> str | msgspec.UnsetType | None:
@@ -165,6 +178,7 @@ def export(organization_id: uuid.UUID) -> Iterator[bytes]:
                 timeouts=timeouts_of(endpoint.time_limits),
                 settings=_settings_of(endpoint),
                 declared_parameters=endpoint.declared_parameters or msgspec.UNSET,
+                model=_model_of(endpoint),
                 **_price_members(endpoint.price.price),
             )
             yield _encode(row) + b"\n"
@@ -191,6 +205,8 @@ def _problems_of(row: _Row) -> list[str]:
         for name in ("model_permaslug", "provider_slug", "upstream_model_id")
         if CONTROL_CHARACTERS.search(getattr(row, name))
     ]
+    if row.model and (not row.model.name.strip() or CONTROL_CHARACTERS.search(row.model.name)):
+        found.append("model.name must be text without control characters")
     if row.pricing is not msgspec.UNSET:
         try:
             _price(row)
@@ -231,8 +247,16 @@ def _check(
     """Decides the outcome of each row, and collects the problems."""
     drafts = [_draft(match.row) for match in matches]
     refusals = PrivateEndpoint.objects.refusals(organization_id, drafts)
+    made: dict[str, _Match] = {}
     for match, refusal in zip(matches, refusals, strict=True):
         row, endpoint = match.row, match.endpoint
+        first = made.setdefault(row.model_permaslug, match) if row.model else match
+        if row.model != first.row.model:
+            problems.add(match.line, f"model: line {first.line} makes it with other members")
+            continue
+        if isinstance(refusal, ModelExists):
+            problems.add(match.line, refusal.message)
+            continue
         if endpoint is None:
             if match.line != match.first_line:
                 problems.add(match.line, f"the same endpoint as line {match.first_line}")
@@ -348,7 +372,16 @@ def _draft(row: _Row) -> Draft:
         fallback=None if row.fallback is msgspec.UNSET else row.fallback,
         settings=row.own_settings,
         declared_parameters=row.declared_parameters or (),
+        model=NewModel(row.model.name, row.model.base_model) if row.model else None,
     )
+
+
+def _model_of(endpoint: PrivateEndpoint) -> _ModelRow | msgspec.UnsetType:
+    """Returns the member that makes the model of an endpoint, if that is the organization's own."""
+    model = endpoint.model
+    if model.organization_id is None:
+        return msgspec.UNSET
+    return _ModelRow(model.name, model.base_model or None)
 
 
 def _settings_of(endpoint: PrivateEndpoint) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rest_framework.fields import SkipField
 from accounts.models import Region
 from accounts.serializers.fallback import FallbackChoice
 from catalog.abilities import DECLARABLE, EndpointSettings
+from catalog.models import LanguageModel
 from catalog.pricing import Price
 from catalog.pricing.contract import DECIMAL, InvalidPricing
 from catalog.serializers import LineSerializer, LinesField, OverrideSerializer
@@ -29,7 +30,7 @@ from config.api.fields import (
 )
 from config.api.openapi import envelope
 from config.egress.rules import SETTING_OF, TimeLimits
-from endpoints.models import PrivateEndpoint, PrivateProvider, Proof, show_settings
+from endpoints.models import NewModel, PrivateEndpoint, PrivateProvider, Proof, show_settings
 from endpoints.pricing import decode_endpoint_price, render_endpoint_pricing
 from endpoints.validation import Reason
 
@@ -227,6 +228,38 @@ class _DeclaredField(serializers.ListField):
         super().__init__(max_length=len(DECLARABLE), **kwargs)
 
 
+class _ModelNameField(StringField):
+    """The name of a model as people read it."""
+
+    def to_internal_value(self, data: Any) -> str:
+        text = super().to_internal_value(data)
+        if not text.strip():
+            raise ValidationError("Must not be white space alone.")
+        return text
+
+
+class _BaseModelField(StringField):
+    def __init__(self) -> None:
+        super().__init__(
+            min_length=1,
+            required=False,
+            allow_null=True,
+            help_text="The model from which context, modalities, tokenizer and parameters are "
+            "taken; without one, those of a plain text model.",
+        )
+
+
+@extend_schema_serializer(component_name="NewPrivateModel")
+class _NewModelSerializer(StrictSerializer):
+    """A model to make together with its endpoint."""
+
+    name = _ModelNameField()
+    base_model = _BaseModelField()
+
+    def to_internal_value(self, data: Any) -> NewModel:
+        return NewModel(**super().to_internal_value(data))
+
+
 @extend_schema_serializer(component_name="CreatePrivateEndpointRequest")
 class CreateSerializer(_PricedSerializer):
     model_permaslug = StringField(min_length=1)
@@ -240,6 +273,11 @@ class CreateSerializer(_PricedSerializer):
     timeouts = TimeoutsSerializer(source="time_limits", required=False, allow_null=True)
     settings = SettingsSerializer(required=False, allow_null=True)
     declared_parameters = _DeclaredField(required=False)
+    model = _NewModelSerializer(
+        required=False,
+        allow_null=True,
+        help_text="Extension: makes the private model of `model_permaslug` too.",
+    )
     activate = ActivationSerializer(required=False)
 
 
@@ -445,6 +483,54 @@ ProviderListSerializer = envelope(
 ProviderResponseSerializer = envelope("PrivateProviderResponse", data=PrivateProviderSerializer())
 DeletedProviderResponseSerializer = envelope(
     "DeletePrivateProviderResponse", data=_DeletedProviderSerializer()
+)
+
+
+@extend_schema_serializer(component_name="PrivateModel")
+class OwnModelSerializer(serializers.Serializer[LanguageModel]):
+    """Extension: a model that only its organization sees and calls."""
+
+    slug = serializers.CharField()
+    name = serializers.CharField()
+    base_model = serializers.SerializerMethodField(
+        help_text="The permanent slug of the model that it was made from."
+    )
+    context_length = serializers.IntegerField(allow_null=True)
+    input_modalities = serializers.ListField(child=serializers.CharField())
+    output_modalities = serializers.ListField(child=serializers.CharField())
+    tokenizer = serializers.CharField(allow_null=True)
+    supported_parameters = serializers.ListField(child=serializers.CharField())
+    created_at = serializers.DateTimeField()
+
+    def get_base_model(self, model: LanguageModel) -> str | None:
+        return model.base_model or None
+
+
+@extend_schema_serializer(component_name="CreatePrivateModelRequest")
+class CreateOwnModelSerializer(StrictSerializer):
+    slug = StringField(
+        min_length=1,
+        help_text="The organization's slug, a slash and a name. Never changes.",
+    )
+    name = _ModelNameField()
+    base_model = _BaseModelField()
+
+
+@extend_schema_serializer(component_name="UpdatePrivateModelRequest")
+class UpdateOwnModelSerializer(StrictSerializer):
+    name = _ModelNameField(required=False)
+    base_model = _BaseModelField()
+
+
+@extend_schema_serializer(component_name="DeletedPrivateModel")
+class _DeletedOwnModelSerializer(serializers.Serializer[Any]):
+    slug = serializers.CharField()
+
+
+OwnModelListSerializer = envelope("ListPrivateModelsResponse", data=OwnModelSerializer(many=True))
+OwnModelResponseSerializer = envelope("PrivateModelResponse", data=OwnModelSerializer())
+DeletedOwnModelResponseSerializer = envelope(
+    "DeletePrivateModelResponse", data=_DeletedOwnModelSerializer()
 )
 
 

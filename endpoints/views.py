@@ -1,9 +1,10 @@
-"""The private endpoints of the caller's organization."""
+"""The private endpoints, providers and models of the caller's organization."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from rest_framework.decorators import action
 from rest_framework.mixins import ListModelMixin
@@ -13,6 +14,7 @@ from rest_framework.serializers import Serializer
 
 from accounts.authentication import ManagementKey
 from accounts.models import workspace_for
+from catalog.models import LanguageModel
 from config.api.fields import StrictSerializer
 from config.api.idempotency import idempotency_key_of
 from config.api.openapi import ErrorSerializer, errors
@@ -25,15 +27,21 @@ from endpoints import validation
 from endpoints.activation import NotActivated, validate_and_activate
 from endpoints.models import (
     EndpointNotFound,
+    OwnModelNotFound,
     PrivateEndpoint,
     PrivateProvider,
     PrivateProviderNotFound,
     ValidationSlot,
+    create_own_model,
+    edit_own_model,
+    remove_own_model,
 )
 from endpoints.serializers import (
     ActivationSerializer,
+    CreateOwnModelSerializer,
     CreateProviderSerializer,
     CreateSerializer,
+    DeletedOwnModelResponseSerializer,
     DeletedProviderResponseSerializer,
     DeletedResponseSerializer,
     DisabledResponseSerializer,
@@ -42,11 +50,15 @@ from endpoints.serializers import (
     FullSerializer,
     ManagedResponseSerializer,
     ManagedSerializer,
+    OwnModelListSerializer,
+    OwnModelResponseSerializer,
+    OwnModelSerializer,
     PrivateProviderSerializer,
     ProviderListSerializer,
     ProviderResponseSerializer,
     SummaryListSerializer,
     SummarySerializer,
+    UpdateOwnModelSerializer,
     UpdateParametersSerializer,
     UpdatePricingSerializer,
     UpdateProviderSerializer,
@@ -118,7 +130,10 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         extensions=errors(400, 408, 429),
     )
     def create(self, request: Request) -> Response:
-        """Creates a draft; with `activate`, also validates it by a live call and activates it."""
+        """Creates a draft; with `activate`, also validates it by a live call and activates it.
+
+        With `model`, it also creates the private model of `model_permaslug`, or neither of them.
+        """
         key = idempotency_key_of(request.headers)
         fields = {"base_url": None, **self.read_body(CreateSerializer)}
         fields |= fields.pop("settings", None) or {}
@@ -382,3 +397,74 @@ class PrivateProviderViewSet(ListModelMixin, OrganizationViewSet):
         provider = self.get_object()
         provider.remove()
         return Response({"data": {"slug": provider.slug}})
+
+
+class OwnModelViewSet(ListModelMixin, OrganizationViewSet):
+    """Models that only their organization sees and calls."""
+
+    permission_classes = [ManagementKey]
+    queryset = LanguageModel.objects.none()
+    serializer_class = OwnModelSerializer
+    pagination_class = WholeList
+    lookup_field = "slug"
+    not_found = OwnModelNotFound
+    schema_tag = "private-models"
+
+    def get_queryset(self) -> QuerySet[Any]:
+        rows: Any = LanguageModel.objects.owned_by(self.organization_id)
+        return cast("QuerySet[Any]", rows.order_by("created_at", "id"))
+
+    def get_object(self) -> Any:
+        return self.find("{author}/{slug}".format(**self.kwargs))
+
+    @extend_schema(operation_id="listPrivateModels", responses=OwnModelListSerializer)
+    def list(self, request: Request) -> Response:
+        """Lists the private models of the organization, oldest first."""
+        return super().list(request)
+
+    @extend_schema(
+        operation_id="createPrivateModel",
+        request=CreateOwnModelSerializer,
+        responses={201: OwnModelResponseSerializer},
+        extensions=errors(400, 404, 409),
+    )
+    def create(self, request: Request) -> Response:
+        """Creates a private model; its endpoints are private endpoints that name its slug."""
+        fields = self.read_body(CreateOwnModelSerializer)
+        return self.respond(create_own_model(self.organization_id, **fields), status=201)
+
+    @extend_schema(
+        operation_id="getPrivateModel",
+        responses=OwnModelResponseSerializer,
+        extensions=errors(404),
+    )
+    def retrieve(self, request: Request, author: str, slug: str) -> Response:
+        """Shows a private model."""
+        return self.respond(self.get_object())
+
+    @extend_schema(
+        operation_id="updatePrivateModel",
+        request=UpdateOwnModelSerializer,
+        responses=OwnModelResponseSerializer,
+        extensions=errors(400, 404, 409),
+    )
+    def partial_update(self, request: Request, author: str, slug: str) -> Response:
+        """Changes the members that are sent; another base model changes all that is taken from it.
+
+        The base stays while an endpoint is active. A change makes validations of drafts stale.
+        """
+        fields = self.read_body(UpdateOwnModelSerializer)
+        model = self.get_object()
+        edit_own_model(model, **fields)
+        return self.respond(model)
+
+    @extend_schema(
+        operation_id="deletePrivateModel",
+        responses={200: DeletedOwnModelResponseSerializer},
+        extensions=errors(404, 409),
+    )
+    def destroy(self, request: Request, author: str, slug: str) -> Response:
+        """Deletes a private model all of whose endpoints are deleted."""
+        model = self.get_object()
+        remove_own_model(model)
+        return Response({"data": {"slug": model.slug}})

@@ -52,7 +52,9 @@ class RateLimitDialog(Dialog):
         slug: str = self.cleaned_data["model"]
         if (
             slug
-            and not LanguageModel.objects.filter(Q(slug=slug) | Q(canonical_slug=slug)).exists()
+            and not LanguageModel.objects.of_everybody()
+            .filter(Q(slug=slug) | Q(canonical_slug=slug))
+            .exists()
         ):
             raise ValidationError("No model has this slug.")
         return slug or None

@@ -165,10 +165,10 @@ class _GuardrailFields(StrictSerializer):
     include_byok_in_budgets = FlagField(required=False)
 
     def validate_allowed_models(self, names: list[str] | None) -> list[str] | None:
-        return canonical_models(names)
+        return canonical_models(names, self.context["organization_id"])
 
     def validate_ignored_models(self, names: list[str] | None) -> list[str] | None:
-        return canonical_models(names)
+        return canonical_models(names, self.context["organization_id"])
 
     def validate_allowed_providers(self, names: list[str] | None) -> list[str] | None:
         return known_providers(names, self.context["organization_id"])
@@ -229,28 +229,36 @@ def _unreadable(entry: dict[str, Any]) -> dict[str, bool]:
     return {"block_unreadable": True} if entry.get("block_unreadable") else {}
 
 
-def canonical_models(names: Iterable[str] | None) -> list[str] | None:
+def canonical_models(
+    names: Iterable[str] | None, organization_id: UUID | None = None
+) -> list[str] | None:
     """Returns the canonical slugs of models without duplicates; refuses an unknown name.
 
-    ``author/*``, which names all models of an author, stays as it is.
+    ``author/*``, which names all models of an author, stays as it is. Own models are known too:
+    those of the organization, or all of them without one.
     """
     if names is None:
         return None
     wanted = list(names)
-    rows = LanguageModel.objects.filter(Q(slug__in=wanted) | Q(canonical_slug__in=wanted))
-    found = _find_authors([name for name in wanted if name.endswith("/*")])
+    models = (
+        LanguageModel.objects.of_everybody()
+        if organization_id is None
+        else LanguageModel.objects.visible_to(organization_id)
+    )
+    rows = models.filter(Q(slug__in=wanted) | Q(canonical_slug__in=wanted))
+    found = _find_authors([name for name in wanted if name.endswith("/*")], models)
     for slug, canonical in rows.values_list("slug", "canonical_slug"):
         found |= {slug: canonical, canonical: canonical}
     _refuse_unknown("model", wanted, found)
     return list(dict.fromkeys(found[name] for name in wanted))
 
 
-def _find_authors(patterns: Sequence[str]) -> dict[str, str]:
+def _find_authors(patterns: Sequence[str], models: Any) -> dict[str, str]:
     """Returns those patterns whose author has a model, by themselves."""
     if not patterns:
         return {}
     of_authors = Q(*(("slug__startswith", name[:-1]) for name in patterns), _connector=Q.OR)
-    slugs = LanguageModel.objects.filter(of_authors).values_list("slug", flat=True)
+    slugs = models.filter(of_authors).values_list("slug", flat=True)
     found = {author_pattern(slug) for slug in slugs}
     return {name: name for name in patterns if name in found}
 

@@ -59,7 +59,8 @@ class RateLimitsSerializer(ModelRateLimitsSerializer):
         if len(models) > _MOST_MODELS:
             raise ValidationError(f"Must name at most {_MOST_MODELS:,} models.")
         added = {name for name, limits in models.items() if limits is not None}
-        listed = LanguageModel.objects.filter(Q(slug__in=added) | Q(canonical_slug__in=added))
+        visible = LanguageModel.objects.visible_to(self.context.get("organization_id"))
+        listed = visible.filter(Q(slug__in=added) | Q(canonical_slug__in=added))
         known = {name for names in listed.values_list("slug", "canonical_slug") for name in names}
         if unknown := sorted(added - known):
             raise ValidationError(

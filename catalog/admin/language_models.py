@@ -22,6 +22,11 @@ class LanguageModelForm(ConsoleForm):
     class Meta:
         labels = {"is_listed": "Listed"}
 
+    def _get_validation_exclusions(self) -> set[str]:
+        # Slugs are unique among the models without an organization, as all on this page are.
+        excluded: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]
+        return excluded - {"organization"}
+
     def clean_created(self) -> int:
         created: int = self.cleaned_data["created"]
         if not 0 <= created <= LATEST:

@@ -48,7 +48,7 @@ def create_alias(*, organization_id: UUID | None, name: str, targets: Sequence[s
     """
     with transaction.atomic():
         lock_owner(organization_id)
-        check_alias(name, targets, known=known_models((name, *targets)))
+        check_alias(name, targets, known=known_models((name, *targets), organization_id))
         alias = ModelAlias(organization_id=organization_id, name=name, targets=list(targets))
         _require_free_name(alias)
         others = ModelAlias.objects.of_owner(organization_id)
@@ -70,7 +70,7 @@ def edit_alias(alias: ModelAlias, **changes: Any) -> bool:
             raise AliasNotFound from None
         name = changes.get("name", alias.name)
         targets = changes.get("targets", alias.targets)
-        check_alias(name, targets, known=known_models((name, *targets)))
+        check_alias(name, targets, known=known_models((name, *targets), alias.organization_id))
         if name != alias.name:
             others = ModelAlias.objects.of_owner(alias.organization_id).exclude(pk=alias.pk)
             if others.filter(name=name).exists():
@@ -97,15 +97,19 @@ def lock_owner(organization_id: UUID | None) -> None:
         cursor.execute(_LOCK_OPERATORS)
 
 
-def known_models(names: Collection[str]) -> frozenset[str]:
-    """Returns the names among these that are names of listed models, their variants left out."""
+def known_models(names: Collection[str], organization_id: UUID | None) -> frozenset[str]:
+    """Returns the names among these that are names of listed models, their variants left out.
+
+    The models of an organization are known to its own aliases.
+    """
     wanted = {
         base
         for name in names
         if not CONTROL_CHARACTERS.search(name)
         for base, _ in split_variants(name)
     }
-    rows = LanguageModel.objects.listed().filter(Q(slug__in=wanted) | Q(canonical_slug__in=wanted))
+    visible = LanguageModel.objects.visible_to(organization_id).listed()
+    rows = visible.filter(Q(slug__in=wanted) | Q(canonical_slug__in=wanted))
     return frozenset(
         name for pair in rows.values_list("slug", "canonical_slug") for name in pair
     ) & frozenset(wanted)

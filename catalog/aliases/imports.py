@@ -52,7 +52,7 @@ def apply(
         stored = {row.name: row for row in ModelAlias.objects.of_owner(organization_id)}
         created: list[ModelAlias] = []
         updated: list[ModelAlias] = []
-        for name, targets in _read_rows(lines).items():
+        for name, targets in _read_rows(lines, organization_id).items():
             alias = stored.get(name)
             if alias is None:
                 created.append(
@@ -83,7 +83,7 @@ def export(organization_id: UUID | None) -> Iterator[bytes]:
         yield msgspec.json.encode(_Row(name, targets)) + b"\n"
 
 
-def _read_rows(lines: Iterable[bytes]) -> dict[str, list[str]]:
+def _read_rows(lines: Iterable[bytes], organization_id: UUID | None) -> dict[str, list[str]]:
     """Returns the targets of each name; raises :class:`ImportRefused` with all problems."""
     problems = Problems()
     rows: list[tuple[int, _Row]] = []
@@ -91,7 +91,9 @@ def _read_rows(lines: Iterable[bytes]) -> dict[str, list[str]]:
         if len(rows) == _MAX_LINES:
             problems.stop(line, f"the file has more than {_MAX_LINES:,} lines")
         rows.append((line, row))
-    known = known_models({name for _, row in rows for name in (row.name, *row.targets)})
+    known = known_models(
+        {name for _, row in rows for name in (row.name, *row.targets)}, organization_id
+    )
     first: dict[str, int] = {}
     found: dict[str, list[str]] = {}
     for line, row in rows:

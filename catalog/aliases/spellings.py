@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from catalog.aliases.names import split_variants
@@ -164,6 +165,12 @@ def patch_names(index: NameIndex, changed: Mapping[UUID, ModelNames | None]) -> 
                 spellings[text] = tuple(sorted((*spellings.get(text, ()), (rank, names.slug))))
     touched.discard(None)
     return NameIndex(models, spellings, _patch_families(index.families, models.values(), touched))
+
+
+def put_first(own: NameIndex, others: NameIndex) -> NameIndex:
+    """Returns an index of both, in which a name that ``own`` has means what it means there."""
+    pairs: Any = zip(own, others, strict=True)
+    return NameIndex(*(ChainMap(*pair) for pair in pairs))
 
 
 def _remove_spellings(

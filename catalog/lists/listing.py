@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
@@ -21,7 +21,7 @@ from django.db import connection
 from accounts.policy import Policy
 from catalog.abilities import read_settings
 from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
-from catalog.aliases.spellings import NO_NAMES, ModelNames, NameIndex, patch_names
+from catalog.aliases.spellings import NO_NAMES, ModelNames, NameIndex, patch_names, put_first
 from catalog.capabilities import Capabilities
 from catalog.lists import traffic
 from catalog.lists.outputs import find_outputs
@@ -215,6 +215,28 @@ def _index(
         ids={model.slug: key for key, model in models.items()},
         spellings=patch_names(NO_NAMES, spellings),
         aliases=aliases,
+    )
+
+
+def add_own_models(catalogue: Catalogue, own: Iterable[LanguageModel]) -> Catalogue:
+    """Returns the catalogue with an organization's own models, which hide others of their names."""
+    added = {row.pk: _build_model(row, (), {}) for row in own}
+    if not added:
+        return catalogue
+    slugs = {model.slug: model.slug for model in added.values()}
+    hidden = {catalogue.ids[slug]: None for slug in slugs if slug in catalogue.ids}
+    models = {key: one for key, one in catalogue.models.items() if key not in hidden} | added
+    found = sorted(models.values(), key=lambda model: (-model.created, model.slug))
+    spellings = {
+        key: ModelNames(model.slug, model.permaslug, model.created, frozenset())
+        for key, model in added.items()
+    }
+    return replace(
+        catalogue,
+        models={model.pk: model for model in found},
+        slugs={**catalogue.slugs, **slugs},
+        ids={**catalogue.ids, **{model.slug: key for key, model in added.items()}},
+        spellings=put_first(patch_names(NO_NAMES, spellings), catalogue.spellings),
     )
 
 
@@ -431,19 +453,26 @@ class VisibleCatalogue:
     """The part of the catalogue that a policy admits, with an organization's private endpoints.
 
     A list shows list prices, so a model is listed with its cheapest public offer. A model without a
-    public offer is listed with a private one.
+    public offer is listed with a private one. An organization's own models join those of the
+    catalogue; with ``is_public``, private endpoints count for own models alone.
     """
 
     def __init__(
-        self, catalogue: Catalogue, policy: Policy, *, organization_id: UUID | None = None
+        self,
+        catalogue: Catalogue,
+        policy: Policy,
+        *,
+        organization_id: UUID | None = None,
+        is_public: bool = False,
     ) -> None:
-        self.catalogue = catalogue
+        own = [] if organization_id is None else LanguageModel.objects.owned_by(organization_id)
+        self.catalogue = catalogue = add_own_models(catalogue, own)
         self._models = catalogue.models
         self._policy = policy
         self._kinds = list(catalogue.kinds)
         self._own: dict[str, list[Offer]] = {}
-        if organization_id is not None:
-            self._read_own(organization_id)
+        if organization_id is not None and (own or not is_public):
+            self._read_own(organization_id, {"model__in": own} if is_public else {})
         self._admitted = admitted_kinds([kind.facts for kind in self._kinds], policy)
 
     def find(self, model_id: UUID) -> ListedModel | None:
@@ -500,11 +529,12 @@ class VisibleCatalogue:
         own = self._own.get(model.slug)
         return model.offers if own is None else (*model.offers, *own)
 
-    def _read_own(self, organization_id: UUID) -> None:
+    def _read_own(self, organization_id: UUID, only: Mapping[str, Any]) -> None:
         """Reads the organization's active endpoints; the policy applies to their declarations."""
         rows = (
             PrivateEndpoint.objects.for_organization(organization_id)
             .routable()
+            .filter(**only)
             .values_list(
                 "model_id", "pk", "provider__slug", "private_provider__slug", "provider_name",
                 "provider__dialect", "declared_zdr", "declared_region", "validation__parameters",

@@ -9,8 +9,10 @@ from urllib.parse import urlsplit
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MinValueValidator
 from django.db import models, transaction
-from django.db.models import Q
+from django.db.models import F, Q
+from django.db.models.functions import Lower
 
+from accounts.models import Organization
 from catalog.capabilities import (
     Capabilities,
     NativeFormat,
@@ -23,7 +25,7 @@ from catalog.models.aliases import ModelAlias as ModelAlias
 from catalog.models.listing import ListedRow
 from catalog.models.versions import CatalogChange as CatalogChange
 from catalog.models.versions import CatalogVersion as CatalogVersion
-from catalog.models.versions import CatalogVersionBump
+from catalog.models.versions import CatalogVersionBump, OwnedVersionBump
 from catalog.pricing import Price, dump_rules, load_rules
 from config import secrets
 from config.api.errors import Conflict
@@ -202,14 +204,53 @@ class LanguageModelQuerySet(models.QuerySet["LanguageModel"]):
         return self.filter(is_listed=True)
 
 
-class LanguageModel(ListedRow):
-    """A language model of the catalogue, independent of its providers.
+class LanguageModelManager(models.Manager.from_queryset(LanguageModelQuerySet)):  # type: ignore[misc]
+    """Reads the models of the catalogue; those of organizations must be asked for."""
 
-    ``slug`` is the public name in requests; ``canonical_slug`` never changes once published.
+    def get_queryset(self) -> Any:
+        return super().get_queryset().filter(organization=None)
+
+    def of_everybody(self) -> Any:
+        """Returns all models, with those of all organizations: for operators alone."""
+        return super().get_queryset()
+
+    def owned_by(self, organization_id: uuid.UUID) -> Any:
+        """Returns an organization's own models that are not deleted."""
+        return super().get_queryset().filter(organization_id=organization_id, is_listed=True)
+
+    def visible_to(self, organization_id: uuid.UUID | None) -> Any:
+        """Returns the models of the catalogue, and then those that the organization owns.
+
+        An own model may have the name of one that came to the catalogue later. It is the one that
+        its organization means, so a mapping from names keeps the last.
+        """
+        if organization_id is None:
+            return self.get_queryset()
+        own = Q(organization_id=organization_id, is_listed=True)
+        rows = super().get_queryset().filter(Q(organization=None) | own)
+        return rows.order_by(F("organization").asc(nulls_first=True), "slug")
+
+
+class LanguageModel(ListedRow):
+    """A language model of the catalogue, or one of an organization's own; without its providers.
+
+    ``slug`` is the public name in requests; ``canonical_slug`` never changes once published. Those
+    of an own model are equal. ``base_model`` is the model that it was made from. A deleted own
+    model is not listed; its row stays, because the rows of its deleted endpoints do.
     """
 
-    slug = models.CharField(max_length=255, unique=True)
-    canonical_slug = models.CharField(max_length=255, unique=True)
+    slug = models.CharField(max_length=255)
+    canonical_slug = models.CharField(max_length=255)
+    organization = models.ForeignKey(
+        Organization,
+        on_delete=models.CASCADE,
+        related_name="own_models",
+        null=True,
+        blank=True,
+        editable=False,
+        db_index=False,
+    )
+    base_model = models.CharField(max_length=255, default="", db_default="", editable=False)
     name = models.CharField(max_length=255)
     created = models.BigIntegerField(help_text="Publication time, in Unix seconds.")
     description = models.TextField(blank=True)
@@ -267,24 +308,43 @@ class LanguageModel(ListedRow):
         default=True, help_text="Off: the model was removed from the catalogue."
     )
 
-    objects = LanguageModelQuerySet.as_manager()
+    objects = LanguageModelManager()
 
     class Meta:
         verbose_name = "model"
         ordering = ("slug",)
         constraints = [
+            models.UniqueConstraint(
+                fields=("slug",), condition=Q(organization=None), name="model_slug_unique"
+            ),
+            models.UniqueConstraint(
+                fields=("canonical_slug",),
+                condition=Q(organization=None),
+                name="model_canonical_slug_unique",
+            ),
+            models.UniqueConstraint(
+                "organization",
+                Lower("slug"),
+                condition=Q(organization__isnull=False, is_listed=True),
+                name="own_model_slug_unique",
+            ),
             models.CheckConstraint(
                 condition=Q(
                     native_format__in=[name.value for name in NativeFormat],
                     thinking__in=[name.value for name in ThinkingControl],
                 ),
                 name="model_capabilities_known",
-            )
+            ),
         ]
-        triggers = [CatalogVersionBump("id"), Audit()]
+        triggers = [OwnedVersionBump(), Audit()]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def lineage(self) -> str:
+        """The slug whose author and family tell how the model is spoken to."""
+        return self.base_model or self.slug
 
     @property
     def capabilities(self) -> Capabilities:
@@ -293,7 +353,7 @@ class LanguageModel(ListedRow):
             self.thinking,
             self.thinks_between_tools,
             self.combines_sampling,
-            self.slug.partition("/")[0],
+            self.lineage.partition("/")[0],
         )
 
 

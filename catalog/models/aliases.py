@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
 from accounts.models import Organization
-from accounts.models.versions import RoutingVersionBump
 from catalog.aliases.resolution import Alias
-from catalog.models.versions import CatalogVersionBump
+from catalog.models.versions import OwnedVersionBump
 from config.api.errors import NotFound
 from config.audit.triggers import Audit
 from config.models import BaseModel
-from config.triggers import VersionBump
 
 MAX_TARGETS: Final = 10
 _EXISTS: Final = "There is an alias of this name already."
@@ -24,19 +22,6 @@ _EXISTS: Final = "There is an alias of this name already."
 
 class AliasNotFound(NotFound):
     message = "The alias does not exist."
-
-
-class AliasVersionBump(VersionBump):
-    """Raises the version of the organization that owns a changed alias, or the catalogue's."""
-
-    def get_statement(self, model: Any) -> str:
-        return (
-            "IF COALESCE(NEW.organization_id, OLD.organization_id) IS NOT NULL THEN\n"
-            f"{RoutingVersionBump().get_statement(model)}\n"
-            "RETURN NULL;\n"
-            "END IF;\n"
-            f"{CatalogVersionBump('id').get_statement(model)}"
-        )
 
 
 class ModelAliasQuerySet(models.QuerySet["ModelAlias"]):
@@ -103,7 +88,7 @@ class ModelAlias(BaseModel):
             ),
             models.CheckConstraint(condition=~Q(name=""), name="model_alias_has_name"),
         ]
-        triggers = [AliasVersionBump(), Audit()]
+        triggers = [OwnedVersionBump(), Audit()]
 
     def __str__(self) -> str:
         return self.name

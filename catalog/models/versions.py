@@ -7,6 +7,7 @@ from typing import Final
 from django.db import models
 from django.db.models import Q
 
+from accounts.models.versions import RoutingVersionBump
 from config.triggers import TRANSACTION_ID, VersionBump
 
 # The entries that the log of changes keeps. A process with an older copy reads the whole catalogue.
@@ -75,3 +76,16 @@ INSERT INTO catalog_catalogchange (version, subject_id)
 SELECT DISTINCT {TRANSACTION_ID}, subject
 FROM unnest(ARRAY[{changed}]) AS subjects (subject) WHERE subject IS NOT NULL
 ON CONFLICT (version, subject_id) DO NOTHING;"""  # noqa: S608 - constants and names of columns
+
+
+class OwnedVersionBump(VersionBump):
+    """Raises the version of the organization that owns a changed row, or the catalogue's."""
+
+    def get_statement(self, model: type[models.Model]) -> str:
+        return (
+            "IF COALESCE(NEW.organization_id, OLD.organization_id) IS NOT NULL THEN\n"
+            f"{RoutingVersionBump().get_statement(model)}\n"
+            "RETURN NULL;\n"
+            "END IF;\n"
+            f"{CatalogVersionBump('id').get_statement(model)}"
+        )

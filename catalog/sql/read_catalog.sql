@@ -29,6 +29,7 @@ models AS (
             ORDER BY m.id
         ) AS found
     FROM catalog_languagemodel AS m
+    WHERE m.organization_id IS NULL
 ),
 
 endpoints AS (

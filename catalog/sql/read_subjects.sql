@@ -2,7 +2,7 @@
 --
 -- Returns: one row for each.
 -- Locks: none.
-SELECT m.id FROM catalog_languagemodel AS m
+SELECT m.id FROM catalog_languagemodel AS m WHERE m.organization_id IS NULL
 UNION ALL
 SELECT p.id FROM catalog_provider AS p
 UNION ALL

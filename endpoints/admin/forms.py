@@ -20,6 +20,7 @@ from config.egress.rules import SETTING_OF, TimeLimits
 from config.models import TIME_COLUMNS
 from endpoints.models import (
     InvalidBaseURL,
+    NewModel,
     PrivateEndpoint,
     canonical_base_url,
     require_base_url,
@@ -189,6 +190,7 @@ class PrivateEndpointForm(ConsoleForm):
     refusal_fields = {
         "invalid_base_url": "base_url",
         "model_not_found": "model",
+        "model_exists": "own_model",
         "provider_not_found": "provider",
         "endpoint_limit_reached": "organization",
     }
@@ -196,13 +198,36 @@ class PrivateEndpointForm(ConsoleForm):
     class Meta:
         labels = {"upstream_model_id": "Upstream model ID", "base_url": "Base URL"}
 
+    own_model = forms.CharField(
+        label="Own model",
+        max_length=255,
+        required=False,
+        widget=TextWidget(),
+        help_text="The slug of a model of the organization alone, such as acme/support-7b.",
+    )
+    own_model_name = forms.CharField(
+        label="Name of a new own model",
+        max_length=255,
+        required=False,
+        widget=TextWidget(),
+        help_text="Makes the own model; everything else is taken from the model above, if any.",
+    )
     prompt = RateFormField(required=False, help_text="USD per token.")
     completion = RateFormField(required=False, help_text="USD per token.")
     cache_read = RateFormField(required=False, help_text="USD per token.")
     cache_write = RateFormField(required=False, help_text="USD per token.")
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "model" in self.fields:  # the page of an endpoint shows it, and has no such field
+            self.fields["model"].required = False
+
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
+        if "model" not in self.errors and not (cleaned.get("model") or cleaned.get("own_model")):
+            self.add_error("model", "Choose a model, or name an own model.")
+        if cleaned.get("own_model_name") and not cleaned.get("own_model"):
+            self.add_error("own_model", "A new own model needs a slug.")
         given = {name for name in RATES if cleaned.get(name) is not None}
         for name in ("prompt", "completion"):
             if given and name not in given and name not in self.errors:
@@ -210,6 +235,16 @@ class PrivateEndpointForm(ConsoleForm):
                     name, "A negotiated price needs a prompt rate and a completion rate."
                 )
         return cleaned
+
+    @property
+    def named_model(self) -> dict[str, Any]:
+        """Returns the members of a draft that name its model, and make it if that is new."""
+        listed = self.cleaned_data["model"]
+        permaslug = None if listed is None else listed.canonical_slug
+        slug, name = self.cleaned_data["own_model"], self.cleaned_data["own_model_name"]
+        if not slug:
+            return {"model_permaslug": permaslug}
+        return {"model_permaslug": slug, "model": NewModel(name, permaslug) if name else None}
 
     @property
     def negotiated_price(self) -> Price | None:

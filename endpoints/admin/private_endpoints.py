@@ -72,7 +72,8 @@ class PrivateEndpointAdmin(
             None,
             {
                 "fields": (
-                    "organization", ("model", "provider"), "upstream_model_id", "base_url",
+                    "organization", ("model", "provider"), ("own_model", "own_model_name"),
+                    "upstream_model_id", "base_url",
                 ),
                 "description": "A new endpoint is a draft: validate it with a live call, then "
                 "activate it. The base URL is an HTTPS address that ends with the version, such as "
@@ -153,7 +154,9 @@ class PrivateEndpointAdmin(
         if parse_uuid(search_term.strip()) is not None:
             return super().get_search_results(request, queryset, search_term)
         for word in search_term.split():
-            models = LanguageModel.objects.filter(Q(name__icontains=word) | Q(slug__icontains=word))
+            models = LanguageModel.objects.of_everybody().filter(
+                Q(name__icontains=word) | Q(slug__icontains=word)
+            )
             queryset = queryset.filter(
                 Q(model__in=list(models.values_list("pk", flat=True)))
                 | Q(provider_name__icontains=word)
@@ -167,7 +170,7 @@ class PrivateEndpointAdmin(
     def create(self, request: HttpRequest, obj: Any, form: Any) -> PrivateEndpoint:
         endpoint, _ = PrivateEndpoint.objects.create_draft(
             organization_id=obj.organization_id,
-            model_permaslug=obj.model.canonical_slug,
+            **form.named_model,
             provider_slug=obj.provider.slug,
             upstream_model_id=obj.upstream_model_id,
             base_url=obj.base_url,

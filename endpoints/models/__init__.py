@@ -18,6 +18,15 @@ from endpoints.models.endpoint import (
     PrivateEndpoint,
     ValidationStale,
 )
+from endpoints.models.own_models import (
+    ModelExists,
+    ModelInUse,
+    NewModel,
+    OwnModelNotFound,
+    create_own_model,
+    edit_own_model,
+    remove_own_model,
+)
 from endpoints.models.providers import (
     PrivateProvider,
     PrivateProviderNotFound,
@@ -46,8 +55,12 @@ __all__ = [
     "InvalidBaseURL",
     "InvalidParameters",
     "InvalidSettings",
+    "ModelExists",
+    "ModelInUse",
+    "NewModel",
     "NotValidated",
     "OperationNotServed",
+    "OwnModelNotFound",
     "PrivateEndpoint",
     "PrivateProvider",
     "PrivateProviderNotFound",
@@ -61,10 +74,13 @@ __all__ = [
     "ValidationsBusy",
     "base_url_refused",
     "canonical_base_url",
+    "create_own_model",
+    "edit_own_model",
     "lost_operations",
     "offered_parameters",
     "proven_names",
     "refusal_of_operation",
+    "remove_own_model",
     "require_base_url",
     "show_settings",
 ]

@@ -21,6 +21,7 @@ from config.api.errors import GatewayError, NotFound, Unprocessable
 from config.api.idempotency import fingerprint_of
 from config.egress.addresses import InvalidURL, parse_base_url
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
+from endpoints.models.own_models import NewModel
 from endpoints.models.settings import (
     apply_settings,
     check_settings,
@@ -61,7 +62,7 @@ class Draft:
     """The fields of a draft to create.
 
     ``base_url`` is canonical. No ``price`` means the list price. ``settings`` change those that the
-    draft copies.
+    draft copies. With a ``model``, the organization's own model of that slug is made too.
     """
 
     model_permaslug: str
@@ -75,12 +76,13 @@ class Draft:
     fallback: str | None = None
     settings: Mapping[str, Any] | None = None
     declared_parameters: Sequence[str] = ()
+    model: NewModel | None = None
 
     @property
     def fingerprint(self) -> str:
         """Returns the digest by which a repeated request is compared with the first one.
 
-        Settings are not compared.
+        Settings and the members of a new model are not compared.
         """
         return fingerprint_of(
             self.model_permaslug,
@@ -111,12 +113,12 @@ class Draft:
         self,
         model: LanguageModel,
         provider: UpstreamProvider,
-        public: Mapping[str, Sequence[ModelEndpoint]],
+        public: Mapping[str, list[ModelEndpoint]],
     ) -> GatewayError | None:
         """Returns the error that refuses the members of the draft, if there is one."""
         try:
             self.check()
-            self.settings_of(model, public[model.canonical_slug], provider)
+            self.settings_of(model, endpoints_among(public, model), provider)
         except GatewayError as exc:
             return exc
         return None
@@ -144,20 +146,22 @@ Reference = tuple[LanguageModel, UpstreamProvider]
 
 
 def find_references(
-    drafts: Sequence[Draft], own: Mapping[str, UpstreamProvider]
+    drafts: Sequence[Draft],
+    organization_id: uuid.UUID,
+    own: Mapping[str, UpstreamProvider],
+    made: Mapping[str, LanguageModel | GatewayError],
 ) -> list[Reference | GatewayError]:
     """Returns the model and the provider of each draft, or the error that refuses the draft.
 
     ``own`` are the organization's own providers by their slugs; they come before the catalogue's,
-    which may have got a provider of the same slug later.
+    which may have got a provider of the same slug later. So do its models; ``made`` are new ones.
     """
-    models = LanguageModel.objects.listed().filter(
-        canonical_slug__in={draft.model_permaslug for draft in drafts}
-    )
+    visible = LanguageModel.objects.visible_to(organization_id).listed()
+    models = visible.filter(canonical_slug__in={draft.model_permaslug for draft in drafts})
     providers = Provider.objects.filter(
         slug__in={draft.provider_slug for draft in drafts}, is_listed=True
     )
-    model_of = {model.canonical_slug: model for model in models}
+    model_of = {**{model.canonical_slug: model for model in models}, **made}
     provider_of: dict[str, UpstreamProvider] = {**{each.slug: each for each in providers}, **own}
     permanent = _find_permanent_slugs(
         draft.model_permaslug for draft in drafts if draft.model_permaslug not in model_of
@@ -168,6 +172,8 @@ def find_references(
         provider = provider_of.get(draft.provider_slug)
         if model is None:
             found.append(_explain_unknown_model(draft.model_permaslug, permanent))
+        elif isinstance(model, GatewayError):
+            found.append(model)
         elif provider is None:
             found.append(
                 ProviderNotFound(f"There is no provider {draft.provider_slug!r} in the catalogue.")
@@ -308,6 +314,13 @@ def public_endpoints(permaslugs: Iterable[str]) -> Mapping[str, list[ModelEndpoi
         ):
             public[endpoint.model.canonical_slug].append(endpoint)
     return public
+
+
+def endpoints_among(
+    public: Mapping[str, list[ModelEndpoint]], model: LanguageModel
+) -> Sequence[ModelEndpoint]:
+    """Returns the public endpoints of a model; an own model has none, whatever its name."""
+    return public[model.canonical_slug] if model.organization_id is None else ()
 
 
 def _price_text(price: Price | None) -> list[Any] | None:

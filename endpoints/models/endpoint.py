@@ -32,12 +32,14 @@ from endpoints.models.attestation import Attestation, next_attestation
 from endpoints.models.drafts import (
     Draft,
     canonical_base_url,
+    endpoints_among,
     find_references,
     list_price,
     public_endpoints,
     require_base_url,
     with_cache_rates,
 )
+from endpoints.models.own_models import plan_own_models
 from endpoints.models.providers import PrivateProvider
 from endpoints.models.settings import (
     apply_settings,
@@ -81,6 +83,12 @@ class PrivateEndpointQuerySet(models.QuerySet["PrivateEndpoint"]):
 
     def routable(self) -> Self:
         return self.filter(status=PrivateEndpoint.Status.ACTIVE, deleted_at=None)
+
+    def serving(self, model: LanguageModel) -> Self:
+        """Returns the active endpoints of a model with what shows them, the cheapest first."""
+        shown = ("model", "provider", "private_provider", "price", "validation")
+        rows = self.routable().filter(model=model).select_related(*shown)
+        return rows.order_by("price__prompt", "pk")
 
     def withdrawn(self) -> Self:
         """Returns the endpoints that were active once and whose owner has not released them.
@@ -139,7 +147,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 [draft],
                 by=by,
                 idempotency_key=idempotency_key,
-                derives_cache_rates=True,
+                is_bulk=False,
             )
         return endpoint, True
 
@@ -175,7 +183,9 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
     ) -> list[GatewayError | None]:
         """Returns an error or ``None`` for each draft; does not check the limit."""
         public = public_endpoints(draft.model_permaslug for draft in drafts)
-        references = find_references(drafts, self._own_providers(organization_id))
+        made = _plan_models(organization_id, drafts, reuses=True)
+        own = self._own_providers(organization_id)
+        references = find_references(drafts, organization_id, own, made)
         return [
             found if isinstance(found, GatewayError) else draft.find_refusal(*found, public)
             for draft, found in zip(drafts, references, strict=True)
@@ -192,17 +202,23 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         *,
         by: str,
         idempotency_key: str | None = None,
-        derives_cache_rates: bool = False,
+        is_bulk: bool = True,
     ) -> list[PrivateEndpoint]:
-        """Inserts drafts with prices and attestations; the caller holds the organization's lock."""
+        """Inserts drafts with prices, attestations and models; the caller holds the lock.
+
+        A single draft derives cache rates, and its own model must be new.
+        """
         endpoints = []
         attestations = []
         public = public_endpoints(draft.model_permaslug for draft in drafts)
-        references = find_references(drafts, self._own_providers(organization.pk))
+        made = _plan_models(organization.pk, drafts, reuses=is_bulk)
+        own = self._own_providers(organization.pk)
+        references = find_references(drafts, organization.pk, own, made)
         for draft, found in zip(drafts, references, strict=True):
             if isinstance(found, GatewayError):
                 raise found
             model, provider = found
+            listed = endpoints_among(public, model)
             endpoint = PrivateEndpoint(
                 organization=organization,
                 model=model,
@@ -214,7 +230,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 declared_region=draft.declared_region,
                 declared_zdr=draft.declared_zdr,
                 fallback=draft.fallback,
-                settings=draft.settings_of(model, public[model.canonical_slug], provider),
+                settings=draft.settings_of(model, listed, provider),
                 declared_parameters=order_parameters(draft.declared_parameters),
                 idempotency_key=idempotency_key,
                 request_fingerprint=draft.fingerprint,
@@ -222,9 +238,9 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
             )
             price = draft.price
             if price is None:
-                price = list_price(public[model.canonical_slug], provider)
-            elif derives_cache_rates:
-                price = with_cache_rates(price, public[model.canonical_slug], provider)
+                price = list_price(listed, provider)
+            elif not is_bulk:
+                price = with_cache_rates(price, listed, provider)
             endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
             endpoint.attestation = next_attestation(endpoint, by=by)
             if endpoint.attestation is not None:
@@ -232,10 +248,20 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
             endpoints.append(endpoint)
         self.require_room(organization, len(drafts))
         # Foreign keys are checked at commit, so the rows may point at each other.
+        LanguageModel.objects.bulk_create(
+            each for each in made.values() if not isinstance(each, GatewayError)
+        )
         PriceVersion.objects.bulk_create(endpoint.price for endpoint in endpoints)
         Attestation.objects.bulk_create(attestations)
         self.bulk_create(endpoints)
         return endpoints
+
+
+def _plan_models(
+    organization_id: uuid.UUID, drafts: Sequence[Draft], *, reuses: bool
+) -> dict[str, LanguageModel | GatewayError]:
+    wanted = {draft.model_permaslug: draft.model for draft in drafts if draft.model is not None}
+    return plan_own_models(organization_id, wanted, field="model_permaslug", reuses=reuses)
 
 
 class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
@@ -254,7 +280,9 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         Organization, on_delete=models.CASCADE, related_name="private_endpoints", db_index=False
     )
     status = models.CharField(max_length=16, choices=Status, default=Status.DRAFT, editable=False)
-    model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="+")
+    model = models.ForeignKey(
+        LanguageModel, on_delete=models.PROTECT, related_name="private_endpoints"
+    )
     # One of these two.
     provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="+", null=True)
     private_provider = models.ForeignKey(

@@ -19,6 +19,7 @@ import msgspec
 from accounts.policy import Fallback, Policy, find_strictest
 from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
+from catalog.aliases.spellings import NO_NAMES, put_first
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS
 from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Price
@@ -175,19 +176,20 @@ class RoutingContext(msgspec.Struct, frozen=True):
 
     @property
     def slugs(self) -> Mapping[str, str]:
-        """The slugs of models by their names.
+        """The slugs of models by their names, those of the organization's own models first.
 
         A private model that left the catalogue keeps its names, so that they mean no other model,
         and what follows it stays closed.
         """
-        slugs, gone = self.snapshot.slugs, self.own.gone_names
-        return ChainMap(gone, cast("dict[str, str]", slugs)) if gone else slugs
+        slugs, own = self.snapshot.slugs, self.own.slugs
+        return ChainMap(own, cast("dict[str, str]", slugs)) if own else slugs
 
     @property
     def lookup(self) -> Lookup:
         """The tables that resolve names which are no model's own."""
         snapshot, own = self.snapshot, self.own
-        return Lookup(self.slugs, snapshot.names, own.aliases, snapshot.aliases, self._is_visible)
+        names = snapshot.names if own.names is NO_NAMES else put_first(own.names, snapshot.names)
+        return Lookup(self.slugs, names, own.aliases, snapshot.aliases, self._is_visible)
 
     def _is_visible(self, slug: str) -> bool:
         """Returns whether the policy admits at least one endpoint of a model.
@@ -198,8 +200,9 @@ class RoutingContext(msgspec.Struct, frozen=True):
         own = self.own.routes.get(slug, ())
         if not own and slug in self.own.private_models:
             return True
-        routes = (*own, *self.snapshot.routes.get(slug, ()))
-        return any(not exclusions(route.facts, self.policy) for route in routes)
+        # An own model is served by no public endpoint, whatever its name.
+        public = () if slug in self.own.own_slugs else self.snapshot.routes.get(slug, ())
+        return any(not exclusions(route.facts, self.policy) for route in (*own, *public))
 
 
 def require_candidates(request: InferenceRequest, context: RoutingContext) -> Selection:
@@ -277,10 +280,9 @@ def select_candidates(request: InferenceRequest, context: RoutingContext) -> Sel
     for position, model in enumerate(found.models):
         if has_private:
             search.keep_private(model)
-        for route in (
-            *own.routes.get(model.slug, ()),
-            *context.snapshot.routes.get(model.slug, ()),
-        ):
+        slug = model.slug
+        public = () if slug in own.own_slugs else context.snapshot.routes.get(slug, ())
+        for route in (*own.routes.get(slug, ()), *public):
             search.visit(route, model, position)
     return search.select(found)
 
@@ -315,7 +317,7 @@ def _find_models(request: InferenceRequest, context: RoutingContext) -> _FoundMo
         if default is None:
             raise missing_field("model")
         names = (default,)
-    slugs, gone = context.slugs, context.own.gone_names
+    slugs, gone = context.slugs, context.own.gone_slugs
     models: list[NamedModel] = []
     resolutions: list[Resolution | None] = []
     for name in names:

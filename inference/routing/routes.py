@@ -351,7 +351,7 @@ class CatalogProvider:
 
 
 class CatalogModel(NamedTuple):
-    """A model of the catalogue: a row of ``read_models.sql``."""
+    """A model of the catalogue: a row of ``read_models.sql``; or one of an organization's own."""
 
     model_id: uuid.UUID
     slug: str
@@ -367,10 +367,11 @@ class CatalogModel(NamedTuple):
     combines_sampling: bool
     created: int = 0
     tokenizer: str | None = None
+    base_model: str = ""
 
     @property
     def family(self) -> TokenizerFamily:
-        return find_family(self.tokenizer, self.slug)
+        return find_family(self.tokenizer, self.base_model or self.slug)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -379,7 +380,7 @@ class CatalogModel(NamedTuple):
             self.thinking,
             self.thinks_between_tools,
             self.combines_sampling,
-            self.slug.partition("/")[0],
+            (self.base_model or self.slug).partition("/")[0],
         )
 
 
@@ -427,9 +428,11 @@ class OrganizationSnapshot:
     """The credentials and aliases of an organization, and its endpoints by the slug of their model.
 
     ``version`` is that of the organization. ``private_models`` has more models than ``routes``:
-    those whose endpoints are disabled or deleted, until their owner releases them. ``gone_names``
-    has the names of those that the catalogue does not list, and their slugs. ``provider_slugs`` are
-    those of the organization's own providers: they mean no provider of the catalogue.
+    those whose endpoints are disabled or deleted, until their owner releases them, and those of the
+    organization's own. ``gone_slugs`` are those of them that are not listed. ``slugs`` has the
+    slugs of own and of gone models by their names, and ``names`` the other spellings of own ones.
+    ``own_slugs`` and ``provider_slugs`` are those of the organization's own models and providers:
+    they mean none of the catalogue.
     """
 
     version: int
@@ -437,7 +440,10 @@ class OrganizationSnapshot:
     credentials: tuple[Credential, ...]
     aliases: AliasTable = NO_ALIASES
     private_models: Mapping[str, PrivateModel] = field(default_factory=dict)
-    gone_names: dict[str, str] = field(default_factory=dict)
+    gone_slugs: frozenset[str] = frozenset()
+    slugs: dict[str, str] = field(default_factory=dict)
+    names: NameIndex = NO_NAMES
+    own_slugs: frozenset[str] = frozenset()
     provider_slugs: frozenset[str] = frozenset()
 
 

@@ -8,6 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
+from catalog.models import LanguageModel
 from config.audit.entries import AuditEntry
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
@@ -58,6 +59,50 @@ def test_add_private_endpoint_accepts_a_negotiated_price(operator: Client, tenan
         _draft_form(tenant, **places, prompt="0.000001", completion="0.00000005"),
     )
     assert PrivateEndpoint.objects.get().price.price.text("completion") == "0.00000005"
+
+
+def test_add_private_endpoint_makes_an_own_model(operator: Client, tenant: Tenant) -> None:
+    base = factories.make_model("author/base", context_length=32_768)
+    fields = {
+        "model": str(base.pk),
+        "provider": str(factories.make_provider().pk),
+        "own_model": f"{tenant.organization.slug}/support-7b",
+        "own_model_name": "Support 7B",
+    }
+
+    operator.post(listing(PrivateEndpoint, "add"), _draft_form(tenant, **fields))
+    first = PrivateEndpoint.objects.get()
+    assert (first.model.slug, first.model.organization) == ("acme/support-7b", tenant.organization)
+    assert (first.model.base_model, first.model.context_length) == (base.canonical_slug, 32_768)
+
+    again = operator.post(listing(PrivateEndpoint, "add"), _draft_form(tenant, **fields))
+    assert "has a model" in str(again.context["adminform"].form.errors["own_model"])
+    del fields["own_model_name"], fields["model"]
+    operator.post(listing(PrivateEndpoint, "add"), _draft_form(tenant, **fields))
+    assert [each.model for each in PrivateEndpoint.objects.all()] == [first.model] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({}, "model"),
+        ({"own_model_name": "Support"}, "own_model"),
+        ({"own_model": "other/x", "own_model_name": "Support"}, "__all__"),
+        ({"own_model": "acme/none"}, "model"),
+        ({"own_model": "acme/x", "own_model_name": " "}, "model"),
+    ],
+)
+def test_add_private_endpoint_refuses_a_wrong_own_model(
+    operator: Client, tenant: Tenant, fields: dict[str, str], wrong: str
+) -> None:
+    provider = str(factories.make_provider().pk)
+    form = _draft_form(tenant, provider=provider, **fields)
+
+    response = operator.post(listing(PrivateEndpoint, "add"), form)
+
+    assert wrong in response.context["adminform"].form.errors
+    assert not PrivateEndpoint.objects.exists()
+    assert not LanguageModel.objects.of_everybody().exists()
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
 
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Q
 
 from accounts.models import ByokCredential, CredentialNotFound, Organization
 from accounts.policy import Fallback, find_strictest
 from catalog.abilities import UNSET_SETTINGS, EndpointSettings, read_settings
 from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
-from catalog.models import PriceVersion, hosts_of
+from catalog.aliases.spellings import NO_NAMES, ModelNames, patch_names
+from catalog.models import LanguageModel, PriceVersion, hosts_of
 from catalog.models.aliases import ModelAlias
 from catalog.pricing import Price, UnknownRule
 from catalog.tokens import find_limits
@@ -92,7 +93,8 @@ class OrganizationCopy:
     """The endpoints, credentials, rules and aliases of an organization at one version.
 
     It does not depend on the catalogue: :meth:`resolve` adds what the present one says about the
-    models and providers. The credentials have neither hosts nor a provider yet.
+    models and providers. The credentials have neither hosts nor a provider yet. ``own_models`` has
+    deleted ones that endpoints keep private.
     """
 
     version: int
@@ -102,6 +104,7 @@ class OrganizationCopy:
     aliases: AliasTable = NO_ALIASES
     kept_models: Mapping[uuid.UUID, KeptModel] = field(default_factory=dict)
     own_providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
+    own_models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
     _resolved: OrganizationSnapshot | None = None
     _models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
     _providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
@@ -116,13 +119,20 @@ class OrganizationCopy:
             or self._models is not catalog.models
             or self._providers is not catalog.providers
         ):
+            own = [model for model in self.own_models.values() if model.is_listed]
+            gone = dict(self._name_gone(catalog))
+            for model in own:
+                gone.pop(model.slug, None)
             self._resolved = OrganizationSnapshot(
                 version=self.version,
                 routes=_group_by_model(self._make_routes(catalog)),
                 credentials=self._place_credentials(catalog),
                 aliases=self.aliases,
                 private_models=dict(self._name_private(catalog)),
-                gone_names=dict(self._name_gone(catalog)),
+                gone_slugs=frozenset(gone.values()),
+                slugs={**gone, **{model.slug: model.slug for model in own}},
+                names=patch_names(NO_NAMES, {model.model_id: _names_of(model) for model in own}),
+                own_slugs=frozenset(model.slug for model in self.own_models.values()),
                 provider_slugs=frozenset(each.slug for each in self.own_providers.values()),
             )
             self._models, self._providers = catalog.models, catalog.providers
@@ -130,19 +140,25 @@ class OrganizationCopy:
 
     def _make_routes(self, catalog: CatalogSnapshot) -> Iterable[Route]:
         for endpoint in self.endpoints:
-            model = catalog.models.get(endpoint.model_id)
+            model = self._find_model(catalog, endpoint.model_id)
             provider = self._find_provider(catalog, endpoint.provider_id)
             # A model that is newer than the copy of the catalogue comes with its next patch. One
             # that is not listed serves nobody.
             if model is not None and model.is_listed and provider is not None:
                 yield _make_route(endpoint, model, provider)
 
+    def _find_model(self, catalog: CatalogSnapshot, key: uuid.UUID) -> CatalogModel | None:
+        return self.own_models.get(key) or catalog.models.get(key)
+
     def _find_provider(self, catalog: CatalogSnapshot, key: uuid.UUID) -> CatalogProvider | None:
         return self.own_providers.get(key) or catalog.providers.get(key)
 
     def _name_private(self, catalog: CatalogSnapshot) -> Iterable[tuple[str, PrivateModel]]:
-        for model_id, kept in self.kept_models.items():
-            model = catalog.models.get(model_id)
+        """Yields the models that endpoints keep private, and all own ones."""
+        # Of two own models of one name the last counts, which is not deleted.
+        for model_id in (*self.kept_models, *self.own_models):
+            model = self._find_model(catalog, model_id)
+            kept = self.kept_models.get(model_id, _NOTHING_KEPT)
             if model is not None:
                 found = (self._find_provider(catalog, key) for key in kept.providers)
                 names = frozenset(
@@ -155,7 +171,7 @@ class OrganizationCopy:
 
     def _name_gone(self, catalog: CatalogSnapshot) -> Iterable[tuple[str, str]]:
         for model_id in self.kept_models:
-            model = catalog.models.get(model_id)
+            model = self._find_model(catalog, model_id)
             if model is not None and not model.is_listed:
                 yield model.permaslug, model.slug
                 yield model.slug, model.slug
@@ -196,20 +212,24 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
     withdrawn = PrivateEndpoint.objects.withdrawn().filter(organization__in=ids)
     # One row stands for all that say the same; a disabled one comes before a deleted one.
     told = ("organization_id", "model_id", "provider_id", "private_provider_id", "fallback")
-    withdrawn = withdrawn.order_by(*told, F("deleted_at").asc(nulls_first=True)).distinct(*told)
-    organizations, endpoints, kept, prices, validations, credentials, aliases, providers, *rules = (
-        read_together(
-            Organization.objects.filter(pk__in=ids),
-            own,
-            withdrawn,
-            PriceVersion.objects.filter(pk__in=own.values("price")),
-            Validation.objects.filter(pk__in=own.values("validation")),
-            usable.order_by("provider_slug", "sort_order", "created_at"),
-            ModelAlias.objects.filter(organization__in=ids),
-            PrivateProvider.objects.filter(organization__in=ids, deleted_at=None),
-            *select_rules(ids),
-        )
-    )
+    kept_rows = withdrawn.order_by(*told, F("deleted_at").asc(nulls_first=True)).distinct(*told)
+    models = LanguageModel.objects.of_everybody().filter(organization__in=ids)
+    named = models.filter(Q(is_listed=True) | Q(pk__in=withdrawn.values("model")))
+    (
+        organizations, endpoints, kept, own_models, prices, validations, credentials, aliases,
+        providers, *rules,
+    ) = read_together(
+        Organization.objects.filter(pk__in=ids),
+        own,
+        kept_rows,
+        named.order_by("is_listed", "slug"),
+        PriceVersion.objects.filter(pk__in=own.values("price")),
+        Validation.objects.filter(pk__in=own.values("validation")),
+        usable.order_by("provider_slug", "sort_order", "created_at"),
+        ModelAlias.objects.filter(organization__in=ids),
+        PrivateProvider.objects.filter(organization__in=ids, deleted_at=None),
+        *select_rules(ids),
+    )  # fmt: skip
     kept_of = _group_by_owner((row.organization_id, row) for row in (*endpoints, *kept))
     reach_of = {each.pk: each.reach for each in organizations}
     endpoints_of = _group_by_owner(
@@ -221,6 +241,7 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
     )
     aliases_of = _group_by_owner((row.organization_id, row.alias) for row in aliases)
     providers_of = _group_by_owner((row.organization_id, _make_provider(row)) for row in providers)
+    models_of = _group_by_owner((row.organization_id, _make_model(row)) for row in own_models)
     rules_of = make_rules(organizations, *rules)
     return {
         each.pk: OrganizationCopy(
@@ -231,6 +252,7 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
             aliases=make_table(aliases_of.get(each.pk, ())),
             kept_models=_keep_models(kept_of.get(each.pk, ())),
             own_providers={one.provider_id: one for one in providers_of.get(each.pk, ())},
+            own_models={one.model_id: one for one in models_of.get(each.pk, ())},
         )
         for each in organizations
     }
@@ -336,6 +358,31 @@ def _make_provider(row: PrivateProvider) -> CatalogProvider:
         secret=NO_SECRET if row.is_keyless else None,
         is_own=True,
     )
+
+
+def _make_model(row: LanguageModel) -> CatalogModel:
+    """Returns an organization's own model."""
+    return CatalogModel(
+        row.pk,
+        row.slug,
+        row.canonical_slug,
+        row.context_length,
+        row.input_modalities,
+        row.output_modalities,
+        row.supported_parameters,
+        row.is_listed,
+        row.native_format,
+        row.thinking,
+        row.thinks_between_tools,
+        row.combines_sampling,
+        row.created,
+        row.tokenizer,
+        row.base_model,
+    )
+
+
+def _names_of(model: CatalogModel) -> ModelNames:
+    return ModelNames(model.slug, model.permaslug, model.created, frozenset())
 
 
 def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogProvider) -> Route:

@@ -371,17 +371,17 @@ def test_count_returns_the_number_of_models(
 @pytest.mark.parametrize(
     ("route", "expected"),
     [
-        (ROUTE, 3),
-        (f"{ROUTE}?limit=100", 3),
-        (f"{ROUTE}?sort=latency-low-to-high&zdr=true", 5),
-        (f"{ROUTE}?sort=top-weekly&q=a&min_price=0", 7),
-        (f"{ROUTE}/count", 3),
-        ("/api/v1/model/acme/falcon", 3),
-        (f"{ROUTE}/acme/falcon/endpoints", 7),
-        (EMBEDDINGS, 3),
+        (ROUTE, 4),
+        (f"{ROUTE}?limit=100", 4),
+        (f"{ROUTE}?sort=latency-low-to-high&zdr=true", 6),
+        (f"{ROUTE}?sort=top-weekly&q=a&min_price=0", 8),
+        (f"{ROUTE}/count", 4),
+        ("/api/v1/model/acme/falcon", 4),
+        (f"{ROUTE}/acme/falcon/endpoints", 8),
+        (EMBEDDINGS, 4),
         ("/api/v1/endpoints/zdr", 4),
         ("/api/v1/providers", 2),
-        (f"{USER_ROUTE}?sort=throughput-high-to-low", 7),
+        (f"{USER_ROUTE}?sort=throughput-high-to-low", 8),
     ],
 )
 def test_lists_run_a_constant_number_of_queries(

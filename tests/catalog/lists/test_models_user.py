@@ -326,14 +326,14 @@ def test_list_runs_a_constant_number_of_queries(management: APIClient) -> None:
             assert management.get(f"{ROUTE}?limit=100").status_code == 200
         return len(captured)
 
-    # 5 queries read the key with its organization, its guardrails, the version, the private
-    # endpoints and the aliases. After a change, 4 more read the version again, the models, the
-    # endpoints and the operator's aliases.
+    # 6 queries read the key with its organization, its guardrails, the version, the own models, the
+    # private endpoints and the aliases. After a change, 4 more read the version again, the models,
+    # the endpoints and the operator's aliases.
     make_models(1)
-    assert (queries(), queries()) == (9, 5)
+    assert (queries(), queries()) == (10, 6)
     for _ in range(10):
         factories.make_endpoint(factories.make_model(), factories.make_provider())
-    assert (queries(), queries()) == (9, 5)
+    assert (queries(), queries()) == (10, 6)
 
 
 def test_list_refuses_an_inference_key(inference: APIClient) -> None:
