@@ -76,7 +76,8 @@ class Command(JSONCommand):
             self.report(result, as_json=True)
             return
         done = "Would connect" if options["dry_run"] else "Connected"
-        self.stdout.write(f"{done} {connection.provider} with {len(models)} models:")
+        count = f"{len(models)} model{'' if len(models) == 1 else 's'}"
+        self.stdout.write(f"{done} {connection.provider} with {count}:")
         for slug in models:
             self.stdout.write(f"  {slug}")
         if found.network is not None:
