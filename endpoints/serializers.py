@@ -124,18 +124,25 @@ class _PricedSerializer(StrictSerializer):
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, Mapping) or data.get("lines") is None:
-            return super().to_internal_value(data)
+            return _without_lines(super().to_internal_value(data))
         pricing = data.get("pricing")
         if not isinstance(pricing, Mapping):
             raise ValidationError({"lines": ["Needs the pricing object beside it."]})
         if pricing.get("lines") is not None:
             raise ValidationError({"lines": ["Is in pricing too; leave one of them out."]})
         try:
-            return super().to_internal_value(
-                {**data, "lines": None, "pricing": {**pricing, "lines": data["lines"]}}
+            return _without_lines(
+                super().to_internal_value(
+                    {**data, "lines": None, "pricing": {**pricing, "lines": data["lines"]}}
+                )
             )
         except ValidationError as exc:
             raise ValidationError(_move_lines(exc.detail)) from None
+
+
+def _without_lines(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a body, in which the lines stand in the price."""
+    return {name: value for name, value in fields.items() if name != "lines"}
 
 
 def _move_lines(detail: Any) -> Any:

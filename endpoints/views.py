@@ -16,6 +16,7 @@ from accounts.authentication import ManagementKey
 from accounts.models import workspace_for
 from catalog.models import LanguageModel
 from config.api.fields import StrictSerializer
+from config.api.filters import ChoiceFilter, MatchFilter, StrictFilterSet
 from config.api.idempotency import idempotency_key_of
 from config.api.openapi import ErrorSerializer, errors
 from config.api.pagination import WholeList
@@ -87,6 +88,18 @@ _SHAPES: Final[dict[str, type[Serializer[Any]]]] = {
 _WRITE_ERRORS: Final = (400, 404, 408, 409, 422, 502)
 
 
+class PrivateEndpointFilters(StrictFilterSet):
+    """Extensions: the filters of the list of private endpoints."""
+
+    status = ChoiceFilter(choices=PrivateEndpoint.Status.values)
+    model = MatchFilter(
+        "model__canonical_slug", "model__slug", help_text="The slug or the permanent slug."
+    )
+    provider = MatchFilter(
+        "provider__slug", "private_provider__slug", help_text="The slug of the provider."
+    )
+
+
 class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     """Creates, validates, activates and manages private endpoints."""
 
@@ -94,6 +107,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     queryset = PrivateEndpoint.objects.select_related(
         "model", "provider", "private_provider", "price", "validation"
     )
+    filterset_class = PrivateEndpointFilters
     pagination_class = WholeList
     not_found = EndpointNotFound
     schema_tag = "private-endpoints"
@@ -107,7 +121,11 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
             exc.details = {"data": FailureDataSerializer(exc).data}
         return super().handle_exception(exc)
 
-    @extend_schema(operation_id="listPrivateEndpoints", responses=SummaryListSerializer)
+    @extend_schema(
+        operation_id="listPrivateEndpoints",
+        responses=SummaryListSerializer,
+        extensions=errors(400),
+    )
     def list(self, request: Request) -> Response:
         """Lists every private endpoint of the organization, drafts included."""
         return super().list(request)

@@ -22,7 +22,9 @@ MAX_LENGTH: Final = 256
 
 @extend_schema_serializer(component_name="CreateEndUserRequest")
 class EndUserCreateSerializer(StrictSerializer):
-    user = StringField(min_length=1, max_length=MAX_LENGTH, help_text="No control characters.")
+    user = StringField(
+        min_length=1, max_length=MAX_LENGTH, allow_space=True, help_text="No control characters."
+    )
     rate_limits = RateLimitsSerializer(required=False, allow_null=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
@@ -11,7 +12,13 @@ from rest_framework.response import Response
 
 from accounts.authentication import ManagementKey
 from config.api.fields import StrictSerializer
-from config.api.filters import FlagFilter, StrictFilterSet, TextFilter, TrackingFilter
+from config.api.filters import (
+    FlagFilter,
+    StateFilter,
+    StrictFilterSet,
+    TextFilter,
+    TrackingFilter,
+)
 from config.api.openapi import errors
 from config.api.text import is_utf8_path
 from config.api.viewsets import OrganizationViewSet
@@ -38,7 +45,17 @@ _USER: Final = OpenApiParameter(
 
 class EndUserFilters(StrictFilterSet):
     include_inactive = FlagFilter(unless_set="active", help_text="Inactive ones too.")
+    is_active = StateFilter(
+        help_text="Extension: only active ones, or only inactive ones, whatever `include_inactive` "
+        "says."
+    )
     user = TextFilter(help_text="Exactly this tracking string.")
+
+    def filter_queryset(self, queryset: QuerySet[EndUser]) -> QuerySet[EndUser]:
+        if self.form.cleaned_data["is_active"] is not None:
+            self.form.cleaned_data["include_inactive"] = True
+        found: QuerySet[EndUser] = super().filter_queryset(queryset)
+        return found
 
 
 class ExternalUserFilters(EndUserFilters):

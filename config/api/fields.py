@@ -12,6 +12,7 @@ import msgspec
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
+from rest_framework.fields import SkipField
 
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
 
@@ -27,6 +28,16 @@ _MONEY: Final = Context(prec=40)
 class StrictSerializer(serializers.Serializer[Any]):
     """A shape that refuses unknown fields by name."""
 
+    @property
+    def is_absent_if_null(self) -> bool:
+        """Returns whether null counts as absent: it is optional, and null has no meaning of it."""
+        return not (self.required or self.allow_null or self.parent is None)
+
+    def validate_empty_values(self, data: Any) -> tuple[bool, Any]:
+        if data is None and self.is_absent_if_null:
+            raise SkipField
+        return super().validate_empty_values(data)
+
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
             raise ValidationError("Must be a JSON object.")
@@ -37,11 +48,15 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 class StringField(serializers.CharField):
-    """A JSON string without control characters, neither trimmed nor converted."""
+    """A JSON string without control characters, neither trimmed nor converted.
+
+    White space alone is refused where an empty text is, unless ``allow_space``.
+    """
 
     default_error_messages = {"invalid": "Must be a string."}
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, allow_space: bool = False, **kwargs: Any) -> None:
+        self.allow_space = allow_space
         kwargs.setdefault("trim_whitespace", False)
         kwargs.setdefault("max_length", 255)
         super().__init__(**kwargs)
@@ -51,6 +66,8 @@ class StringField(serializers.CharField):
             self.fail("invalid")
         if CONTROL_CHARACTERS.search(data):
             raise ValidationError("Must not contain control characters.")
+        if data.isspace() and not (self.allow_blank or self.allow_space):
+            raise ValidationError("Must not be white space alone.")
         return data
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django_filters import Filter
 from django_filters.rest_framework import FilterSet
 from django_filters.utils import translate_validation
@@ -17,6 +17,7 @@ from config.api.params import (
     IntegerParameter,
     ListParameter,
     QueryParameter,
+    StateParameter,
     TextParameter,
     TrackingParameter,
     UUIDParameter,
@@ -73,8 +74,29 @@ class FlagFilter(StrictFilter):
         return qs if value else getattr(qs, self.unless_set)()
 
 
+class MatchFilter(StrictFilter):
+    """Keeps the rows in which any of ``columns`` has the value."""
+
+    field_class = TextParameter
+
+    def __init__(self, *columns: str, **kwargs: Any) -> None:
+        self.columns = columns
+        super().__init__(**kwargs)
+
+    def filter(self, qs: QuerySet[Any], value: Any) -> QuerySet[Any]:
+        if value is None:
+            return qs
+        return qs.filter(Q(*((column, value) for column in self.columns), _connector=Q.OR))
+
+
+class StateFilter(StrictFilter):
+    """Keeps the rows whose flag has the value, whichever it is."""
+
+    field_class = StateParameter
+
+
 class StrictFilterSet(FilterSet):  # type: ignore[misc]
-    """The filters of one list. A parameter that no filter names is ignored."""
+    """The filters of one list. A parameter that neither a filter nor a field names is ignored."""
 
     @classmethod
     def read(cls, request: Request) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from django.core.exceptions import (
     DisallowedHost,
@@ -16,6 +16,7 @@ from django.db import InterfaceError, InternalError, OperationalError
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from rest_framework import exceptions as drf
+from rest_framework.fields import Field
 from rest_framework.response import Response
 
 from config.api.errors import (
@@ -35,6 +36,8 @@ from config.database.outages import is_away, outages
 from config.database.patience import CommitUnknown
 from config.server.health import error_response
 from config.telemetry.access_log import ENTRY
+
+_MISSING: Final = str(Field.default_error_messages["required"])
 
 
 def from_framework(exc: BaseException) -> GatewayError | None:
@@ -79,10 +82,15 @@ def from_framework(exc: BaseException) -> GatewayError | None:
 
 def _from_validation(exc: drf.ValidationError) -> InvalidRequest:
     fields = dict(_flatten(exc.detail))
-    first = next(iter(fields.items()), ("", "Invalid."))
-    message = f"{first[0]}: {first[1]}" if first[0] else first[1]
-    if len(fields) > 1:
-        message += f" (and {len(fields) - 1} more)"
+    missing = [name for name, text in fields.items() if text == _MISSING]
+    names, text = next(iter(fields.items()), ("", "Invalid."))
+    rest = len(fields) - 1
+    if len(missing) > 1:
+        names, text = ", ".join(missing), "These fields are required."
+        rest = len(fields) - len(missing)
+    message = f"{names}: {text}" if names else text
+    if rest > 0:
+        message += f" (and {rest} more)"
     return InvalidRequest(message, metadata={"fields": fields} if any(fields) else None)
 
 

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from config.api.params import IntegerParameter, read_parameter
+from config.api.params import IntegerParameter, OffsetParameter, read_parameter
 
 
 class OffsetPagination(LimitOffsetPagination):
@@ -23,14 +23,15 @@ class OffsetPagination(LimitOffsetPagination):
         return self.default_limit if limit is None else limit
 
     def get_offset(self, request: Request) -> int:
-        return read_parameter(request, "offset", IntegerParameter()) or 0
+        offset: int = read_parameter(request, "offset", OffsetParameter())
+        return offset
 
     def get_paginated_response(self, data: Any) -> Response:
         return Response({"data": data, "total_count": self.count})
 
     def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
         return [
-            _describe("offset", "Records to skip; at least 0.", IntegerParameter()),
+            _describe("offset", "Records to skip; at least 0.", OffsetParameter()),
             _describe("limit", "Records to return at most.", self._limit()),
         ]
 

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
 
 MAX_LIST: Final = 100
-_INTEGER: Final = re.compile(r"[0-9]{1,18}")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 _MOST: Final = 10**18 - 1
 # Some clients write a small number as 1e-05.
 _NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?")
@@ -61,7 +61,7 @@ class FlagParameter(QueryParameter):
     """``true`` or ``false``; absent is false."""
 
     schema = {"type": "boolean"}
-    absent = False
+    absent: ClassVar[bool | None] = False
 
     def parse(self, text: str) -> bool:
         if text not in ("true", "false"):
@@ -69,8 +69,14 @@ class FlagParameter(QueryParameter):
         return text == "true"
 
 
+class StateParameter(FlagParameter):
+    """``true`` or ``false``; absent is neither."""
+
+    absent = None
+
+
 class IntegerParameter(QueryParameter):
-    """An integer between two bounds, written in at most 18 digits without a sign."""
+    """An integer between two bounds, written in at most 18 digits."""
 
     def __init__(self, *, minimum: int = 0, maximum: int | None = None, **kwargs: Any) -> None:
         self.minimum, self.maximum = minimum, maximum
@@ -88,6 +94,15 @@ class IntegerParameter(QueryParameter):
                 bounds = f"from {self.minimum} to {self.maximum}"
             raise django.ValidationError(f"Must be {bounds}.")
         return number
+
+
+class OffsetParameter(IntegerParameter):
+    """The number of rows to skip; one that is absent or empty is 0."""
+
+    absent = 0
+
+    def parse(self, text: str) -> int:
+        return super().parse(text) if text else 0
 
 
 class DecimalParameter(QueryParameter):
@@ -134,14 +149,17 @@ class ChoiceParameter(QueryParameter):
 
 
 class ListParameter(TextParameter):
-    """From 1 to ``MAX_LIST`` items separated by commas; ``words`` limits the accepted items."""
+    """From 1 to ``MAX_LIST`` items separated by commas; ``words`` limits the accepted items.
+
+    Blanks around items are ignored.
+    """
 
     def __init__(self, *, words: Collection[str] | None = None, **kwargs: Any) -> None:
         self.words = words
         super().__init__(**kwargs)
 
     def parse(self, text: str) -> Any:
-        items = super().parse(text).split(",")
+        items = [item.strip() for item in super().parse(text).split(",")]
         if self.words is not None and not set(items) <= set(self.words):
             raise django.ValidationError(f"Must contain only {', '.join(self.words)}.")
         if "" in items or len(items) > MAX_LIST:

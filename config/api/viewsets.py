@@ -7,7 +7,9 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 from django_filters.rest_framework import DjangoFilterBackend
+from rest_framework.exceptions import ValidationError
 from rest_framework.pagination import BasePagination
+from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
@@ -17,6 +19,22 @@ from config.api.pagination import OffsetPagination
 from config.api.text import NOT_STORABLE, parse_uuid
 
 
+class ListFilters(DjangoFilterBackend):  # type: ignore[misc]
+    """Applies the filters of a list; refuses a field of its rows by which it cannot be filtered.
+
+    Who sends it means a filter, and would take the whole list for what was asked for.
+    """
+
+    def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> Any:
+        filters = getattr(view, "filterset_class", None)
+        known = {"offset", "limit", *(filters.base_filters if filters else ())}
+        fields = view.get_serializer().fields
+        if wrong := [name for name in request.query_params if name in fields and name not in known]:
+            text = "This list cannot be filtered by this field. Leave it out."
+            raise ValidationError({name: [text] for name in wrong})
+        return super().filter_queryset(request, queryset, view)
+
+
 class OrganizationViewSet(GenericViewSet[Any]):
     """A resource whose queryset has ``for_organization()``; foreign rows are not found.
 
@@ -24,7 +42,7 @@ class OrganizationViewSet(GenericViewSet[Any]):
     and ``not_found``, the error for an identifier that names no row.
     """
 
-    filter_backends = [DjangoFilterBackend]
+    filter_backends = [ListFilters]
     pagination_class: type[BasePagination] = OffsetPagination
     lookup_value_regex = "[^/]+"
     not_found: ClassVar[type[NotFound]] = NotFound

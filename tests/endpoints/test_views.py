@@ -12,9 +12,10 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
-from endpoints.models import PrivateEndpoint
+from endpoints.models import PrivateEndpoint, PrivateProvider
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import assert_refused
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
@@ -143,7 +144,61 @@ def test_the_list_is_empty_without_endpoints(management: APIClient) -> None:
 def test_the_list_ignores_unknown_query_parameters(
     management: APIClient, endpoint: PrivateEndpoint
 ) -> None:
-    assert management.get(f"{ROUTE}?limit=0&status=draft").json() == {"data": [summary(endpoint)]}
+    assert management.get(f"{ROUTE}?limit=0&state=draft").json() == {"data": [summary(endpoint)]}
+
+
+def test_the_list_is_filtered_by_status_model_and_provider(
+    management: APIClient, tenant: Tenant, provider: Provider
+) -> None:
+    own = PrivateProvider.objects.create_provider(
+        organization_id=tenant.organization.pk,
+        name="My Rack",
+        base_url="https://llm.example.com/v1",
+    )
+    slugs = {"acme/one": provider.slug, "acme/two": provider.slug, "acme/three": own.slug}
+    for slug, provider_slug in slugs.items():
+        PrivateEndpoint.objects.create_draft(
+            organization_id=tenant.organization.pk,
+            model_permaslug=factories.make_model(slug).canonical_slug,
+            provider_slug=provider_slug,
+            upstream_model_id="sim-echo",
+            base_url="https://llm.example.com/v1",
+        )
+    disabled = PrivateEndpoint.objects.get(model__slug="acme/two")
+    PrivateEndpoint.objects.filter(pk=disabled.pk).update(
+        status="disabled", activated_at=disabled.created_at, disabled_at=disabled.created_at
+    )
+
+    def listed(query: str) -> list[str]:
+        rows = management.get(f"{ROUTE}?{query}").json()["data"]
+        return [row["model_slug"].removeprefix("acme/") for row in rows]
+
+    assert listed("status=draft") == ["one", "three"]
+    assert listed("status=disabled") == ["two"]
+    assert listed("status=active") == []
+    assert listed("model=acme/two") == listed("model=acme/two-2026-01-01") == ["two"]
+    assert listed(f"provider={own.slug}") == ["three"]
+    assert listed(f"provider={provider.slug}&status=draft") == ["one"]
+    assert listed("model=") == listed("provider=unknown") == []
+    other = factories.client(factories.make_tenant("Other").management_key)
+    assert other.get(f"{ROUTE}?provider={provider.slug}").json() == {"data": []}
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        *((f"status={value}", "status") for value in ("", "deleted", "Active", "draft,active")),
+        ("model=a%00", "model"),
+        # A field of the rows by which they cannot be filtered.
+        ("model_slug=acme/falcon&state=x", "model_slug"),
+        ("id=1", "id"),
+    ],
+)
+def test_the_list_refuses_a_filter_that_it_does_not_have(
+    management: APIClient, endpoint: PrivateEndpoint, query: str, field: str
+) -> None:
+    error = assert_refused(management.get(f"{ROUTE}?{query}"), 400, "invalid_request")
+    assert set(error["metadata"]["fields"]) == {field}
 
 
 def test_the_list_takes_a_constant_number_of_queries(

@@ -190,6 +190,23 @@ def test_the_list_finds_every_string(management: APIClient, tenant: Tenant, user
         assert answer.json() == {"data": [shown(end_user)], "total_count": 1}
 
 
+def test_the_list_keeps_those_that_are_active_or_those_that_are_not(
+    management: APIClient, tenant: Tenant, route: str
+) -> None:
+    register(tenant, "here", "gone")
+    EndUser.objects.get(user="gone").deactivate()
+
+    def listed(query: str) -> list[str]:
+        return sorted(row["user"] for row in management.get(f"{route}?{query}").json()["data"])
+
+    assert listed("") == listed("include_inactive=false") == ["here"]
+    assert listed("include_inactive=true") == ["gone", "here"]
+    for rest in ("", "&include_inactive=false", "&include_inactive=true"):
+        assert listed(f"is_active=true{rest}") == ["here"]
+        assert listed(f"is_active=false{rest}") == ["gone"]
+    assert listed("is_active=false&user=here") == []
+
+
 def test_the_list_is_paged(management: APIClient, tenant: Tenant, route: str) -> None:
     start = timezone.now()
     EndUser.objects.bulk_create(
@@ -210,6 +227,7 @@ def test_the_list_is_paged(management: APIClient, tenant: Tenant, route: str) ->
     assert page("limit=99") == list(range(99))
     assert page("limit=100") == list(range(100))
     assert page("offset=100") == [100]
+    assert page("offset=") == list(range(50))
     assert page("offset=99&limit=1") == [99]
     assert page("offset=101") == []
     assert page("offset=0&limit=50") == list(range(50))
@@ -220,12 +238,14 @@ def test_the_list_is_paged(management: APIClient, tenant: Tenant, route: str) ->
     ("query", "field"),
     [
         *((f"limit={value}", "limit") for value in ("0", "101", "-1", "", "x", "1.0", "%D9%A3")),
-        *((f"offset={value}", "offset") for value in ("-1", "", "x", "+1", "1" * 19)),
+        *((f"offset={value}", "offset") for value in ("-1", "x", "+1", "1" * 19)),
         *(
             (f"include_inactive={value}", "include_inactive")
             for value in ("", "1", "True", "yes", "null")
         ),
+        *((f"is_active={value}", "is_active") for value in ("", "1", "False", "null")),
         *((f"user={value}", "user") for value in ("%00", "a%00b")),
+        ("created_at=2026-01-01", "created_at"),
     ],
 )
 def test_the_list_refuses_a_malformed_query(

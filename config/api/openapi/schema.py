@@ -37,6 +37,8 @@ class Schema(AutoSchema):
         """Returns the members of a field without the name that the console gives its column."""
         describe: Any = super()._get_serializer_field_meta
         meta: dict[str, Any] = describe(field, direction)
+        if direction == "request" and getattr(field, "is_absent_if_null", False):
+            meta["nullable"] = True
         name = str(meta.get("title", "")).lower().replace(" ", "_")
         if name and field.field_name == f"is_{name}":
             del meta["title"]
@@ -87,6 +89,7 @@ class FilterSetExtension(OpenApiFilterExtension):  # type: ignore[no-untyped-cal
     """Documents the filters of a list by the schemas and help texts of its query parameters."""
 
     target_class = "django_filters.rest_framework.DjangoFilterBackend"
+    match_subclasses = True
     # A higher priority than drf-spectacular's extension, which guesses a schema from the model.
     priority = 1
 

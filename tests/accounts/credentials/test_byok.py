@@ -299,7 +299,7 @@ def test_the_list_is_paged(management: APIClient, tenant: Tenant, provider: Prov
             (f"limit={value}", "limit")
             for value in ("0", "101", "-1", "1.5", "", "x", "1e1", "%201")
         ),
-        *((f"offset={value}", "offset") for value in ("-1", "x", "", "+1", "1" * 19, "%D9%A3")),
+        *((f"offset={value}", "offset") for value in ("-1", "x", "+1", "1" * 19, "%D9%A3")),
         *((f"workspace_id={value}", "workspace_id") for value in ("x", "", "1")),
         *((f"provider={value}", "provider") for value in ("a%00b", "%0a", "%c2%85")),
     ],

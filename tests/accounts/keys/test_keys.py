@@ -282,7 +282,7 @@ def test_the_list_filters(management: APIClient, tenant: Tenant) -> None:
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        *((f"offset={value}", "offset") for value in ("-1", "", "x", "1.0", "1" * 19)),
+        *((f"offset={value}", "offset") for value in ("-1", "x", "1.0", "1" * 19)),
         *((f"workspace_id={value}", "workspace_id") for value in ("", "x", "1")),
         *((f"include_disabled={value}", "include_disabled") for value in ("", "1", "yes")),
         *((f"include_expired={value}", "include_expired") for value in ("", "True", "0")),
@@ -292,6 +292,18 @@ def test_the_list_refuses_a_malformed_query(management: APIClient, query: str, f
     response = management.get(f"{ROUTE}?{query}")
     assert response.status_code == 400
     assert set(response.json()["error"]["metadata"]["fields"]) == {field}
+
+
+def test_the_list_names_the_least_offset(management: APIClient) -> None:
+    error = management.get(f"{ROUTE}?offset=-1").json()["error"]
+    assert error["message"] == "offset: Must be at least 0."
+    assert management.get(f"{ROUTE}?offset=").status_code == 200
+
+
+def test_the_list_refuses_a_field_by_which_it_cannot_be_filtered(management: APIClient) -> None:
+    response = management.get(f"{ROUTE}?disabled=true")
+    assert response.status_code == 400
+    assert set(response.json()["error"]["metadata"]["fields"]) == {"disabled"}
 
 
 def test_the_list_has_pages_of_100(management: APIClient, tenant: Tenant) -> None:

@@ -292,7 +292,7 @@ def test_the_list_is_paged_oldest_first(management: APIClient, tenant: Tenant) -
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        *((f"offset={value}", "offset") for value in ("-1", "", "x", "1.0")),
+        *((f"offset={value}", "offset") for value in ("-1", "x", "1.0")),
         *((f"limit={value}", "limit") for value in ("0", "101", "", "x")),
     ],
 )

@@ -95,6 +95,11 @@ def test_from_framework_ignores_other_exceptions() -> None:
             {"name": "Broken.", "size": "Worse."},
         ),
         (
+            {"name": ["This field is required."], "size": ["This field is required."]},
+            "name, size: These fields are required.",
+            {"name": "This field is required.", "size": "This field is required."},
+        ),
+        (
             {"pricing": {"prompt": ["Broken."]}},
             "pricing.prompt: Broken.",
             {"pricing.prompt": "Broken."},

@@ -12,7 +12,7 @@ from catalog.models import LanguageModel, Provider
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.database import snapshots
-from tests.support.endpoints.creating import ROUTE, assert_refused, post
+from tests.support.endpoints.creating import KEY, ROUTE, assert_refused, post
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
@@ -81,6 +81,39 @@ def test_create_stores_every_field(
     assert response.json()["data"]["declared_zdr"] is True
 
 
+@pytest.mark.parametrize("name", ["pricing", "lines", "activate", "settings", "timeouts"])
+def test_create_counts_null_as_absent(
+    management: APIClient, request_body: dict[str, Any], name: str
+) -> None:
+    first = post(management, request_body, **KEY)
+    assert first.status_code == 201
+    again = post(management, request_body | {name: None}, **KEY)
+    assert (again.status_code, again.json()) == (201, first.json())
+
+
+@pytest.mark.parametrize("body", [{"pricing": None}, {"lines": None, "timeouts": None}])
+def test_a_patch_counts_null_as_absent(
+    management: APIClient, request_body: dict[str, Any], body: dict[str, Any]
+) -> None:
+    path = f"{ROUTE}/{post(management, request_body).json()['data']['id']}"
+    before = management.get(path).json()
+    patched = management.patch(path, body)
+    assert (patched.status_code, patched.json()) == (200, before)
+
+
+def test_create_takes_lines_beside_the_price(
+    management: APIClient, request_body: dict[str, Any]
+) -> None:
+    line = {"billable": "image", "unit": "image", "variant": "1024x1024/high", "price": "0.167"}
+    body = request_body | {"pricing": {"prompt": "1", "completion": "1"}, "lines": [line]}
+    created = post(management, body)
+    assert created.status_code == 201, created.content
+    path = f"{ROUTE}/{created.json()['data']['id']}"
+    assert management.get(path).json()["data"]["lines"] == [line]
+    body = {"pricing": {"prompt": "2", "completion": "2"}, "lines": [line | {"price": "0.2"}]}
+    assert management.patch(path, body).json()["data"]["lines"] == body["lines"]
+
+
 STRINGS = (None, 5, 1.5, True, [], {}, ["x"], "", "a\x00b", "a\n", "\x7f", "\x85", "\ud800")
 RATES = (
     *(None, 1, 0.1, True, [], {}, "", " ", "-1", "+1", "1e-6", "1E5", ".5", "1.", "1,5", "1.2.3"),
@@ -95,7 +128,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
     *(
         (name, value, name)
         for name in ("model_permaslug", "provider_slug", "upstream_model_id")
-        for value in (ABSENT, *STRINGS, "a" * 256)
+        for value in (ABSENT, *STRINGS, " ", "\u3000 ", "a" * 256)
     ),
     *(
         ("base_url", value, "base_url")
@@ -109,7 +142,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
         ("declared_zdr", value, "declared_zdr")
         for value in ("true", "yes", "", "null", 0, 1, 1.0, [], {})
     ),
-    *(("pricing", value, "pricing") for value in (None, "0.1", 1, True, [])),
+    *(("pricing", value, "pricing") for value in ("0.1", 1, True, [])),
     ("pricing", {}, "pricing.prompt"),
     ("pricing", {"prompt": "1"}, "pricing.completion"),
     ("pricing", {"completion": "1"}, "pricing.prompt"),
@@ -132,7 +165,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
         )
         for value in values
     ),
-    *(("activate", value, "activate") for value in (None, "yes", True, 1, [])),
+    *(("activate", value, "activate") for value in ("yes", True, 1, [])),
     ("activate", {}, "activate.workspace_id"),
     *(("activate", {"workspace_id": value}, "activate.workspace_id") for value in UUIDS),
     (
@@ -173,6 +206,9 @@ def test_create_refuses_an_unprintable_field_name(
 
 def test_create_names_every_malformed_field(management: APIClient) -> None:
     error = assert_refused(post(management, {"declared_zdr": "no"}), 400, "invalid_request")
+    assert error["message"] == (
+        "model_permaslug, provider_slug, upstream_model_id: These fields are required. (and 1 more)"
+    )
     assert set(error["metadata"]["fields"]) == {
         "model_permaslug",
         "provider_slug",
