@@ -76,6 +76,8 @@ def _validations(endpoint: PrivateEndpoint) -> Iterator[HistoryEvent]:
 def render_operations(validation: Validation) -> str:
     """Renders which operations a validation has proven, and what the deployment said of others."""
     found = validation.operations
+    if found is None and not validation.passed:
+        return "None was tried: the validation failed before."
     if found is None:
         return "An earlier release stored no operations: those that the catalogue lists are served."
     refusals = validation.evidence.get("refusals", {})

@@ -94,10 +94,17 @@ class RedirectRefused(EgressError):
 
 
 class BadResponse(EgressError):
-    """The response violates HTTP, ends early, or is compressed although that was not requested."""
+    """The response violates HTTP, ends early, or is compressed."""
 
     text = "the answer is not usable HTTP"
     public = "The upstream's answer is invalid."
+
+
+class Compressed(BadResponse):
+    """The response is compressed although an uncompressed one was asked for."""
+
+    text = "the answer is compressed"
+    public = "The upstream's answer is compressed, although an uncompressed one was asked for."
 
 
 class EndedEarly(BadResponse):

@@ -16,6 +16,7 @@ from config.egress.addresses import BaseURL, EgressPolicy, InvalidURL, find_refu
 from config.egress.errors import (
     AddressRefused,
     BadResponse,
+    Compressed,
     EgressError,
     NameUnknown,
     RedirectRefused,
@@ -187,5 +188,5 @@ def find_head_problem(status: int, encoding: str | None) -> EgressError | None:
     if status < 200:
         return BadResponse("interim status")
     if encoding and encoding.lower() != "identity":
-        return BadResponse("compressed")
+        return Compressed()
     return None

@@ -173,7 +173,12 @@ def _find_credential(
         usable = usable.filter(pk=trial[0].pk)
     credentials: list[ByokCredential] = list(usable)
     if not credentials:
-        raise CheckFailed("byok_key", Reason.NO_BYOK_KEY)
+        raise CheckFailed(
+            "byok_key",
+            Reason.NO_BYOK_KEY,
+            upstream_message=f"The workspace has no credential for {provider.slug}. Store one with "
+            "POST /byok.",
+        )
     credential = credentials[0]
     if endpoint.upstream_url is not None:
         host, own_hosts = endpoint.host, provider.own_hosts()

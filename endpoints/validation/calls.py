@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -30,6 +31,10 @@ from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 
 # A short answer is asked for. A large one would be parsed beside other tenants' requests.
 MOST_REPLY_BYTES: Final = 1_048_576
+# Paths that a URL must not have, because they are appended to it.
+_DOUBLED: Final = re.compile(
+    r"/(?:chat/completions|completions|embeddings|responses|messages|rerank|models)/?$"
+)
 
 
 class DeploymentCaller:
@@ -109,7 +114,17 @@ class DeploymentCaller:
             response.close()
         self.result.add_reached()
         failure = parse_error(body, is_text_shown=False).clean(self.call.secret)
-        raise Refused(self.check, response.status, failure.message)
+        raise Refused(self.check, response.status, failure.message, self._hint(response.status))
+
+    def _hint(self, status: int) -> str:
+        """Returns what to do about a path that the URL has already, if that may be the reason."""
+        found = _DOUBLED.search(self.call.base_url or "")
+        if found is None or status not in REFUSALS:
+            return ""
+        return (
+            f"base_url ends with {found[0]}, and each call appends its path to it: leave "
+            f"{found[0]} out of base_url."
+        )
 
     def fail(self, reason: Reason, exc: Exception) -> CheckFailed:
         """Returns the failure of the running check, with a message that is safe to show."""
@@ -124,11 +139,8 @@ class DeploymentCaller:
         return clean_message(text, self.call.secret)
 
     async def _dial(self, call: Call) -> OutboundResponse:
-        timeout = settings.VALIDATION_TIMEOUT
         try:
-            return await self._egress_client.send(
-                self.dialect.build(call), first_byte_timeout=timeout, idle_timeout=timeout
-            )
+            return await self._send(call)
         except egress.AddressRefused:
             raise CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
         except egress.RedirectRefused as exc:
@@ -148,6 +160,18 @@ class DeploymentCaller:
                 upstream_message=exc.public,
             ) from None
 
+    async def _send(self, call: Call) -> OutboundResponse:
+        """Sends a call, notes that the secret has left, and returns the head of the response."""
+        timeout = settings.VALIDATION_TIMEOUT
+        response = await self._egress_client.start(self.dialect.build(call), idle_timeout=timeout)
+        self.result.has_sent = True
+        try:
+            await response.receive_head(timeout)
+        except BaseException:
+            response.close()
+            raise
+        return response
+
 
 # The statuses with which a server refuses the request itself; others say nothing about it.
 REFUSALS: Final = (400, 404, 405, 415, 422, 501)
@@ -156,12 +180,12 @@ REFUSALS: Final = (400, 404, 405, 415, 422, 501)
 class Refused(CheckFailed):
     """The deployment answered with another status than 200; ``message`` is cleaned."""
 
-    def __init__(self, check: str, status: int, message: str | None) -> None:
+    def __init__(self, check: str, status: int, message: str | None, hint: str = "") -> None:
         details: dict[str, Any] = {}
         if 400 <= status <= 599:
             details["upstream_status"] = status
-        if message:
-            details["upstream_message"] = message
+        if message or hint:
+            details["upstream_message"] = " ".join(filter(None, (hint, message)))
         super().__init__(check, Reason.UPSTREAM_ERROR, **details)
         self.status = status
         self.message = message or ""

@@ -52,7 +52,10 @@ class CheckFailed(Exception):
 
 @dataclass(slots=True)
 class Result:
-    """The results of one validation, collected while it runs."""
+    """The results of one validation, collected while it runs.
+
+    ``has_sent`` says whether the secret was sent to the host.
+    """
 
     checks: list[dict[str, Any]] = field(default_factory=list)
     outcome: Outcome = Outcome.PASSED
@@ -61,6 +64,7 @@ class Result:
     operations: dict[str, str] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
+    has_sent: bool = False
 
     def add_reached(self) -> None:
         """Adds the passed check of the base URL, once: the egress policy allowed the connection."""

@@ -91,9 +91,9 @@ def examine(
         endpoint=endpoint, configuration=endpoint.configuration, outcome=Outcome.PASSED
     )
     result = Result()
+    attempt = None
     try:
         attempt = find_attempt(endpoint, workspace_id, trial, may_bind, validation, result)
-        validation.host = attempt.host
         # The calls take seconds; other threads may use the database connection meanwhile.
         if not connection.in_atomic_block:
             connection.close()
@@ -114,6 +114,8 @@ def examine(
     except CheckFailed as failure:
         result.checks.append(failure.check)
         result.outcome = failure.outcome
+    if attempt is not None and result.has_sent:
+        validation.host = attempt.host
     validation.outcome = result.outcome
     validation.checks = result.checks
     validation.evidence = result.evidence

@@ -13,7 +13,7 @@ from accounts.models import ByokCredential
 from catalog.models import DialectName, Provider
 from config.clocks.writing import write_time
 from config.console.unfold import display
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import Validation
 
 _SHOWN: Final = 20
 
@@ -29,25 +29,19 @@ class CredentialHosts:
 
     @display(description="Was sent to")
     def past_destinations(self, credential: ByokCredential) -> str:
-        """Returns the hosts of its validations, and those of endpoints from before their record."""
-        found = {
-            host: (last, f"validations: {count}")
-            for host, last, count in Validation.objects.filter(credential=credential)
+        """Returns the hosts to which validations have sent the secret, latest first."""
+        rows = (
+            Validation.objects.filter(credential=credential)
             .exclude(host="")
             .values_list("host")
             .annotate(last=Max("created_at"), count=Count("pk"))
             .order_by("-last")[:_SHOWN]
-        }
-        for endpoint in PrivateEndpoint.objects.filter(
-            validation__credential=credential, validation__host="", base_url__isnull=False
-        ).select_related("model", "validation")[:_SHOWN]:
-            assert endpoint.validation is not None
-            found.setdefault(
-                endpoint.host, (endpoint.validation.created_at, f"endpoint: {endpoint}")
-            )
-        rows = sorted(found.items(), key=lambda row: row[1], reverse=True)
-        lines = ((host, write_time(last), what) for host, (last, what) in rows)
-        return format_html_join("", "<div>{}, last at {} ({})</div>", lines) or "no host yet"
+        )
+        lines = ((host, write_time(last), count) for host, last, count in rows)
+        return (
+            format_html_join("", "<div>{}, last at {} (validations: {})</div>", lines)
+            or "no host yet"
+        )
 
 
 def _destinations(credential: ByokCredential) -> Iterator[str]:

@@ -203,7 +203,13 @@ def test_no_credential_keeps_the_draft(
         "passed": False,
         "checks": [
             {"name": "workspace", "passed": True},
-            {"name": "byok_key", "passed": False, "reason": "no_byok_key"},
+            {
+                "name": "byok_key",
+                "passed": False,
+                "reason": "no_byok_key",
+                "upstream_message": "The workspace has no credential for acme. Store one with "
+                "POST /byok.",
+            },
         ],
     }
     assert upstream.connections == 0

@@ -20,6 +20,7 @@ from accounts.models import (
 from catalog.models import LanguageModel, Provider
 from config.local.certificates import CertificateFault, Certificates, ensure_certificates
 from endpoints import validation
+from endpoints.history import render_operations
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation import is_same_model
 from tests.support import factories
@@ -33,6 +34,7 @@ SECRET = "test-credential-0123456789"
 UNREACHABLE = "The upstream could not be reached."
 TOO_SLOW = "The deployment did not answer in time."
 INVALID = "The upstream's answer is invalid."
+COMPRESSED = "The upstream's answer is compressed, although an uncompressed one was asked for."
 ENDED = "The upstream closed the connection before its answer was complete."
 CUT_OFF = "The stream was cut off inside an event."
 NO_END = "The stream ended without its end mark."
@@ -148,10 +150,8 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
             "completion", "invalid_response", "The answer is not a JSON object."))
         for name in ("sim-html", "sim-truncated")
     ),
-    *(
-        (name, "failed", failed("completion", "invalid_response", INVALID))
-        for name in ("sim-gzip", "sim-status:204")
-    ),
+    ("sim-gzip", "failed", failed("completion", "invalid_response", COMPRESSED)),
+    ("sim-status:204", "failed", failed("completion", "invalid_response", INVALID)),
     *(
         (name, "failed", failed("completion", "invalid_response", ENDED))
         for name in ("sim-short-body", "sim-reset-body")
@@ -469,9 +469,51 @@ def test_a_missing_or_unusable_credential_fails_its_check(
             factories.make_credential(tenant, draft.provider, workspace=other)
     assert behave(draft, "sim-echo").checks == [
         *passed(["workspace"]),
-        failed("byok_key", "no_byok_key"),
+        failed(
+            "byok_key",
+            "no_byok_key",
+            "The workspace has no credential for acme. Store one with POST /byok.",
+        ),
     ]
     assert upstream.connections == 0
+
+
+@pytest.mark.parametrize("doubled", ["/chat/completions", "/embeddings/"])
+def test_a_path_that_stands_in_the_url_already_is_named(
+    draft: PrivateEndpoint, upstream: Simulator, doubled: str
+) -> None:
+    draft.edit(base_url=f"{upstream.base_url}{doubled}")
+    [*_, check] = behave(draft, "sim-echo").checks
+    path = doubled.rstrip("/")
+    assert (check["name"], check["upstream_status"]) == ("completion", 404)
+    assert check["upstream_message"].startswith(
+        f"base_url ends with {path}, and each call appends its path to it: leave {path} out of "
+        "base_url."
+    )
+
+
+def test_a_validation_names_the_host_only_if_the_secret_was_sent(
+    draft: PrivateEndpoint, credential: ByokCredential, upstream: Simulator
+) -> None:
+    with socket.socket() as deaf:
+        # Bound without listening: every connection is refused, and nobody else gets the port.
+        deaf.bind(("127.0.0.1", 0))
+        draft.edit(base_url=f"https://127.0.0.1:{deaf.getsockname()[1]}/v1")
+        unreached = behave(draft, "sim-echo")
+    assert (unreached.outcome, unreached.credential, unreached.host) == (
+        Validation.Outcome.UNREACHABLE, credential, "",
+    )  # fmt: skip
+    draft.edit(base_url=upstream.base_url)
+    assert behave(draft, "sim-error-text").host == "127.0.0.1"
+
+
+def test_a_validation_that_ended_early_does_not_name_an_earlier_release(
+    draft: PrivateEndpoint, credential: ByokCredential
+) -> None:
+    credential.remove()
+    assert render_operations(behave(draft, "sim-echo")) == (
+        "None was tried: the validation failed before."
+    )
 
 
 def test_a_credential_without_a_workspace_is_used(

@@ -29,6 +29,7 @@ NO_ANSWER = "The upstream provider did not answer in time."
 NOT_VALID = "The upstream provider's answer is not valid: "
 UNREACHABLE = "The upstream could not be reached."
 NO_HTTP = "The upstream's answer is invalid."
+COMPRESSED = "The upstream's answer is compressed, although an uncompressed one was asked for."
 UNKNOWN_MODEL = (
     "The provider does not know the model of its endpoint. Try again later, or let the request "
     "fall back to other providers."
@@ -170,7 +171,7 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ("sim-wrong-shape", *[invalid("The answer has no choices.")] * 2),
     ("sim-html", invalid(NO_OBJECT), invalid(NO_EVENTS)),
     ("sim-truncated", invalid(NO_OBJECT), broken(NOT_VALID + CUT, "You said:", (6, 3))),
-    ("sim-gzip", *[failed(NO_HTTP)] * 2),
+    ("sim-gzip", *[failed(COMPRESSED)] * 2),
     ("sim-short-body", failed(BROKEN_OFF, "reset"), OK),
     (
         "sim-reset-body",
