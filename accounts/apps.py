@@ -120,6 +120,7 @@ class AccountsConfig(CausewayApp):
             ),
         ),
         "keydigest": INTERNAL,
+        "creation": INTERNAL,
         "byokcredential": ModelDeclaration(
             "encrypted", title_columns=("name", "label"), tab=Tab("Credentials", 4)
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import Serializer
@@ -24,7 +24,7 @@ from billing.serializers import (
 from catalog.pricing import usd
 from config.api.errors import Gone
 from config.api.idempotency import idempotency_key_of
-from config.api.openapi import ErrorSerializer, errors
+from config.api.openapi import IDEMPOTENCY_KEY, ErrorSerializer, errors
 from config.api.viewsets import OrganizationViewSet
 
 
@@ -66,14 +66,7 @@ class CryptoTopUpViewSet(OrganizationViewSet):
     @extend_schema(
         operation_id="createCryptoTopUp",
         request=TopUpCreateSerializer,
-        parameters=[
-            OpenApiParameter(
-                "Idempotency-Key",
-                {"type": "string", "minLength": 1, "maxLength": 255},
-                OpenApiParameter.HEADER,
-                description="A repeated request with the same key returns the first top-up.",
-            )
-        ],
+        parameters=[IDEMPOTENCY_KEY],
         responses={200: TopUpResponseSerializer},
         extensions=errors(422, 429),
     )

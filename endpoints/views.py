@@ -18,7 +18,7 @@ from catalog.models import LanguageModel
 from config.api.fields import StrictSerializer
 from config.api.filters import ChoiceFilter, MatchFilter, StrictFilterSet
 from config.api.idempotency import idempotency_key_of
-from config.api.openapi import ErrorSerializer, errors
+from config.api.openapi import IDEMPOTENCY_KEY, ErrorSerializer, errors
 from config.api.pagination import WholeList
 from config.api.params import FlagParameter, read_parameter
 from config.api.text import parse_uuid
@@ -133,14 +133,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createPrivateEndpoint",
         request=CreateSerializer,
-        parameters=[
-            OpenApiParameter(
-                "Idempotency-Key",
-                {"type": "string", "minLength": 1, "maxLength": 255},
-                OpenApiParameter.HEADER,
-                description="A repeated create with the same key answers with the first endpoint.",
-            )
-        ],
+        parameters=[IDEMPOTENCY_KEY],
         responses={
             201: ManagedResponseSerializer,
             **dict.fromkeys((404, 409, 422, 500, 502), _ERROR_OR_DRAFT),

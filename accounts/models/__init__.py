@@ -5,6 +5,7 @@ from accounts.destinations.models import (
     BroadcastProgress,
     BroadcastWait,
 )
+from accounts.models.creations import Creation, erase_new_secrets
 from accounts.models.credentials import (
     HOST_NAME,
     ByokCredential,
@@ -69,6 +70,7 @@ __all__ = [
     "BudgetNotFound",
     "ByokCredential",
     "Ceilings",
+    "Creation",
     "CredentialNotFound",
     "Delivery",
     "FallbackField",
@@ -99,6 +101,7 @@ __all__ = [
     "WorkspaceNotFound",
     "create_member",
     "describe_limits",
+    "erase_new_secrets",
     "guardrails_of",
     "policy_of",
     "remove_member",

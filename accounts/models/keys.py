@@ -11,6 +11,7 @@ import pgtrigger
 from django.db import models, transaction
 from django.db.models import Case, Count, Exists, OuterRef, Q, Subquery, When
 
+from accounts.models.creations import Creation
 from accounts.models.edits import write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
@@ -309,6 +310,7 @@ class ApiKey(BaseModel):
             self.save_fields("disabled", "deleted_at")
             self.former.filter(deleted_at=None).update(disabled=True, deleted_at=self.deleted_at)
             self.rate_limits.all().delete()
+            self._erase_answer()
             self.record("key.revoked")
         return True
 
@@ -350,8 +352,13 @@ class ApiKey(BaseModel):
             self.save_fields("created_at")
             self.digests.update(api_key=former)
             KeyDigest.objects.store_all(self.pk, secret)
+            self._erase_answer()
             self.record("key.rotated")
         return former, secret
+
+    def _erase_answer(self) -> None:
+        """Erases the secret with which the repeated request that created the key is answered."""
+        Creation.objects.erase(self.pk)
 
     def _require_rotatable(self, digest: str) -> None:
         if self.successor_id is not None or self.digest != digest:

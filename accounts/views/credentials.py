@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
@@ -16,9 +18,9 @@ from accounts.serializers.credentials import (
     CreateByokSerializer,
     UpdateByokSerializer,
 )
+from accounts.views.creations import CreatingViewSet
 from config.api.filters import StrictFilterSet, TextFilter, UUIDFilter
-from config.api.openapi import DeletedSerializer, errors
-from config.api.viewsets import OrganizationViewSet
+from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 
 
 class ByokFilters(StrictFilterSet):
@@ -26,7 +28,7 @@ class ByokFilters(StrictFilterSet):
     provider = TextFilter(field_name="provider_slug")
 
 
-class ByokViewSet(ListModelMixin, OrganizationViewSet):
+class ByokViewSet(ListModelMixin, CreatingViewSet):
     """Bring-your-own-key credentials. No response contains a secret."""
 
     permission_classes = [ManagementKey]
@@ -46,20 +48,24 @@ class ByokViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createBYOKKey",
         request=CreateByokSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: ByokResponseSerializer},
-        extensions=errors(404),
+        extensions=errors(404, 422),
     )
     def create(self, request: Request) -> Response:
         """Stores a credential, encrypted, for one workspace of the organization."""
-        fields = self.read_body(CreateByokSerializer)
-        credential = ByokCredential.objects.create_credential(
+        credential, _ = self.create_once(CreateByokSerializer, self._create)
+        return self.respond(credential, status=201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[ByokCredential, None]:
+        credential: ByokCredential = ByokCredential.objects.create_credential(
             organization=Organization.objects.get(pk=self.organization_id),
             workspace=workspace_for(self.organization_id, fields.pop("workspace_id", None)),
             provider_slug=fields.pop("provider"),
             secret=fields.pop("key"),
             **fields,
         )
-        return self.respond(credential, status=201)
+        return credential, None
 
     @extend_schema(
         operation_id="getBYOKKey", responses=ByokResponseSerializer, extensions=errors(404)

@@ -39,11 +39,11 @@ from accounts.serializers.guardrails import (
     UnassignedSerializer,
     UpdateGuardrailSerializer,
 )
+from accounts.views.creations import CreatingViewSet
 from accounts.views.filters import WorkspaceFilter
 from config.api.filters import StrictFilterSet
-from config.api.openapi import DeletedSerializer, errors
+from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 from config.api.text import parse_uuid
-from config.api.viewsets import OrganizationViewSet
 
 _KEYS: Final[dict[str, Any]] = {
     "url_path": "assignments/keys",
@@ -63,7 +63,7 @@ class GuardrailFilters(StrictFilterSet):
     workspace_id = WorkspaceFilter(help_text="The default workspace if absent.")
 
 
-class GuardrailViewSet(ListModelMixin, OrganizationViewSet):
+class GuardrailViewSet(ListModelMixin, CreatingViewSet):
     """Limits on the keys and members that they are assigned to."""
 
     permission_classes = [ManagementKey]
@@ -85,18 +85,22 @@ class GuardrailViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createGuardrail",
         request=CreateGuardrailSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: GuardrailResponseSerializer},
-        extensions=errors(404),
+        extensions=errors(404, 422),
     )
     def create(self, request: Request) -> Response:
         """Creates a guardrail, which has no effect until it is assigned.
 
         To limit a whole workspace, change its default guardrail instead.
         """
-        fields = self.read_body(CreateGuardrailSerializer)
-        workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
-        guardrail = Guardrail.objects.create_guardrail(workspace=workspace, **fields)
+        guardrail, _ = self.create_once(CreateGuardrailSerializer, self._create)
         return self.respond(guardrail, status=201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[Guardrail, None]:
+        workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
+        guardrail: Guardrail = Guardrail.objects.create_guardrail(workspace=workspace, **fields)
+        return guardrail, None
 
     @extend_schema(
         operation_id="getGuardrail", responses=GuardrailResponseSerializer, extensions=errors(404)

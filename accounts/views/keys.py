@@ -27,11 +27,12 @@ from accounts.serializers.keys import (
     RotateKeySerializer,
     UpdateKeySerializer,
 )
+from accounts.views.creations import CreatingViewSet
 from accounts.views.filters import WorkspaceFilter
 from config.api.filters import FlagFilter, StrictFilterSet
-from config.api.openapi import DeletedSerializer, errors
+from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 from config.api.pagination import UncountedPagination
-from config.api.viewsets import OrganizationViewSet
+from config.credentials import Secret
 
 _OVERLAP: Final = 3600
 _HASH: Final = OpenApiParameter(
@@ -57,7 +58,7 @@ class KeyFilters(StrictFilterSet):
     workspace_id = WorkspaceFilter(help_text="The default workspace if absent.")
 
 
-class KeyViewSet(ListModelMixin, OrganizationViewSet):
+class KeyViewSet(ListModelMixin, CreatingViewSet):
     """The organization's inference keys; management keys are rotated here and else managed by
     operators."""
 
@@ -88,28 +89,34 @@ class KeyViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createKeys",
         request=CreateKeySerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: CreatedKeySerializer},
-        extensions=errors(404),
+        extensions=errors(404, 409, 422),
     )
     def create(self, request: Request) -> Response:
         """Creates an inference key. No other response ever contains the key itself.
 
-        It reads stored texts only if the key of this request does.
+        It reads stored texts only if the key of this request does. A repeated request with the same
+        `Idempotency-Key` contains the key for 24 hours, unless it is deleted or rotated.
         """
-        fields = self.read_body(CreateKeySerializer)
+        key, secret = self.create_once(CreateKeySerializer, self._create)
+        assert secret is not None
+        return Response({"data": self.get_serializer(key).data, "key": secret.reveal()}, 201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[ApiKey, Secret]:
         workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
         creator = None
         if (creator_id := fields.pop("creator_user_id", None)) is not None:
             members = Member.objects.for_organization(self.organization_id)
             [creator] = members.find_all([str(creator_id)])
-        asking = cast(ApiKey, request.auth)
-        key, secret = ApiKey.objects.create_key(
+        asking = cast(ApiKey, self.request.auth)
+        made: tuple[ApiKey, Secret] = ApiKey.objects.create_key(
             workspace=workspace,
             creator=creator,
             issued_by_operator=asking.issued_by_operator,
             **fields,
         )
-        return Response({"data": self.get_serializer(key).data, "key": secret.reveal()}, 201)
+        return made
 
     @extend_schema(
         operation_id="getKey",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -25,15 +25,16 @@ from accounts.serializers.webhooks import (
     WebhookResponseSerializer,
     WebhookSerializer,
 )
+from accounts.views.creations import CreatingViewSet
 from accounts.webhooks.models import (
     Delivery,
     DeliveryNotFound,
     Subscription,
     SubscriptionNotFound,
 )
-from config.api.openapi import DeletedSerializer, errors
+from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 from config.api.text import parse_uuid
-from config.api.viewsets import OrganizationViewSet
+from config.credentials import Secret
 
 _OVERLAP: Final = 86_400
 _DELIVERY: Final = OpenApiParameter(
@@ -41,7 +42,7 @@ _DELIVERY: Final = OpenApiParameter(
 )
 
 
-class WebhookViewSet(ListModelMixin, OrganizationViewSet):
+class WebhookViewSet(ListModelMixin, CreatingViewSet):
     """Webhooks, which are told of events by signed requests (Standard Webhooks)."""
 
     permission_classes = [ManagementKey]
@@ -60,19 +61,27 @@ class WebhookViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createWebhook",
         request=CreateWebhookSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: CreatedWebhookSerializer},
-        extensions=errors(400, 422),
+        extensions=errors(400, 404, 409, 422),
     )
     def create(self, request: Request) -> Response:
-        """Creates a webhook. No other response contains the secret that signs its messages."""
-        fields = self.read_body(CreateWebhookSerializer)
-        webhook, secret = Subscription.objects.create_subscription(
+        """Creates a webhook. No other response contains the secret that signs its messages.
+
+        A repeated request with the same `Idempotency-Key` contains it for 24 hours, unless the
+        secret is rotated.
+        """
+        webhook, secret = self.create_once(CreateWebhookSerializer, self._create)
+        shown = None if secret is None else secret.reveal()
+        return Response({"data": self.get_serializer(webhook).data, "secret": shown}, 201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[Subscription, Secret | None]:
+        made: tuple[Subscription, Secret | None] = Subscription.objects.create_subscription(
             organization=Organization.objects.get(pk=self.organization_id),
             form=fields.pop("form", Subscription.Form.WEBHOOK),
             **fields,
         )
-        shown = None if secret is None else secret.reveal()
-        return Response({"data": self.get_serializer(webhook).data, "secret": shown}, 201)
+        return made
 
     @extend_schema(
         operation_id="getWebhook", responses=WebhookResponseSerializer, extensions=errors(404)

@@ -36,10 +36,10 @@ from accounts.serializers.workspaces import (
     WorkspaceResponseSerializer,
     WorkspaceSerializer,
 )
-from config.api.openapi import DeletedSerializer, errors
+from accounts.views.creations import CreatingViewSet
+from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 from config.api.params import FlagParameter, read_parameter
 from config.api.text import parse_uuid
-from config.api.viewsets import OrganizationViewSet
 
 _CONFIRMATION: Final = "confirm_default_workspace_deletion"
 _WORKSPACE: Final = OpenApiParameter(
@@ -50,7 +50,7 @@ _INTERVAL: Final = OpenApiParameter(
 )
 
 
-class WorkspaceViewSet(ListModelMixin, OrganizationViewSet):
+class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
     """The workspaces of the organization."""
 
     permission_classes = [ManagementKey]
@@ -77,15 +77,20 @@ class WorkspaceViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createWorkspace",
         request=CreateWorkspaceSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: WorkspaceResponseSerializer},
+        extensions=errors(404, 422),
     )
     def create(self, request: Request) -> Response:
         """Creates a workspace. Paths name it by its id or its slug."""
-        fields = self.read_body(CreateWorkspaceSerializer)
-        workspace = Workspace.objects.create_workspace(
+        workspace, _ = self.create_once(CreateWorkspaceSerializer, self._create)
+        return self.respond(workspace, status=201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[Workspace, None]:
+        workspace: Workspace = Workspace.objects.create_workspace(
             organization_id=self.organization_id, created_by=self.actor, **fields
         )
-        return self.respond(workspace, status=201)
+        return workspace, None
 
     @extend_schema(
         operation_id="getWorkspace",

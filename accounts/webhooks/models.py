@@ -14,6 +14,7 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from accounts.models.creations import Creation
 from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
@@ -303,6 +304,7 @@ class Subscription(SealedReceiver):
             self.previous_until = clock.now() + timedelta(seconds=overlap) if overlap else None
             self.sealed = secrets.seal(secret, associated=self._associated)
             self.save_fields("sealed", "previous", "previous_until")
+            Creation.objects.erase(self.pk)
         return secret
 
     def disable(self, *, reason: str = "") -> bool:
@@ -337,6 +339,7 @@ class Subscription(SealedReceiver):
         with transaction.atomic():
             self._lock_present()
             self.deliveries.all().delete()
+            Creation.objects.erase(self.pk)
             self.delete()
 
     def send(self, kind: str, data: Mapping[str, Any]) -> Delivery:

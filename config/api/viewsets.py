@@ -78,6 +78,7 @@ class OrganizationViewSet(GenericViewSet[Any]):
             found = self.get_queryset().filter(**{self.lookup_field: value}).first()
         if found is None:
             raise self.not_found
+        self.check_object_permissions(self.request, found)
         return found
 
     def read_body(self, shape: type[StrictSerializer], **context: Any) -> dict[str, Any]:

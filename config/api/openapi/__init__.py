@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
-from config.api.openapi.schema import DeletedSerializer, ErrorSerializer, Schema, envelope, errors
+from config.api.openapi.schema import (
+    IDEMPOTENCY_KEY,
+    DeletedSerializer,
+    ErrorSerializer,
+    Schema,
+    envelope,
+    errors,
+)
 
-__all__ = ["DeletedSerializer", "ErrorSerializer", "Schema", "envelope", "errors"]
+__all__ = [
+    "IDEMPOTENCY_KEY",
+    "DeletedSerializer",
+    "ErrorSerializer",
+    "Schema",
+    "envelope",
+    "errors",
+]

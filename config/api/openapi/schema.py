@@ -110,6 +110,16 @@ class FilterSetExtension(OpenApiFilterExtension):  # type: ignore[no-untyped-cal
         ]
 
 
+# Of requests that create.
+IDEMPOTENCY_KEY: Final = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", "minLength": 1, "maxLength": 255},
+    OpenApiParameter.HEADER,
+    description="A repeated request with the same key creates nothing, and is answered with what "
+    "the first one created.",
+)
+
+
 def errors(*statuses: int) -> dict[str, Sequence[int]]:
     """Names the error statuses of an operation, for ``@extend_schema(extensions=…)``."""
     return {"x-errors": statuses}

@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from accounts.models import BroadcastDestination, ByokCredential, Subscription
+from accounts.models import BroadcastDestination, ByokCredential, Creation, Subscription
 from catalog.models import Provider
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
@@ -33,6 +33,7 @@ class Command(JSONCommand):
         counts = {"rotated": 0, "unchanged": 0, "failed": 0}
         rewraps = [
             *(row.rewrap for row in ByokCredential.objects.filter(deleted_at=None)),
+            *(row.rewrap for row in Creation.objects.exclude(sealed=None)),
             *(row.rewrap for row in BroadcastDestination.objects.all()),
             *(row.rewrap for row in TextKey.objects.all()),
             *(row.rewrap_arguments for row in ChangeSet.objects.exclude(sealed_arguments=None)),

@@ -18,6 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError, connection, connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
 
+from accounts.models import erase_new_secrets
 from billing.open_transactions import open_transactions
 from billing.topups import watcher
 from catalog.sync.run import sync_due
@@ -105,6 +106,7 @@ DUTIES: Final = (
     Duty("clear_answers", 60.0, clear_expired),
     Duty("clear_texts", 300.0, clear_texts, own_thread=True),
     Duty("clear_shadows", 3600.0, clear_shadows),
+    Duty("erase_new_secrets", 300.0, erase_new_secrets),
     Duty("make_partitions", 3600.0, make_all_ahead),
     Duty("clear_sessions", 3600.0, _clear_sessions),
     Duty("expire_change_sets", 3600.0, expire_due),

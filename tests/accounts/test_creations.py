@@ -1,0 +1,214 @@
+"""``Idempotency-Key`` on the routes that create, apart from private endpoints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db.models import F
+from django.test.utils import override_settings
+from rest_framework.response import Response
+from rest_framework.test import APIClient
+
+from accounts.models import (
+    ApiKey,
+    ByokCredential,
+    Creation,
+    Guardrail,
+    Workspace,
+    erase_new_secrets,
+)
+from accounts.models.creations import SECRET_LIFETIME
+from accounts.webhooks.models import Subscription
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.endpoints.creating import assert_refused
+from tests.support.factories import Tenant
+
+KEY = "order-1"
+SECRET = "provider-secret-0123456789"
+# Route, body, another body, and the table of the rows.
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
+    "keys": ({"name": "a", "limit": 1.5}, {"limit": 2}, ApiKey),
+    "byok": ({"provider": "acme", "key": SECRET}, {"key": f"{SECRET}x"}, ByokCredential),
+    "guardrails": ({"name": "a", "limit_usd": 5, "reset_interval": "daily"},
+                   {"limit_usd": 6}, Guardrail),
+    "workspaces": ({"name": "a", "slug": "a"}, {"slug": "b"}, Workspace),
+    "webhooks": ({"url": "https://hooks.example.com/x"}, {"name": "b"}, Subscription),
+}  # fmt: skip
+SECRETS = {"keys": "key", "webhooks": "secret"}
+
+
+@pytest.fixture(params=CASES)
+def route(request: pytest.FixtureRequest, db: None) -> str:
+    factories.make_provider("acme")
+    name: str = request.param
+    return name
+
+
+def post(client: APIClient, route: str, token: str = KEY, **changes: Any) -> Response:
+    body = {**CASES[route][0], **changes}
+    return client.post(f"/api/v1/{route}", body, headers={"Idempotency-Key": token})
+
+
+def path_of(route: str, created: Response) -> str:
+    data = created.json()["data"]
+    return f"/api/v1/{route}/{data['hash'] if route == 'keys' else data['id']}"
+
+
+def test_a_repeated_request_is_answered_as_the_first_one(management: APIClient, route: str) -> None:
+    first = post(management, route)
+    assert first.status_code == 201, first.content
+    before = snapshots.everything()
+    # The order of the members does not matter, and null is absent.
+    body = dict(reversed({**CASES[route][0], "no_member": None}.items()))
+    for changed in (CASES[route][0], body):
+        again = management.post(f"/api/v1/{route}", changed, headers={"Idempotency-Key": KEY})
+        assert (again.status_code, again.json()) == (201, first.json())
+    assert snapshots.everything() == before
+    if (name := SECRETS.get(route)) is not None:
+        assert again.json()[name] == first.json()[name]
+
+
+def test_another_body_is_refused_and_changes_nothing(management: APIClient, route: str) -> None:
+    assert post(management, route).status_code == 201
+    before = snapshots.everything()
+    error = assert_refused(
+        post(management, route, **CASES[route][1]), 422, "idempotency_key_reused"
+    )
+    assert error["message"].startswith("idempotency_key_reused: ")
+    assert_refused(post(management, route, unknown=1), 400, "invalid_request")
+    assert snapshots.everything() == before
+
+
+def test_a_key_belongs_to_its_route_and_its_organization(management: APIClient, route: str) -> None:
+    first = post(management, route).json()
+    other = factories.client(factories.make_tenant("Other").management_key)
+    mine = CASES[route][2].objects.count()
+    second = post(other, route)
+    assert second.status_code == 201
+    assert second.json()["data"] != first["data"]
+    assert CASES[route][2].objects.count() == mine + 1
+    elsewhere = "guardrails" if route != "guardrails" else "keys"
+    assert post(management, elsewhere).status_code == 201
+
+
+def test_a_refused_request_does_not_use_the_key(management: APIClient, route: str) -> None:
+    before = snapshots.everything()
+    assert post(management, route, **dict.fromkeys(CASES[route][0], 7)).status_code == 400
+    for token in ("", "a" * 256, "é"):
+        assert_refused(post(management, route, token), 400, "invalid_request")
+    assert snapshots.everything() == before
+    assert post(management, route).status_code == 201
+
+
+def test_what_was_deleted_is_not_created_again(management: APIClient, route: str) -> None:
+    assert management.delete(path_of(route, post(management, route))).status_code == 200
+    before = snapshots.everything()
+    assert_refused(post(management, route), 404, "not_found")
+    assert_refused(post(management, route, **CASES[route][1]), 422, "idempotency_key_reused")
+    assert snapshots.everything() == before
+    assert not Creation.objects.exclude(sealed=None).exists()
+
+
+def test_an_answer_shows_the_row_as_it_is_now(management: APIClient, route: str) -> None:
+    if route == "webhooks":
+        change: dict[str, Any] = {"name": "renamed"}
+    else:
+        change = {"name": "renamed", **({"slug": "c"} if route == "workspaces" else {})}
+    first = post(management, route)
+    changed = management.patch(path_of(route, first), change)
+    assert changed.status_code == 200, changed.content
+    assert post(management, route).json()["data"] == changed.json()["data"]
+
+
+def test_no_secret_is_stored_in_clear(management: APIClient, route: str) -> None:
+    answer = post(management, route).json()
+    stored = str(snapshots.everything())
+    for secret in (SECRET, *(answer[name] for name in SECRETS.values() if name in answer)):
+        assert secret not in stored
+    assert (Creation.objects.get().sealed is not None) is (route in SECRETS)
+
+
+@pytest.mark.parametrize("route", SECRETS, indirect=True)
+@pytest.mark.parametrize("is_erased", [True, False])
+def test_a_secret_is_erased_after_its_time(
+    management: APIClient, route: str, is_erased: bool
+) -> None:
+    post(management, route)
+    erase_new_secrets()
+    assert post(management, route).status_code == 201
+    Creation.objects.update(created_at=F("created_at") - SECRET_LIFETIME - timedelta(seconds=1))
+    if is_erased:
+        erase_new_secrets()
+        assert Creation.objects.get().sealed is None
+    before = snapshots.everything()
+    assert_refused(post(management, route), 409, "secret_erased")
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("route", "verb"), [("keys", "rotate"), ("webhooks", "rotate-secret")], indirect=["route"]
+)
+def test_a_rotated_secret_is_answered_no_more(management: APIClient, route: str, verb: str) -> None:
+    first = post(management, route)
+    rotated = management.post(f"{path_of(route, first)}/{verb}", {})
+    assert rotated.status_code in (200, 201), rotated.content
+    assert_refused(post(management, route), 409, "secret_erased")
+
+
+def test_a_key_of_an_operator_is_not_answered_what_another_one_created(
+    management: APIClient, tenant: Tenant, route: str
+) -> None:
+    assert post(management, route).status_code == 201
+    ApiKey.objects.filter(is_management=True).update(issued_by_operator=True)
+    before = snapshots.everything()
+    assert_refused(post(management, route), 422, "idempotency_key_reused")
+    assert snapshots.everything() == before
+
+
+def test_a_body_is_not_judged_again(management: APIClient, db: None) -> None:
+    soon = {"expires_at": "2099-01-01T00:00:00Z"}
+    first = post(management, "keys", **soon)
+    ApiKey.objects.filter(name="a").update(expires_at="2026-01-01T00:00:00Z")
+    again = post(management, "keys", **soon)
+    assert (again.status_code, again.json()["key"]) == (201, first.json()["key"])
+
+
+def test_a_secret_is_sealed_again_with_a_new_credential_key(
+    management: APIClient, settings: Any
+) -> None:
+    first = post(management, "keys")
+    old = list(settings.CREDENTIAL_KEYS)
+    with override_settings(CREDENTIAL_KEYS=[b"n" * 32, *old]):
+        call_command("rotate_credential_keys")
+    with override_settings(CREDENTIAL_KEYS=[b"n" * 32]):
+        assert post(management, "keys").json() == first.json()
+    assert_refused(post(management, "keys"), 409, "secret_erased")
+
+
+def test_an_inference_key_creates_nothing(inference: APIClient, route: str) -> None:
+    before = snapshots.everything()
+    assert post(inference, route).status_code == 403
+    assert snapshots.everything() == before
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("route", CASES)
+def test_concurrent_requests_create_one_row(route: str, together: Callable[..., list[Any]]) -> None:
+    tenant = factories.make_tenant()
+    factories.make_provider("acme")
+    count = CASES[route][2].objects.count()
+
+    def send(**changes: Any) -> Callable[[], Response]:
+        return lambda: post(factories.client(tenant.management_key), route, **changes)
+
+    answers = together(*[send()] * 4, *[send(**CASES[route][1])] * 4)
+    assert Counter(answer.status_code for answer in answers) == {201: 4, 422: 4}
+    assert CASES[route][2].objects.count() == count + 1
+    created = [answer.json() for answer in answers if answer.status_code == 201]
+    assert all(each == created[0] for each in created)
