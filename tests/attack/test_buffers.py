@@ -53,9 +53,14 @@ def keep(service: Site, *, stream: bool, **headers: str) -> tuple[dict[str, Any]
     return body, KeptAnswer.objects.get().size + len(json.dumps(body))
 
 
-@pytest.mark.parametrize("stream", [False, True])
+REPEATED = {"Idempotency-Key": "one"}
+CACHED = {"X-OpenRouter-Cache": "true"}
+
+
 @pytest.mark.parametrize(
-    "headers", [{"Idempotency-Key": "one"}, {"X-OpenRouter-Cache": "true"}], ids=["kept", "cached"]
+    ("headers", "stream"),
+    [(REPEATED, False), (REPEATED, True), (CACHED, True)],
+    ids=["kept", "kept-stream", "cached-stream"],
 )
 def test_kept_answers_that_nobody_reads_are_counted(
     service: Site, is_served: Callable[[], bool], headers: dict[str, str], stream: bool
@@ -68,6 +73,17 @@ def test_kept_answers_that_nobody_reads_are_counted(
             service.eventually(
                 lambda count=count: read_counter(service.server, BUFFERED) == count * size
             )
+        assert is_served()
+    service.eventually(lambda: read_counter(service.server, BUFFERED) == 0)
+
+
+def test_a_renewed_answer_is_counted_beside_the_stored_one(
+    service: Site, is_served: Callable[[], bool]
+) -> None:
+    body, size = keep(service, stream=False, **CACHED)
+    with ExitStack() as lines:
+        begin(service, lines, body, X_OpenRouter_Cache="true")
+        service.eventually(lambda: size < read_counter(service.server, BUFFERED) <= 2 * size)
         assert is_served()
     service.eventually(lambda: read_counter(service.server, BUFFERED) == 0)
 

@@ -577,7 +577,7 @@ def test_ledger_agrees_with_its_model(db: None) -> None:
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=count_examples(150),
+                max_examples=count_examples(100),
                 stateful_step_count=40,
                 deadline=None,
                 database=None,
