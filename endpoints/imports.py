@@ -56,7 +56,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _URL = Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
 
 # The discount of a price is a number.
-_encode = msgspec.json.Encoder(decimal_format="number").encode
+encode = msgspec.json.Encoder(decimal_format="number").encode
 
 # A line states these, so that no endpoint copies others.
 _NOT_COPIED: Final = {
@@ -179,9 +179,9 @@ def export(organization_id: uuid.UUID) -> Iterator[bytes]:
                 settings=_settings_of(endpoint),
                 declared_parameters=endpoint.declared_parameters or msgspec.UNSET,
                 model=_model_of(endpoint),
-                **_price_members(endpoint.price.price),
+                **price_members(endpoint.price.price),
             )
-            yield _encode(row) + b"\n"
+            yield encode(row) + b"\n"
 
 
 def _rows(
@@ -397,7 +397,7 @@ def _price(row: _Row) -> Price | None:
     return read_endpoint_price(row.pricing, lines)
 
 
-def _price_members(price: Price) -> dict[str, Any]:
+def price_members(price: Price) -> dict[str, Any]:
     pricing = render_endpoint_pricing(price)
     if price.discount:
         pricing["discount"] = price.discount

@@ -282,6 +282,16 @@ def _read_pricing(
     return pricing, tuple(lines)
 
 
+def read_stated_price(
+    row: Mapping[str, Any],
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """Returns the pricing and the lines of prices that stand outside of the map.
+
+    Raises :class:`InvalidRow`.
+    """
+    return _read_pricing(row, _PROVIDERS["openai"])
+
+
 def _read_search(row: Mapping[str, Any], provider: _Provider) -> str | None:
     """Returns the rate of a search of the usual size; ``None`` if there is none."""
     search = row.get("search_context_cost_per_query")

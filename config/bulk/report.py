@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 
 class RowOutcome(StrEnum):
@@ -147,7 +147,7 @@ class Report:
     dry_run: bool
 
     @classmethod
-    def of_kinds(cls, *kinds: str, dry_run: bool) -> Report:
+    def of_kinds(cls, *kinds: str, dry_run: bool) -> Self:
         """Returns a report with zero rows of each kind."""
         zeros = dict.fromkeys(kinds, 0)
         return cls(dict(zeros), dict(zeros), dict(zeros), dry_run)

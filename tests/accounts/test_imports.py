@@ -194,6 +194,27 @@ def test_a_file_of_keys_is_refused_as_a_whole(tenant: Tenant, tmp_path: Path) ->
     assert not ApiKey.objects.filter(name="ada").exists()
 
 
+@pytest.mark.parametrize(
+    ("key", "is_taken"),
+    [("k" * 19, False), ("k" * 20, True), ("~" * 512, True), ("k" * 513, False)]
+    + [("k" * 20 + odd, False) for odd in (" k", "é", "\x7f", ",")],
+)
+def test_an_existing_secret_has_a_length_and_visible_characters(
+    tenant: Tenant, tmp_path: Path, key: str, is_taken: bool
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"name": "old", "key": key}))
+    before = snapshots.everything()
+    if is_taken:
+        run("import_keys", tenant.organization.pk, file)
+        assert status_of(key) == 200
+    else:
+        [problem] = refuse("import_keys", tenant.organization.pk, file)
+        assert problem.startswith("line 1: key: must have 20 to 512")
+        assert key not in problem
+        assert snapshots.everything() == before
+
+
 @pytest.mark.parametrize("kind", ["members", "keys"])
 def test_a_slow_input_locks_nothing(tenant: Tenant, kind: str) -> None:
     organization_id = tenant.organization.pk

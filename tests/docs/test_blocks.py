@@ -23,6 +23,7 @@ EXECUTED = {
     "docs/deploy/index.md": "test_production",
     "docs/events.md": "test_events_page",
     "docs/io-logging.md": "test_demo_pages",
+    "docs/moving-in.md": "test_moving_page",
     "docs/operating.md": "test_rotation",
     "docs/start/connect.md": "test_demo_pages",
     "docs/start/private-endpoints.md": "test_demo_pages",

@@ -1,0 +1,1 @@
+"""Reads the configurations of other gateways: their deployments, aliases and what is left out."""

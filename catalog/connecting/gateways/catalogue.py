@@ -1,0 +1,420 @@
+"""Makes providers, models, endpoints, credentials and aliases of the operator from a gateway."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+
+from catalog import dialects, imports
+from catalog.aliases import imports as alias_imports
+from catalog.aliases.changes import find_problem, known_models, lock_owner
+from catalog.connecting.gateways.deployments import Deployment, GatewayFile, LeftOut, NotTaken
+from catalog.connecting.gateways.known import KnownModels
+from catalog.connecting.servers import guess_output, name_models, recognize
+from catalog.dialects.shared.credentials import InvalidCredential
+from catalog.models import ModelEndpoint, Provider
+from catalog.models.aliases import MAX_TARGETS
+from catalog.rows import (
+    EndpointRow,
+    ModelRow,
+    ProviderRow,
+    Timeouts,
+    endpoint_key,
+    endpoint_row,
+    find_endpoint_problems,
+    find_provider_problems,
+    provider_row,
+)
+from catalog.sync.offers import describe_model
+from config.bulk.report import Report, RowListener, RowOutcome
+from config.clocks.clock import clock
+from config.credentials import NO_SECRET, Secret
+from config.egress.addresses import ANYWHERE, EgressPolicy, InvalidURL, parse_base_url
+from config.secrets import DecryptionFailed
+
+CREDENTIALS: Final = "credentials"
+_KINDS: Final = (*imports.KINDS, CREDENTIALS, alias_imports.KIND)
+_LIMITS: Final = ("requests_per_minute", "tokens_per_minute")
+_ANY_POLICY: Final = EgressPolicy(allowed_networks=ANYWHERE)
+_MOST_NAMED: Final = 5
+# The reason where two entries have one endpoint and one key.
+REPEATED: Final = "its price, lengths and time limits: an entry before has the same endpoint"
+
+
+@dataclass(slots=True)
+class GatewayReport(Report):
+    """The report of an import, with what the file has that became nothing."""
+
+    left_out: list[LeftOut] = field(default_factory=list)
+
+
+def apply(
+    gateway: GatewayFile, *, dry_run: bool = False, on_row: RowListener | None = None
+) -> GatewayReport:
+    """Stores what a gateway serves in the catalogue, all or none; see ``imports.apply``.
+
+    What is stored keeps what the file does not state. Raises :class:`ImportRefused`.
+    """
+    report = GatewayReport.of_kinds(*_KINDS, dry_run=dry_run)
+    count_row = report.counter(on_row)
+    with transaction.atomic():
+        # Of two imports at once, the second one sees what the first one has made.
+        lock_owner(None)
+        imports.lock_providers()
+        plan = _Plan(gateway, KnownModels.load())
+        plan.add_all()
+        catalog = imports.Catalog(
+            plan.limited_providers(), list(plan.models.values()), list(plan.endpoints.values())
+        )
+        imports.apply(catalog, on_row=count_row)
+        plan.tell_others()
+        for slug, secret in plan.secrets.items():
+            _store_secret(slug, secret, count_row)
+        store_aliases(None, gateway, plan.names, count_row)
+        transaction.set_rollback(dry_run)
+    report.left_out = sorted(gateway.left_out, key=lambda each: each.line)
+    return report
+
+
+def expand(gateway: GatewayFile, known: KnownModels) -> Iterator[Deployment]:
+    """Yields the deployments of a file, and those that its wildcards stand for."""
+    yield from gateway.deployments
+    named = {each.name for each in gateway.deployments}
+    for wild in gateway.wildcards:
+        pattern = re.compile(re.escape(wild.upstream_id).replace(r"\*", "(.+)", 1))
+        found = []
+        if wild.upstream_id.count("*") == 1 and wild.name.count("*") <= 1:
+            for (provider, _), row in known.endpoints.items():
+                upstream = row.upstream_model_id
+                match = pattern.fullmatch(upstream.removeprefix("google/"))
+                name = wild.name.replace("*", match[1]) if match else ""
+                # The names of Azure's deployments are their owner's.
+                if match and provider == wild.family != "azure" and name not in named:
+                    found.append(replace(wild, name=name, upstream_id=upstream))
+        if found:
+            reason = f"the {len(found)} models of the catalogue were taken; later ones are not"
+        else:
+            reason = (
+                "the catalogue has no models for this wildcard; connect lists those of a server"
+            )
+        gateway.leave_out(wild.line, wild.name, reason)
+        yield from found
+
+
+def store_aliases(
+    owner: UUID | None, gateway: GatewayFile, names: dict[str, list[str]], count_row: RowListener
+) -> None:
+    """Stores the names of a gateway as aliases of an organization, or of the operator."""
+    lines = {each.name: each.line for each in reversed(gateway.deployments)}
+    wanted = {name: (lines.get(name, 1), list(targets)) for name, targets in names.items()}
+    for name, (line, target) in gateway.aliases.items():
+        if target in names:
+            wanted[name] = (line, list(names[target]))
+        else:
+            gateway.leave_out(line, name, f"no model {target!r} was taken")
+    fallbacks = dict(gateway.fallbacks)
+    line, every = fallbacks.pop("*", (1, []))
+    for name in wanted if every else ():
+        fallbacks.setdefault(name, (line, every))
+    for name, (line, others) in fallbacks.items():
+        if name not in wanted:
+            gateway.leave_out(line, name, "fallbacks of a model that was not taken")
+            continue
+        for other in others:
+            if other in names:
+                wanted[name][1].extend(names[other])
+            else:
+                gateway.leave_out(line, name, f"no model {other!r} was taken as a fallback")
+    known = known_models(
+        {each for name, (_, all_) in wanted.items() for each in (name, *all_)}, owner
+    )
+    rows = []
+    for name, (line, targets) in wanted.items():
+        kept = list(dict.fromkeys(targets))
+        if kept == [name]:
+            continue
+        if len(kept) > MAX_TARGETS:
+            gateway.leave_out(line, name, f"an alias has at most {MAX_TARGETS} models")
+            kept = kept[:MAX_TARGETS]
+        if (problem := find_problem(name, kept, known=known)) is not None:
+            gateway.leave_out(line, name, problem)
+        else:
+            rows.append(msgspec.json.encode({"name": name, "targets": kept}))
+    alias_imports.apply(owner, rows, on_row=count_row)
+
+
+class _Plan:
+    """The rows that the deployments become; ``names`` has the models of each public name."""
+
+    def __init__(self, gateway: GatewayFile, known: KnownModels) -> None:
+        self.gateway, self.known = gateway, known
+        self.providers: dict[str, ProviderRow] = {}
+        self.models: dict[str, ModelRow] = {}
+        self.endpoints: dict[tuple[str, str, str, str], EndpointRow] = {}
+        self.secrets: dict[str, Secret] = {}
+        self.names: dict[str, list[str]] = defaultdict(list)
+        self._stored = list(Provider.objects.order_by("slug"))
+        self._stored_endpoints: dict[tuple[str, str], ModelEndpoint] = {
+            (row.provider.slug, row.upstream_model_id.lower()): row
+            for row in ModelEndpoint.objects.select_related("model", "provider", "price").order_by(
+                "-is_listed", "created_at"
+            )[::-1]
+        }
+        self._claims: dict[tuple[str, str | None, Secret | None], str] = {}
+        self._limits: dict[str, list[Deployment]] = defaultdict(list)
+        self._made: dict[str, str] = {}
+        self._own: dict[str, set[str]] = defaultdict(set)
+
+    def add_all(self) -> None:
+        for deployment in expand(self.gateway, self.known):
+            try:
+                self._add(deployment)
+            except NotTaken as exc:
+                self.gateway.leave_out(deployment.line, deployment.name, str(exc))
+        for each in self.gateway.deployments:
+            if len(set(self.names.get(each.name, ()))) > 1:
+                self.gateway.leave_out(
+                    each.line,
+                    each.name,
+                    "deployments of several models: they are tried in the order of the file, and "
+                    "not shared",
+                )
+                self.names[each.name] = list(dict.fromkeys(self.names[each.name]))
+
+    def tell_others(self) -> None:
+        """Leaves out that a name meant some endpoints of its model, not those of all providers."""
+        everywhere: dict[str, set[str]] = defaultdict(set)
+        listed = ModelEndpoint.objects.routable()
+        for slug, provider in listed.values_list("model__slug", "provider__slug"):
+            everywhere[slug].add(provider)
+        told = set()
+        for each in self.gateway.deployments:
+            models = self.names.get(each.name, ())
+            others = {other for slug in models for other in everywhere[slug]} - self._own[each.name]
+            if others and each.name not in told:
+                shown = ", ".join(sorted(others)[:_MOST_NAMED])
+                more = " and others" if len(others) > _MOST_NAMED else ""
+                self.gateway.leave_out(
+                    each.line,
+                    each.name,
+                    f"that its requests go to {', '.join(sorted(self._own[each.name]))} alone: the "
+                    f"model is served by {shown}{more} too; see provider.only in docs/routing.md",
+                )
+            told.add(each.name)
+
+    def limited_providers(self) -> list[ProviderRow]:
+        """Returns the rows of the providers; the limits of its deployments add up."""
+        for slug, deployments in self._limits.items():
+            for name in _LIMITS:
+                stated = [each.limits[name] for each in deployments if name in each.limits]
+                if stated and len(stated) == len(deployments):
+                    setattr(self.providers[slug], name, min(sum(stated), 2**31 - 1))
+                for each in deployments if len(deployments) > 1 else ():
+                    if name in each.limits:
+                        self.gateway.leave_out(
+                            each.line,
+                            each.name,
+                            f"{name}: a limit is that of the whole provider {slug!r}: it has the "
+                            "sum, if all its deployments state one",
+                        )
+        return list(self.providers.values())
+
+    def _add(self, deployment: Deployment) -> None:
+        row = self._find_provider(deployment)
+        key = (row.slug, deployment.upstream_id.lower())
+        stored = self._stored_endpoints.get(key)
+        if stored is not None and not (stored.is_listed and stored.model.is_listed):
+            raise NotTaken("an operator took the endpoint out of the catalogue")
+        slug = stored.model.canonical_slug if stored else self.known.find_model(deployment)
+        if slug is None and not deployment.family:
+            slug = self._made.get(deployment.name)
+        if slug in self.known.delisted:
+            raise NotTaken("an operator took the model out of the catalogue")
+        endpoint = self._make_endpoint(deployment, row, slug, stored)
+        for problem in find_endpoint_problems(endpoint):
+            raise NotTaken(problem)
+        if slug is None:
+            slug = endpoint.model = self._make_model(deployment, row)
+        first = self.endpoints.setdefault(endpoint_key(endpoint), endpoint)
+        if first != endpoint:
+            self.gateway.leave_out(deployment.line, deployment.name, REPEATED)
+        if slug.startswith(f"{row.slug}/"):
+            self._made.setdefault(deployment.name, slug)
+        self.providers[row.slug] = row
+        self.models[slug] = self.known.models[slug]
+        if deployment.secret not in (None, NO_SECRET):
+            self.secrets[row.slug] = deployment.secret
+        self._claims[_claim_of(deployment)] = row.slug
+        self._limits[row.slug].append(deployment)
+        self._own[deployment.name].add(row.slug)
+        self.names[deployment.name].append(self.models[slug].id)
+
+    def _make_endpoint(
+        self,
+        deployment: Deployment,
+        provider: ProviderRow,
+        model: str | None,
+        stored: ModelEndpoint | None,
+    ) -> EndpointRow:
+        """Returns the row of an endpoint: the stored one, or one like another of its model."""
+        template = None if model is None else self.known.find_template(deployment, model)
+        if stored is not None:
+            template = endpoint_row(stored)
+        price = self.known.price(deployment, template)
+        if template is not None:
+            row = msgspec.structs.replace(template, provider=provider.slug, **price)
+            if template.provider not in (provider.slug, deployment.family):
+                # What another server allows and keeps says nothing about this one.
+                row = EndpointRow(
+                    model=row.model,
+                    provider=row.provider,
+                    upstream_model_id=deployment.upstream_id,
+                    context_length=row.context_length,
+                    supported_parameters=row.supported_parameters,
+                    **price,
+                )
+            row.upstream_model_id = template.upstream_model_id if stored else deployment.upstream_id
+        else:
+            row = EndpointRow(
+                model=model or "",
+                provider=provider.slug,
+                upstream_model_id=deployment.upstream_id,
+                **price,
+            )
+        if deployment.timeouts:
+            row.timeouts = Timeouts(**deployment.timeouts)
+        row.context_length = deployment.context_length or row.context_length
+        row.max_completion_tokens = deployment.max_completion_tokens or row.max_completion_tokens
+        return row
+
+    def _make_model(self, deployment: Deployment, provider: ProviderRow) -> str:
+        """Adds a model that nobody knows yet; returns its slug."""
+        slug = name_models(provider.slug, [deployment.name], self.known.taken)[deployment.name]
+        self.known.taken.add(slug)
+        output = deployment.output or guess_output(deployment.upstream_id)
+        members = describe_model(
+            slug,
+            name=f"{deployment.name} ({provider.name})"[:255],
+            created=clock.now().date(),
+            inputs=["text"],
+            outputs=[output],
+            context_length=deployment.context_length,
+        )
+        try:
+            self.known.models[slug] = msgspec.convert(members, ModelRow)
+        except msgspec.ValidationError as exc:
+            raise NotTaken(f"the model: {exc}") from None
+        return slug
+
+    def _find_provider(self, deployment: Deployment) -> ProviderRow:
+        """Returns the provider with the address and the key of a deployment, or a new one."""
+        slug = self._claims.get(_claim_of(deployment))
+        if slug is not None:
+            return self.providers[slug]
+        base_url, secret = _canonical(deployment.base_url), deployment.secret
+        same = [
+            each
+            for each in self._stored
+            if (each.dialect, each.base_url) == (deployment.dialect, base_url)
+        ]
+        if secret is None:
+            stored = next((each for each in same if each.has_credential), None)
+            if stored is None:
+                raise NotTaken(f"{deployment.missing}; nor does the catalogue have a key for it")
+        else:
+            _check(deployment, secret)
+            claimed = set(self._claims.values())
+            stored = next((each for each in same if _has_secret(each, secret)), None)
+            stored = stored or next(
+                (
+                    each
+                    for each in same
+                    if not each.has_credential and secret != NO_SECRET and each.slug not in claimed
+                ),
+                None,
+            )
+        if stored is not None and not stored.is_listed:
+            raise NotTaken(f"an operator took the provider {stored.slug!r} out of the catalogue")
+        row = self._new_provider(deployment, base_url) if stored is None else provider_row(stored)
+        policy = settings.EGRESS_POLICY
+        if stored is not None and stored.allowed_networks:
+            policy = policy.extend(stored.reach)
+        for problem in find_provider_problems(row, policy):
+            raise NotTaken(f"{problem}; for a server in your network see connect --allow")
+        return row
+
+    def _new_provider(self, deployment: Deployment, base_url: str | None) -> ProviderRow:
+        taken = {each.slug for each in self._stored} | self.providers.keys()
+        known = self.known.providers.get(deployment.family)
+        if known is not None:
+            slug = _number(known.slug, taken)
+            name = known.name if slug == known.slug else f"{known.name} {slug.rpartition('-')[2]}"
+            return msgspec.structs.replace(known, slug=slug, name=name)
+        assert base_url is not None, "a server of one's own has an address"
+        base = parse_base_url(base_url, policy=_ANY_POLICY, require_https=False)
+        kind = recognize((), base.host)
+        place = base.text.removeprefix(f"{base.scheme}://").partition("/")[0]
+        members: dict[str, Any] = {
+            "slug": _number(kind.slug, taken | self.known.providers.keys()),
+            "name": f"{kind.name} at {place}",
+            "dialect": deployment.dialect,
+            "base_url": base_url,
+            "data_policy": {"training": False, "retains_prompts": False},
+        }
+        if deployment.secret == NO_SECRET:
+            members["keyless"] = True
+        return msgspec.convert(members, ProviderRow)
+
+
+def _claim_of(deployment: Deployment) -> tuple[str, str | None, Secret | None]:
+    return deployment.dialect, deployment.base_url, deployment.secret
+
+
+def _canonical(base_url: str | None) -> str | None:
+    try:
+        if base_url is None:
+            return None
+        return parse_base_url(base_url, policy=_ANY_POLICY, require_https=False).text
+    except InvalidURL as exc:
+        raise NotTaken(f"the address: {exc}") from None
+
+
+def _check(deployment: Deployment, secret: Secret) -> None:
+    if secret == NO_SECRET:
+        return
+    try:
+        dialects.check_credential(deployment.dialect, secret)
+    except InvalidCredential as exc:
+        raise NotTaken(str(exc)) from None
+
+
+def _number(slug: str, taken: Any) -> str:
+    names = (slug if number == 1 else f"{slug}-{number}" for number in count(1))
+    return next(name for name in names if name not in taken)
+
+
+def _has_secret(provider: Provider, secret: Secret) -> bool:
+    if not provider.has_credential:
+        return False
+    try:
+        return provider.reveal_credential() == secret
+    except DecryptionFailed:
+        return False
+
+
+def _store_secret(slug: str, secret: Secret, count_row: RowListener) -> None:
+    provider = Provider.objects.select_for_update(no_key=True).get(slug=slug)
+    if _has_secret(provider, secret):
+        count_row(CREDENTIALS, slug, RowOutcome.UNCHANGED)
+        return
+    provider.set_credential(secret)
+    count_row(CREDENTIALS, slug, RowOutcome.CREATE)

@@ -1,0 +1,111 @@
+"""What a gateway's file says: deployments of models, aliases, and what is left out; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from config.api.text import CONTROL_CHARACTERS
+from config.credentials import NO_SECRET, NotACredential, Secret, parse_credential
+
+# Servers of one's own are given these where they want no key.
+_NO_KEYS: Final = frozenset(
+    ("", "none", "null", "empty", "na", "n/a", "no-key", "not-needed", "dummy", "fake", "fake-key")
+)
+_MOST_MODELS: Final = 10_000
+_MOST_SHOWN: Final = 300
+_LONGEST_ID: Final = 255
+# The reason why weights and priorities become nothing.
+SHARED: Final = "endpoints are shared by price and health, see docs/routing.md"
+
+
+class NotTaken(Exception):
+    """An entry has no counterpart; the message says why, and shows no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A part of a file that becomes nothing: the line of its entry, its name, and the reason."""
+
+    line: int
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A model at a server, as a file describes it.
+
+    ``family`` is the bundle's provider; empty for a server of one's own. ``secret`` is ``None``
+    where the file and the environment name none. ``pricing`` and ``lines`` are as in a catalogue
+    file, and ``None`` where the file states no price. ``hint`` is another name of the model, and
+    ``missing`` says what a deployment without a key lacks.
+    """
+
+    line: int
+    name: str
+    family: str
+    dialect: str
+    base_url: str | None
+    upstream_id: str
+    secret: Secret | None
+    output: str | None = None
+    pricing: Mapping[str, Any] | None = None
+    lines: tuple[Mapping[str, Any], ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    timeouts: Mapping[str, int] = field(default_factory=dict)
+    context_length: int | None = None
+    max_completion_tokens: int | None = None
+    hint: str = ""
+    missing: str = "the file has no key"
+
+
+@dataclass(slots=True)
+class GatewayFile:
+    """The content of a file. ``aliases`` are other names of names, ``fallbacks`` their next ones.
+
+    Both have the line of each name. ``wildcards`` are deployments whose name and model have a
+    ``*``, which stands for all models that the catalogue has at the provider.
+    """
+
+    deployments: list[Deployment] = field(default_factory=list)
+    wildcards: list[Deployment] = field(default_factory=list)
+    aliases: dict[str, tuple[int, str]] = field(default_factory=dict)
+    fallbacks: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def leave_out(self, line: int, name: str, reason: str) -> None:
+        self.left_out.append(LeftOut(line, _clean(name), _clean(reason)))
+
+    def leave_members(self, line: int, name: str, members: Iterable[str], reason: str = "") -> None:
+        """Leaves out members of an entry that is taken, by one row."""
+        if texts := list(members):
+            self.leave_out(line, name, f"{', '.join(texts)}: {reason or 'no counterpart'}")
+
+    def add(self, deployment: Deployment) -> None:
+        upstream_id = deployment.upstream_id
+        if not 1 <= len(upstream_id) <= _LONGEST_ID or CONTROL_CHARACTERS.search(upstream_id):
+            raise NotTaken("the model's name there must be plain, and of 1 to 255 characters")
+        is_wild = "*" in deployment.upstream_id or "*" in deployment.name
+        (self.wildcards if is_wild else self.deployments).append(deployment)
+        if len(self.deployments) > _MOST_MODELS:
+            raise NotTaken(f"the file has more than {_MOST_MODELS:,} models")
+
+
+def read_secret(text: str | None, *, is_own_server: bool) -> Secret | None:
+    """Returns the secret of a deployment; ``NO_SECRET`` for a server of one's own without one.
+
+    Raises :class:`NotTaken` for a text that is none; the message does not repeat it.
+    """
+    bare = (text or "").strip()
+    if bare.lower() in _NO_KEYS:
+        return NO_SECRET if is_own_server else None
+    try:
+        return parse_credential(bare)
+    except NotACredential as exc:
+        raise NotTaken(f"the key: {exc}") from None
+
+
+def _clean(text: str) -> str:
+    return "".join(char if char.isprintable() else "\ufffd" for char in text[:_MOST_SHOWN])

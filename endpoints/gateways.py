@@ -1,0 +1,261 @@
+"""Makes private providers, drafts, credentials and aliases of an organization from a gateway."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from django.db import transaction
+
+from accounts.models import ByokCredential, Organization
+from catalog import dialects
+from catalog.aliases.imports import KIND as ALIASES
+from catalog.connecting.gateways.catalogue import (
+    CREDENTIALS,
+    REPEATED,
+    GatewayReport,
+    expand,
+    store_aliases,
+)
+from catalog.connecting.gateways.deployments import Deployment, GatewayFile, NotTaken
+from catalog.connecting.gateways.known import KnownModels
+from catalog.connecting.servers import recognize
+from catalog.dialects.shared.credentials import InvalidCredential
+from catalog.models import LanguageModel, Provider
+from catalog.rows import EndpointRow, price_of
+from config.api.errors import GatewayError
+from config.bulk.problems import ImportRefused
+from config.bulk.report import RowListener, RowOutcome
+from config.credentials import NO_SECRET, Secret
+from config.egress.addresses import ANYWHERE, EgressPolicy, parse_base_url
+from config.secrets import DecryptionFailed
+from endpoints import imports
+from endpoints.models import PrivateProvider, canonical_base_url
+from endpoints.models.providers import ProviderExists
+
+PROVIDERS: Final = "private_providers"
+ACTOR: Final = "import_gateway"
+_ANY_POLICY: Final = EgressPolicy(allowed_networks=ANYWHERE)
+_MOST_NAMES: Final = 100
+_LINE: Final = re.compile(r"\Aline 1: ")
+
+
+def apply(
+    organization_id: uuid.UUID,
+    gateway: GatewayFile,
+    *,
+    dry_run: bool = False,
+    on_row: RowListener | None = None,
+) -> GatewayReport:
+    """Stores what a gateway serves as drafts of an organization, all or none.
+
+    Raises :class:`ImportRefused`.
+    """
+    report = GatewayReport.of_kinds(PROVIDERS, imports.KIND, CREDENTIALS, ALIASES, dry_run=dry_run)
+    with transaction.atomic():
+        plan = _Plan(organization_id, gateway, report.counter(on_row))
+        for deployment in expand(gateway, plan.known):
+            try:
+                # An entry that is refused leaves nothing.
+                with transaction.atomic():
+                    plan.add(deployment)
+            except NotTaken as exc:
+                gateway.leave_out(deployment.line, deployment.name, str(exc))
+            else:
+                if plan.lacks_key(deployment):
+                    gateway.leave_out(
+                        deployment.line, deployment.name, f"its key: {deployment.missing}"
+                    )
+                gateway.leave_members(
+                    deployment.line,
+                    deployment.name,
+                    deployment.limits,
+                    "a private endpoint has no limits; those of keys and workspaces are in "
+                    "docs/rate-limits.md",
+                )
+        plan.store_credentials()
+        store_aliases(organization_id, gateway, plan.names, plan.count_row)
+        transaction.set_rollback(dry_run)
+    report.left_out = sorted(gateway.left_out, key=lambda each: each.line)
+    return report
+
+
+class _Plan:
+    """Stores the deployments one by one, each provider and each key once."""
+
+    def __init__(
+        self, organization_id: uuid.UUID, gateway: GatewayFile, count_row: RowListener
+    ) -> None:
+        self._gateway = gateway
+        self.organization = Organization.objects.select_for_update(no_key=True).get(
+            pk=organization_id
+        )
+        self.count_row = count_row
+        self.known = KnownModels.load()
+        self.names: dict[str, list[str]] = defaultdict(list)
+        self._listed = dict(LanguageModel.objects.listed().values_list("canonical_slug", "slug"))
+        self._providers: dict[tuple[str, bool], str] = {}
+        self._rows: dict[tuple[str, str, str, str | None], dict[str, Any]] = {}
+        self._keys: dict[tuple[str, Secret], set[str]] = defaultdict(set)
+
+    def add(self, deployment: Deployment) -> None:
+        """Stores an endpoint and its provider; raises :class:`NotTaken`."""
+        model = self.known.find_model(deployment)
+        if model is None or model not in self._listed:
+            raise NotTaken("the catalogue does not have the model; an operator can import it")
+        if deployment.secret not in (None, NO_SECRET):
+            self._check(deployment.dialect, deployment.secret)
+        outcomes: list[tuple[Any, ...]] = []
+        slug = self._find_provider(deployment, lambda *told: outcomes.append(told))
+        row: dict[str, Any] = {
+            "model_permaslug": model,
+            "provider_slug": slug,
+            "upstream_model_id": deployment.upstream_id,
+        }
+        if deployment.base_url is not None:
+            row["base_url"] = deployment.base_url
+        row |= self._read_terms(deployment, model)
+        key = (model, slug, deployment.upstream_id, deployment.base_url)
+        if self._rows.setdefault(key, row) is row:
+            try:
+                imports.apply(
+                    self.organization.pk,
+                    [imports.encode(row)],
+                    by=ACTOR,
+                    on_row=lambda *told: outcomes.append(told),
+                )
+            except ImportRefused as exc:
+                del self._rows[key]
+                raise NotTaken(_LINE.sub("", exc.problems[0])) from None
+        elif self._rows[key] != row:
+            self._gateway.leave_out(deployment.line, deployment.name, REPEATED)
+        for told in outcomes:
+            self.count_row(*told)
+        # A provider that was refused with its endpoint is made again for the next one.
+        self._providers[_server_of(deployment)] = slug
+        if deployment.secret not in (None, NO_SECRET):
+            self._keys[slug, deployment.secret].add(self._listed[model])
+        if self._listed[model] not in self.names[deployment.name]:
+            self.names[deployment.name].append(self._listed[model])
+
+    def store_credentials(self) -> None:
+        """Stores each key that its provider does not have yet.
+
+        Of several keys of a provider, each is for the models of its own deployments.
+        """
+        stored = list(ByokCredential.objects.for_organization(self.organization.pk))
+        served: dict[str, list[set[str]]] = defaultdict(list)
+        for (slug, _), models in self._keys.items():
+            served[slug].append(models)
+        for (slug, secret), models in self._keys.items():
+            own = [each for each in stored if each.provider_slug == slug]
+            if any(_has_secret(each, secret) for each in own):
+                self.count_row(CREDENTIALS, f"{slug} {secret.label}", RowOutcome.UNCHANGED)
+                continue
+            is_narrow = any(models != others for others in served[slug])
+            ByokCredential.objects.create_credential(
+                organization=self.organization,
+                workspace=None,
+                provider_slug=slug,
+                secret=secret,
+                allowed_models=sorted(models) if is_narrow else None,
+            )
+            self.count_row(CREDENTIALS, f"{slug} {secret.label}", RowOutcome.CREATE)
+
+    def lacks_key(self, deployment: Deployment) -> bool:
+        """Returns whether neither the file nor the organization has a key for a deployment."""
+        slug = deployment.family
+        return deployment.secret is None and not (
+            any(slug == other for other, _ in self._keys)
+            or ByokCredential.objects.for_organization(self.organization.pk)
+            .filter(provider_slug=slug)
+            .exists()
+        )
+
+    def _find_provider(self, deployment: Deployment, count_row: RowListener) -> str:
+        """Returns the slug of the catalogue's provider, or of the organization's own."""
+        family = deployment.family
+        if not family and deployment.dialect != "openai":
+            # The catalogue's provider speaks the format; the endpoint has its own address.
+            family = deployment.dialect
+        if family:
+            if not Provider.objects.filter(slug=family, is_listed=True).exists():
+                raise NotTaken(f"the catalogue does not have the provider {family!r}")
+            return family
+        assert deployment.base_url is not None, "a server of one's own has an address"
+        if (slug := self._providers.get(_server_of(deployment))) is not None:
+            return slug
+        try:
+            base_url = canonical_base_url(deployment.base_url, self.organization.pk)
+        except GatewayError as exc:
+            raise NotTaken(exc.message) from None
+        stored = (
+            PrivateProvider.objects.for_organization(self.organization.pk)
+            .filter(base_url=base_url, is_keyless=deployment.secret == NO_SECRET)
+            .first()
+        )
+        if stored is not None:
+            count_row(PROVIDERS, stored.slug, RowOutcome.UNCHANGED)
+            return str(stored.slug)
+        slug = self._create_provider(deployment, base_url)
+        count_row(PROVIDERS, slug, RowOutcome.CREATE)
+        return slug
+
+    def _create_provider(self, deployment: Deployment, base_url: str | None) -> str:
+        host = parse_base_url(deployment.base_url or "", policy=_ANY_POLICY).host
+        for name in _list_names(recognize((), host).slug):
+            try:
+                with transaction.atomic():
+                    provider = PrivateProvider.objects.create_provider(
+                        organization_id=self.organization.pk,
+                        name=name,
+                        base_url=base_url,
+                        is_keyless=deployment.secret == NO_SECRET,
+                    )
+            except ProviderExists:
+                continue
+            except GatewayError as exc:
+                raise NotTaken(exc.message) from None
+            return str(provider.slug)
+        raise NotTaken("the organization has too many providers of this name")
+
+    def _read_terms(self, deployment: Deployment, model: str) -> dict[str, Any]:
+        """Returns the members of a row that state price and time limits."""
+        template = self.known.find_template(deployment, model)
+        price = EndpointRow(
+            model=model,
+            provider=deployment.family,
+            upstream_model_id=deployment.upstream_id,
+            **self.known.price(deployment, template),
+        )
+        members: dict[str, Any] = imports.price_members(price_of(price))
+        if deployment.timeouts:
+            members["timeouts"] = dict(deployment.timeouts)
+        return {name: each for name, each in members.items() if each is not msgspec.UNSET}
+
+    def _check(self, dialect: str, secret: Secret | None) -> None:
+        assert secret is not None, "the caller has one"
+        try:
+            dialects.check_credential(dialect, secret)
+        except InvalidCredential as exc:
+            raise NotTaken(str(exc)) from None
+
+
+def _server_of(deployment: Deployment) -> tuple[str, bool]:
+    return deployment.base_url or "", deployment.secret == NO_SECRET
+
+
+def _list_names(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}-{number}" for number in range(2, _MOST_NAMES))
+
+
+def _has_secret(credential: ByokCredential, secret: Secret) -> bool:
+    try:
+        return credential.reveal() == secret
+    except DecryptionFailed:
+        return False

@@ -1,0 +1,379 @@
+"""``import_gateway``: the files of other gateways become rows of the catalogue."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
+from config.audit.entries import AuditEntry
+from config.egress import EgressPolicy
+from tests.support.database import snapshots
+
+FILES = Path(__file__).with_name("files")
+KINDS = ("providers", "models", "endpoints", "credentials", "aliases")
+SHARED = "endpoints are shared by price and health, see docs/routing.md"
+
+
+@pytest.fixture(autouse=True)
+def environment(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.EGRESS_POLICY = EgressPolicy(allowed_networks=(ip_network("10.9.0.0/16"),))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment-0123456789")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789")
+    monkeypatch.setenv("VOYAGE_API_KEY", "pa-0123456789")
+    monkeypatch.delenv("GROQ_KEY_OF_NOBODY", raising=False)
+
+
+def load(file: str | Path, *options: str, source: str = "litellm") -> dict[str, Any]:
+    out, err = io.StringIO(), io.StringIO()
+    name = str(FILES / file)
+    call_command(
+        "import_gateway", "--from", source, name, "--json", *options, stdout=out, stderr=err
+    )
+    assert err.getvalue() == ""
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found
+
+
+def counts(*numbers: int) -> dict[str, int]:
+    return dict(zip(KINDS, numbers, strict=True))
+
+
+def left_out(report: dict[str, Any]) -> list[tuple[int, str, str]]:
+    return [(each["line"], each["name"], each["reason"]) for each in report["left_out"]]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def write_file(text: str) -> Path:
+        path = tmp_path / "gateway"
+        path.write_text(text)
+        return path
+
+    return write_file
+
+
+def one(model: str = "openai/gpt-4o", **members: Any) -> str:
+    """A file with one deployment; JSON is YAML."""
+    params = {"model": model, "api_key": "sk-0123456789abcdef", **members}
+    return json.dumps({"model_list": [{"model_name": "ours", "litellm_params": params}]})
+
+
+def test_deployments_of_one_name_share_a_model(settings: Any) -> None:
+    report = load("balanced.yaml")
+    assert report["created"] == counts(5, 3, 5, 4, 6)
+    assert report["updated"] == report["unchanged"] == counts(0, 0, 0, 0, 0)
+    assert report["dry_run"] is False
+    rows = ModelEndpoint.objects.order_by("provider__slug").values_list(
+        "provider__slug", "upstream_model_id", "model__slug", "price__prompt", "price__completion",
+        "headers_timeout", "first_event_timeout",
+    )  # fmt: skip
+    assert [(*row[:3], f"{row[3]:f}".rstrip("0"), *row[5:]) for row in rows] == [
+        ("anthropic", "claude-haiku-4-5", "anthropic/claude-haiku-4.5", "0.000001", None, None),
+        ("azure", "team-four", "openai/gpt-4o", "0.0000025", None, None),
+        ("openai", "gpt-4o", "openai/gpt-4o", "0.0000025", 30, None),
+        ("openai-2", "gpt-4o", "openai/gpt-4o", "0.0000025", None, None),
+        ("server", "meta-llama/our-own-llama", "server/llama", "0.00000015", None, 1),
+    ]
+    providers = {each.slug: each for each in Provider.objects.all()}
+    limits = {
+        slug: (each.requests_per_minute, each.tokens_per_minute) for slug, each in providers.items()
+    }
+    assert limits == {
+        "anthropic": (None, None), "azure": (None, 20_000), "openai": (600, None),
+        "openai-2": (None, None), "server": (None, None),
+    }  # fmt: skip
+    assert json.loads(providers["azure"].reveal_credential().reveal()) == {
+        "api_key": "azure-key-0123456789",
+        "endpoint_url": "https://team.openai.azure.com/",
+        "api_version": "2024-10-21",
+    }
+    keys = [providers[slug].reveal_credential().reveal() for slug in ("openai", "openai-2")]
+    assert keys == ["sk-of-the-environment-0123456789", "sk-second-account-0123456789"]
+    assert (providers["server"].is_keyless, providers["server"].base_url) == (
+        True,
+        "http://10.9.0.4:8000/v1",
+    )
+    assert LanguageModel.objects.get(slug="server/llama").context_length == 32_768
+    assert dict(ModelAlias.objects.values_list("name", "targets")) == {
+        "gpt-4o": ["openai/gpt-4o", "anthropic/claude-haiku-4.5"],
+        "gpt-4": ["openai/gpt-4o"],
+        "hidden-gpt": ["openai/gpt-4o"],
+        "claude": ["anthropic/claude-haiku-4.5"],
+        "claude-cheap": ["anthropic/claude-haiku-4.5"],
+        "llama": ["server/llama"],
+    }
+
+
+def test_what_has_no_counterpart_is_named_with_its_line() -> None:
+    assert left_out(load("balanced.yaml")) == [
+        (3, "gpt-4o", f"litellm_params.weight: {SHARED}"),
+        (27, "claude-cheap", "litellm_params.temperature: no counterpart"),
+        (31, "llama", "model_info.id: no counterpart"),
+        (
+            43,
+            "unpriced",
+            "the catalogue does not know the model, and the file lacks a price",
+        ),
+        (47, "unset", "api_key: the environment variable GROQ_KEY_OF_NOBODY is not set"),
+        (52, "router_settings.routing_strategy", SHARED),
+        (55, "router_settings.model_group_alias.hidden-gpt", "hidden: no counterpart"),
+        (57, "gpt-4o", "no model 'nobody' was taken as a fallback"),
+        (
+            59,
+            "litellm_settings.drop_params",
+            "parameters that a model lacks are dropped already",
+        ),
+        (60, "litellm_settings.context_window_fallbacks", "no counterpart"),
+        (
+            62,
+            "general_settings.master_key",
+            "programs that use it go on with import_keys, column key",
+        ),
+    ]
+
+
+def test_clouds_take_their_address_from_the_credential() -> None:
+    report = load("clouds.yaml")
+    assert report["created"] == counts(2, 2, 2, 2, 2)
+    bedrock = Provider.objects.get(slug="amazon-bedrock")
+    assert json.loads(bedrock.reveal_credential().reveal()) == {
+        "region": "us-east-1",
+        "access_key_id": "AKIAIOSFODNN7EXAMPLE",
+        "secret_access_key": "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY00",
+    }
+    endpoint = ModelEndpoint.objects.get(provider=bedrock)
+    assert (endpoint.upstream_model_id, endpoint.region, endpoint.source) == (
+        "us.anthropic.claude-haiku-4-5-20251001-v1:0",
+        "us",
+        "litellm",
+    )
+    openai = Provider.objects.get(slug="openai")
+    assert openai.reveal_credential().reveal() == "sk-of-the-list-0123456789"
+    no_account = "vertex_credentials must be the JSON of a service account, not its path"
+    assert left_out(report) == [
+        (8, "vertex-gemini", f"{no_account}; nor does the catalogue have a key for it"),
+        (19, "batch", "no route serves the model_info.mode"),
+        (22, "stranger", "the provider 'watsonx' has no counterpart"),
+        (28, "finetune_settings", "no counterpart"),
+        (32, "mcp_servers.deepwiki", "no counterpart"),
+    ]
+
+
+def test_a_wildcard_takes_the_models_of_the_catalogue() -> None:
+    report = load("wildcards.yaml")
+    assert left_out(report) == [
+        (2, "voyage/*", "the 14 models of the catalogue were taken; later ones are not"),
+        (
+            6,
+            "azure/*",
+            "the catalogue has no models for this wildcard; connect lists those of a server",
+        ),
+    ]
+    assert report["created"] == counts(2, 15, 15, 2, 15)
+    assert ModelAlias.objects.get(name="voyage/voyage-4").targets == [
+        "voyageai/voyage-4",
+        "deepseek/deepseek-chat",
+    ]
+    # The address says whose models they are.
+    assert ModelEndpoint.objects.get(upstream_model_id="deepseek-chat").provider.slug == "deepseek"
+
+
+def test_channels_of_new_api_become_endpoints() -> None:
+    report = load("channels.json", source="new-api")
+    assert report["created"] == counts(3, 3, 4, 3, 3)
+    rows = ModelEndpoint.objects.order_by("provider__slug", "upstream_model_id")
+    assert list(rows.values_list("provider__slug", "upstream_model_id", "model__slug")) == [
+        ("amazon-bedrock", "us.amazon.nova-2-lite-v1:0", "amazon/nova-2-lite-v1"),
+        ("azure", "gpt-4o", "openai/gpt-4o"),
+        ("openai", "gpt-4o", "openai/gpt-4o"),
+        ("openai", "gpt-4o-mini", "openai/gpt-4o-mini"),
+    ]
+    openai = Provider.objects.get(slug="openai")
+    assert openai.reveal_credential().reveal() == "sk-one-0123456789"
+    assert ModelAlias.objects.get(name="fast").targets == ["openai/gpt-4o-mini"]
+    assert left_out(report) == [
+        (2, "OpenAI 一", f"weight: {SHARED}"),
+        (2, "OpenAI 一", f"priority: {SHARED}"),
+        (
+            2,
+            "OpenAI 一",
+            "group: guardrails and keys say who may use a model, see docs/guardrails.md",
+        ),
+        (2, "OpenAI 一", "its disabled keys"),
+        (8, "AWS", "header_override: no counterpart"),
+        (10, "Midjourney", "channels of the type 2 have no counterpart"),
+        (11, "off", "the channel is disabled"),
+    ]
+
+
+@pytest.mark.parametrize("wrapped", ["[%s]", '{"data": [%s]}', '{"items": [%s], "total": 1}'])
+def test_the_list_of_channels_stands_alone_or_in_a_member(
+    write: Callable[[str], Path], wrapped: str
+) -> None:
+    channel = {"type": 1, "key": "sk-0123456789", "name": "o", "models": "gpt-4o", "weight": 2}
+    report = load(write(wrapped % f"\n{json.dumps(channel)}"), source="new-api")
+    assert (report["created"], left_out(report)) == (
+        counts(1, 1, 1, 1, 1),
+        [(2, "o", f"weight: {SHARED}")],
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("balanced.yaml", "litellm"),
+        ("clouds.yaml", "litellm"),
+        ("wildcards.yaml", "litellm"),
+        ("channels.json", "new-api"),
+    ],
+)
+def test_a_second_run_changes_nothing(file: str, source: str) -> None:
+    before = snapshots.everything()
+    planned = load(file, "--dry-run", source=source)
+    assert snapshots.everything() == before
+    first = load(file, source=source)
+    assert planned == first | {"dry_run": True}
+    before = snapshots.everything()
+    second = load(file, source=source)
+    assert second == first | {"created": first["updated"], "unchanged": first["created"]}
+    assert snapshots.everything() == before
+
+
+def test_a_new_price_is_planned_and_changes_the_endpoint(write: Callable[[str], Path]) -> None:
+    prices = {"input_cost_per_token": 0.000002, "output_cost_per_token": 0.000004}
+    load(write(one()))
+    report = load(write(one(**prices)), "--plan")
+    [row] = [row for row in report["plan"] if row["fate"] == "update"]
+    assert (row["kind"], row["changes"][0]["column"], row["changes"][0]["new"]) == (
+        "endpoints",
+        "pricing.prompt",
+        "0.000002",
+    )
+    assert load(write(one(**prices)))["updated"] == counts(0, 0, 1, 0, 0)
+    endpoint = ModelEndpoint.objects.get()
+    assert (endpoint.price.price.text("prompt"), endpoint.source) == ("0.000002", "")
+
+
+def test_another_key_is_another_provider_and_no_key_is_replaced(
+    write: Callable[[str], Path],
+) -> None:
+    load(write(one()))
+    report = load(write(one(api_key="sk-another-0123456789")))
+    assert report["created"] == counts(1, 0, 1, 1, 0)
+    found = {each.slug: each.reveal_credential().reveal() for each in Provider.objects.all()}
+    assert found == {"openai": "sk-0123456789abcdef", "openai-2": "sk-another-0123456789"}
+
+
+def test_what_an_operator_took_out_stays_out(write: Callable[[str], Path]) -> None:
+    load(write(one()))
+    ModelEndpoint.objects.get().delist()
+    report = load(write(one()))
+    assert left_out(report) == [(1, "ours", "an operator took the endpoint out of the catalogue")]
+    assert report["created"] == report["updated"] == counts(0, 0, 0, 0, 0)
+    assert not ModelEndpoint.objects.get().is_listed
+
+
+def test_a_name_that_meant_one_provider_says_so(write: Callable[[str], Path]) -> None:
+    load(write(one()))
+    bedrock = {
+        "type": 3, "key": "azure-key-0123456789", "name": "a", "models": "gpt-4o",
+        "base_url": "https://a.openai.azure.com",
+    }  # fmt: skip
+    [(line, name, reason)] = left_out(load(write(json.dumps([bedrock])), source="new-api"))
+    assert (line, name) == (1, "gpt-4o")
+    assert reason == (
+        "that its requests go to azure alone: the model is served by openai too; see "
+        "provider.only in docs/routing.md"
+    )
+
+
+@pytest.mark.parametrize(
+    ("member", "reason"),
+    [
+        (
+            {"api_base": "http://192.168.1.2/v1"},
+            "the address or the port of the URL is not allowed",
+        ),
+        ({"api_base": "//x"}, "this is not an absolute URL"),
+        ({"api_key": "short"}, "Must be a bare key of 8 to 4096 visible ASCII characters"),
+        ({"api_key": ["a"]}, "api_key: must be a text"),
+        ({"rpm": 0}, "rpm: must be a number from 1 to 2147483647"),
+        ({"timeout": "soon"}, "timeout: must be a number"),
+        ({"input_cost_per_token": -1}, "input_cost_per_token is negative"),
+        (
+            {"model": "openai/strange", "input_cost_per_token": 1},
+            "the file lacks the price of the prompt and of the completion",
+        ),
+        ({"model": "openai/" + "x" * 256}, "of 1 to 255 characters"),
+        ({"model": "unheard-of"}, "the provider of 'unheard-of' is not stated"),
+        ({"litellm_credential_name": "none"}, "credential_list has no 'none'"),
+    ],
+)
+def test_an_entry_that_cannot_be_used_is_left_out(
+    write: Callable[[str], Path], member: dict[str, Any], reason: str
+) -> None:
+    before = snapshots.everything()
+    report = load(write(one(**member)))
+    [(line, name, text)] = left_out(report)
+    assert (line, name) == (1, "ours")
+    assert reason in text
+    assert report["created"] == counts(0, 0, 0, 0, 0)
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "message"),
+    [
+        ("litellm", "model_list:\n  - model_name: [a", "Line 2: not YAML"),
+        ("litellm", "model_list:\n  - {model_name: a, model_name: b}", "Line 2: 'model_name' is"),
+        ("litellm", "a: 1\nmodel_list: 5", "Line 2: model_list must be a list"),
+        ("litellm", "model_list:\n  - 5", "Line 2: an entry of model_list must be an object"),
+        ("litellm", "a: &a\n  b: *a\nmodel_list: []", "Line 1: an anchor contains itself"),
+        ("litellm", "a: !!python/object:os.system x", "Line 1: the tag"),
+        ("litellm", "- a", "Line 1: the file must be an object"),
+        ("litellm", "a: \x01", "Line 1: a character that YAML does not allow"),
+        ("new-api", '[\n{"models": "a",}]', "Line 2: not JSON"),
+        ("new-api", '{\n"data": 5}', "Line 1: the file must be a list of channels"),
+        ("new-api", '[{"models": "a"},\n{"models": 5}]', "Line 2: a channel must be an object"),
+        ("new-api", '[\n{"models": "a", "models": "b"}]', "Line 2: not JSON: a member is named"),
+        ("new-api", "[" * 100_000, "nested too deeply"),
+        ("new-api", "[] []", "Line 1: not JSON: Extra data"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_its_line(
+    write: Callable[[str], Path], source: str, text: str, message: str
+) -> None:
+    path = write(text)
+    before = snapshots.everything()
+    with pytest.raises(CommandError) as caught:
+        load(path, source=source)
+    assert caught.value.returncode == 1
+    assert message in str(caught.value)
+    assert str(caught.value).endswith("Nothing was changed.")
+    assert snapshots.everything() == before
+
+
+def test_no_secret_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    out = io.StringIO()
+    for options in (["--plan"], [], ["--dry-run"]):
+        for file, source in (
+            ("balanced.yaml", "litellm"),
+            ("clouds.yaml", "litellm"),
+            ("channels.json", "new-api"),
+        ):
+            call_command(
+                "import_gateway", "--from", source, str(FILES / file), *options,
+                stdout=out, stderr=out,
+            )  # fmt: skip
+    assert "left out: line 3: gpt-4o: litellm_params.weight" in out.getvalue()
+    assert "0123456789" not in out.getvalue()
+    assert "wJalrXUtnFEMI" not in out.getvalue()
+    assert not any("0123456789" in json.dumps(each.after) for each in AuditEntry.objects.all())

@@ -1,0 +1,198 @@
+"""``import_gateway --organization``: another gateway's file becomes drafts of an organization."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from accounts.models import ByokCredential
+from catalog.models import ModelAlias, Provider
+from endpoints.models import PrivateEndpoint, PrivateProvider
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+
+KINDS = ("private_providers", "private_endpoints", "credentials", "aliases")
+CONFIG = """
+model_list:
+  - model_name: ours
+    litellm_params:
+      model: openai/falcon-9
+      api_key: sk-one-0123456789
+      rpm: 5
+      timeout: 20
+  - model_name: ours
+    litellm_params:
+      model: openai/falcon-9
+      api_key: sk-two-0123456789
+  - model_name: ours
+    litellm_params:
+      model: hosted_vllm/own-falcon
+      api_base: https://gpu.acme.example/v1
+      input_cost_per_token: 0.000003
+      output_cost_per_token: 0.000009
+    model_info: {base_model: acme/falcon-9}
+  - model_name: strange
+    litellm_params: {model: openai/strange, api_key: sk-one-0123456789}
+"""
+
+
+@pytest.fixture
+def falcon(db: None) -> Provider:
+    provider = factories.make_provider(
+        "openai", base_url="https://api.openai.com/v1", name="OpenAI"
+    )
+    model = factories.make_model("acme/falcon-9")
+    factories.make_endpoint(model, provider, upstream_model_id="falcon-9")
+    return provider
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def load(owner: uuid.UUID, file: Path, *options: str) -> dict[str, Any]:
+    out = io.StringIO()
+    call_command(
+        "import_gateway", "--from", "litellm", str(file), "--organization", str(owner), "--json",
+        *options, stdout=out,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found
+
+
+def counts(*numbers: int) -> dict[str, int]:
+    return dict(zip(KINDS, numbers, strict=True))
+
+
+def test_deployments_become_drafts_with_credentials(
+    tenant: Tenant, falcon: Provider, file: Path
+) -> None:
+    report = load(tenant.organization.pk, file)
+    assert report["created"] == counts(1, 2, 2, 1)
+    assert [(each["line"], each["name"], each["reason"]) for each in report["left_out"]] == [
+        (
+            3,
+            "ours",
+            (
+                "requests_per_minute: a private endpoint has no limits; those of keys and "
+                "workspaces are in docs/rate-limits.md"
+            ),
+        ),
+        (
+            9,
+            "ours",
+            "its price, lengths and time limits: an entry before has the same endpoint",
+        ),
+        (20, "strange", "the catalogue does not have the model; an operator can import it"),
+    ]
+    public, own = PrivateEndpoint.objects.order_by("created_at")
+    assert (public.status, public.upstream_provider.slug, public.base_url) == (
+        "draft",
+        "openai",
+        "https://api.openai.com/v1",
+    )
+    assert (public.headers_timeout, public.price.price.text("prompt")) == (20, "0.000001")
+    assert (own.status, own.upstream_provider.slug, own.upstream_model_id) == (
+        "draft",
+        "acme",
+        "own-falcon",
+    )
+    assert own.price.price.text("prompt") == "0.000003"
+    [provider] = PrivateProvider.objects.all()
+    assert (provider.base_url, provider.is_keyless) == ("https://gpu.acme.example/v1", True)
+    credentials = ByokCredential.objects.order_by("sort_order")
+    assert [(each.provider_slug, each.reveal().reveal()) for each in credentials] == [
+        ("openai", "sk-one-0123456789"),
+        ("openai", "sk-two-0123456789"),
+    ]
+    assert ModelAlias.objects.get().targets == ["acme/falcon-9"]
+    assert ModelAlias.objects.get().organization_id == tenant.organization.pk
+    # The operator's own rows stay.
+    assert Provider.objects.get().sealed_credential is None
+
+
+def test_a_second_run_leaves_the_drafts_as_they_are(
+    tenant: Tenant, falcon: Provider, file: Path
+) -> None:
+    first = load(tenant.organization.pk, file)
+    before = snapshots.everything()
+    second = load(tenant.organization.pk, file)
+    assert second == first | {"created": first["updated"], "unchanged": first["created"]}
+    assert snapshots.everything() == before
+
+
+def test_a_plan_changes_nothing(tenant: Tenant, falcon: Provider, file: Path) -> None:
+    before = snapshots.everything()
+    report = load(tenant.organization.pk, file, "--plan")
+    assert [row["fate"] for row in report["plan"]] == ["create"] * 6
+    assert snapshots.everything() == before
+
+
+def test_an_active_endpoint_is_left_alone(
+    tenant: Tenant, falcon: Provider, file: Path, tmp_path: Path
+) -> None:
+    load(tenant.organization.pk, file)
+    endpoint = PrivateEndpoint.objects.get(upstream_model_id="falcon-9")
+    factories.make_validation(endpoint, ByokCredential.objects.earliest("sort_order"))
+    endpoint.activate()
+    before = snapshots.everything()
+    dearer = tmp_path / "dearer.yaml"
+    dearer.write_text(CONFIG.replace("timeout: 20", "timeout: 21"))
+    report = load(tenant.organization.pk, dearer)
+    reasons = [each["reason"] for each in report["left_out"]]
+    assert "the endpoint is active; only a draft can be changed" in reasons
+    assert report["updated"] == counts(0, 0, 0, 0)
+    assert snapshots.everything() == before
+
+
+def test_each_of_several_accounts_serves_its_own_models(
+    tenant: Tenant, falcon: Provider, tmp_path: Path
+) -> None:
+    model = factories.make_model("acme/hawk")
+    factories.make_endpoint(model, falcon, upstream_model_id="hawk")
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        json.dumps(
+            {
+                "model_list": [
+                    {
+                        "model_name": name,
+                        "litellm_params": {"model": f"openai/{name}", "api_key": f"sk-{name}-0123"},
+                    }
+                    for name in ("falcon-9", "hawk")
+                ]
+            }
+        )
+    )
+    load(tenant.organization.pk, file)
+    rows = ByokCredential.objects.order_by("sort_order")
+    assert [(each.reveal().reveal(), each.allowed_models) for each in rows] == [
+        ("sk-falcon-9-0123", ["acme/falcon-9"]),
+        ("sk-hawk-0123", ["acme/hawk"]),
+    ]
+
+
+def test_nothing_goes_to_another_organization(tenant: Tenant, falcon: Provider, file: Path) -> None:
+    other = factories.make_tenant("Other")
+    load(tenant.organization.pk, file)
+    assert not PrivateEndpoint.objects.for_organization(other.organization.pk).exists()
+    assert not ByokCredential.objects.for_organization(other.organization.pk).exists()
+    assert not PrivateProvider.objects.for_organization(other.organization.pk).exists()
+
+
+def test_an_unknown_organization_is_refused(db: None, file: Path) -> None:
+    before = snapshots.everything()
+    with pytest.raises(CommandError, match="There is no such organization") as caught:
+        load(uuid.uuid4(), file)
+    assert caught.value.returncode == 1
+    assert snapshots.everything() == before
