@@ -23,7 +23,7 @@ from catalog.connecting.gateways.catalogue import (
 )
 from catalog.connecting.gateways.deployments import Deployment, GatewayFile, NotTaken
 from catalog.connecting.gateways.known import KnownModels
-from catalog.connecting.servers import recognize
+from catalog.connecting.servers import guess_output, name_models, recognize
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import LanguageModel, Provider
 from catalog.rows import EndpointRow, price_of
@@ -105,8 +105,10 @@ class _Plan:
     def add(self, deployment: Deployment) -> None:
         """Stores an endpoint and its provider; raises :class:`NotTaken`."""
         model = self.known.find_model(deployment)
+        own: dict[str, Any] = {}
         if model is None or model not in self._listed:
-            raise NotTaken("the catalogue does not have the model; an operator can import it")
+            model = self._name_own_model(deployment)
+            own = {"model": {"name": deployment.name}}
         if deployment.secret not in (None, NO_SECRET):
             self._check(deployment.dialect, deployment.secret)
         outcomes: list[tuple[Any, ...]] = []
@@ -118,7 +120,7 @@ class _Plan:
         }
         if deployment.base_url is not None:
             row["base_url"] = deployment.base_url
-        row |= self._read_terms(deployment, model)
+        row |= self._read_terms(deployment, model) | own
         key = (model, slug, deployment.upstream_id, deployment.base_url)
         if self._rows.setdefault(key, row) is row:
             try:
@@ -135,6 +137,7 @@ class _Plan:
             self._gateway.leave_out(deployment.line, deployment.name, REPEATED)
         for told in outcomes:
             self.count_row(*told)
+        self._listed.setdefault(model, model)
         # A provider that was refused with its endpoint is made again for the next one.
         self._providers[_server_of(deployment)] = slug
         if deployment.secret not in (None, NO_SECRET):
@@ -222,6 +225,17 @@ class _Plan:
                 raise NotTaken(exc.message) from None
             return str(provider.slug)
         raise NotTaken("the organization has too many providers of this name")
+
+    def _name_own_model(self, deployment: Deployment) -> str:
+        """Returns the slug of the organization's own model for a text model with a price."""
+        stated = deployment.pricing or {}
+        output = deployment.output or guess_output(deployment.upstream_id)
+        if output != "text" or not stated.keys() >= {"prompt", "completion"}:
+            raise NotTaken(
+                "the catalogue does not have the model, and the file lacks the price of a text "
+                "model of the organization's own"
+            )
+        return name_models(self.organization.slug, [deployment.name], ())[deployment.name]
 
     def _read_terms(self, deployment: Deployment, model: str) -> dict[str, Any]:
         """Returns the members of a row that state price and time limits."""

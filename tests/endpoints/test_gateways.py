@@ -93,7 +93,14 @@ def test_deployments_become_drafts_with_credentials(
             "ours",
             "its price, lengths and time limits: an entry before has the same endpoint",
         ),
-        (20, "strange", "the catalogue does not have the model; an operator can import it"),
+        (
+            20,
+            "strange",
+            (
+                "the catalogue does not have the model, and the file lacks the price of a text "
+                "model of the organization's own"
+            ),
+        ),
     ]
     public, own = PrivateEndpoint.objects.order_by("created_at")
     assert (public.status, public.upstream_provider.slug, public.base_url) == (
@@ -180,6 +187,32 @@ def test_each_of_several_accounts_serves_its_own_models(
         ("sk-falcon-9-0123", ["acme/falcon-9"]),
         ("sk-hawk-0123", ["acme/hawk"]),
     ]
+
+
+def test_an_unknown_model_with_a_price_becomes_the_organizations_own(
+    falcon: Provider, tmp_path: Path
+) -> None:
+    # The catalogue has an author named as the other organization.
+    tenant = factories.make_tenant("Own Team")
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        CONFIG.replace(
+            "openai/strange,", "openai/strange, input_cost_per_token: 0.000001,"
+        ).replace(
+            "input_cost_per_token: 0.000001,",
+            "input_cost_per_token: 0.000001, output_cost_per_token: 0.000002,",
+        )
+    )
+    first = load(tenant.organization.pk, file)
+    assert first["created"] == counts(1, 3, 2, 2)
+    endpoint = PrivateEndpoint.objects.get(upstream_model_id="strange")
+    slug = "own-team/strange"
+    assert (endpoint.model.slug, endpoint.model.name) == (slug, "strange")
+    assert endpoint.model.organization_id == tenant.organization.pk
+    assert ModelAlias.objects.get(name="strange").targets == [slug]
+    before = snapshots.everything()
+    assert load(tenant.organization.pk, file)["unchanged"] == first["created"]
+    assert snapshots.everything() == before
 
 
 def test_nothing_goes_to_another_organization(tenant: Tenant, falcon: Provider, file: Path) -> None:
