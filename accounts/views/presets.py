@@ -63,6 +63,7 @@ class PresetViewSet(ListModelMixin, OrganizationViewSet):
     serializer_class: type[PresetSerializer] = WholePresetSerializer
     lookup_field = "slug"
     not_found = PresetNotFound
+    own_parameters = ("workspace_id",)
     schema_tag = "presets"
 
     def get_serializer_class(self) -> Any:

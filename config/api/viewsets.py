@@ -27,7 +27,12 @@ class ListFilters(DjangoFilterBackend):  # type: ignore[misc]
 
     def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> Any:
         filters = getattr(view, "filterset_class", None)
-        known = {"offset", "limit", *(filters.base_filters if filters else ())}
+        known = {
+            "offset",
+            "limit",
+            *view.own_parameters,
+            *(filters.base_filters if filters else ()),
+        }
         fields = view.get_serializer().fields
         if wrong := [name for name in request.query_params if name in fields and name not in known]:
             text = "This list cannot be filtered by this field. Leave it out."
@@ -46,6 +51,8 @@ class OrganizationViewSet(GenericViewSet[Any]):
     pagination_class: type[BasePagination] = OffsetPagination
     lookup_value_regex = "[^/]+"
     not_found: ClassVar[type[NotFound]] = NotFound
+    # Query parameters of the list that the view reads itself.
+    own_parameters: ClassVar[tuple[str, ...]] = ()
     # ``@action(is_list=True)`` documents the pages of a nested list.
     is_list: ClassVar[bool] = False
 
