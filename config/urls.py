@@ -57,21 +57,31 @@ router.register("webhooks", WebhookViewSet, "webhook")
 router.register("end-users", EndUserViewSet, "end-user")
 router.register("external-users", ExternalUserViewSet, "external-user")
 
+router.register("credits/crypto", CryptoTopUpViewSet, "crypto-top-up")
+router.register("credits/coinbase", CoinbaseChargeViewSet, "coinbase-charge")
+router.register("models/count", ModelsCountViewSet, "models-count")
+router.register("models/user", UserModelViewSet, "user-model")
+router.register("embeddings/models", EmbeddingsModelViewSet, "embeddings-model")
+router.register("images/models", ImageModelViewSet, "image-model")
+router.register("endpoints/zdr", ZdrEndpointViewSet, "zdr-endpoint")
+router.register("providers", ProviderViewSet, "provider")
+router.register("routing/explain", ExplanationViewSet, "explanation")
+router.register("generation/feedback", FeedbackViewSet, "feedback")
+router.register("activity", ActivityViewSet, "activity")
+
+# What is one thing without an id, or has slashes in its id, is mapped by hand. The routes of the
+# router come first: `models/user` is no model.
 api: list[URLPattern | URLResolver] = [
+    path("", include(router.urls)),
     path("key", CurrentKeyViewSet.as_view({"get": "retrieve"})),
     # Older clients ask here.
     path("auth/key", CurrentKeyViewSet.as_view({"get": "retrieve"}, schema=None)),
     path("credits", CreditsViewSet.as_view({"get": "retrieve"})),
-    path("credits/coinbase", CoinbaseChargeViewSet.as_view({"post": "create"})),
-    path("credits/crypto", CryptoTopUpViewSet.as_view({"post": "create"})),
-    path("credits/crypto/<str:id>", CryptoTopUpViewSet.as_view({"get": "retrieve"})),
     path(
         "organization/settings",
         SettingsViewSet.as_view({"get": "retrieve", "patch": "partial_update"}),
     ),
     path("models", ModelViewSet.as_view({"get": "list"})),
-    path("models/count", ModelsCountViewSet.as_view({"get": "list"})),
-    path("models/user", UserModelViewSet.as_view({"get": "list"})),
     # A slug may contain slashes.
     path("models/<str:author>/<path:slug>/endpoints", ModelViewSet.as_view({"get": "endpoints"})),
     path("models/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "describe"})),
@@ -84,26 +94,18 @@ api: list[URLPattern | URLResolver] = [
             {"get": "retrieve", "patch": "partial_update", "delete": "destroy"}
         ),
     ),
-    path("embeddings/models", EmbeddingsModelViewSet.as_view({"get": "list"})),
-    path("images/models", ImageModelViewSet.as_view({"get": "list"})),
     path(
         "images/models/<str:author>/<path:slug>/endpoints",
         ImageModelViewSet.as_view({"get": "endpoints"}),
     ),
-    path("endpoints/zdr", ZdrEndpointViewSet.as_view({"get": "list"})),
-    path("providers", ProviderViewSet.as_view({"get": "list"})),
-    path("routing/explain", ExplanationViewSet.as_view({"post": "create"})),
     path("generation", GenerationViewSet.as_view({"get": "retrieve"})),
     path(
         "generation/content",
         ContentViewSet.as_view({"get": "content", "delete": "delete_content"}),
     ),
-    path("generation/feedback", FeedbackViewSet.as_view({"post": "create"})),
-    path("activity", ActivityViewSet.as_view({"get": "list"})),
     path("analytics/meta", AnalyticsViewSet.as_view({"get": "meta"})),
     path("analytics/query", AnalyticsViewSet.as_view({"post": "query"})),
     path("openapi.json", DocumentView.as_view(), name="openapi"),
-    path("", include(router.urls)),
 ]
 
 reference = SpectacularSwaggerSplitView.as_view(
