@@ -103,9 +103,14 @@ class Inspection:
     notes: Sequence[str] = ()
 
     @property
+    def networks(self) -> Sequence[str]:
+        """The networks that are allowed to the provider alone."""
+        return [str(each) for each in self.reach.networks]
+
+    @property
     def network(self) -> str | None:
-        """The network that is allowed to the provider alone; the first, if there are several."""
-        return str(self.reach.networks[0]) if self.reach.networks else None
+        """The first of these networks."""
+        return next(iter(self.networks), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +201,16 @@ def _stored_secret(provider: Provider | None) -> Secret | None:
 
 def _reach_of(wish: ConnectWish, stored: Provider | None) -> Reach:
     reach = Reach(is_proxied=True) if stored is None else stored.reach
+    authorities = read_wished_authorities(wish)
+    return reach._replace(authorities=authorities) if authorities else reach
+
+
+def read_wished_authorities(wish: ConnectWish) -> str:
+    """Returns the authorities that a person gave, in PEM; raises :class:`ConnectRefused`."""
     if not wish.authorities:
-        return reach
+        return ""
     try:
-        return reach._replace(authorities=read_authorities(wish.authorities))
+        return read_authorities(wish.authorities)
     except InvalidAuthorities as exc:
         raise ConnectRefused(f"The file of the authority: {exc}") from None
 
@@ -232,10 +243,10 @@ def _inspect_server(wish: ConnectWish, base_url: str) -> Inspection:
     secret = wish.secret or _stored_secret(stored) or NO_SECRET
     reach = _reach_of(wish, stored)
     server, rows, test = asyncio.run(
-        _ask_server(wish, Server(base_url, "openai", secret, reach, wish.advice))
+        ask_server(wish, Server(base_url, "openai", secret, reach, wish.advice))
     )
-    models = _narrow(rows, wish)
-    row = _make_provider(server.base_url, recognize(rows, _host_of(server)), stored)
+    models = narrow(rows, wish)
+    row = _make_provider(server.base_url, recognize(rows, host_of(server)), stored)
     known = {} if stored is None else _known_models(stored)
     added = [model for model in models if model.upstream_id not in known]
     slugs = name_models(row.slug, [model.upstream_id for model in added], known.values())
@@ -245,14 +256,14 @@ def _inspect_server(wish: ConnectWish, base_url: str) -> Inspection:
     if server.base_url != base_url:
         notes.append(f"The base URL is {server.base_url}: the server has its list there.")
     if lost := [model.upstream_id for model in added if priced[model.upstream_id] is None]:
-        notes.append(f"Left out, because their prices are not numbers: {_name_some(lost)}.")
+        notes.append(f"Left out, because their prices are not numbers: {name_some(lost)}.")
     if any(model.pricing is None for model in made):
         notes.append("The models cost nothing until a price is set in the console.")
     return Inspection(
         slug=row.slug,
         catalog=imports.Catalog(
             [row],
-            [_make_model(model, slugs[model.upstream_id], row.name) for model in made],
+            [make_model(model, slugs[model.upstream_id], row.name) for model in made],
             [
                 EndpointRow(
                     model=slugs[model.upstream_id],
@@ -272,7 +283,7 @@ def _inspect_server(wish: ConnectWish, base_url: str) -> Inspection:
     )
 
 
-async def _ask_server(
+async def ask_server(
     wish: ConnectWish, server: Server
 ) -> tuple[Server, list[dict[str, Any]], TestResult | None]:
     """Returns the server as it can be called, the rows of its list, and the test of a model."""
@@ -282,11 +293,11 @@ async def _ask_server(
     async with EgressClient(settings.EGRESS_POLICY) as client:
         base_url, rows = await list_models(client, server, wants=wish.models)
         server = replace(server, base_url=base_url)
-        tries = [(each.upstream_id, each.output, UNDESCRIBED) for each in _narrow(rows, wish)]
+        tries = [(each.upstream_id, each.output, UNDESCRIBED) for each in narrow(rows, wish)]
         return server, rows, await _try_some(client, server, tries)
 
 
-def _narrow(rows: Sequence[dict[str, Any]], wish: ConnectWish) -> list[ServedModel]:
+def narrow(rows: Sequence[dict[str, Any]], wish: ConnectWish) -> list[ServedModel]:
     """Returns the models that are wanted; raises :class:`ConnectRefused` if one is missing."""
     models = {row["id"]: read_model(row) for row in rows}
     if not models:
@@ -296,17 +307,19 @@ def _narrow(rows: Sequence[dict[str, Any]], wish: ConnectWish) -> list[ServedMod
     for name in wish.models:
         if name not in models:
             raise ConnectRefused(
-                f"The server has no model {name!r}. It has: {_name_some(list(models))}."
+                f"The server has no model {name!r}. It has: {name_some(list(models))}."
             )
     return [models[name] for name in wish.models or models]
 
 
-def _name_some(names: Sequence[str]) -> str:
+def name_some(names: Sequence[str]) -> str:
+    """Returns the first names of a list, and the number of the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 
 
-def _host_of(server: Server) -> str:
+def host_of(server: Server) -> str:
+    """Returns the host of a server's base URL."""
     return read_url(server.base_url).host
 
 
@@ -340,7 +353,8 @@ def _make_provider(base_url: str, kind: ServerKind, stored: Provider | None) -> 
     )
 
 
-def _make_model(model: ServedModel, slug: str, provider_name: str) -> ModelRow:
+def make_model(model: ServedModel, slug: str, provider_name: str) -> ModelRow:
+    """Returns the row of the catalogue for a model of a server."""
     members = describe_model(
         slug,
         name=f"{model.upstream_id} ({provider_name})"[:255],
@@ -444,7 +458,7 @@ def _select(slug: str, bundle: Mapping[str, Any], wish: ConnectWish) -> imports.
         if name not in told:
             known = sorted(names[row["model"]] for row in endpoints)
             raise ConnectRefused(
-                f"The bundle has no model {name!r} of {slug}. It has: {_name_some(known)}."
+                f"The bundle has no model {name!r} of {slug}. It has: {name_some(known)}."
             )
     wanted = frozenset(wish.models)
     if wanted:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shlex
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import CommandParser
 
@@ -12,6 +13,7 @@ from config.bulk.commands import JSONCommand
 from config.bulk.files import read_input, refuse
 from config.bulk.problems import ImportRefused
 from config.credentials import NotACredential, Secret, parse_credential
+from endpoints.connecting import inspect_for, store_for
 
 
 class Command(JSONCommand):
@@ -30,6 +32,12 @@ class Command(JSONCommand):
             action="store_true",
             help="allow its own address, for it alone",
         )
+        parser.add_argument(
+            "--organization",
+            type=UUID,
+            metavar="ID",
+            help="connect it to this organization alone: a private provider and endpoints",
+        )
         parser.add_argument("--models", metavar="A,B", help="connect these models alone")
         parser.add_argument("--dry-run", action="store_true", help="ask and try, and store nothing")
         super().add_arguments(parser)
@@ -43,8 +51,13 @@ class Command(JSONCommand):
             models=[each.strip() for each in (options["models"] or "").split(",") if each.strip()],
         )
         try:
-            found = inspect(wish)
-            connection = store(found, dry_run=options["dry_run"])
+            found: Inspection
+            if options["organization"] is None:
+                found = inspect(wish)
+                connection = store(found, dry_run=options["dry_run"])
+            else:
+                found = own = inspect_for(options["organization"], wish)
+                connection = store_for(own, dry_run=options["dry_run"])
         except (ConnectRefused, ImportRefused) as exc:
             refuse(str(exc))
         for note in found.notes:
@@ -81,7 +94,7 @@ class Command(JSONCommand):
         for slug in models:
             self.stdout.write(f"  {slug}")
         if found.network is not None:
-            self.stdout.write(f"Allowed to it alone: {', '.join(map(str, found.reach.networks))}")
+            self.stdout.write(f"Allowed to it alone: {', '.join(found.networks)}")
         if test is not None:
             self.stdout.write(
                 f"{test.model} answered in {test.milliseconds} ms: {test.text or '(no text)'}"

@@ -1,0 +1,322 @@
+"""Connects a server to one organization: a private provider with a private endpoint for each model.
+
+Everything is asked before anything is stored. What was stored is removed again when the validation
+of an endpoint fails, because no transaction waits for a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import count
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q
+
+from accounts.models import ByokCredential, Organization, Workspace, workspace_for
+from catalog import imports
+from catalog.connecting.asking import ConnectRefused, Server, read_url
+from catalog.connecting.connect import (
+    ConnectWish,
+    Inspection,
+    StoredConnection,
+    ask_server,
+    host_of,
+    make_model,
+    name_some,
+    narrow,
+    read_wished_authorities,
+)
+from catalog.connecting.servers import ServerKind, name_models, recognize
+from catalog.models import LanguageModel, Provider
+from catalog.pricing import Price
+from config.api.errors import GatewayError
+from config.bulk.problems import ImportRefused
+from config.credentials import NO_SECRET, Secret
+from config.egress import Reach
+from config.secrets import DecryptionFailed
+from endpoints import validation
+from endpoints.models import Draft, PrivateEndpoint, PrivateProvider
+
+_BY: Final = "connect"
+_FREE: Final = Price(prompt=Decimal(0), completion=Decimal(0))
+_PLAIN: Final = (
+    "A private endpoint is called by https:// alone. Give the server TLS, for instance behind "
+    "Caddy or nginx, and connect its https:// URL, with --ca FILE for an authority of your own. "
+    "Or leave --organization out: a provider of the catalogue may be called by http:// in a "
+    "network that you allow, and its models are there for every organization."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnInspection(Inspection):
+    """What was found and tried for an organization; ``catalog`` has the models that are new.
+
+    ``slugs`` are the permanent slugs of the models, by their upstream names.
+    """
+
+    organization: Organization
+    provider: PrivateProvider | None
+    base_url: str
+    name: str
+    slugs: Mapping[str, str]
+    allowed: Sequence[str]
+
+    @property
+    def networks(self) -> Sequence[str]:
+        """The networks that the organization gets."""
+        return self.allowed
+
+
+def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
+    """Asks for the models and tries one of them; raises :class:`ConnectRefused`."""
+    organization = Organization.objects.filter(pk=organization_id).first()
+    if organization is None:
+        raise ConnectRefused(f"There is no organization {organization_id}.")
+    if not any(mark in wish.target for mark in ".:/"):
+        raise ConnectRefused(
+            f"--organization connects a server by its URL, and {wish.target!r} is none. The "
+            "organization's own key of a provider is stored with POST /byok."
+        )
+    base = read_url(wish.target)
+    if base.scheme != "https":
+        raise ConnectRefused(_PLAIN)
+    provider = _find_provider(organization, base.text)
+    before = organization.reach
+    authorities = read_wished_authorities(wish)
+    if authorities and authorities not in before.authorities:
+        authorities = f"{before.authorities}{authorities}"
+    reach = Reach(before.networks, authorities or before.authorities)
+    secret = wish.secret or NO_SECRET
+    if wish.secret is None and (credential := _find_credential(organization, provider)):
+        secret = _reveal(credential)
+    server, rows, test = asyncio.run(
+        ask_server(wish, Server(base.text, "openai", secret, reach, wish.advice))
+    )
+    models = narrow(rows, wish)
+    names = [model.upstream_id for model in models]
+    kind = recognize(rows, host_of(server))
+    slug = _free_slug(organization, kind) if provider is None else provider.slug
+    slugs = _find_models(provider, names)
+    missing = [model for model in models if model.upstream_id not in slugs]
+    used = LanguageModel.objects.listed().filter(slug__startswith=f"{slug}/")
+    made = name_models(
+        slug,
+        [model.upstream_id for model in missing],
+        frozenset(used.values_list("slug", flat=True)),
+    )
+    place = server.base_url.removeprefix("https://").partition("/")[0]
+    name = f"{kind.name} at {place}"
+    notes = [f"New in the catalogue, without a public endpoint: {name_some(list(made.values()))}."]
+    return OwnInspection(
+        slug=slug,
+        catalog=imports.Catalog(
+            [], [make_model(model, made[model.upstream_id], name) for model in missing], []
+        ),
+        upstream_ids=names,
+        secret=server.secret,
+        reach=server.reach,
+        test=test,
+        notes=notes if made else (),
+        organization=organization,
+        provider=provider,
+        base_url=server.base_url,
+        name=name,
+        slugs={**slugs, **made},
+        allowed=[str(each) for each in server.reach.networks if each not in before.networks],
+    )
+
+
+def store_for(found: OwnInspection, *, dry_run: bool = False) -> StoredConnection:
+    """Stores what was found, validates each new endpoint live and activates all, or none.
+
+    Raises :class:`ConnectRefused`; then everything that was stored is removed again.
+    """
+    if dry_run:
+        slugs = [found.slugs[name] for name in found.upstream_ids]
+        return StoredConnection(found.slug, slugs, [], None)
+    made = _Made()
+    try:
+        workspace = workspace_for(found.organization.pk, None)
+        with transaction.atomic():
+            stored = _store(found)
+        made = stored
+        for endpoint in made.drafts:
+            _validate(endpoint, workspace)
+        with transaction.atomic():
+            for endpoint in made.drafts:
+                endpoint.activate(by=_BY)
+    except (GatewayError, ImportRefused) as exc:
+        _remove(found, made)
+        raise ConnectRefused(str(exc)) from None
+    except ConnectRefused:
+        _remove(found, made)
+        raise
+    endpoints = list(_endpoints_of(found).filter(status=PrivateEndpoint.Status.ACTIVE))
+    tested = None if found.test is None else found.test.model
+    return StoredConnection(
+        found.slug,
+        [endpoint.model.slug for endpoint in endpoints],
+        [endpoint.pk for endpoint in endpoints],
+        next((each.model.slug for each in endpoints if each.upstream_model_id == tested), None),
+    )
+
+
+@dataclass(slots=True)
+class _Made:
+    """What a connection has stored, so that it can be removed again."""
+
+    reach: tuple[list[str] | None, str] | None = None
+    provider: PrivateProvider | None = None
+    credential: ByokCredential | None = None
+    rotated: tuple[ByokCredential, Secret] | None = None
+    drafts: list[PrivateEndpoint] = field(default_factory=list)
+
+
+def _store(found: OwnInspection) -> _Made:
+    """Stores the reach, the new models, the provider, its credential and the drafts."""
+    organization = found.organization
+    made = _Made(reach=(organization.allowed_networks, organization.ca_certificates))
+    organization.edit(
+        allowed_networks=[str(each) for each in found.reach.networks] or None,
+        ca_certificates=found.reach.authorities,
+    )
+    imports.apply(found.catalog)
+    provider = found.provider
+    if provider is None:
+        provider = made.provider = PrivateProvider.objects.create_provider(
+            organization_id=organization.pk,
+            name=found.slug,
+            base_url=found.base_url,
+            display_name=found.name,
+            is_keyless=found.secret == NO_SECRET,
+        )
+    stored = _find_credential(organization, provider)
+    if found.secret != NO_SECRET and stored is None:
+        if provider.is_keyless:
+            provider.edit(is_keyless=False)
+        made.credential = ByokCredential.objects.create_credential(
+            organization=organization,
+            workspace=None,
+            provider_slug=provider.slug,
+            secret=found.secret,
+        )
+    elif stored is not None and found.secret != (former := _reveal(stored)):
+        made.rotated = stored, former
+        stored.rotate(found.secret)
+    known = set(_endpoints_of(found).values_list("upstream_model_id", flat=True))
+    made.drafts = PrivateEndpoint.objects.create_drafts(
+        organization_id=organization.pk,
+        drafts=[
+            Draft(
+                model_permaslug=found.slugs[name],
+                provider_slug=provider.slug,
+                upstream_model_id=name,
+                base_url=None,
+                price=_FREE,
+            )
+            for name in found.upstream_ids
+            if name not in known
+        ],
+        by=_BY,
+    )
+    return made
+
+
+def _validate(endpoint: PrivateEndpoint, workspace: Workspace) -> None:
+    """Validates a draft by live calls; raises :class:`ConnectRefused` with the failed check."""
+    result = validation.run(endpoint, workspace_id=workspace.pk)
+    failed = next((check for check in result.checks if not check["passed"]), None)
+    if failed is None:
+        return
+    said = failed.get("upstream_message")
+    raise ConnectRefused(
+        f"The model {endpoint.upstream_model_id!r} did not pass its validation: {failed['name']} "
+        f"({failed['reason']})" + (f", {said}" if said else "") + ". Nothing was connected. Leave "
+        "it out with --models A,B, or repair the server."
+    )
+
+
+def _remove(found: OwnInspection, made: _Made) -> None:
+    """Removes what a failed connection has stored."""
+    for endpoint in made.drafts:
+        endpoint.remove(draft_only=True, by=_BY)
+    if made.credential is not None:
+        made.credential.remove()
+    if made.rotated is not None and made.rotated[1] != NO_SECRET:
+        made.rotated[0].rotate(made.rotated[1])
+    if made.provider is not None:
+        made.provider.remove()
+    if made.drafts:
+        names = [row.canonical_slug for row in found.catalog.models]
+        for model in LanguageModel.objects.filter(canonical_slug__in=names):
+            model.is_listed = False
+            model.save_fields("is_listed")
+    if made.reach is not None:
+        networks, certificates = made.reach
+        found.organization.edit(allowed_networks=networks, ca_certificates=certificates)
+
+
+def _find_provider(organization: Organization, base_url: str) -> PrivateProvider | None:
+    rows = PrivateProvider.objects.for_organization(organization.pk)
+    found: PrivateProvider | None = rows.filter(base_url__in=[base_url, f"{base_url}/v1"]).first()
+    return found
+
+
+def _find_credential(
+    organization: Organization, provider: PrivateProvider | None
+) -> ByokCredential | None:
+    if provider is None:
+        return None
+    rows = ByokCredential.objects.for_organization(organization.pk)
+    found: ByokCredential | None = rows.filter(provider_slug=provider.slug).first()
+    return found
+
+
+def _reveal(credential: ByokCredential) -> Secret:
+    """Returns the secret; ``NO_SECRET`` if no key of the service opens it any more."""
+    try:
+        return credential.reveal()
+    except DecryptionFailed:
+        return NO_SECRET
+
+
+def _endpoints_of(found: OwnInspection) -> Any:
+    """Returns the endpoints of the connected models."""
+    return (
+        PrivateEndpoint.objects.for_organization(found.organization.pk)
+        .filter(private_provider__slug=found.slug, upstream_model_id__in=found.upstream_ids)
+        .select_related("model")
+        .order_by("model__slug", "created_at")
+    )
+
+
+def _free_slug(organization: Organization, kind: ServerKind) -> str:
+    """Returns a name for a provider that neither the catalogue nor the organization has."""
+    own = PrivateProvider.objects.for_organization(organization.pk)
+    for number in count(1):
+        slug = kind.slug if number == 1 else f"{kind.slug}-{number}"
+        clash = Q(slug__iexact=slug) | Q(name__iexact=slug)
+        if not (Provider.objects.filter(clash).exists() or own.filter(clash).exists()):
+            return slug
+    raise AssertionError("the numbers do not end")
+
+
+def _find_models(provider: PrivateProvider | None, names: Sequence[str]) -> dict[str, str]:
+    """Returns the permanent slugs of the models that the catalogue has by these names.
+
+    A model that was connected before keeps its slug.
+    """
+    listed = LanguageModel.objects.listed().filter(Q(slug__in=names) | Q(canonical_slug__in=names))
+    slugs: dict[str, str] = {}
+    for slug, permaslug in listed.values_list("slug", "canonical_slug"):
+        slugs |= {slug: permaslug, permaslug: permaslug}
+    found = {name: slugs[name] for name in names if name in slugs}
+    if provider is not None:
+        rows = provider.endpoints.filter(deleted_at=None, upstream_model_id__in=names)
+        found |= dict(rows.values_list("upstream_model_id", "model__canonical_slug"))
+    return found

@@ -1,0 +1,157 @@
+"""``connect --organization``: a private provider and private endpoints, all of it or nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from accounts.models import ByokCredential
+from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.egress import EgressPolicy
+from config.local.certificates import ensure_certificates
+from endpoints.models import PrivateEndpoint, PrivateProvider
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
+
+KEY = "sk-of-the-server-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_allowed(transactional_db: None, settings: Any) -> None:
+    settings.EGRESS_POLICY = EgressPolicy(connect_timeout=5)
+
+
+@pytest.fixture
+def tenant(transactional_db: None) -> Tenant:
+    return factories.make_tenant()
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Iterator[Simulator]:
+    with Simulator(ensure_certificates(tmp_path), keys={KEY}).run_in_thread() as running:
+        running.authority = str(tmp_path / "ca.pem")  # type: ignore[attr-defined]
+        yield running
+
+
+def arguments_of(tenant: Tenant, upstream: Any, *more: str) -> list[str]:
+    organization = str(tenant.organization.pk)
+    options = ["--organization", organization, "--ca", upstream.authority, "--key", KEY]
+    return [upstream.base_url, *options, *more]
+
+
+def connect(*arguments: str) -> tuple[dict[str, Any], str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command("connect", *arguments, "--json", stdout=out, stderr=err)
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found, err.getvalue()
+
+
+def refuse(*arguments: str) -> str:
+    out = io.StringIO()
+    with pytest.raises(CommandError) as caught:
+        call_command("connect", *arguments, "--json", stdout=out, stderr=io.StringIO())
+    assert (caught.value.returncode, out.getvalue()) == (1, "")
+    return str(caught.value)
+
+
+def test_connect_activates_private_endpoints(tenant: Tenant, upstream: Simulator) -> None:
+    arguments = arguments_of(tenant, upstream, "--allow", "--models", "sim-echo")
+    found, notes = connect(*arguments)
+    provider = PrivateProvider.objects.get()
+    endpoint = PrivateEndpoint.objects.select_related("model", "price").get()
+    assert found["provider"] == provider.slug
+    assert found["models"] == [f"{provider.slug}/sim-echo"] == [endpoint.model.slug]
+    assert found["endpoints"] == [str(endpoint.pk)]
+    assert found["network_allowed"] == "127.0.0.1/32"
+    assert found["test"]["status"] == 200
+    assert found["models"][0] in found["curl"]
+    assert "New in the catalogue, without a public endpoint" in notes
+    assert (endpoint.status, endpoint.upstream_model_id) == ("active", "sim-echo")
+    assert (endpoint.organization, endpoint.private_provider) == (tenant.organization, provider)
+    assert (endpoint.price.prompt, endpoint.price.completion) == (0, 0)
+    assert (provider.base_url, provider.is_keyless) == (upstream.base_url, False)
+    assert ByokCredential.objects.get().reveal().reveal() == KEY
+    tenant.organization.refresh_from_db()
+    assert tenant.organization.allowed_networks == ["127.0.0.1/32"]
+    assert "BEGIN CERTIFICATE" in tenant.organization.ca_certificates
+    assert not Provider.objects.exists()
+    assert not ModelEndpoint.objects.exists()
+    # Again: the key, the network and the authority are known, and nothing is new.
+    before = snapshots.everything()
+    again, _ = connect(arguments[0], *arguments[1:3], "--models", "sim-echo")
+    assert again == {**found, "network_allowed": None, "test": again["test"]}
+    assert snapshots.everything() == before
+
+
+def test_a_model_of_the_catalogue_keeps_its_slug(tenant: Tenant, upstream: Simulator) -> None:
+    factories.make_model("sim-echo", canonical_slug="acme/echo-2026-01-01")
+    found, notes = connect(*arguments_of(tenant, upstream, "--allow", "--models", "sim-echo"))
+    assert found["models"] == ["sim-echo"]
+    assert notes == ""
+    assert PrivateEndpoint.objects.get().model == LanguageModel.objects.get()
+
+
+def test_a_dry_run_stores_nothing(tenant: Tenant, upstream: Simulator) -> None:
+    before = snapshots.everything()
+    options = ("--allow", "--models", "sim-echo", "--dry-run")
+    found, _ = connect(*arguments_of(tenant, upstream, *options))
+    assert (found["endpoints"], found["test"]["status"]) == ([], 200)
+    assert found["models"] == [f"{found['provider']}/sim-echo"]
+    assert snapshots.everything() == before
+
+
+def test_plain_http_is_refused_with_both_ways_out(tenant: Tenant) -> None:
+    before = snapshots.everything()
+    message = refuse("http://10.0.0.5:8000/v1", "--organization", str(tenant.organization.pk))
+    assert "https://" in message
+    assert "--ca FILE" in message
+    assert "leave --organization out" in message
+    assert snapshots.everything() == before
+
+
+def test_refusals_before_anything_is_stored(tenant: Tenant, upstream: Simulator) -> None:
+    tenant.organization.edit(endpoint_limit=0)
+    before = snapshots.everything()
+    own, unknown = str(tenant.organization.pk), str(uuid4())
+    url, ca = upstream.base_url, upstream.authority  # type: ignore[attr-defined]
+    allowed = ("--organization", own, "--allow")
+    wrong = ("--ca", ca, "--key", "wrong-key-0123456789")
+    for arguments, message in (
+        ((url, "--organization", unknown), f"There is no organization {unknown}."),
+        (("openai", "--organization", own), "POST /byok"),
+        ((url, "--organization", own), "run the command again with --allow"),
+        ((url, *allowed), "give its certificate"),
+        ((url, *allowed, *wrong), "The server refuses the key"),
+        (arguments_of(tenant, upstream, "--allow", "--models", "none"), "has no model"),
+        (arguments_of(tenant, upstream, "--allow"), "endpoint_limit_reached"),
+    ):
+        assert message in refuse(*arguments)
+        assert snapshots.everything() == before
+
+
+def test_a_failed_validation_leaves_nothing_in_use(tenant: Tenant, upstream: Simulator) -> None:
+    """The first model answers the test request; the second one sends no usage."""
+    models = "sim-echo,sim-no-usage"
+    message = refuse(*arguments_of(tenant, upstream, "--allow", "--models", models))
+    assert message.startswith("The model 'sim-no-usage' did not pass its validation: ")
+    assert "(missing_usage)" in message
+    assert "--models A,B" in message
+    organization = tenant.organization.pk
+    assert not PrivateEndpoint.objects.for_organization(organization).exists()
+    assert not PrivateProvider.objects.for_organization(organization).exists()
+    assert not ByokCredential.objects.for_organization(organization).exists()
+    assert not LanguageModel.objects.listed().exists()
+    tenant.organization.refresh_from_db()
+    assert tenant.organization.allowed_networks is None
+    assert tenant.organization.ca_certificates == ""
+    found, _ = connect(*arguments_of(tenant, upstream, "--allow", "--models", "sim-echo"))
+    assert len(found["endpoints"]) == 1
