@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import requests
 from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
@@ -379,6 +380,20 @@ def test_a_repeated_create_makes_one_model(rack: Site) -> None:
     assert_refused(manager.post(ENDPOINTS, body), 409, "model_exists")
     second = manager.post(ENDPOINTS, body | {"model": None})
     assert second.status_code == 201
+    assert LanguageModel.objects.owned_by(rack.tenant.organization.pk).count() == 1
+
+
+def test_of_two_concurrent_creates_one_makes_the_model(
+    rack: Site, together: Callable[..., list[Any]]
+) -> None:
+    headers = {"Authorization": f"Bearer {rack.tenant.management_key}"}
+    body = {"slug": SLUG, "name": "Support 7B"}
+
+    def create() -> int:
+        answer = requests.post(f"{rack.server}{ROUTE}", json=body, headers=headers, timeout=60)
+        return answer.status_code
+
+    assert sorted(together(*[create] * 4)) == [201, 409, 409, 409]
     assert LanguageModel.objects.owned_by(rack.tenant.organization.pk).count() == 1
 
 
