@@ -25,11 +25,19 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import transaction
 
-from accounts.models import ApiKey, KeyDigest, Member, Organization, Workspace
+from accounts.models import (
+    ApiKey,
+    KeyDigest,
+    Member,
+    Organization,
+    OrganizationLimit,
+    Workspace,
+)
 from accounts.models.members import WRITTEN_ROLES
+from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
 from config.bulk.cells import escape_formula
-from config.bulk.problems import Problems
+from config.bulk.problems import ImportRefused, Problems
 from config.bulk.report import ColumnChange, Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_csv_rows, parse_json_rows
 from config.credentials import Secret
@@ -172,7 +180,7 @@ def import_keys(
     made: list[Sequence[str]] = []
     rows = list(_read(lines, _KeyRow, problems, as_csv=as_csv))
     with transaction.atomic():
-        Organization.objects.lock(organization_id)
+        organization = Organization.objects.lock(organization_id)
         _refuse_repeated([(line, row.name) for line, row in rows], "name", problems)
         secret_rows = [(line, row.key) for line, row in rows if row.key is not None]
         _refuse_repeated(secret_rows, "key", problems)
@@ -182,6 +190,7 @@ def import_keys(
                 "--output", "name a file for the secrets of the keys: not every row has a key"
             )
         problems.raise_if_any()
+        _require_room(organization, sum(each.stored is None for each in planned))
         for each in planned:
             outcome, changes = _write_key(each, made)
             count(KEYS, each.row.name, outcome, changes)
@@ -190,6 +199,15 @@ def import_keys(
             assert output is not None, "a row without a key needs an output"
             _append(output, made)
     return report
+
+
+def _require_room(organization: Organization, added: int) -> None:
+    """Raises :class:`ImportRefused` if the organization may not have so many more keys."""
+    present = ApiKey.objects.for_organization(organization.pk).current().count()
+    try:
+        organization.require_room(OrganizationLimit.KEYS, present, added)
+    except GatewayError as exc:
+        raise ImportRefused([exc.message]) from None
 
 
 def _plan_keys(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final, TypeAlias
 
@@ -141,17 +142,9 @@ class CompileBudgets:
         Raises :class:`InvalidPattern` with the index of the pattern as its second argument, and
         :class:`TooManyRequests` if the owner has used up its time. ``None`` owns no budget.
         """
-        until, spent = self._spent.get(owner, (0.0, 0.0))
-        if until <= time.monotonic():
-            until, spent = time.monotonic() + _WINDOW, 0.0
-        elif spent > self._seconds and owner is not None:
-            raise TooManyRequests(
-                f"In a minute, {self._seconds:g} seconds compile the patterns of an organization. "
-                "Send fewer or simpler patterns.",
-                headers={"Retry-After": str(max(int(until - time.monotonic()), 1))},
-            )
-        began, found, size = time.thread_time(), [], 0
-        try:
+        found: list[Pattern] = []
+        size = 0
+        with self._charge(owner):
             for index, text in enumerate(texts):
                 try:
                     found.append(compile_pattern(text))
@@ -164,12 +157,45 @@ class CompileBudgets:
                         "compiled: use fewer repetitions or smaller character classes.",
                         index,
                     )
+        return found
+
+    def measure(self, owner: Hashable, texts: Iterable[str], most: int) -> int:
+        """Returns the bytes of compiled patterns; stops once they are more than ``most``.
+
+        A pattern that this release of RE2 refuses takes none. Raises :class:`TooManyRequests` as
+        :meth:`compile` does.
+        """
+        size = 0
+        with self._charge(owner):
+            for text in texts:
+                try:
+                    size += measure(compile_pattern(text))
+                except InvalidPattern:
+                    continue
+                if size > most:
+                    break
+        return size
+
+    @contextmanager
+    def _charge(self, owner: Hashable) -> Iterator[None]:
+        """Adds the time of a block to what the owner has used up; refuses it if that is all."""
+        until, spent = self._spent.get(owner, (0.0, 0.0))
+        if until <= time.monotonic():
+            until, spent = time.monotonic() + _WINDOW, 0.0
+        elif spent > self._seconds and owner is not None:
+            raise TooManyRequests(
+                f"In a minute, {self._seconds:g} seconds compile the patterns of an organization. "
+                "Send fewer or simpler patterns.",
+                headers={"Retry-After": str(max(int(until - time.monotonic()), 1))},
+            )
+        began = time.thread_time()
+        try:
+            yield
         finally:
             self._spent = {
                 each: window for each, window in self._spent.items() if window[0] > until - _WINDOW
             }
             self._spent[owner] = until, spent + time.thread_time() - began
-        return found
 
 
 compile_budgets: Final = CompileBudgets()

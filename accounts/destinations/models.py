@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from accounts.destinations.receivers import MASK, METHODS, Receiver, host_of, read_headers
 from accounts.models.edits import write_fields
+from accounts.models.limits import OrganizationLimit, patterns_of, require_pattern_room
 from accounts.models.organizations import Organization
 from accounts.models.terms import Region
 from accounts.models.workspaces import Workspace, require_workspace
@@ -21,8 +22,6 @@ from config.audit.triggers import Audit
 from config.models import BaseModel
 
 MAX_OF_A_TYPE: Final = 5
-MAX_OF_AN_ORGANIZATION: Final = 500
-"""The sender looks at all of them for each request, so an organization has no more."""
 MOST_IN_A_BATCH: Final = 200
 """The generations that one request to a receiver has at most."""
 
@@ -57,25 +56,24 @@ class DestinationManager(models.Manager.from_queryset(DestinationQuerySet)):  # 
     ) -> BroadcastDestination:
         """Creates a destination; it gets the generations that are admitted from now on.
 
-        Raises :class:`TooManyDestinations`, and :class:`WorkspaceNotFound` for a workspace that was
-        deleted meanwhile.
+        Raises :class:`TooManyDestinations`, :class:`WorkspaceNotFound` for a workspace that was
+        deleted meanwhile, and :class:`OrganizationLimitReached`.
         """
         with transaction.atomic():
-            Organization.objects.lock(workspace.organization_id)
+            organization = Organization.objects.lock(workspace.organization_id)
             require_workspace(workspace.pk)
             if self.filter(workspace=workspace, kind=kind).count() >= MAX_OF_A_TYPE:
                 raise TooManyDestinations
-            if self.for_organization(workspace.organization_id).count() >= MAX_OF_AN_ORGANIZATION:
-                raise TooManyDestinations(
-                    f"An organization has at most {MAX_OF_AN_ORGANIZATION} destinations. Delete "
-                    "one, or change it."
-                )
+            present = self.for_organization(workspace.organization_id).count()
+            organization.require_room(OrganizationLimit.DESTINATIONS, present)
             destination: BroadcastDestination = self.model(
                 organization_id=workspace.organization_id,
                 workspace=workspace,
                 kind=kind,
                 **fields,
             )
+            patterns = patterns_of(destination.filter_rules)
+            require_pattern_room(organization, patterns, replaced=destination.pk)
             destination._take_receiver(receiver)
             destination.save(force_insert=True)
             progress = BroadcastProgress.objects.create(destination=destination, cursor_at=Now())
@@ -179,10 +177,15 @@ class BroadcastDestination(BaseModel):
 
         A destination that becomes enabled gets the generations that are admitted from then on. A
         changed receiver gets its next request at once, even if the old one failed. Raises
-        :class:`DestinationNotFound` when the destination was deleted meanwhile.
+        :class:`DestinationNotFound` when the destination was deleted meanwhile, and
+        :class:`OrganizationLimitReached` for patterns that are too large together.
         """
         with transaction.atomic():
+            organization = Organization.objects.lock(self.organization_id)
             self._lock_present()
+            if "filter_rules" in changes:
+                patterns = patterns_of(changes["filter_rules"])
+                require_pattern_room(organization, patterns, replaced=self.pk)
             was_enabled, before = self.is_enabled, self._receiver_columns()
             if receiver is not None and not self._has_receiver(receiver):
                 self._take_receiver(receiver)

@@ -91,6 +91,16 @@ def compile_rules(rules: Mapping[str, Any] | None) -> Test:
     return lambda facts: any(combine([test(facts) for test in tests]) for combine, tests in groups)
 
 
+def find_expressions(rules: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the regular expressions of checked rules by their paths."""
+    return {
+        f"groups[{n}].rules[{m}].value": rule["value"]
+        for n, group in enumerate(rules["groups"])
+        for m, rule in enumerate(group["rules"])
+        if rule["operator"] == "regex"
+    }
+
+
 def _check_group(path: str, group: Any) -> dict[str, Any]:
     _require_members(path, group, {"logic", "rules"}, required="rules")
     logic = group.get("logic", "and")
@@ -142,12 +152,7 @@ def _check_value(path: str, field: str, operator: str, value: Any) -> Any:
 
 def _check_expressions(rules: Mapping[str, Any], owner: Hashable) -> None:
     """Compiles the regular expressions of checked rules; raises :class:`InvalidRules`."""
-    found = {
-        f"groups[{n}].rules[{m}].value": rule["value"]
-        for n, group in enumerate(rules["groups"])
-        for m, rule in enumerate(group["rules"])
-        if rule["operator"] == "regex"
-    }
+    found = find_expressions(rules)
     if len(found) > _MAX_EXPRESSIONS:
         raise InvalidRules(
             [*found][_MAX_EXPRESSIONS],

@@ -50,7 +50,7 @@ class DestinationViewSet(ListModelMixin, OrganizationViewSet):
         operation_id="createObservabilityDestination",
         request=CreateDestinationSerializer,
         responses={201: DestinationResponseSerializer},
-        extensions=errors(404, 409),
+        extensions=errors(404, 409, 422, 429),
     )
     def create(self, request: Request) -> Response:
         """Adds a destination, at most five of a type in a workspace.
@@ -76,7 +76,7 @@ class DestinationViewSet(ListModelMixin, OrganizationViewSet):
         operation_id="updateObservabilityDestination",
         request=UpdateDestinationSerializer,
         responses=DestinationResponseSerializer,
-        extensions=errors(404),
+        extensions=errors(404, 422, 429),
     )
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes the fields that are sent.

@@ -25,6 +25,7 @@ from accounts.models.guardrails import (
     policy_of,
 )
 from accounts.models.keys import ApiKey, ApiKeyNotFound, KeyDigest
+from accounts.models.limits import OrganizationLimit, OrganizationLimitReached
 from accounts.models.members import Member, MemberNotFound
 from accounts.models.organizations import Organization
 from accounts.models.presets import Preset, PresetNotFound, PresetVersion
@@ -87,6 +88,8 @@ __all__ = [
     "MemberAssignment",
     "MemberNotFound",
     "Organization",
+    "OrganizationLimit",
+    "OrganizationLimitReached",
     "Preset",
     "PresetNotFound",
     "PresetVersion",

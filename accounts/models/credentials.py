@@ -13,6 +13,7 @@ from django.db.models import Max, Q
 
 from accounts.hosts import HostLimits, HostRule
 from accounts.models.edits import refusal, write_fields
+from accounts.models.limits import OrganizationLimit
 from accounts.models.organizations import Organization
 from accounts.models.terms import Region
 from accounts.models.versions import RoutingVersionBump
@@ -74,15 +75,19 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
         secret: Secret,
         **fields: Any,
     ) -> ByokCredential:
-        """Creates a credential with a sealed secret, last in the order of its provider."""
+        """Creates a credential with a sealed secret, last in the order of its provider.
+
+        Raises :class:`OrganizationLimitReached`.
+        """
         with transaction.atomic():
+            present = self.for_organization(organization.pk)
             # Without this lock, two concurrent creations would compute the same ``sort_order``.
-            Organization.objects.lock(organization.pk)
-            highest = (
-                self.for_organization(organization.pk)
-                .filter(provider_slug=provider_slug)
-                .aggregate(highest=Max("sort_order"))["highest"]
+            Organization.objects.lock_with_room(
+                organization.pk, OrganizationLimit.CREDENTIALS, present
             )
+            highest = present.filter(provider_slug=provider_slug).aggregate(
+                highest=Max("sort_order")
+            )["highest"]
             credential = ByokCredential(
                 organization=organization,
                 workspace=workspace,

@@ -13,6 +13,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from accounts.models.edits import refusal, set_fields
 from accounts.models.keys import ApiKey
+from accounts.models.limits import OrganizationLimit, patterns_of, require_pattern_room
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.models.terms import LimitReset, Region
@@ -48,10 +49,14 @@ class GuardrailManager(models.Manager.from_queryset(GuardrailQuerySet)):  # type
         """Creates a guardrail in a workspace; it applies to nothing until it is assigned.
 
         Raises :class:`InvalidRequest` for a budget without an interval or an interval without a
-        budget, and :class:`WorkspaceNotFound` when the workspace was deleted meanwhile.
+        budget, :class:`WorkspaceNotFound` when the workspace was deleted meanwhile, and
+        :class:`OrganizationLimitReached`.
         """
         with transaction.atomic():
-            Organization.objects.lock(workspace.organization_id)
+            present = self.for_organization(workspace.organization_id)
+            organization = Organization.objects.lock_with_room(
+                workspace.organization_id, OrganizationLimit.GUARDRAILS, present
+            )
             require_workspace(workspace.pk)
             guardrail = Guardrail(
                 organization_id=workspace.organization_id,
@@ -60,6 +65,8 @@ class GuardrailManager(models.Manager.from_queryset(GuardrailQuerySet)):  # type
                 **_expand_zdr(fields),
             )
             guardrail.require_whole_budget()
+            patterns = patterns_of(guardrail.content_filters)
+            require_pattern_room(organization, patterns, replaced=guardrail.pk)
             guardrail.save(force_insert=True)
         return guardrail
 
@@ -176,13 +183,17 @@ class Guardrail(BaseModel):
         """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
 
         ``enforce_zdr`` sets the flag of every model family that ``changes`` does not name. Raises
-        :class:`GuardrailNotFound` when the guardrail was deleted meanwhile, and
-        :class:`InvalidRequest` when only one of limit and interval would remain.
+        :class:`GuardrailNotFound` when the guardrail was deleted meanwhile,
+        :class:`InvalidRequest` when only one of limit and interval would remain, and
+        :class:`OrganizationLimitReached` for patterns that are too large together.
         """
         with transaction.atomic():
-            self._lock_present()
+            organization = self._lock_present()
             changed = set_fields(self, _expand_zdr(changes))
             self.require_whole_budget()
+            if "content_filters" in changed:
+                patterns = patterns_of(self.content_filters)
+                require_pattern_room(organization, patterns, replaced=self.pk)
             if changed:
                 self.save_fields(*changed)
         return bool(changed)
@@ -247,14 +258,16 @@ class Guardrail(BaseModel):
             ).delete()[0]
         return deleted
 
-    def _lock_present(self) -> None:
-        Organization.objects.lock(self.organization_id)
+    def _lock_present(self) -> Organization:
+        """Locks the row and its organization, which is returned."""
+        organization = Organization.objects.lock(self.organization_id)
         try:
             self.refresh_from_db(
                 from_queryset=Guardrail._base_manager.select_for_update(no_key=True)
             )
         except Guardrail.DoesNotExist:
             raise GuardrailNotFound from None
+        return organization
 
 
 def _expand_zdr(fields: dict[str, Any]) -> dict[str, Any]:
@@ -324,10 +337,11 @@ class GuardrailShadowManager(models.Manager["GuardrailShadow"]):
         """NONE → SHADOW. Starts to judge requests by the guardrail with these limits changed.
 
         It replaces an earlier shadow, and its counts begin with nothing. Raises
-        :class:`InvalidRequest` for half a budget, and :class:`GuardrailNotFound`.
+        :class:`InvalidRequest` for half a budget, :class:`GuardrailNotFound`, and
+        :class:`OrganizationLimitReached` for patterns that are too large together.
         """
         with transaction.atomic():
-            guardrail._lock_present()
+            organization = guardrail._lock_present()
             proposal = guardrail.propose(**limits)
             proposal.require_whole_budget()
             if all(getattr(proposal, name) == getattr(guardrail, name) for name in LIMITS):
@@ -335,8 +349,15 @@ class GuardrailShadowManager(models.Manager["GuardrailShadow"]):
                     "The shadow has the limits of the guardrail. Change a limit first."
                 )
             self.filter(guardrail=guardrail).delete()
-            stored = {name: getattr(proposal, name) for name in LIMITS}
-            return self.create(guardrail=guardrail, limits=stored, started_by=by)
+            shadow = self.model(
+                guardrail=guardrail,
+                limits={name: getattr(proposal, name) for name in LIMITS},
+                started_by=by,
+            )
+            patterns = patterns_of(proposal.content_filters)
+            require_pattern_room(organization, patterns, replaced=shadow.pk)
+            shadow.save(force_insert=True)
+            return shadow
 
 
 class GuardrailShadow(BaseModel):

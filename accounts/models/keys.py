@@ -13,6 +13,7 @@ from django.db.models import Case, Count, Exists, OuterRef, Q, Subquery, When
 
 from accounts.models.creations import Creation
 from accounts.models.edits import write_fields
+from accounts.models.limits import OrganizationLimit
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.models.rate_limits import LimitOwner, RateLimit
@@ -116,10 +117,13 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         The ``secret`` may be one that goes on working; otherwise it is generated. ``rate_limits``
         are changes as :meth:`RateLimitManager.change` takes them. Raises
         :class:`WorkspaceNotFound` and :class:`MemberNotFound` when the workspace or the creator was
-        deleted meanwhile.
+        deleted meanwhile, and :class:`OrganizationLimitReached`.
         """
         with transaction.atomic():
-            Organization.objects.lock(workspace.organization_id)
+            present = self.for_organization(workspace.organization_id).current()
+            Organization.objects.lock_with_room(
+                workspace.organization_id, OrganizationLimit.KEYS, present
+            )
             if secret is None:
                 secret = secrets.generate_api_key(is_management=is_management)
             require_workspace(workspace.pk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pgtrigger
@@ -12,7 +13,8 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.utils.text import slugify
 
-from accounts.models.edits import write_fields
+from accounts.models.edits import refusal, write_fields
+from accounts.models.limits import MOST, OrganizationLimit, OrganizationLimitReached
 from accounts.models.terms import FallbackField
 from accounts.policy import Policy
 from config.api.errors import InvalidRequest
@@ -45,6 +47,21 @@ class OrganizationManager(models.Manager["Organization"]):
         keys: at commit a trigger locks this row, after the key that was changed.
         """
         return self.select_for_update(no_key=True).get(pk=organization_id)
+
+    def lock_with_room(
+        self,
+        organization_id: uuid.UUID,
+        limit: OrganizationLimit,
+        rows: models.QuerySet[Any],
+    ) -> Organization:
+        """Locks an organization for one more row and returns it.
+
+        ``rows`` are those that it has. They are counted under the lock, so concurrent creations do
+        not pass the limit. Raises :class:`OrganizationLimitReached`.
+        """
+        organization = self.lock(organization_id)
+        organization.require_room(limit, rows.count())
+        return organization
 
     def _unused_slug(self, name: str) -> str:
         base = slugify(name)[:40] or "organization"
@@ -87,6 +104,11 @@ class Organization(ReachingModel, BaseModel):
         help_text="Endpoints whose provider trains on prompts are never used.",
     )
     fallback = FallbackField(null=True)
+    own_limits = models.JSONField(
+        null=True,
+        editable=False,
+        help_text="Limits that differ from the service's, by the names of the settings.",
+    )
     routing_version = models.BigIntegerField(
         default=0,
         editable=False,
@@ -154,6 +176,36 @@ class Organization(ReachingModel, BaseModel):
     def private_endpoint_limit(self) -> int:
         limit: int = settings.PRIVATE_ENDPOINT_LIMIT
         return limit if self.endpoint_limit is None else self.endpoint_limit
+
+    def limit_of(self, limit: OrganizationLimit) -> int:
+        """Returns the organization's own limit, or the service's."""
+        default: int = getattr(settings, limit)
+        own: int | None = (self.own_limits or {}).get(limit)
+        return default if own is None else own
+
+    def require_room(self, limit: OrganizationLimit, present: int, added: int = 1) -> None:
+        """Raises :class:`OrganizationLimitReached` if so many more are too many.
+
+        The caller holds the lock of the organization, and has counted under it.
+        """
+        most = self.limit_of(limit)
+        if added and present + added > most:
+            raise OrganizationLimitReached(limit, most, present=present, added=added)
+
+    def set_limits(self, limits: Mapping[OrganizationLimit, int | None]) -> bool:
+        """Sets limits for this organization alone; returns whether any differed before.
+
+        ``None`` returns to the service's limit. What is above a lower limit stays. Raises
+        :class:`InvalidRequest` for a number that cannot be a limit.
+        """
+        for limit, most in limits.items():
+            if most is not None and not 0 <= most <= MOST:
+                raise refusal(limit, f"Must be from 0 to {MOST}.")
+        with transaction.atomic():
+            self._lock()
+            found = {**(self.own_limits or {}), **limits}
+            own = {str(name): most for name, most in found.items() if most is not None}
+            return write_fields(self, {"own_limits": own or None})
 
     @property
     def policy(self) -> Policy:

@@ -10,6 +10,7 @@ from django.db import models, transaction
 from django.db.models import Max, Q
 
 from accounts.models.edits import refusal, write_fields
+from accounts.models.limits import OrganizationLimit
 from accounts.models.organizations import Organization
 from accounts.models.workspaces import Workspace, require_workspace
 from config.api.errors import NotFound
@@ -42,7 +43,8 @@ class PresetManager(models.Manager.from_queryset(PresetQuerySet)):  # type: igno
         """Creates a preset with its first version, or adds a version to it that applies at once.
 
         ``config`` is the JSON of the fields. Raises :class:`InvalidRequest` for a bad slug, for a
-        version that is too large, and for one preset or version too many.
+        version that is too large, and for one preset of the workspace or version too many, and
+        :class:`OrganizationLimitReached`.
         """
         _require_slug(slug)
         size = len(config.encode()) + len((system_prompt or "").encode())
@@ -51,12 +53,14 @@ class PresetManager(models.Manager.from_queryset(PresetQuerySet)):  # type: igno
                 "preset", f"Has {size:,} bytes; a preset has at most {MAX_VERSION_BYTES:,}."
             )
         with transaction.atomic():
-            Organization.objects.lock(workspace.organization_id)
+            organization = Organization.objects.lock(workspace.organization_id)
             require_workspace(workspace.pk)
             preset: Preset | None = self.filter(workspace=workspace, slug=slug).first()
             if preset is None:
                 if self.filter(workspace=workspace).count() >= MAX_PRESETS:
                     raise refusal("slug", f"A workspace has at most {MAX_PRESETS} presets.")
+                present = self.for_organization(organization.pk).count()
+                organization.require_room(OrganizationLimit.PRESETS, present)
                 preset = self.model(
                     organization_id=workspace.organization_id,
                     workspace=workspace,

@@ -14,6 +14,7 @@ from django.db import models, transaction
 from django.db.models import Q
 
 from accounts.models.edits import refusal, write_fields
+from accounts.models.limits import OrganizationLimit
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.models.rate_limits import LimitOwner, RateLimit
@@ -67,10 +68,14 @@ class WorkspaceManager(models.Manager.from_queryset(WorkspaceQuerySet)):  # type
     ) -> Workspace:
         """Creates a workspace; raises :class:`InvalidRequest` for a slug that is taken.
 
-        ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them.
+        ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them. Raises
+        :class:`OrganizationLimitReached`.
         """
         with transaction.atomic():
-            Organization.objects.lock(organization_id)
+            present = self.for_organization(organization_id)
+            Organization.objects.lock_with_room(
+                organization_id, OrganizationLimit.WORKSPACES, present
+            )
             workspace = Workspace(
                 organization_id=organization_id,
                 name=name,

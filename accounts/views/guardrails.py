@@ -87,7 +87,7 @@ class GuardrailViewSet(ListModelMixin, CreatingViewSet):
         request=CreateGuardrailSerializer,
         parameters=[IDEMPOTENCY_KEY],
         responses={201: GuardrailResponseSerializer},
-        extensions=errors(404, 422),
+        extensions=errors(404, 422, 429),
     )
     def create(self, request: Request) -> Response:
         """Creates a guardrail, which has no effect until it is assigned.
@@ -113,7 +113,7 @@ class GuardrailViewSet(ListModelMixin, CreatingViewSet):
         operation_id="updateGuardrail",
         request=UpdateGuardrailSerializer,
         responses=GuardrailResponseSerializer,
-        extensions=errors(404),
+        extensions=errors(404, 422, 429),
     )
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes the fields that are sent; `null` clears a field, and a list replaces the old one.

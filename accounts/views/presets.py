@@ -50,7 +50,7 @@ def _stores(face: str) -> Callable[[_Method], _Method]:
             "application/json": {"$ref": f"#/components/schemas/{_BODIES[face]}"},
         },
         responses={200: PresetResponseSerializer},
-        extensions=errors(400, 404),
+        extensions=errors(400, 404, 422),
     )
     return decorate
 

@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 
 from accounts.models.creations import Creation
 from accounts.models.edits import refusal, write_fields
+from accounts.models.limits import OrganizationLimit
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.webhooks import signing
@@ -32,7 +33,6 @@ from config.events.kinds import EventKind
 from config.events.outbox import Event, new_event_id, record_event
 from config.models import BaseModel
 
-MAX_SUBSCRIPTIONS: Final = 20
 MAX_OVERLAP: Final = 7 * 86_400
 _SHORT_ERROR: Final = 255
 
@@ -50,14 +50,6 @@ class InvalidWebhookURL(Unprocessable):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"url: {why}.", metadata={"fields": {"url": why}})
-
-
-class TooManySubscriptions(Unprocessable):
-    error_type = "webhook_limit_reached"
-    message = (
-        f"The organization has {MAX_SUBSCRIPTIONS} webhooks and other subscriptions, which is the "
-        "limit. Delete one first."
-    )
 
 
 class SubscriptionDisabled(Conflict):
@@ -106,7 +98,7 @@ class SubscriptionManager(models.Manager.from_queryset(SubscriptionQuerySet)):  
 
         Without an ``organization`` it belongs to the operators and gets the events of all.
         Raises :class:`InvalidWebhookURL`, :class:`InvalidRequest` for unknown kinds, and
-        :class:`TooManySubscriptions`.
+        :class:`OrganizationLimitReached`.
         """
         row = Subscription(
             organization=organization, form=form, name=name, email=email, member=member, kinds=kinds
@@ -122,9 +114,10 @@ class SubscriptionManager(models.Manager.from_queryset(SubscriptionQuerySet)):  
                 row.sealed = secrets.seal(secret, associated=row._associated)
         with transaction.atomic():
             if organization is not None:
-                Organization.objects.lock(organization.pk)
-                if self.for_organization(organization.pk).count() >= MAX_SUBSCRIPTIONS:
-                    raise TooManySubscriptions
+                present = self.for_organization(organization.pk)
+                Organization.objects.lock_with_room(
+                    organization.pk, OrganizationLimit.WEBHOOKS, present
+                )
             row.save(force_insert=True)
         return row, secret
 

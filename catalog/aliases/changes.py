@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import connection, transaction
 from django.db.models import Q
 
-from accounts.models import Organization
+from accounts.models import Organization, OrganizationLimit
 from accounts.models.edits import refusal, write_fields
 from catalog.aliases.names import ModelNotFound, split_variants
 from catalog.aliases.resolution import WILDCARD, quote_name
@@ -43,16 +43,16 @@ def create_alias(*, organization_id: UUID | None, name: str, targets: Sequence[s
     """Creates an alias of an organization, or of the operator.
 
     Raises :class:`InvalidRequest` for a malformed name or list, :class:`ModelNotFound` for a target
-    that the catalogue does not have, :class:`AliasHidesModel`, :class:`AliasExists` and
-    :class:`TooManyAliases`.
+    that the catalogue does not have, :class:`AliasHidesModel`, :class:`AliasExists`,
+    :class:`TooManyAliases` and :class:`OrganizationLimitReached`.
     """
     with transaction.atomic():
-        lock_owner(organization_id)
+        owner = lock_owner(organization_id)
         check_alias(name, targets, known=known_models((name, *targets), organization_id))
         alias = ModelAlias(organization_id=organization_id, name=name, targets=list(targets))
         _require_free_name(alias)
         others = ModelAlias.objects.of_owner(organization_id)
-        require_room([*others.values_list("name", flat=True), name])
+        require_room(owner, others.values_list("name", flat=True), [name])
         alias.save(force_insert=True)
     return alias
 
@@ -75,7 +75,7 @@ def edit_alias(alias: ModelAlias, **changes: Any) -> bool:
             others = ModelAlias.objects.of_owner(alias.organization_id).exclude(pk=alias.pk)
             if others.filter(name=name).exists():
                 raise AliasExists
-            require_room([*others.values_list("name", flat=True), name])
+            _require_few_patterns([*others.values_list("name", flat=True), name])
         return write_fields(alias, {"name": name, "targets": list(targets)})
 
 
@@ -88,13 +88,13 @@ def remove_alias(alias: ModelAlias) -> None:
             raise AliasNotFound
 
 
-def lock_owner(organization_id: UUID | None) -> None:
-    """Lets changes of the aliases of one owner run one after another."""
+def lock_owner(organization_id: UUID | None) -> Organization | None:
+    """Lets changes of the aliases of one owner run one after another; returns the organization."""
     if organization_id is not None:
-        Organization.objects.lock(organization_id)
-        return
+        return Organization.objects.lock(organization_id)
     with connection.cursor() as cursor:
         cursor.execute(_LOCK_OPERATORS)
+    return None
 
 
 def known_models(names: Collection[str], organization_id: UUID | None) -> frozenset[str]:
@@ -152,12 +152,24 @@ def find_problem(name: str, targets: Sequence[str], *, known: Collection[str]) -
     return None
 
 
-def require_room(names: Collection[str]) -> None:
-    """Raises :class:`TooManyAliases` if one owner may not have aliases of all these names."""
-    if len(names) > MAX_ALIASES:
+def require_room(
+    owner: Organization | None, present: Collection[str], added: Collection[str]
+) -> None:
+    """Raises an error if an owner that is locked may not have so many more aliases.
+
+    It is :class:`OrganizationLimitReached`, or :class:`TooManyAliases` for the operator and for too
+    many names with a wildcard.
+    """
+    if owner is not None:
+        owner.require_room(OrganizationLimit.ALIASES, len(present), len(added))
+    elif len(present) + len(added) > MAX_ALIASES:
         raise TooManyAliases(
-            f"An organization has at most {MAX_ALIASES:,} aliases. Remove one, or use a pattern."
+            f"The operator has at most {MAX_ALIASES:,} aliases. Remove one, or use a pattern."
         )
+    _require_few_patterns([*present, *added])
+
+
+def _require_few_patterns(names: Collection[str]) -> None:
     if sum(WILDCARD in name for name in names) > MAX_PATTERNS:
         raise TooManyAliases(
             f"At most {MAX_PATTERNS} aliases of an organization have a *. Remove one."

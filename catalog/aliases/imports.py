@@ -48,7 +48,7 @@ def apply(
     report = Report.of_kinds(KIND, dry_run=dry_run)
     count = report.counter(on_row)
     with transaction.atomic():
-        lock_owner(organization_id)
+        owner = lock_owner(organization_id)
         stored = {row.name: row for row in ModelAlias.objects.of_owner(organization_id)}
         created: list[ModelAlias] = []
         updated: list[ModelAlias] = []
@@ -67,7 +67,7 @@ def apply(
             else:
                 count(KIND, name, RowOutcome.UNCHANGED)
         try:
-            require_room([*stored, *(alias.name for alias in created)])
+            require_room(owner, stored, [alias.name for alias in created])
         except GatewayError as exc:
             raise ImportRefused([exc.message]) from None
         ModelAlias.objects.bulk_create(created, batch_size=_CHUNK)

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from rest_framework.test import APIClient
 
+from accounts.models import Guardrail
 from accounts.patterns import (
     MOST_BYTES,
     CompileBudgets,
@@ -20,7 +21,7 @@ from accounts.patterns import (
 from config.api.errors import TooManyRequests
 from tests.support.database.snapshots import everything
 from tests.support.factories import Tenant
-from tests.support.governance import make_guardrail, send
+from tests.support.governance import send
 from tests.support.inference.site import Site
 
 # About 0.4 MB compiled.
@@ -89,12 +90,16 @@ def test_a_request_compiles_nothing_behind_the_first_bad_pattern(
 def test_patterns_are_compiled_for_the_keys_that_they_bind_alone(site: Site) -> None:
     site.publish()
     idle, bound = large("idle"), large("bound")
-    for pattern in (idle, bound):
-        guardrail = make_guardrail(
-            site.tenant.workspace,
+    # As another process has stored them, which has compiled them.
+    _, guardrail = Guardrail.objects.bulk_create(
+        Guardrail(
+            organization=site.tenant.organization,
+            workspace=site.tenant.workspace,
             name=pattern,
             content_filters=[{"pattern": pattern, "action": "flag", "label": None}],
         )
+        for pattern in (idle, bound)
+    )
     assert site.chat().status_code == 200
     assert (compiled.find(idle), compiled.find(bound)) == (None, None)
     guardrail.assign_keys(site.tenant.organization.api_keys.all(), by="test")

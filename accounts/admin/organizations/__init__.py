@@ -16,6 +16,7 @@ from accounts.admin.organizations.columns import (
     OrganizationColumns,
     SuspensionFilter,
 )
+from accounts.admin.organizations.limits import OwnLimitsAdmin
 from accounts.admin.organizations.overview import build_overview
 from accounts.admin.organizations.suspension import SuspensionActions
 from accounts.admin.rate_limits import RateLimitedAdmin
@@ -60,8 +61,8 @@ class GrantDialog(Dialog):
 
 @admin.register(Organization)
 class OrganizationAdmin(
-    OrganizationColumns, SuspensionActions, DeleteTexts, UsagePanel, RateLimitedAdmin,
-    ConsoleAdmin,
+    OrganizationColumns, SuspensionActions, DeleteTexts, UsagePanel, OwnLimitsAdmin,
+    RateLimitedAdmin, ConsoleAdmin,
 ):  # fmt: skip
     """Lists the organizations, which own keys, endpoints and end users."""
 
@@ -83,7 +84,7 @@ class OrganizationAdmin(
     search_fields = ("name", "slug")
     ordering = ("name",)
     inlines = (WorkspaceInline,)
-    actions_detail = ("grant", "limit_rates", "suspend", "resume", "delete_texts")
+    actions_detail = ("grant", "limit_rates", "limit_numbers", "suspend", "resume", "delete_texts")
     empty_hint = (
         "Add an organization. It gets a default workspace; then add keys and grant credits."
     )

@@ -10,6 +10,7 @@ from django.db.models import Exists, OuterRef, Subquery, Sum
 from django.http import HttpRequest
 from django.urls import reverse
 
+from accounts.admin.organizations.limits import annotate_use, list_use
 from accounts.models import ApiKey, ByokCredential, Member, Organization
 from billing.models import Account, Meter
 from config.clocks.clock import clock
@@ -33,12 +34,13 @@ class Step(NamedTuple):
 
 
 def build_overview(request: HttpRequest, organization: Organization) -> dict[str, Any]:
-    """Returns the tabs, the credits and the first steps of an organization."""
+    """Returns the tabs, the credits, the first steps and the limits of an organization."""
     state = _read_state(organization)
     shown: dict[str, Any] = {
         "tab_bar": bar_of(request, organization, Organization._meta.label_lower),
         "cards": [],
         "steps": _list_steps(request, state),
+        "limits": list_use(state),
     }
     if request.user.has_perm("billing.view_account"):
         shown["cards"] = _make_cards(state)
@@ -46,7 +48,7 @@ def build_overview(request: HttpRequest, organization: Organization) -> dict[str
 
 
 def _read_state(organization: Organization) -> Any:
-    """Returns the organization with what its first steps and its burn rate need, in one query."""
+    """Returns the organization with all that its page needs of it, in one query."""
     mine = {"organization": OuterRef("pk")}
     today = clock.now().date()
     funded = Account.objects.filter(**mine, kind=Account.Kind.CREDITS, posted_credits__gt=0)
@@ -61,6 +63,7 @@ def _read_state(organization: Organization) -> Any:
         has_key=Exists(ApiKey.objects.filter(**mine, is_management=False, deleted_at=None)),
         has_request=Exists(Meter.objects.filter(**mine, requests__gt=0)),
         spent_lately=Subquery(sums.values("total")),
+        **annotate_use(),
     ).get(pk=organization.pk)
 
 

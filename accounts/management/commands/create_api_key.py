@@ -6,7 +6,7 @@ from uuid import UUID
 from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 
-from accounts.models import ApiKey, Organization, workspace_for
+from accounts.models import ApiKey, Organization, OrganizationLimitReached, workspace_for
 from config.api.errors import InvalidRequest, NotFound
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
@@ -53,12 +53,15 @@ class Command(JSONCommand):
             refuse(exc.message)
         except InvalidRequest:
             refuse("Name a --workspace: the organization has no default one.")
-        key, secret = ApiKey.objects.create_key(
-            workspace=workspace,
-            name=name,
-            is_management=options["management"],
-            issued_by_operator=True,
-        )
+        try:
+            key, secret = ApiKey.objects.create_key(
+                workspace=workspace,
+                name=name,
+                is_management=options["management"],
+                issued_by_operator=True,
+            )
+        except OrganizationLimitReached as exc:
+            refuse(exc.message)
         self.report(
             {
                 "key": secret.reveal(),

@@ -10,7 +10,6 @@ import pytest
 from django.core.management import call_command
 from rest_framework.test import APIClient
 
-from accounts.destinations import models
 from accounts.models import ApiKey, BroadcastDestination, BroadcastProgress, Workspace
 from config.audit.entries import AuditEntry
 from config.clocks.clock import clock
@@ -262,23 +261,6 @@ def test_a_workspace_has_five_of_a_type_at_most(management: APIClient, tenant: T
     assert snapshots.everything() == before
     hook = {**BODY, "type": "webhook", "config": {"url": "https://hooks.example"}}
     assert send(management, "POST", PATH, hook).status_code == 201
-
-
-def test_an_organization_has_a_bounded_number(
-    management: APIClient, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(models, "MAX_OF_AN_ORGANIZATION", 2)
-    make_destination(tenant.workspace)
-    make_destination(make_workspace(tenant.organization))
-    before = snapshots.everything()
-    answer = send(management, "POST", PATH, BODY)
-    assert (answer.status_code, answer.json()["error"]["metadata"]["error_type"]) == (
-        409, "too_many_destinations",
-    )  # fmt: skip
-    assert "destinations. Delete one, or change it." in answer.json()["error"]["message"]
-    assert snapshots.everything() == before
-    stranger = factories.make_tenant()
-    make_destination(stranger.workspace)
 
 
 def test_update_changes_what_is_sent(management: APIClient, tenant: Tenant) -> None:

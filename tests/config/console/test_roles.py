@@ -38,6 +38,7 @@ WRITES = {
             "accounts_organization_add",
             "accounts_organization_change",
             "accounts_organization_limit_rates",
+            "accounts_organization_limit_numbers",
             "accounts_organization_suspend",
             "accounts_organization_resume",
             "accounts_organization_delete_texts",

@@ -1,0 +1,308 @@
+"""The limits of an organization in number, by every way that creates something."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import reverse
+from rest_framework.test import APIClient
+
+from accounts.admin.organizations.limits import annotate_use, list_use
+from accounts.models import (
+    ApiKey,
+    BroadcastDestination,
+    ByokCredential,
+    Guardrail,
+    GuardrailShadow,
+    Organization,
+    OrganizationLimit,
+    OrganizationLimitReached,
+    Preset,
+    Subscription,
+    Workspace,
+)
+from accounts.patterns import compile_pattern, measure
+from catalog.models import ModelAlias
+from config.audit.entries import AuditEntry
+from tests.support import factories
+from tests.support.broadcast.destinations import CONFIG, make_destination
+from tests.support.console import messages_of
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+from tests.support.governance import make_guardrail, make_key, make_workspace, send
+
+SUBMIT = {"_form_submitted": "True"}
+# A preset is made with 200, because the same call adds a version too.
+CREATED = {200, 201}
+HOOK = "https://hooks.example.com/causeway"
+# Method, path and body that create one, and the rows that the fixture makes first.
+CREATIONS: dict[OrganizationLimit, tuple[str, str, dict[str, Any], int]] = {
+    OrganizationLimit.WORKSPACES: ("POST", "workspaces", {"name": "A", "slug": "{}"}, 1),
+    OrganizationLimit.KEYS: ("POST", "keys", {"name": "{}"}, 2),
+    OrganizationLimit.CREDENTIALS: (
+        "POST", "byok", {"provider": "acme", "key": "a-secret-of-acme-{}"}, 0,
+    ),
+    OrganizationLimit.GUARDRAILS: ("POST", "guardrails", {"name": "{}"}, 0),
+    OrganizationLimit.ALIASES: ("POST", "aliases", {"name": "{}", "targets": ["acme/falcon"]}, 0),
+    OrganizationLimit.PRESETS: ("POST", "presets/{}/chat/completions", {"temperature": 1}, 0),
+    OrganizationLimit.WEBHOOKS: ("POST", "webhooks", {"url": HOOK}, 0),
+    OrganizationLimit.DESTINATIONS: (
+        "POST", "observability/destinations",
+        {"name": "{}", "type": "otel-collector", "config": CONFIG}, 0,
+    ),
+}  # fmt: skip
+COUNTED: dict[OrganizationLimit, Any] = {
+    OrganizationLimit.WORKSPACES: Workspace,
+    OrganizationLimit.KEYS: ApiKey,
+    OrganizationLimit.CREDENTIALS: ByokCredential,
+    OrganizationLimit.GUARDRAILS: Guardrail,
+    OrganizationLimit.ALIASES: ModelAlias,
+    OrganizationLimit.PRESETS: Preset,
+    OrganizationLimit.WEBHOOKS: Subscription,
+    OrganizationLimit.DESTINATIONS: BroadcastDestination,
+}
+
+
+@pytest.fixture(params=CREATIONS)
+def limit(request: pytest.FixtureRequest, db: None) -> OrganizationLimit:
+    factories.make_model("acme/falcon")
+    factories.make_provider("acme")
+    found: OrganizationLimit = request.param
+    return found
+
+
+def create(client: APIClient, limit: OrganizationLimit, name: str) -> Any:
+    method, path, body, _ = CREATIONS[limit]
+    text = json.dumps(body).replace("{}", name)
+    return send(client, method, path.format(name), text)
+
+
+def assert_full(answer: Any, limit: OrganizationLimit, most: int) -> None:
+    assert answer.status_code == 422, answer.content
+    error = answer.json()["error"]
+    assert error["metadata"] == {
+        "error_type": "organization_limit_reached", "limit": limit.value, "maximum": most,
+    }  # fmt: skip
+    assert error["message"] == (
+        f"organization_limit_reached: {limit} is {most} for this organization, which has {most} "
+        f"{limit.noun}; 1 more would be too many. Delete some first, or ask the operator for a "
+        "higher limit."
+    )
+
+
+def test_the_api_refuses_what_is_beyond_a_limit(
+    management: APIClient, tenant: Tenant, limit: OrganizationLimit, settings: LazySettings
+) -> None:
+    most = CREATIONS[limit][3] + 2
+    setattr(settings, limit, most)
+    for name in ("one", "two"):
+        assert create(management, limit, name).status_code in CREATED
+    before = snapshots.everything()
+    assert_full(create(management, limit, "three"), limit, most)
+    assert snapshots.everything() == before
+    # Of one organization only.
+    other = factories.make_tenant("Other")
+    assert create(factories.client(other.management_key), limit, "one").status_code in CREATED
+    # A higher limit of this one alone.
+    tenant.organization.set_limits({limit: most + 1})
+    assert create(management, limit, "three").status_code in CREATED
+    assert_full(create(management, limit, "four"), limit, most + 1)
+    # And a lower one, which leaves what there is.
+    tenant.organization.set_limits({limit: 0})
+    rows = COUNTED[limit].objects.for_organization(tenant.organization.pk)
+    assert rows.count() == most + 1
+    assert create(management, limit, "four").status_code == 422
+
+
+@pytest.mark.django_db(transaction=True)
+def test_concurrent_creations_do_not_pass_a_limit(
+    tenant: Tenant, limit: OrganizationLimit, together: Callable[..., list[Any]]
+) -> None:
+    most = CREATIONS[limit][3] + 2
+    tenant.organization.set_limits({limit: most})
+    calls = (
+        partial(create, factories.client(tenant.management_key), limit, f"number-{n}")
+        for n in range(6)
+    )
+    answers = together(*calls)
+    statuses = sorted(answer.status_code for answer in answers)
+    assert set(statuses[:2]) <= CREATED
+    assert statuses[2:] == [422] * 4
+    assert COUNTED[limit].objects.for_organization(tenant.organization.pk).count() == most
+
+
+def test_what_is_deleted_does_not_count(tenant: Tenant, settings: LazySettings) -> None:
+    settings.ORGANIZATION_MAX_WORKSPACES = 2
+    settings.ORGANIZATION_MAX_KEYS = 3
+    settings.ORGANIZATION_MAX_CREDENTIALS = settings.ORGANIZATION_MAX_DESTINATIONS = 1
+    provider = factories.make_provider("acme")
+    for _ in range(2):
+        key = make_key(tenant)
+        # The former secret of a key is no key of its own.
+        key.rotate(overlap=60)
+        key.revoke()
+        factories.make_credential(tenant, provider).remove()
+        workspace = make_workspace(tenant.organization)
+        make_destination(workspace)
+        workspace.close()
+    assert Workspace.objects.filter(organization=tenant.organization).count() == 3
+
+
+def test_commands_and_imports_refuse_what_is_beyond_a_limit(
+    tenant: Tenant, settings: LazySettings, tmp_path: Path
+) -> None:
+    settings.ORGANIZATION_MAX_KEYS = 3
+    settings.ORGANIZATION_MAX_ALIASES = 1
+    factories.make_model("acme/falcon")
+    keys, aliases, output = (tmp_path / name for name in ("keys", "aliases", "output"))
+    keys.write_text('{"name": "a"}\n{"name": "b"}\n')
+    aliases.write_text(
+        "".join(json.dumps({"name": n, "targets": ["acme/falcon"]}) + "\n" for n in "ab")
+    )
+    pk = str(tenant.organization.pk)
+    before = snapshots.everything()
+
+    def refuse(*command: str) -> str:
+        with pytest.raises(CommandError) as caught:
+            call_command(*command, stdout=io.StringIO(), stderr=io.StringIO())
+        assert snapshots.everything() == before
+        assert caught.value.returncode == 1
+        return str(caught.value)
+
+    for_keys = "ORGANIZATION_MAX_KEYS is 3 for this organization, which has 2 API keys; 2 more"
+    assert for_keys in refuse("import_keys", pk, str(keys), "--output", str(output))
+    assert for_keys in refuse("create_api_key", pk, "--for-each", str(keys), f"--output={output}")
+    assert not output.exists()
+    assert "ORGANIZATION_MAX_ALIASES is 1" in refuse("import_aliases", pk, str(aliases))
+    settings.ORGANIZATION_MAX_KEYS = 2
+    assert "ORGANIZATION_MAX_KEYS is 2" in refuse("create_api_key", pk)
+
+
+def test_the_console_refuses_what_is_beyond_a_limit(
+    operator: Client, tenant: Tenant, settings: LazySettings
+) -> None:
+    settings.ORGANIZATION_MAX_WORKSPACES = 1
+    before = snapshots.everything()
+    answer = operator.post(
+        reverse("admin:accounts_workspace_add"),
+        {"organization": str(tenant.organization.pk), "name": "More", "slug": "more"},
+    )
+    assert "ORGANIZATION_MAX_WORKSPACES is 1 for this organization" in answer.content.decode()
+    assert snapshots.everything() == before
+
+
+def patterns(*texts: str) -> list[dict[str, Any]]:
+    return [{"action": "flag", "pattern": text, "label": None} for text in texts]
+
+
+def regex_rules(text: str) -> dict[str, Any]:
+    rule = {"field": "model", "operator": "regex", "value": text}
+    return {"enabled": True, "groups": [{"logic": "and", "rules": [rule]}]}
+
+
+def test_compiled_patterns_have_a_limit_together(tenant: Tenant, settings: LazySettings) -> None:
+    one, two = "a[0-9]{1,90}", "b[0-9]{1,90}"
+    size = measure(compile_pattern(one))
+    assert measure(compile_pattern(two)) == size > 1_000
+    settings.ORGANIZATION_PATTERN_BYTES = size
+    guardrail = make_guardrail(tenant.workspace, content_filters=patterns(one))
+    # Equal patterns are compiled once.
+    second = make_guardrail(tenant.workspace, content_filters=patterns(one))
+    destination = make_destination(tenant.workspace, filter_rules=regex_rules(one))
+    before = snapshots.everything()
+    for refused in (
+        partial(make_guardrail, tenant.workspace, content_filters=patterns(two)),
+        partial(guardrail.edit, content_filters=patterns(one, two)),
+        partial(GuardrailShadow.objects.start, guardrail, by="x", content_filters=patterns(two)),
+        partial(make_destination, tenant.workspace, filter_rules=regex_rules(two)),
+        partial(destination.edit, filter_rules=regex_rules(two)),
+    ):
+        with pytest.raises(OrganizationLimitReached) as caught:
+            refused()
+        assert caught.value.metadata == {
+            "limit": "ORGANIZATION_PATTERN_BYTES", "maximum": size,
+        }  # fmt: skip
+        assert snapshots.everything() == before
+    second.remove()
+    destination.edit(filter_rules=None)
+    # Its own patterns make room for those that replace them.
+    guardrail.refresh_from_db()
+    assert guardrail.edit(content_filters=patterns(two))
+    # What is stored under a higher limit can be kept and enforced.
+    settings.ORGANIZATION_PATTERN_BYTES = 2 * size
+    shadow = GuardrailShadow.objects.start(guardrail, by="x", content_filters=patterns(one))
+    settings.ORGANIZATION_PATTERN_BYTES = 0
+    shadow.enforce()
+    assert guardrail.edit(name="Renamed")
+    [organization] = Organization.objects.filter(pk=guardrail.organization_id).annotate(
+        **annotate_use()
+    )
+    assert list_use(organization)[-1].used == size
+
+
+def test_the_api_names_the_limit_of_patterns(
+    management: APIClient, tenant: Tenant, settings: LazySettings
+) -> None:
+    settings.ORGANIZATION_PATTERN_BYTES = 100
+    before = snapshots.everything()
+    body = {"name": "A", "content_filters": [{"action": "flag", "pattern": "a[0-9]{1,90}"}]}
+    answer = send(management, "POST", "guardrails", body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["metadata"] == {
+        "error_type": "organization_limit_reached",
+        "limit": "ORGANIZATION_PATTERN_BYTES",
+        "maximum": 100,
+    }
+    assert snapshots.everything() == before
+
+
+def test_an_operator_sees_and_changes_the_limits_of_one_organization(
+    operator: Client, tenant: Tenant
+) -> None:
+    make_workspace(tenant.organization)
+    page = reverse("admin:accounts_organization_change", args=[tenant.organization.pk])
+    dialog = reverse("admin:accounts_organization_limit_numbers", args=[tenant.organization.pk])
+    shown = operator.get(page).content.decode()
+    for text in ("2 / 200", "2 / 10,000", "0 / 500", "0 / 1,000", "0 / 50", "0 / 20"):
+        assert text in shown
+    assert "0 / 4,194,304" in shown
+
+    form = {**SUBMIT, "ORGANIZATION_MAX_KEYS": "20000", "ORGANIZATION_MAX_WORKSPACES": "1"}
+    answer = operator.post(dialog, form, follow=True)
+    assert messages_of(answer) == ["The limits of Acme are changed."]
+    shown = answer.content.decode()
+    assert "2 / 1<" in shown
+    assert "2 / 20,000" in shown
+    entry = AuditEntry.objects.filter(kind="accounts.organization").latest("at")
+    assert (entry.actor, entry.after) == (
+        "operator operator",
+        {"own_limits": {"ORGANIZATION_MAX_KEYS": 20000, "ORGANIZATION_MAX_WORKSPACES": 1}},
+    )
+    assert 'value="20000"' in operator.get(dialog).content.decode()
+    operator.post(dialog, SUBMIT)
+    assert Organization.objects.get(pk=tenant.organization.pk).own_limits is None
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "many", "2147483648", "9" * 30])
+def test_a_wrong_limit_changes_nothing(operator: Client, tenant: Tenant, text: str) -> None:
+    before = snapshots.everything()
+    dialog = reverse("admin:accounts_organization_limit_numbers", args=[tenant.organization.pk])
+    operator.post(dialog, {**SUBMIT, "ORGANIZATION_MAX_KEYS": text})
+    assert snapshots.everything() == before
+
+
+def test_a_viewer_cannot_change_the_limits(viewer: Client, tenant: Tenant) -> None:
+    before = snapshots.everything()
+    dialog = reverse("admin:accounts_organization_limit_numbers", args=[tenant.organization.pk])
+    answer = viewer.post(dialog, {**SUBMIT, "ORGANIZATION_MAX_KEYS": "5"})
+    assert answer.status_code == 403
+    assert snapshots.everything() == before
