@@ -38,6 +38,11 @@ def find_strictest(*levels: Fallback | None) -> Fallback | None:
     )
 
 
+def find_level(*levels: Fallback | None) -> Fallback:
+    """Returns the level of a private model: the strictest that is set, ``LISTED`` if none is."""
+    return find_strictest(*levels) or Fallback.LISTED
+
+
 class Family(StrEnum):
     """The model families for which zero data retention can be required separately."""
 

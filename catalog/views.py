@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from typing import Any, ClassVar, Final, cast
 from uuid import UUID
 
 from django.conf import settings
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from django_filters.rest_framework import DjangoFilterBackend
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.mixins import ListModelMixin
 from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
@@ -25,9 +26,15 @@ from catalog.aliases import changes
 from catalog.aliases.names import ModelNotFound
 from catalog.lists import traffic
 from catalog.lists.aliases import NamedCatalogue, read_own_aliases
-from catalog.lists.filters import ModelFilters, OutputFilters, SortedFilters, criteria_of
+from catalog.lists.filters import (
+    CatalogueFilters,
+    ModelFilters,
+    OutputFilters,
+    SortedFilters,
+    criteria_of,
+)
 from catalog.lists.image_models import describe_endpoint, describe_model, find_parameters
-from catalog.lists.listing import CatalogueCache, ListedModel, VisibleCatalogue
+from catalog.lists.listing import ListedModel, VisibleCatalogue, open_catalogue
 from catalog.lists.outputs import is_served
 from catalog.lists.pages import CataloguePagination, render
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
@@ -61,9 +68,15 @@ from endpoints.models import PrivateEndpoint
 
 Models = Sequence[ListedModel]
 
+_ALL: Final = OpenApiParameter(
+    "all",
+    enum=["true"],
+    description=CatalogueFilters.base_filters["all"].extra["help_text"],
+)
+
 
 class _CatalogueViewSet(GenericViewSet[Any]):
-    """Reads the catalogue; all viewsets of a process share one copy of it."""
+    """Reads the catalogue."""
 
     permission_classes = [Anyone]
     queryset = LanguageModel.objects.all()
@@ -72,24 +85,29 @@ class _CatalogueViewSet(GenericViewSet[Any]):
     filterset_class: ClassVar[type[StrictFilterSet] | None] = None
     pagination_class: type[BasePagination] | None = CataloguePagination
     schema_tag = "models"
-    cache: ClassVar = CatalogueCache()
 
     @property
     def region(self) -> str | None:
         """Returns the region of the host name that the request was sent to."""
         return region_of_host(self.request.get_host(), settings.REGION_HOSTS)
 
-    def load_public_catalogue(self) -> VisibleCatalogue:
-        """Returns the part of the catalogue that is open to everybody through this host.
+    @cached_property
+    def shows_all(self) -> bool:
+        """Whether the catalogue is listed, and not only what the caller can call."""
+        is_asked = CatalogueFilters.read(self.request)["all"] is not None
+        return is_asked or settings.MODEL_LISTS == "all"
 
-        A caller's own models belong to it.
+    def load_public_catalogue(self) -> VisibleCatalogue:
+        """Returns what is open to everybody through this host, or what the caller's key can call.
+
+        The key's policy does not narrow it. A caller's own models belong to it.
         """
-        caller = caller_or_none(self.request)
-        return VisibleCatalogue(
-            self.cache.load(),
+        key = cast("ApiKey | None", self.request.auth)
+        return open_catalogue(
             Policy.of(served_in=self.region),
-            organization_id=None if caller is None else caller.organization_id,
-            is_public=True,
+            key=key,
+            policy_of_key=None if key is None else partial(policy_of, key),
+            shows_all=self.shows_all,
         )
 
     def load_callers_catalogue(self) -> VisibleCatalogue:
@@ -100,11 +118,25 @@ class _CatalogueViewSet(GenericViewSet[Any]):
         key = cast(ApiKey, self.request.auth)
         policy = policy_of(key)
         require_ingress_region(policy, self.region)
-        return VisibleCatalogue(
-            self.cache.load(),
-            policy & Policy.of(served_in=self.region),
-            organization_id=key.organization_id,
+        return open_catalogue(
+            policy & Policy.of(served_in=self.region), key=key, shows_all=self.shows_all
         )
+
+    def load_listed_catalogue(self) -> VisibleCatalogue:
+        """Returns what ``GET /models`` lists; the key's policy narrows it if its owner wants."""
+        key = cast("ApiKey | None", self.request.auth)
+        if key is not None and key.organization.is_filtered_model_catalog_enabled:
+            return self.load_callers_catalogue()
+        return self.load_public_catalogue()
+
+    def keep_callable(
+        self, endpoints: Iterable[ModelEndpoint], visible: VisibleCatalogue | None = None
+    ) -> Iterable[ModelEndpoint]:
+        """Returns the public endpoints that the caller can call, or all of them."""
+        if self.shows_all:
+            return endpoints
+        found = visible or self.load_public_catalogue()
+        return [each for each in endpoints if found.has(each.model_id, each.pk)]
 
     def select(
         self, load: Callable[[], VisibleCatalogue], filters: type[StrictFilterSet]
@@ -121,10 +153,21 @@ class _CatalogueViewSet(GenericViewSet[Any]):
         own = read_own_aliases(None if caller is None else caller.organization_id)
         return NamedCatalogue(visible, own)
 
-    def find_row(self, name: str) -> LanguageModel:
-        """Returns the row of the model that a name means; raises :class:`ModelNotFound`."""
-        found = self.name_models(self.load_public_catalogue()).find(name)
-        return LanguageModel._base_manager.get(pk=found.model.pk)
+    def find_endpoints(self, name: str) -> tuple[LanguageModel, Iterable[ModelEndpoint]]:
+        """Returns the model that a name means, with its public endpoints, the cheapest first.
+
+        Raises :class:`ModelNotFound`.
+        """
+        visible = self.load_public_catalogue()
+        found = self.name_models(visible).find(name)
+        model = LanguageModel._base_manager.get(pk=found.model.pk)
+        rows = _endpoints_in(self.region).filter(model=model).order_by("price__prompt", "pk")
+        return model, self.keep_callable(rows, visible)
+
+    def explain_hidden(self, slug: str) -> ModelNotFound:
+        """Returns the error for a model that the catalogue has and the caller cannot call."""
+        remedy = "" if self.shows_all else " The query parameter all=true shows the catalogue."
+        return ModelNotFound(f"No endpoint that you may use serves the model {slug!r}.{remedy}")
 
     def respond_with_page(self, models: Models) -> HttpResponse:
         rows: Any = self.paginate_queryset(models)
@@ -138,35 +181,42 @@ class ModelViewSet(_CatalogueViewSet):
 
     @extend_schema(operation_id="getModels", responses=ModelListSerializer, extensions=errors(400))
     def list(self, request: Request) -> HttpResponse:
-        """Lists the publicly served models; without paging, all of them.
+        """Lists the models that can be called; without paging, all of them.
+
+        Without a key, these are the publicly served models for which the operator has a credential;
+        with a key, those that it can call, also with a credential or at a private endpoint of its
+        organization. The operator may list the whole catalogue to everybody.
 
         Behind a model stand its aliases, with an `alias_target`: `~author/family-latest`, those of
         the operator, and with a key those of its organization. One with a `*` is not listed.
 
         A filter never changes the description of a model: its price is the cheapest endpoint's.
         """
-        key = cast("ApiKey | None", request.auth)
-        is_filtered = key is not None and key.organization.is_filtered_model_catalog_enabled
-        load = self.load_callers_catalogue if is_filtered else self.load_public_catalogue
-        return self.respond_with_page(self.select(load, ModelFilters))
+        return self.respond_with_page(self.select(self.load_listed_catalogue, ModelFilters))
 
     @extend_schema(
-        operation_id="getModel", responses=ModelResponseSerializer, extensions=errors(404)
+        operation_id="getModel",
+        parameters=[_ALL],
+        responses=ModelResponseSerializer,
+        extensions=errors(400, 404),
     )
     def retrieve(self, request: Request, author: str, slug: str) -> HttpResponse:
-        """Shows a publicly served model by any of its names; a variant is ignored.
+        """Shows a model that can be called, by any of its names; a variant is ignored.
 
         An alias is shown as a model with an `alias_target`.
         """
         visible = self.load_public_catalogue()
         found = self.name_models(visible).find(f"{author}/{slug}")
         if (shown := found.list_in(visible)) is None:
-            raise ModelNotFound(f"No public endpoint serves the model {found.model.slug!r}.")
+            raise self.explain_hidden(found.model.slug)
         [data] = self.get_serializer([shown], many=True).data
         return render({"data": data})
 
     @extend_schema(
-        operation_id="retrieveModel", responses=OpenAIModelSerializer, extensions=errors(404)
+        operation_id="retrieveModel",
+        parameters=[_ALL],
+        responses=OpenAIModelSerializer,
+        extensions=errors(400, 404),
     )
     def describe(self, request: Request, author: str, slug: str) -> HttpResponse:
         """Shows a model as clients of OpenAI read it: without an envelope.
@@ -177,8 +227,9 @@ class ModelViewSet(_CatalogueViewSet):
 
     @extend_schema(
         operation_id="retrieveModelByBareName",
+        parameters=[_ALL],
         responses=OpenAIModelSerializer,
-        extensions=errors(404),
+        extensions=errors(400, 404),
     )
     def describe_bare(self, request: Request, name: str) -> HttpResponse:
         """Shows the model that a name without an author means, such as an alias or a bare name."""
@@ -191,27 +242,28 @@ class ModelViewSet(_CatalogueViewSet):
         if shown is None and self.request.auth is not None:
             shown = found.list_in(self.load_callers_catalogue())
         if shown is None:
-            raise ModelNotFound(
-                f"No endpoint that you may use serves the model {found.model.slug!r}."
-            )
+            raise self.explain_hidden(found.model.slug)
         return render(OpenAIModelSerializer().to_representation(shown))
 
     @extend_schema(
         operation_id="listEndpoints",
+        parameters=[_ALL],
         responses=ModelEndpointsResponseSerializer,
-        extensions=errors(404),
+        extensions=errors(400, 404),
     )
     def endpoints(self, request: Request, author: str, slug: str) -> Response:
         """Lists a model's public endpoints, the cheapest first; latency and uptime need a key.
 
+        Those are left out that the caller has no credential for.
+
         An endpoint whose provider has no wire format for the model's operations is left out. Of a
         private model, they are the active endpoints of its organization.
         """
-        model = self.find_row(f"{author}/{slug}")
-        found = _endpoints_in(self.region).filter(model=model).order_by("price__prompt", "pk")
+        model, found = self.find_endpoints(f"{author}/{slug}")
         endpoints = list(filter(is_served, found))
         if model.organization_id is not None:
-            endpoints = list(map(_show_as_public, PrivateEndpoint.objects.serving(model)))
+            own = map(_show_as_public, PrivateEndpoint.objects.serving(model))
+            endpoints = list(self.keep_callable(own))
         context = {"endpoints": endpoints, "figures": _figures_for(request)}
         return Response({"data": ModelEndpointsSerializer(model, context=context).data})
 
@@ -226,15 +278,16 @@ class ModelsCountViewSet(_CatalogueViewSet):
         operation_id="listModelsCount", responses=ModelsCountSerializer, extensions=errors(400)
     )
     def list(self, request: Request) -> Response:
-        """Counts the publicly served models."""
+        """Counts the models that `GET /models` lists."""
         return Response(
-            {"data": {"count": len(self.select(self.load_public_catalogue, OutputFilters))}}
+            {"data": {"count": len(self.select(self.load_listed_catalogue, OutputFilters))}}
         )
 
 
 class EmbeddingsModelViewSet(_CatalogueViewSet):
     """The embedding models of the public catalogue."""
 
+    filterset_class = CatalogueFilters
     schema_tag = "embeddings"
 
     @extend_schema(
@@ -253,16 +306,20 @@ class EmbeddingsModelViewSet(_CatalogueViewSet):
 class ImageModelViewSet(_CatalogueViewSet):
     """The image models of the public catalogue, as clients of `POST /images` read them."""
 
+    filterset_class = CatalogueFilters
     pagination_class = None
     schema_tag = "images"
 
-    @extend_schema(operation_id="listImageModels", responses=ImageModelListSerializer)
+    @extend_schema(
+        operation_id="listImageModels", responses=ImageModelListSerializer, extensions=errors(400)
+    )
     def list(self, request: Request) -> Response:
         """Lists the publicly served models that make images, with the parameters of a request."""
         visible = self.load_public_catalogue()
         found: dict[LanguageModel, set[str]] = {}
         endpoints = _endpoints_in(self.region).filter(model__output_modalities__contains=["image"])
-        for endpoint in endpoints.order_by("-model__created", "model__slug"):
+        endpoints = endpoints.order_by("-model__created", "model__slug")
+        for endpoint in self.keep_callable(endpoints, visible):
             names = find_parameters(endpoint)
             if names is not None and visible.find(endpoint.model_id) is not None:
                 found.setdefault(endpoint.model, set()).update(names)
@@ -270,13 +327,13 @@ class ImageModelViewSet(_CatalogueViewSet):
 
     @extend_schema(
         operation_id="listImageModelEndpoints",
+        parameters=[_ALL],
         responses=ImageEndpointsSerializer,
-        extensions=errors(404),
+        extensions=errors(400, 404),
     )
     def endpoints(self, request: Request, author: str, slug: str) -> Response:
         """Lists the public endpoints that make images with a model, the cheapest first."""
-        model = self.find_row(f"{author}/{slug}")
-        found = _endpoints_in(self.region).filter(model=model).order_by("price__prompt", "pk")
+        model, found = self.find_endpoints(f"{author}/{slug}")
         rows = [
             describe_endpoint(endpoint, names)
             for endpoint in found
@@ -304,9 +361,12 @@ class UserModelViewSet(_CatalogueViewSet):
 class ZdrEndpointViewSet(_CatalogueViewSet):
     """The public endpoints with zero data retention."""
 
+    filterset_class = CatalogueFilters
     pagination_class = None
 
-    @extend_schema(operation_id="listEndpointsZdr", responses=EndpointListSerializer)
+    @extend_schema(
+        operation_id="listEndpointsZdr", responses=EndpointListSerializer, extensions=errors(400)
+    )
     def list(self, request: Request) -> Response:
         """Lists the public endpoints that keep no data; latency and uptime need a key."""
         found = (
@@ -314,7 +374,7 @@ class ZdrEndpointViewSet(_CatalogueViewSet):
             .filter(zdr=True)
             .order_by("model__slug", "price__prompt", "pk")
         )
-        endpoints: Any = list(filter(is_served, found))
+        endpoints: Any = list(filter(is_served, self.keep_callable(found)))
         context = {"figures": _figures_for(request)}
         data = PublicEndpointSerializer(endpoints, many=True, context=context).data
         return Response({"data": data})

@@ -91,7 +91,10 @@ def admitted_kinds(kinds: Iterable[EndpointFacts], policy: Policy) -> frozenset[
     Together with :func:`admits_model`, gives the same result as :func:`exclusions` for each
     endpoint.
     """
-    of_any_model = replace(policy, models=None, ignored_models=frozenset())
-    return frozenset(
-        place for place, kind in enumerate(kinds) if not exclusions(kind, of_any_model)
-    )
+    anything = for_any_model(policy)
+    return frozenset(place for place, kind in enumerate(kinds) if not exclusions(kind, anything))
+
+
+def for_any_model(policy: Policy) -> Policy:
+    """Returns the policy without its lists of models."""
+    return replace(policy, models=None, ignored_models=frozenset())

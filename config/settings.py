@@ -415,6 +415,7 @@ WATCH_DISABLES = _switch("WATCH_DISABLES", default=False)
 CREDENTIALS_REQUIRE_HOSTS = _choice(
     "CREDENTIALS_REQUIRE_HOSTS", "first-use", ("first-use", "named", "off")
 )
+MODEL_LISTS = _choice("MODEL_LISTS", "callable", ("callable", "all"))
 PRIVATE_ENDPOINT_LIMIT = _integer("PRIVATE_ENDPOINT_LIMIT", 100, minimum=0)
 ORGANIZATION_MAX_WORKSPACES = _integer("ORGANIZATION_MAX_WORKSPACES", 200, minimum=0)
 ORGANIZATION_MAX_KEYS = _integer("ORGANIZATION_MAX_KEYS", 10_000, minimum=0)

@@ -40,7 +40,7 @@ class NamedCatalogue:
         self._visible = visible
         self._catalogue = catalogue
         self._lookup = Lookup(
-            catalogue.slugs, catalogue.spellings, own, catalogue.aliases, self._is_visible
+            catalogue.slugs, catalogue.spellings, own, catalogue.aliases, self._is_allowed
         )
 
     def find(self, name: str) -> FoundModel:
@@ -97,6 +97,10 @@ class NamedCatalogue:
 
     def _model(self, slug: str) -> CatalogueModel:
         return self._catalogue.models[self._catalogue.ids[slug]]
+
+    def _is_allowed(self, slug: str) -> bool:
+        # The newest of a family is the newest that requests may use, with a credential or without.
+        return self._visible.allows(self._catalogue.ids[slug])
 
     def _is_visible(self, slug: str) -> bool:
         return self._visible.find(self._catalogue.ids[slug]) is not None

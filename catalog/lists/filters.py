@@ -57,17 +57,26 @@ class FamilyFilter(StrictFilter):
     field_class = _FamilyParameter
 
 
-class OutputFilters(StrictFilterSet):
-    """The filter that every list of models has."""
+class CatalogueFilters(StrictFilterSet):
+    """The choice between the models that the caller can call and the whole catalogue."""
 
-    output_modalities = ListFilter(
-        words=(*OUTPUT_MODALITIES, "all"),
-        help_text=f"A comma list of {', '.join(OUTPUT_MODALITIES)}, or `all`. Default `text`.",
+    all = ChoiceFilter(
+        choices=("true",),
+        help_text="Extension: lists the catalogue, also what the caller has no credential for.",
     )
 
     class Meta:
         model = LanguageModel
         fields = ()
+
+
+class OutputFilters(CatalogueFilters):
+    """The filter that every list of models by their outputs has."""
+
+    output_modalities = ListFilter(
+        words=(*OUTPUT_MODALITIES, "all"),
+        help_text=f"A comma list of {', '.join(OUTPUT_MODALITIES)}, or `all`. Default `text`.",
+    )
 
 
 class SortedFilters(OutputFilters):

@@ -16,25 +16,37 @@ from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
+from django.conf import settings
 from django.db import connection
 
-from accounts.policy import Policy
+from accounts.models import ApiKey
+from accounts.policy import Fallback, Policy
 from catalog.abilities import read_settings
 from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
 from catalog.aliases.spellings import NO_NAMES, ModelNames, NameIndex, patch_names, put_first
 from catalog.capabilities import Capabilities
 from catalog.lists import traffic
+from catalog.lists.access import (
+    NOWHERE,
+    OPERATORS,
+    Access,
+    EndpointPlace,
+    OrganizationCache,
+    read_access,
+)
 from catalog.lists.outputs import find_outputs
-from catalog.models import CatalogVersion, LanguageModel, ModelAlias, ModelEndpoint
+from catalog.models import CatalogVersion, LanguageModel, ModelAlias, ModelEndpoint, Provider
 from catalog.pricing import RATES, Price, UnknownRule
 from catalog.pricing.contract import render_lines, render_pricing
-from catalog.visibility import EndpointFacts, admits_model, admitted_kinds
+from catalog.visibility import EndpointFacts, admits_model, admitted_kinds, for_any_model
 from endpoints.models import (
     PrivateEndpoint,
     PrivateProvider,
     offered_parameters,
     proven_names,
 )
+from inference.admission.copies.catalog import host_of_url, make_provider
+from inference.routing.routes import CatalogProvider
 
 SORTS: Final = (
     "most-popular", "newest", "top-weekly", "pricing-low-to-high", "pricing-high-to-low",
@@ -44,9 +56,13 @@ SORTS: Final = (
 )  # fmt: skip
 _PRICE: Final = tuple(f"price__{name}" for name in (*RATES, "discount", "lines"))
 _ENDPOINT_COLUMNS: Final = (
-    "model_id", "pk", "provider__slug", "provider__name", "provider__dialect", "zdr",
-    "provider__trains_on_prompts", "region", "context_length", "max_completion_tokens",
+    "model_id", "pk", "provider_id", "zdr", "region", "context_length", "max_completion_tokens",
     "is_moderated", "supported_parameters", "upstream_model_id",
+)  # fmt: skip
+# The first parameters of ``make_provider``.
+_PROVIDER_COLUMNS: Final = (
+    "pk", "slug", "name", "dialect", "base_url", "trains_on_prompts", "is_listed",
+    "sealed_credential", "is_keyless", "allowed_networks", "ca_certificates",
 )  # fmt: skip
 _PRICE_DECIMALS: Final = 30
 # Two prices of 36 digits must not be rounded when they are added.
@@ -58,11 +74,8 @@ class _EndpointRow(NamedTuple):
 
     model_id: UUID
     pk: UUID
-    provider: str
-    provider_name: str
-    dialect: str
+    provider: CatalogProvider
     zdr: bool
-    trains: bool
     region: str
     context_length: int | None
     max_completion_tokens: int | None
@@ -73,10 +86,22 @@ class _EndpointRow(NamedTuple):
 
 
 class OfferKind(NamedTuple):
-    """The facts that a policy judges and the outputs that are served; equal for many offers."""
+    """The facts that a policy and the choice of a credential depend on; equal for many offers.
+
+    ``outputs`` are those that are served. The names of the model are empty, unless a credential is
+    limited to models.
+    """
 
     facts: EndpointFacts
     outputs: frozenset[str]
+    place: EndpointPlace
+    is_private: bool = False
+    model_slug: str = ""
+    model_permaslug: str = ""
+
+    @property
+    def host(self) -> str:
+        return self.place.host
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +151,14 @@ class CatalogueModel:
 class Catalogue:
     """One version of the public catalogue: its models, newest first, and the kinds of offers.
 
-    ``slugs`` maps names to slugs, ``ids`` slugs to ids. ``aliases`` are those of the operator.
+    ``providers`` are all of them, with the operator's credentials. ``slugs`` maps names to slugs,
+    ``ids`` slugs to ids. ``aliases`` are those of the operator.
     """
 
     version: int
     models: Mapping[UUID, CatalogueModel]
     kinds: tuple[OfferKind, ...]
+    providers: Mapping[UUID, CatalogProvider]
     slugs: Mapping[str, str]
     ids: Mapping[str, UUID]
     spellings: NameIndex
@@ -147,10 +174,10 @@ class CatalogueCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept = _index(-1, {}, (), {}, NO_ALIASES)
+        self._kept = _index(-1, {}, (), {}, {}, NO_ALIASES)
 
     def load(self) -> Catalogue:
-        """Returns the current catalogue, with one query; after a change, with five."""
+        """Returns the current catalogue, with one query; after a change, with six."""
         if connection.in_atomic_block:
             # A transaction sees its own changes, but the version changes only at its commit.
             return _load(-1)
@@ -173,6 +200,10 @@ def _load(version: int) -> Catalogue:
     # The version is read before the rows. Newer rows under an older version are loaded again at
     # the next request; older rows under a newer version cannot occur.
     kinds: dict[OfferKind, int] = {}
+    providers = {
+        values[0]: make_provider(*values)
+        for values in Provider.objects.values_list(*_PROVIDER_COLUMNS)
+    }
     rows: dict[UUID, list[_EndpointRow]] = {}
     width = len(_ENDPOINT_COLUMNS)
     for values in (
@@ -180,22 +211,25 @@ def _load(version: int) -> Catalogue:
         .order_by("price__prompt", "pk")
         .values_list(*_ENDPOINT_COLUMNS, *_PRICE)
     ):
-        if (price := _read_price(*values[width:])) is not None:
-            row = _EndpointRow._make((*values[:width], price))
-            rows.setdefault(row.model_id, []).append(row)
+        model_id, key, provider_id, *rest = values[:width]
+        provider, price = providers.get(provider_id), _read_price(*values[width:])
+        if provider is not None and price is not None:
+            row = _EndpointRow._make((model_id, key, provider, *rest, price))
+            rows.setdefault(model_id, []).append(row)
     models = {
         model.pk: _build_model(model, rows.get(model.pk, ()), kinds)
         for model in LanguageModel.objects.listed().order_by("-created", "slug")
     }
     upstream_ids = {key: {row.upstream_model_id for row in group} for key, group in rows.items()}
     aliases = make_table(ModelAlias.objects.of_operator().read())
-    return _index(version, models, tuple(kinds), upstream_ids, aliases)
+    return _index(version, models, tuple(kinds), providers, upstream_ids, aliases)
 
 
 def _index(
     version: int,
     models: Mapping[UUID, CatalogueModel],
     kinds: tuple[OfferKind, ...],
+    providers: Mapping[UUID, CatalogProvider],
     upstream_ids: Mapping[UUID, Set[str]],
     aliases: AliasTable,
 ) -> Catalogue:
@@ -211,6 +245,7 @@ def _index(
         version=version,
         models=models,
         kinds=kinds,
+        providers=providers,
         slugs=slugs | {model.slug: model.slug for model in models.values()},
         ids={model.slug: key for key, model in models.items()},
         spellings=patch_names(NO_NAMES, spellings),
@@ -247,26 +282,32 @@ def _build_model(
     served = [
         (row, outputs)
         for row in rows
-        if (outputs := find_outputs(model.output_modalities, model.capabilities, row.dialect))
+        if (
+            outputs := find_outputs(
+                model.output_modalities, model.capabilities, row.provider.dialect
+            )
+        )
         is not None
     ]
     parameters = _unite_parameters(model, [row for row, _ in served])
     offers = []
     for row, outputs in served:
+        provider = row.provider
         facts = EndpointFacts(
-            row.provider,
-            row.provider_name,
+            provider.slug,
+            provider.name,
             row.zdr,
-            row.trains,
+            provider.trains_on_prompts,
             model.slug,
             model.canonical_slug,
             row.region,
             row.price.is_free,
         )
+        place = EndpointPlace(host_of_url(provider.base_url), provider.secret is not None)
         offers.append(
             _build_offer(
                 row.pk,
-                kinds.setdefault(OfferKind(facts.kind, outputs), len(kinds)),
+                kinds.setdefault(OfferKind(facts.kind, outputs, place), len(kinds)),
                 row.price,
                 parameters,
                 row.context_length or model.context_length,
@@ -452,9 +493,10 @@ class ListedModel(NamedTuple):
 class VisibleCatalogue:
     """The part of the catalogue that a policy admits, with an organization's private endpoints.
 
-    A list shows list prices, so a model is listed with its cheapest public offer. A model without a
-    public offer is listed with a private one. An organization's own models join those of the
-    catalogue; with ``is_public``, private endpoints count for own models alone.
+    With an ``access`` it is what a key can call. A list shows list prices, so a model is listed
+    with its cheapest public offer. A model without a public offer is listed with a private one. An
+    organization's own models join those of the catalogue; with ``is_public``, private endpoints
+    count for own models alone.
     """
 
     def __init__(
@@ -464,24 +506,58 @@ class VisibleCatalogue:
         *,
         organization_id: UUID | None = None,
         is_public: bool = False,
+        access: Access | None = None,
     ) -> None:
-        own = [] if organization_id is None else LanguageModel.objects.owned_by(organization_id)
+        own: Sequence[LanguageModel] = ()
+        if organization_id is not None and (access is None or access.model_slugs):
+            own = LanguageModel.objects.owned_by(organization_id)
         self.catalogue = catalogue = add_own_models(catalogue, own)
         self._models = catalogue.models
         self._policy = policy
+        self._access = access
         self._kinds = list(catalogue.kinds)
         self._own: dict[str, list[Offer]] = {}
-        if organization_id is not None and (own or not is_public):
+        has_places = access is None or bool(access.places)
+        if organization_id is not None and has_places and (own or not is_public):
             self._read_own(organization_id, {"model__in": own} if is_public else {})
-        self._admitted = admitted_kinds([kind.facts for kind in self._kinds], policy)
+        self._allowed = admitted_kinds([kind.facts for kind in self._kinds], policy)
+        self._admitted = self._allowed
+        # The kinds that are admitted for models to which a credential is limited, or which are
+        # private.
+        self._admitted_of: dict[UUID, frozenset[int]] = {}
+        if access is not None:
+            self._judge(access, for_any_model(policy))
 
     def find(self, model_id: UUID) -> ListedModel | None:
-        """Returns a model with its offer, or ``None`` if the policy admits none."""
+        """Returns a model with its offer, or ``None`` if none is admitted."""
         model = self._models.get(model_id)
         if model is None or not admits_model(model.names, self._policy):
             return None
-        offer = _find_offer(self._offers(model), self._admitted)
+        offer = self._choose_offer(model)
         return None if offer is None else ListedModel(model, offer)
+
+    def allows(self, model_id: UUID) -> bool:
+        """Returns whether the policy admits a model, whoever has a credential for it.
+
+        A name may mean a private model that nothing serves now, and then means no other.
+        """
+        model = self._models[model_id]
+        if not admits_model(model.names, self._policy):
+            return False
+        if self._access is not None and model_id in self._access.levels:
+            return True
+        return _find_offer(self._offers(model), self._allowed) is not None
+
+    def has(self, model_id: UUID, endpoint_id: UUID) -> bool:
+        """Returns whether an endpoint of a model is admitted."""
+        model = self._models.get(model_id)
+        if model is None:
+            return False
+        kinds = self._admitted_of.get(model_id, self._admitted)
+        return any(
+            offer.endpoint_id == endpoint_id and offer.kind in kinds
+            for offer in self._offers(model)
+        )
 
     def select(self, criteria: Criteria, *, sort: str | None = None) -> list[ListedModel]:
         """Returns the models that are served and meet the criteria, in order.
@@ -512,17 +588,55 @@ class VisibleCatalogue:
             models = [model for model in models if admits_model(model.names, self._policy)]
         for condition in criteria.models:
             models = [model for model in models if condition(model)]
-        admitted = self._admitted
-        matching = frozenset(place for place in admitted if criteria.is_met_by(self._kinds[place]))
-        is_narrower = matching != admitted
+        met = frozenset(place for place, kind in enumerate(self._kinds) if criteria.is_met_by(kind))
+        is_narrower = len(met) < len(self._kinds)
+        matching = self._admitted & met
         found = []
         for model in models:
-            offers = self._offers(model)
-            offer = _find_offer(offers, admitted)
-            if offer is None or (is_narrower and _find_offer(offers, matching) is None):
+            offer = self._choose_offer(model)
+            if offer is None:
                 continue
+            if is_narrower:
+                own = self._admitted_of.get(model.pk)
+                kinds = matching if own is None else own & met
+                if _find_offer(self._offers(model), kinds) is None:
+                    continue
             found.append(ListedModel(model, offer))
         return found
+
+    def _judge(self, access: Access, policy: Policy) -> None:
+        """Finds the kinds that can be called, and those of models for which others can."""
+        self._admitted = frozenset(
+            place
+            for place, kind in enumerate(self._kinds)
+            if access.admits(kind, policy, is_served=kind.place.is_served)
+        )
+        named, levels = access.named_models, access.levels
+        for model_id, model in self._models.items() if named or levels else ():
+            if model_id not in levels and model.slug in access.model_slugs:
+                self._admitted_of[model_id] = frozenset()  # the name means an own model
+                continue
+            if model_id not in levels and named.isdisjoint(model.names):
+                continue
+            is_kept = levels.get(model_id, Fallback.ANY) != Fallback.ANY
+            self._admitted_of[model_id] = frozenset(
+                offer.kind
+                for offer in self._offers(model)
+                if (kind := self._kinds[offer.kind]).is_private or not is_kept
+                if access.admits(
+                    kind._replace(model_slug=model.slug, model_permaslug=model.permaslug),
+                    policy,
+                    is_served=kind.place.is_served,
+                )
+            )
+
+    def _choose_offer(self, model: CatalogueModel) -> Offer | None:
+        """Returns the offer with which a model is listed, or ``None`` if no offer is admitted."""
+        offers = self._offers(model)
+        offer = _find_offer(offers, self._admitted_of.get(model.pk, self._admitted))
+        if offer is not None and self._kinds[offer.kind].is_private:
+            return _find_offer(offers, self._allowed) or offer
+        return offer
 
     def _offers(self, model: CatalogueModel) -> Sequence[Offer]:
         """Returns every offer for a model, admitted or not, public ones first."""
@@ -568,6 +682,9 @@ class VisibleCatalogue:
                 declared=(*declared, *tested),
                 excluded=settings.excluded_parameters,
             )
+            place = NOWHERE if self._access is None else self._access.places.get(pk)
+            if place is None:
+                continue  # it is newer than the copy of the organization
             offer = _build_offer(
                 pk,
                 len(self._kinds),
@@ -576,7 +693,7 @@ class VisibleCatalogue:
                 settings.context_length or model.context_length,
                 settings.max_completion_tokens,
             )
-            self._kinds.append(OfferKind(facts.kind, outputs))
+            self._kinds.append(OfferKind(facts.kind, outputs, place, is_private=True))
             self._own.setdefault(model.slug, []).append(offer)
 
     def _make_ranking(self, sort: str | None) -> tuple[Callable[[ListedModel], Any], bool] | None:
@@ -613,12 +730,62 @@ class VisibleCatalogue:
             return [
                 percentiles["p50"]
                 for offer in self._offers(listed.model)
-                if offer.kind in self._admitted
+                if offer.kind in self._admitted_of.get(listed.model.pk, self._admitted)
                 and (found := figures.get(offer.endpoint_id)) is not None
                 and (percentiles := getattr(found, measure)) is not None
             ]
 
         return medians
+
+
+_CATALOGUE: Final = CatalogueCache()
+_ORGANIZATIONS: Final = OrganizationCache()
+
+
+def open_catalogue(
+    policy: Policy,
+    *,
+    key: ApiKey | None = None,
+    policy_of_key: Callable[[], Policy] | None = None,
+    shows_all: bool = False,
+) -> VisibleCatalogue:
+    """Returns the part of the catalogue that a policy admits and that a key can call.
+
+    Without a key, it is what the operator's credentials serve. ``policy_of_key`` returns the policy
+    by which requests of the key are judged; without it, that is ``policy``. With ``shows_all``,
+    credentials decide nothing.
+    """
+    catalogue = _CATALOGUE.load()
+    access = None if shows_all else OPERATORS
+    if key is not None and not shows_all:
+        copy = _ORGANIZATIONS.load(key)
+        access = read_access(key, copy, catalogue.providers, policy_of_key or (lambda: policy))
+    return VisibleCatalogue(
+        catalogue,
+        policy,
+        organization_id=None if key is None else key.organization_id,
+        is_public=shows_all and policy_of_key is not None,
+        access=access,
+    )
+
+
+def describe_hidden() -> str:
+    """Returns which providers have no credential of the operator, and what that hides."""
+    catalogue = _CATALOGUE.load()
+    lacking = {kind.facts.provider_slug for kind in catalogue.kinds if not kind.place.is_served}
+    if not lacking:
+        return ""
+    text = f"These providers have no credential yet: {', '.join(sorted(lacking))}."
+    if settings.MODEL_LISTS == "all":
+        return text
+    everything, served = (
+        len(VisibleCatalogue(catalogue, Policy(), access=access).select(Criteria()))
+        for access in (None, OPERATORS)
+    )
+    return (
+        f"{text} The lists leave out {everything - served} of {everything} models until they have "
+        "one (set_provider_credential) or an organization brings its own."
+    )
 
 
 def _find_offer(offers: Sequence[Offer], kinds: Set[int]) -> Offer | None:

@@ -13,7 +13,7 @@ from django.db.models import F, Q
 
 from accounts.bearers import require_active
 from accounts.models import ApiKey, BroadcastDestination, Region
-from accounts.policy import Fallback, Policy, require_ingress_region
+from accounts.policy import Policy, find_level, require_ingress_region
 from billing.budgets import Budget, MeterReading
 from billing.models import Account, Meter
 from catalog.models import Provider
@@ -177,7 +177,7 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
         "zdr": sorted(policy.zdr),
         "data_collection": "deny" if policy.no_training else "allow",
         "served_in": _sort_names(policy.served_in),
-        "fallback": policy.fallback or Fallback.LISTED,
+        "fallback": find_level(policy.fallback),
     }
 
 

@@ -9,6 +9,7 @@ import math
 import uuid
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from accounts.policy import Fallback, Policy, find_strictest
+from accounts.policy import Fallback, Policy, find_level, find_strictest
 from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
 from catalog.aliases.spellings import NO_NAMES, put_first
@@ -51,6 +52,7 @@ from inference.routing.routes import (
     PrivateModel,
     Route,
     RoutingDefaults,
+    Target,
 )
 
 _MILLION: Final = Decimal(1_000_000)
@@ -368,14 +370,65 @@ def _is_unreachable(excluded: ExcludedEndpoint) -> bool:
     return excluded.route.is_private and _UNREACHABLE.issuperset(excluded.reasons)
 
 
+class Payers(NamedTuple):
+    """The credentials with which an endpoint can be called, before a policy judges them.
+
+    ``own`` are those of the organization. ``is_served`` says that none of them is needed: the
+    operator's may be used, or the server takes none. ``obstacle`` is a reason why others cannot be
+    used; the endpoint is excluded for it unless one of these may.
+    """
+
+    own: Sequence[Credential]
+    is_served: bool
+    obstacle: Unusable | None = None
+
+
+def find_payers(
+    target: Target,
+    credentials: Mapping[str, Sequence[Credential]],
+    provider_slugs: AbstractSet[str],
+    *,
+    is_served: bool,
+    is_closed: bool = False,
+) -> Payers:
+    """Returns the credentials that can call an endpoint: requests and lists of models ask here.
+
+    ``credentials`` are those of the organization that the caller may use, by the slug of their
+    provider, and ``provider_slugs`` the slugs of its own providers. ``is_served`` says that the
+    operator has a credential, or that the server takes none, and ``is_closed`` that the operator's
+    may not be used.
+    """
+    if target.is_private and is_served:
+        return Payers((), True)
+    slug = target.facts.provider_slug
+    usable: list[Credential] = []
+    is_elsewhere = False
+    # Credentials of an own provider are for its private endpoints alone.
+    is_foreign = slug in provider_slugs and not target.is_private
+    for credential in () if is_foreign else credentials.get(slug, ()):
+        has_model = credential.may_call_model_of(target)
+        is_closed |= credential.is_byok_only or (credential.is_required and has_model)
+        if not has_model or credential.secret is None:
+            continue
+        if credential.may_travel_to(target):
+            usable.append(credential)
+        else:
+            is_elsewhere = True
+    is_closed &= not target.is_private
+    is_served &= not target.is_private and not is_closed
+    obstacle: Unusable | None = None
+    if is_closed:
+        obstacle = Unusable.CREDENTIAL_REQUIRED
+    elif not (usable or is_served):
+        obstacle = Unusable.CREDENTIAL_HOST if is_elsewhere else Unusable.NO_CREDENTIAL
+    return Payers(usable, is_served, obstacle)
+
+
 def _pair(
-    route: Route,
-    credential: Credential,
-    secret: Secret,
-    options: Mapping[str, msgspec.Raw] | None,
+    route: Route, credential: Credential, options: Mapping[str, msgspec.Raw] | None
 ) -> Candidate:
-    """Returns a route with an own credential, and the secret that it has."""
-    key = credential.credential_id
+    """Returns a route with an own credential, whose secret could be decrypted."""
+    key, secret = credential.credential_id, cast(Secret, credential.secret)
     subject, first_use = subject_of(route.endpoint_id, key), credential.first_use_at(route)
     return Candidate(route, secret, True, subject, options, first_use, key)
 
@@ -428,7 +481,7 @@ class _Search:
             if not routes and model.slug not in own.private_models:
                 continue
             private = own.private_models.get(model.slug, _JUST_PRIVATE)
-            level = find_strictest(private.fallback, self._policy.fallback) or Fallback.LISTED
+            level = find_level(private.fallback, self._policy.fallback)
             self._fallback = find_strictest(self._fallback, level)
             self._private_names |= private.provider_names
             self._private_names |= {name for route in routes for name in route.provider_names}
@@ -454,16 +507,16 @@ class _Search:
         reasons = _unmet_requirements(route, self._request, model.variants)
         if self._fallback is not None and self._is_kept_from(route):
             reasons.append(Unusable.PRIVATE_ONLY)
-        slug = route.facts.provider_slug
-        credentials = self._credentials.get(slug, ())
-        if not route.is_private and slug in self._context.own.provider_slugs:
-            credentials = ()  # they are for the organization's own provider of this slug
-        if route.is_private and route.secret == NO_SECRET:
-            candidates = self._call_keyless(route, reasons)
-        else:
-            candidates = self._pair_credentials(
-                route, credentials, reasons, is_closed=model.slug in self._closed_models
-            )
+        secret = route.secret
+        payers = find_payers(
+            route,
+            self._credentials,
+            self._context.own.provider_slugs,
+            # The operator's secret never opens a private endpoint.
+            is_served=secret is not None and (not route.is_private or secret == NO_SECRET),
+            is_closed=model.slug in self._closed_models,
+        )
+        candidates = self._pair_credentials(route, payers, reasons)
         if not candidates:
             self._excluded[key] = ExcludedEndpoint(route, reasons)
             return
@@ -472,7 +525,7 @@ class _Search:
         self._contenders.append(Contender(candidates[0], position, model.variants))
         if route.is_private and any(
             (each.is_required or each.is_byok_only) and each.may_call_model_of(route)
-            for each in credentials
+            for each in self._credentials.get(route.facts.provider_slug, ())
         ):
             self._closed_models.add(model.slug)
 
@@ -541,78 +594,54 @@ class _Search:
             ]
         return priced
 
-    def _call_keyless(self, route: Route, reasons: list[str]) -> list[Candidate]:
-        """Returns a private endpoint without a credential; adds the objections of the policy."""
-        if not self._is_open:
-            reasons[:0] = exclusions(route.facts, self._policy)
-        options = self._options.get(route.facts.provider_slug)
-        return [] if reasons else [Candidate(route, NO_SECRET, True, route.endpoint_id, options)]
-
     def _pair_credentials(
-        self,
-        route: Route,
-        credentials: Sequence[Credential],
-        reasons: list[str],
-        *,
-        is_closed: bool,
+        self, route: Route, payers: Payers, reasons: list[str]
     ) -> list[Candidate]:
         """Returns the route with each credential that may call it, in order of trial.
 
-        Own credentials come first, then the operator's, unless ``is_closed``, then own fallback
-        credentials. Health does not decide who pays: it only orders the credentials of a group.
-        The policy judges route and credential together. ``reasons`` contains the requirements that
-        the route does not meet with any credential. If the result is empty, the reasons that depend
-        on the credentials are added to it.
+        Own credentials come first, then the operator's, then own fallback credentials. Health does
+        not decide who pays: it only orders the credentials of a group. The policy judges route and
+        credential together. ``reasons`` contains the requirements that the route does not meet with
+        any credential. If the result is empty, the reasons that depend on the credentials are added
+        to it.
         """
         of_route = () if self._is_open else exclusions(route.facts, self._policy)
         options = self._options.get(route.facts.provider_slug)
         objections: dict[str, None] = {}
         preferred: list[Candidate] = []
         fallback: list[Candidate] = []
-        has_credential = is_elsewhere = False
-        for credential in credentials:
-            has_model = credential.may_call_model_of(route)
-            is_closed |= credential.is_byok_only or (credential.is_required and has_model)
-            if not has_model or credential.secret is None:
-                continue
-            if not credential.may_travel_to(route):
-                is_elsewhere = True
-                continue
-            has_credential = True
+        for credential in payers.own:
             facts = credential.facts_of(route)
             refusals = of_route if facts is route.facts else exclusions(facts, self._policy)
             if refusals:
                 objections.update(dict.fromkeys(refusals))
             else:
                 group = fallback if credential.is_fallback else preferred
-                group.append(_pair(route, credential, credential.secret, options))
+                group.append(_pair(route, credential, options))
         for group in (preferred, fallback):
             if len(group) > 1:
                 group.sort(key=self._is_down)
-        if not route.is_private and not is_closed and route.secret is not None:
-            has_credential = True
+        if payers.is_served and route.secret is not None:
             if of_route:
                 objections.update(dict.fromkeys(of_route))
-            elif not reasons and self._is_paced(route):
+            elif not reasons and route.pace is not None and self._is_paced(route, route.pace):
                 objections[Unusable.PROVIDER_LIMIT] = None
             else:
-                preferred.append(Candidate(route, route.secret, False, route.endpoint_id, options))
+                # A private server that takes no key is its owner's: its calls cost no credits.
+                subject, is_own = route.endpoint_id, route.is_private
+                preferred.append(Candidate(route, route.secret, is_own, subject, options))
         preferred += fallback
         if preferred:
             return [] if reasons else preferred
-        reasons[:0] = objections if has_credential else of_route
-        if is_closed and not route.is_private:
-            reasons.append(Unusable.CREDENTIAL_REQUIRED)
-        elif not has_credential:
-            reasons.append(Unusable.CREDENTIAL_HOST if is_elsewhere else Unusable.NO_CREDENTIAL)
+        reasons[:0] = objections if payers.own or payers.is_served else of_route
+        if payers.obstacle is not None:
+            reasons.append(payers.obstacle)
         return []
 
-    def _is_paced(self, route: Route) -> bool:
+    def _is_paced(self, route: Route, pace: Pace) -> bool:
         """Returns whether the operator's account at the provider is at its limit."""
-        if route.pace is None:
-            return False
         tokens = route.family.estimate(self._request.text)
-        wait = self._context.wait_of(route.pace, tokens)
+        wait = self._context.wait_of(pace, tokens)
         if wait > 0:
             self._paced[route.facts.provider_slug] = wait
         return wait > 0

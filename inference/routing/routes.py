@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -27,7 +27,7 @@ from catalog.tokens import (
     find_family,
 )
 from catalog.visibility import EndpointFacts
-from config.credentials import Secret
+from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import NO_REACH, Reach
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from inference.requests.operations.server_tools import NO_TOOLS
@@ -48,6 +48,21 @@ class FirstUse(NamedTuple):
     credential_id: uuid.UUID
     host: str
     own_hosts: frozenset[str]
+
+
+class Target(Protocol):
+    """The facts about an endpoint that decide who can pay for its calls; a route has them."""
+
+    @property
+    def is_private(self) -> bool: ...
+    @property
+    def facts(self) -> EndpointFacts: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def model_slug(self) -> str: ...
+    @property
+    def model_permaslug(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +90,15 @@ class Credential:
     declared_region: str | None = None
     declared_zdr: bool | None = None
 
-    def may_call_model_of(self, route: Route) -> bool:
-        """Returns whether the credential may be used for the route's model."""
+    def may_call_model_of(self, target: Target) -> bool:
+        """Returns whether the credential may be used for the endpoint's model."""
         return self.allowed_models is None or not self.allowed_models.isdisjoint(
-            (route.model_slug, route.model_permaslug)
+            (target.model_slug, target.model_permaslug)
         )
 
-    def may_travel_to(self, route: Route) -> bool:
-        """Returns whether the credential may be sent to the route's host."""
-        return self.limits.permits(self.host or route.host)
+    def may_travel_to(self, target: Target) -> bool:
+        """Returns whether the credential may be sent to the endpoint's host."""
+        return self.limits.permits(self.host or target.host)
 
     def first_use_at(self, route: Route) -> FirstUse | None:
         """Returns the use that binds the credential if it is sent to the route's host."""
@@ -104,16 +119,16 @@ class Credential:
             )
         )
 
-    def facts_of(self, route: Route) -> EndpointFacts:
-        """Returns the facts by which a policy judges the route when this credential is used.
+    def facts_of(self, target: Target) -> EndpointFacts:
+        """Returns the facts by which a policy judges the endpoint when this credential is used.
 
         A private endpoint has its own declaration, which a credential can only tighten. An endpoint
         that is tied to a region stays in that region.
         """
-        facts = route.facts
+        facts = target.facts
         zdr = facts.zdr if self.declared_zdr is None else self.declared_zdr
         region = facts.region
-        if route.is_private:
+        if target.is_private:
             zdr = zdr and facts.zdr
         elif self.declared_region in _PLACED_REGIONS and region in _UNPLACED_REGIONS:
             region = self.declared_region
@@ -348,6 +363,10 @@ class CatalogProvider:
     pace: Pace | None = None
     reach: Reach = NO_REACH
     is_own: bool = False
+
+    @property
+    def is_keyless(self) -> bool:
+        return self.secret == NO_SECRET
 
 
 class CatalogModel(NamedTuple):

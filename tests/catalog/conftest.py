@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.core.cache import cache
 from django.utils import timezone
@@ -9,6 +11,12 @@ from django.utils import timezone
 from catalog.models import ModelEndpoint
 from tests.support import factories
 from tests.support.catalogue import DAY, publish
+
+
+@pytest.fixture(autouse=True)
+def _everything_listed(settings: Any) -> None:
+    """Lists the whole catalogue: who can call what is the subject of ``test_callable.py``."""
+    settings.MODEL_LISTS = "all"
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,9 @@ def client(
 @pytest.fixture
 def catalogue(db: None) -> None:
     """Creates three text models, newest first, and an embedding model at one provider."""
-    provider = factories.make_provider("north", name="North Star", headquarters="CH")
+    provider = factories.make_provider(
+        "north", name="North Star", headquarters="CH", is_keyless=True
+    )
     for number in range(3):
         model = factories.make_model(f"acme/model-{number}.5b", created=1_767_225_600 - number)
         price = factories.make_price(f"0.00000{number + 1}", "0")
@@ -101,7 +103,7 @@ def test_endpoint_latency_and_throughput_require_a_key(
 ) -> None:
     cache.clear()
     endpoint = factories.make_endpoint(
-        factories.make_model("acme/falcon"), factories.make_provider()
+        factories.make_model("acme/falcon"), factories.make_provider(is_keyless=True)
     )
     factories.make_generation(
         tenant,
@@ -167,7 +169,9 @@ def test_models_have_the_price_of_their_endpoint(manager: OpenRouter, tenant: Te
         default_parameters={"temperature": 0.5},
     )
     factories.make_endpoint(
-        model, factories.make_provider(), price=factories.make_price(cache_read="0.0000001")
+        model,
+        factories.make_provider(is_keyless=True),
+        price=factories.make_price(cache_read="0.0000001"),
     )
     page = manager.models.list_for_user(security={"bearer": tenant.management_key})
     assert page is not None

@@ -528,7 +528,7 @@ def test_byok_credential_is_shown_changed_and_deleted(manager: OpenRouter, tenan
 
 
 def test_models_are_listed_page_by_page(manager: OpenRouter, tenant: Tenant) -> None:
-    provider = factories.make_provider()
+    provider = factories.make_provider(is_keyless=True)
     for number in range(5):
         model = factories.make_model(f"acme/model-{number}b", created=1_767_225_600 - number)
         factories.make_endpoint(model, provider)

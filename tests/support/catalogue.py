@@ -32,13 +32,16 @@ def ids(client: APIClient, query: str = "", route: str = ROUTE) -> list[str]:
 def publish(
     slug: str, prompt: str = "0.000001", completion: str = "0.000002", **fields: Any
 ) -> ModelEndpoint:
-    """Publishes a model with its own provider; fields ``endpoint_…`` belong to the endpoint."""
+    """Publishes a model with its own provider, which takes no key.
+
+    The fields ``endpoint_…`` belong to the endpoint.
+    """
     own = {
         name.removeprefix("endpoint_"): fields.pop(name)
         for name in list(fields)
         if name.startswith("endpoint_")
     }
-    provider = own.pop("provider", None) or factories.make_provider()
+    provider = own.pop("provider", None) or factories.make_provider(is_keyless=True)
     price = factories.make_price(prompt, completion)
     return factories.make_endpoint(
         factories.make_model(slug, **fields), provider, price=price, **own

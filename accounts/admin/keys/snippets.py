@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
-from accounts.models import ApiKey
-from catalog.models import LanguageModel
+from accounts.models import ApiKey, policy_of
+from catalog.lists.listing import Criteria, open_catalogue
 from endpoints.models import PrivateEndpoint
 
 NO_MODEL: Final = "author/model"
-"""Stands for a model that the operator replaces, while the catalogue has none to name."""
+"""Stands for a model that the operator replaces, while the key can call none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +110,23 @@ def write_snippets(key: ApiKey, secret: str, *, origin: str) -> list[Snippet]:
     if key.is_management:
         samples, model = _MANAGEMENT, NO_MODEL
     else:
-        samples, model = _INFERENCE, find_example(key.organization_id)
+        samples, model = _INFERENCE, find_example(key)
     root = f"{origin}/api"
     values = {"root": root, "api": f"{root}/v1", "key": secret, "model": model}
     return [Snippet(one.client, one.place, one.text.format(**values)) for one in samples]
 
 
-def find_example(organization_id: UUID) -> str:
-    """Returns a model of text: of the newest active endpoint, or else the newest of the catalogue.
+def find_example(key: ApiKey) -> str:
+    """Returns a model of text that the key can call: that of the newest private endpoint, if any.
 
-    It is an example and no promise, because a policy may forbid the model.
+    Otherwise it is the newest. It is an example and no promise, because a budget may be spent.
     """
-    own: str | None = (
-        PrivateEndpoint.objects.for_organization(organization_id)
+    found = open_catalogue(policy_of(key), key=key).select(Criteria(outputs=frozenset(("text",))))
+    slugs = [listed.model.slug for listed in found]
+    own = (
+        PrivateEndpoint.objects.for_organization(key.organization_id)
         .filter(status=PrivateEndpoint.Status.ACTIVE)
-        .filter(model__output_modalities__contains=["text"])
         .order_by("-created_at")
         .values_list("model__slug", flat=True)
-        .first()
     )
-    if own is not None:
-        return own
-    listed = LanguageModel.objects.listed().filter(output_modalities__contains=["text"])
-    newest: str | None = listed.order_by("-created", "slug").values_list("slug", flat=True).first()
-    return newest or NO_MODEL
+    return next((slug for slug in (*own, *slugs) if slug in slugs), NO_MODEL)

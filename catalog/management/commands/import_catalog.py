@@ -6,6 +6,7 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from catalog import imports
+from catalog.lists.listing import describe_hidden
 from config.bulk.commands import ImportCommand
 from config.bulk.files import read_input, refuse
 from config.bulk.report import Report, RowListener
@@ -36,6 +37,9 @@ class Command(ImportCommand):
         # Downloads before the transaction begins: locks must not wait for a slow server.
         options["data"] = read_input(file) if url is None else _download(url)
         super().handle(*args, **options)
+        is_dry = options["dry_run"] or options["plan"]
+        if not is_dry and (text := describe_hidden()):
+            self.note(text)
 
     def load(self, options: dict[str, Any], *, dry_run: bool, on_row: RowListener | None) -> Report:
         return imports.apply(imports.parse(options["data"]), dry_run=dry_run, on_row=on_row)

@@ -80,6 +80,12 @@ class OwnEndpoint(NamedTuple):
     settings: EndpointSettings = UNSET_SETTINGS
     declared: tuple[str, ...] = ()
 
+    def address_at(self, provider: CatalogProvider) -> str | None:
+        """Returns the base URL of the endpoint: its own, or that of the private provider."""
+        if self.base_url is None and provider.is_own:
+            return provider.base_url
+        return self.base_url
+
 
 class KeptModel(NamedTuple):
     """A model that private endpoints keep private, without what the catalogue says about it."""
@@ -126,7 +132,7 @@ class OrganizationCopy:
             self._resolved = OrganizationSnapshot(
                 version=self.version,
                 routes=_group_by_model(self._make_routes(catalog)),
-                credentials=self._place_credentials(catalog),
+                credentials=self.place_credentials(catalog.providers),
                 aliases=self.aliases,
                 private_models=dict(self._name_private(catalog)),
                 gone_slugs=frozenset(gone.values()),
@@ -141,7 +147,7 @@ class OrganizationCopy:
     def _make_routes(self, catalog: CatalogSnapshot) -> Iterable[Route]:
         for endpoint in self.endpoints:
             model = self._find_model(catalog, endpoint.model_id)
-            provider = self._find_provider(catalog, endpoint.provider_id)
+            provider = self.find_provider(endpoint.provider_id, catalog.providers)
             # A model that is newer than the copy of the catalogue comes with its next patch. One
             # that is not listed serves nobody.
             if model is not None and model.is_listed and provider is not None:
@@ -150,8 +156,11 @@ class OrganizationCopy:
     def _find_model(self, catalog: CatalogSnapshot, key: uuid.UUID) -> CatalogModel | None:
         return self.own_models.get(key) or catalog.models.get(key)
 
-    def _find_provider(self, catalog: CatalogSnapshot, key: uuid.UUID) -> CatalogProvider | None:
-        return self.own_providers.get(key) or catalog.providers.get(key)
+    def find_provider(
+        self, key: uuid.UUID, providers: Mapping[uuid.UUID, CatalogProvider]
+    ) -> CatalogProvider | None:
+        """Returns a provider of the organization, or else one of the catalogue."""
+        return self.own_providers.get(key) or providers.get(key)
 
     def _name_private(self, catalog: CatalogSnapshot) -> Iterable[tuple[str, PrivateModel]]:
         """Yields the models that endpoints keep private, and all own ones."""
@@ -160,7 +169,7 @@ class OrganizationCopy:
             model = self._find_model(catalog, model_id)
             kept = self.kept_models.get(model_id, _NOTHING_KEPT)
             if model is not None:
-                found = (self._find_provider(catalog, key) for key in kept.providers)
+                found = (self.find_provider(key, catalog.providers) for key in kept.providers)
                 names = frozenset(
                     name.lower()
                     for provider in found
@@ -176,13 +185,18 @@ class OrganizationCopy:
                 yield model.permaslug, model.slug
                 yield model.slug, model.slug
 
-    def _place_credentials(self, catalog: CatalogSnapshot) -> tuple[Credential, ...]:
+    def place_credentials(
+        self, providers: Mapping[uuid.UUID, CatalogProvider]
+    ) -> tuple[Credential, ...]:
+        """Returns the credentials with the hosts of their providers."""
         if not self.credentials:
             return ()
-        providers = {provider.slug: provider for provider in catalog.providers.values()}
-        providers |= {provider.slug: provider for provider in self.own_providers.values()}
+        named = {
+            provider.slug: provider
+            for provider in (*providers.values(), *self.own_providers.values())
+        }
         return tuple(
-            _place_credential(credential, providers.get(credential.provider_slug))
+            _place_credential(credential, named.get(credential.provider_slug))
             for credential in self.credentials
         )
 
@@ -386,9 +400,7 @@ def _names_of(model: CatalogModel) -> ModelNames:
 
 
 def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogProvider) -> Route:
-    offered, settings, base_url = None, endpoint.settings, endpoint.base_url
-    if base_url is None and provider.is_own:
-        base_url = provider.base_url
+    offered, settings, base_url = None, endpoint.settings, endpoint.address_at(provider)
     if model.supported_parameters:
         offered = share(
             offered_parameters(
@@ -419,7 +431,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         outputs=share(model.output_modalities),
         base_url=base_url,
         host=host_of_url(base_url),
-        secret=NO_SECRET if provider.secret == NO_SECRET else None,
+        secret=NO_SECRET if provider.is_keyless else None,
         upstream_model_id=endpoint.upstream_model_id,
         price_id=endpoint.price_id,
         price=endpoint.price,

@@ -12,6 +12,7 @@ import pytest
 
 from accounts.admin.keys.snippets import NO_MODEL, Snippet, find_example, write_snippets
 from accounts.models import ApiKey
+from config.credentials import Secret
 from config.local.bootstrap import PROJECT
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -84,20 +85,26 @@ def test_the_samples_of_a_management_key_manage(server: str, tenant: Tenant) -> 
 
 
 @pytest.mark.django_db
-def test_the_example_is_a_model_of_text_that_the_organization_has(
+def test_the_example_is_a_model_of_text_that_the_key_can_call(
     tenant: Tenant, simulator: Simulator
 ) -> None:
-    owner = tenant.organization.pk
-    assert find_example(owner) == NO_MODEL
-    factories.make_model("acme/picture", output_modalities=["image"])
-    factories.make_model("acme/listed")
-    assert find_example(owner) == "acme/listed"
+    key = ApiKey.objects.get(name="inference", organization=tenant.organization)
+    assert find_example(key) == NO_MODEL
+    provider = factories.make_provider("bare")
+    factories.make_endpoint(factories.make_model("acme/unpaid", created=3), provider)
+    assert find_example(key) == NO_MODEL
+    paid = factories.make_provider("paid")
+    paid.set_credential(Secret("operator-credential-0123456789"))
+    picture = factories.make_model("acme/picture", created=2, output_modalities=["image"])
+    factories.make_endpoint(picture, paid)
+    factories.make_endpoint(factories.make_model("acme/listed"), paid)
+    assert find_example(key) == "acme/listed"
 
     stranger = factories.make_tenant("Other")
-    own = factories.make_model("acme/own")
-    provider = factories.make_provider()
+    other = ApiKey.objects.get(name="inference", organization=stranger.organization)
+    own = factories.make_model("acme/own", created=1)
     factories.make_draft(stranger, own, provider, base_url=simulator.base_url)
-    assert find_example(stranger.organization.pk) == "acme/listed"
+    assert find_example(other) == "acme/listed"
     factories.make_active(stranger, own, provider, base_url=simulator.base_url)
-    assert find_example(stranger.organization.pk) == "acme/own"
-    assert find_example(owner) == "acme/listed"
+    assert find_example(other) == "acme/own"
+    assert find_example(key) == "acme/listed"
