@@ -77,7 +77,10 @@ def apply(
                     "a private endpoint has no limits; those of keys and workspaces are in "
                     "docs/rate-limits.md",
                 )
-        plan.store_credentials()
+        try:
+            plan.store_credentials()
+        except GatewayError as exc:
+            raise ImportRefused([exc.message]) from None
         store_aliases(organization_id, gateway, plan.names, plan.count_row)
         transaction.set_rollback(dry_run)
     report.left_out = sorted(gateway.left_out, key=lambda each: each.line)

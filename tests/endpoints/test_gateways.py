@@ -229,3 +229,14 @@ def test_an_unknown_organization_is_refused(db: None, file: Path) -> None:
         load(uuid.uuid4(), file)
     assert caught.value.returncode == 1
     assert snapshots.everything() == before
+
+
+def test_more_credentials_than_an_organization_may_have_change_nothing(
+    tenant: Tenant, falcon: Provider, file: Path, settings: Any
+) -> None:
+    settings.ORGANIZATION_MAX_CREDENTIALS = 1
+    before = snapshots.everything()
+    with pytest.raises(CommandError) as caught:
+        load(tenant.organization.pk, file)
+    assert caught.value.returncode == 1
+    assert snapshots.everything() == before
