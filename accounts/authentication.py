@@ -15,6 +15,7 @@ from rest_framework.permissions import BasePermission
 from accounts.bearers import key_digests, require_usable
 from accounts.models import ApiKey, KeyDigest
 from config.api.errors import Forbidden, Unauthenticated
+from config.changes.kinds import ChangeKind, FourEyes
 from config.secrets import KeyDigests
 from config.server.bodies import mark_recognized
 
@@ -126,13 +127,39 @@ class DenyAll(BasePermission):
         return False
 
 
+class AnotherOperatorNeeded(Forbidden):
+    """A key that an operator issued makes a change that needs a second person."""
+
+    error_type = "second_person_needed"
+
+    def __init__(self, kind: ChangeKind) -> None:
+        super().__init__(
+            f"{kind.label}: another operator must approve such changes, and an operator issued "
+            "this key. Make the change in the console, or with a key of the organization's own. "
+            "Nothing was changed."
+        )
+
+
+def require_one_person(request: Request, *kinds: ChangeKind) -> None:
+    """Raises :class:`AnotherOperatorNeeded` if a rule demands two people, and the key is one's."""
+    key = cast(ApiKey, request.auth)
+    if key.issued_by_operator and (kind := FourEyes(kinds).find_demand(None)) is not None:
+        raise AnotherOperatorNeeded(kind)
+
+
 class ManagementKey(BasePermission):
-    """Permits management keys; an inference key gets 403."""
+    """Permits management keys; an inference key gets 403.
+
+    ``four_eyes`` of a view names the kinds of changes that an action makes.
+    """
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         caller = caller_or_none(request)
         if caller is not None and not caller.is_management:
             raise Forbidden("This operation needs a management key.")
+        action = getattr(view, "action", None)
+        if caller is not None and (kinds := getattr(view, "four_eyes", {}).get(action)):
+            require_one_person(request, *kinds)
         return caller is not None
 
 

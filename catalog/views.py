@@ -63,6 +63,7 @@ from config.api.filters import StrictFilterSet, TextFilter
 from config.api.openapi import DeletedSerializer, errors
 from config.api.pagination import WholeList
 from config.api.viewsets import OrganizationViewSet
+from config.changes.kinds import ChangeKind
 from config.server.regions import region_of_host
 from endpoints.models import PrivateEndpoint
 
@@ -403,6 +404,7 @@ class AliasViewSet(ListModelMixin, OrganizationViewSet):
     """Other names for models, which the organization's own requests may send."""
 
     permission_classes = [ManagementKey]
+    four_eyes: ClassVar = {"destroy": (ChangeKind.DELETIONS,)}
     queryset = ModelAlias.objects.order_by("created_at", "id")
     serializer_class = AliasSerializer
     filterset_class = AliasFilters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
-from accounts.authentication import ManagementKey
+from accounts.authentication import ManagementKey, require_one_person
 from accounts.models import workspace_for
 from catalog.models import LanguageModel
 from config.api.fields import StrictSerializer
@@ -23,6 +23,7 @@ from config.api.pagination import WholeList
 from config.api.params import FlagParameter, read_parameter
 from config.api.text import parse_uuid
 from config.api.viewsets import OrganizationViewSet
+from config.changes.kinds import ChangeKind
 from config.egress.rules import NO_OWN_LIMITS
 from endpoints import validation
 from endpoints.activation import NotActivated, validate_and_activate
@@ -104,6 +105,10 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     """Creates, validates, activates and manages private endpoints."""
 
     permission_classes = [ManagementKey]
+    four_eyes: ClassVar = {
+        "pricing": (ChangeKind.PRICES,),
+        "destroy": (ChangeKind.DELETIONS,),
+    }
     queryset = PrivateEndpoint.objects.select_related(
         "model", "provider", "private_provider", "price", "validation"
     )
@@ -147,6 +152,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         """
         key = idempotency_key_of(request.headers)
         fields = {"base_url": None, **self.read_body(CreateSerializer)}
+        _require_one_person_for_prices(request)
         fields |= fields.pop("settings", None) or {}
         activation = fields.pop("activate", None)
         slot = None if activation is None else ValidationSlot(organization_id=self.organization_id)
@@ -182,6 +188,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         its upstream cannot.
         """
         fields = self.read_body(UpdateSerializer)
+        _require_one_person_for_prices(request)
         fields |= fields.pop("settings", None) or {}
         endpoint = self.get_object()
         endpoint.edit(by=self.actor, **fields)
@@ -341,6 +348,7 @@ class PrivateProviderViewSet(ListModelMixin, OrganizationViewSet):
     """Names under which the organization registers servers of its own."""
 
     permission_classes = [ManagementKey]
+    four_eyes: ClassVar = {"partial_update": (ChangeKind.CREDENTIALS,)}
     queryset = PrivateProvider.objects.order_by("created_at", "id")
     serializer_class = PrivateProviderSerializer
     pagination_class = WholeList
@@ -479,3 +487,9 @@ class OwnModelViewSet(ListModelMixin, OrganizationViewSet):
         model = self.get_object()
         remove_own_model(model)
         return Response({"data": {"slug": model.slug}})
+
+
+def _require_one_person_for_prices(request: Request) -> None:
+    """Raises :class:`AnotherOperatorNeeded` if the body, which is valid, has a price."""
+    if "pricing" in request.data:
+        require_one_person(request, ChangeKind.PRICES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from drf_spectacular.utils import extend_schema
 from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
@@ -21,6 +23,7 @@ from accounts.views.filters import WorkspaceFilter
 from config.api.filters import StrictFilterSet
 from config.api.openapi import DeletedSerializer, errors
 from config.api.viewsets import OrganizationViewSet
+from config.changes.kinds import ChangeKind
 
 
 class DestinationFilters(StrictFilterSet):
@@ -31,6 +34,7 @@ class DestinationViewSet(ListModelMixin, OrganizationViewSet):
     """Receivers of the metadata of generations. No answer contains the value of a header."""
 
     permission_classes = [ManagementKey]
+    four_eyes: ClassVar = {"destroy": (ChangeKind.DELETIONS,)}
     queryset = BroadcastDestination.objects.select_related("progress").order_by("created_at", "id")
     serializer_class = DestinationSerializer
     filterset_class = DestinationFilters

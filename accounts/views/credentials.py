@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.mixins import ListModelMixin
@@ -21,6 +21,7 @@ from accounts.serializers.credentials import (
 from accounts.views.creations import CreatingViewSet
 from config.api.filters import StrictFilterSet, TextFilter, UUIDFilter
 from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
+from config.changes.kinds import ChangeKind
 
 
 class ByokFilters(StrictFilterSet):
@@ -32,6 +33,11 @@ class ByokViewSet(ListModelMixin, CreatingViewSet):
     """Bring-your-own-key credentials. No response contains a secret."""
 
     permission_classes = [ManagementKey]
+    four_eyes: ClassVar = {
+        "create": (ChangeKind.CREDENTIALS,),
+        "partial_update": (ChangeKind.CREDENTIALS,),
+        "destroy": (ChangeKind.DELETIONS,),
+    }
     queryset = ByokCredential.objects.order_by("provider_slug", "sort_order", "id")
     serializer_class = ByokSerializer
     filterset_class = ByokFilters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -44,6 +44,7 @@ from accounts.views.filters import WorkspaceFilter
 from config.api.filters import StrictFilterSet
 from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 from config.api.text import parse_uuid
+from config.changes.kinds import ChangeKind
 
 _KEYS: Final[dict[str, Any]] = {
     "url_path": "assignments/keys",
@@ -67,6 +68,10 @@ class GuardrailViewSet(ListModelMixin, CreatingViewSet):
     """Limits on the keys and members that they are assigned to."""
 
     permission_classes = [ManagementKey]
+    four_eyes: ClassVar = {
+        "partial_update": (ChangeKind.GUARDRAILS,),
+        "destroy": (ChangeKind.DELETIONS, ChangeKind.GUARDRAILS),
+    }
     queryset = Guardrail.objects.order_by("created_at", "id")
     serializer_class = GuardrailSerializer
     filterset_class = GuardrailFilters

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
-from accounts.authentication import AnyKey, ManagementKey
+from accounts.authentication import AnyKey, ManagementKey, require_one_person
 from accounts.models import ApiKey, ApiKeyNotFound, Member, workspace_for
 from accounts.rotation import rotate_key
 from accounts.serializers.keys import (
@@ -32,6 +32,7 @@ from accounts.views.filters import WorkspaceFilter
 from config.api.filters import FlagFilter, StrictFilterSet
 from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 from config.api.pagination import UncountedPagination
+from config.changes.kinds import ChangeKind
 from config.credentials import Secret
 
 _OVERLAP: Final = 3600
@@ -174,6 +175,8 @@ class KeyViewSet(ListModelMixin, CreatingViewSet):
         """
         fields = self.read_body(RotateKeySerializer)
         key: ApiKey = self.get_object()
+        if key.is_management:
+            require_one_person(request, ChangeKind.MANAGEMENT_KEYS)
         former, secret = rotate_key(
             key,
             overlap=fields.get("overlap_seconds", _OVERLAP),

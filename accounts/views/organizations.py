@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from drf_spectacular.utils import extend_schema
 from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
@@ -22,6 +24,7 @@ from accounts.serializers.organizations import (
 )
 from config.api.openapi import DeletedSerializer, errors
 from config.api.viewsets import OrganizationViewSet
+from config.changes.kinds import ChangeKind
 
 
 class MemberViewSet(ListModelMixin, OrganizationViewSet):
@@ -84,6 +87,7 @@ class SettingsViewSet(OrganizationViewSet):
     """The settings of the organization, which hold for all of its keys."""
 
     permission_classes = [ManagementKey]
+    four_eyes: ClassVar = {"partial_update": (ChangeKind.GUARDRAILS,)}
     queryset = Organization.objects.all()
     serializer_class = OrganizationSettingsSerializer
     schema_tag = "organization"

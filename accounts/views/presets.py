@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -27,6 +27,7 @@ from accounts.serializers.presets import (
 from config.api.openapi import DeletedSerializer, errors
 from config.api.params import UUIDParameter, read_parameter
 from config.api.viewsets import OrganizationViewSet
+from config.changes.kinds import ChangeKind
 from inference.faces.presets import read_preset
 
 _Method = TypeVar("_Method", bound=Callable[..., Response])
@@ -59,6 +60,7 @@ class PresetViewSet(ListModelMixin, OrganizationViewSet):
     """Defaults of requests, which a request takes over by naming the preset."""
 
     permission_classes = [ManagementKey]
+    four_eyes: ClassVar = {"destroy": (ChangeKind.DELETIONS,)}
     queryset = Preset.objects.order_by("created_at", "id")
     serializer_class: type[PresetSerializer] = WholePresetSerializer
     lookup_field = "slug"

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.db.models import Case, QuerySet, When
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
-from config.api.errors import GatewayError
+from config.api.errors import Conflict, GatewayError
 from config.changes import deciding
 from config.changes.kinds import DESCRIPTIONS, ChangeKind, FourEyes
 from config.changes.models import ChangeRule, ChangeSet, list_requirements
@@ -125,8 +125,13 @@ class ChangeSetAdmin(ReadOnlyAdmin):
         permission="decide",
         icon="check",
     )
-    def approve(self, request: HttpRequest, change_set: ChangeSet, form: Any) -> Message:
+    def approve(
+        self, request: HttpRequest, change_set: ChangeSet, form: Any
+    ) -> Message | HttpResponse:
         is_done, text = deciding.approve(change_set, request)
+        shown: HttpResponse | None = deciding.page_of(change_set).show_applied(request)
+        if shown is not None:
+            return shown
         return (messages.SUCCESS if is_done else messages.WARNING), text
 
     @transition(
@@ -160,6 +165,8 @@ class ChangeSetAdmin(ReadOnlyAdmin):
         permission="decide",
     )
     def approve_selected(self, request: HttpRequest, change_set: ChangeSet) -> None:
+        if change_set.kind == ChangeKind.MANAGEMENT_KEYS:
+            raise Conflict("Approve it on its own page, which shows the key once.")
         is_done, text = deciding.approve(change_set, request)
         if not is_done:
             raise GatewayError(text)

@@ -17,6 +17,7 @@ class ChangeKind(TextChoices):
     GUARDRAILS = "guardrails", "Workspace-wide guardrails"
     DELETIONS = "deletions", "Deletions"
     CREDENTIALS = "credentials", "Provider credentials"
+    MANAGEMENT_KEYS = "management_keys", "Management keys"
 
 
 DESCRIPTIONS = {
@@ -28,6 +29,7 @@ DESCRIPTIONS = {
     "endpoints, broadcast destinations, operators and groups.",
     ChangeKind.CREDENTIALS: "Base URLs, dialects and credentials of providers, and credentials of "
     "organizations.",
+    ChangeKind.MANAGEMENT_KEYS: "New management keys. The operator who approves one sees it, once.",
 }
 
 

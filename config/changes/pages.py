@@ -280,7 +280,12 @@ class GuardedPage:
         require_valid(form)
         obj = form.save(commit=False)
         self.save_model(request, obj, form, is_change)
+        request.applied = obj  # type: ignore[attr-defined]
         return "It is changed." if is_change else f"{_name(obj)} is added."
+
+    def show_applied(self, request: HttpRequest) -> HttpResponse | None:
+        """Returns the page that the operator sees who approved a form; ``None`` for a message."""
+        return None
 
     def label_state(self: Any, names: Sequence[str]) -> list[str]:
         """Returns the columns that have changed, as people call them."""

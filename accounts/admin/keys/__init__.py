@@ -19,6 +19,7 @@ from accounts.admin.keys.preview import preview
 from accounts.admin.keys.snippets import write_snippets
 from accounts.admin.rate_limits import RateLimitedPartAdmin
 from accounts.models import ApiKey
+from config.changes.kinds import ChangeKind, FourEyes
 from config.clocks.clock import clock
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer
@@ -98,6 +99,13 @@ class ApiKeyAdmin(
     )  # fmt: skip
     list_select_related = ("organization", "workspace__organization")
     form = ApiKeyForm
+    # The form of a stored key has no such field.
+    form_guard = FourEyes(
+        (ChangeKind.MANAGEMENT_KEYS,),
+        fields=("is_management",),
+        guards_new_rows=True,
+        is_guarded=lambda key: False,
+    )
     list_filter = (ApiKeyStatusFilter, "is_management", PepperFilter)
     search_fields = ("name", "label", "digest__exact")
     uuid_search_fields = ("id", "organization_id", "workspace_id")
@@ -213,7 +221,14 @@ class ApiKeyAdmin(
     def response_add(
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:
-        # There is no redirect: its message would store the secret in a cookie or a session.
+        return self._show_secret(request, obj)
+
+    def show_applied(self, request: HttpRequest) -> HttpResponse | None:
+        made = getattr(request, "applied", None)
+        return None if made is None else self._show_secret(request, made)
+
+    def _show_secret(self, request: HttpRequest, obj: Any) -> HttpResponse:
+        """Returns a page with a key, without a redirect: its message would be a cookie."""
         secret: Secret = obj.__dict__.pop("issued_secret")
         origin = request.build_absolute_uri("/").rstrip("/")
         context = {
