@@ -264,6 +264,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "config.server.logs.RequestIdMiddleware",
     "config.server.health.ProbeMiddleware",
+    "config.console.perimeter.ConsoleNetworkMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "config.console.site.ConsoleCSPMiddleware",
@@ -325,6 +326,14 @@ SECURE_SSL_REDIRECT = _switch("SECURE_SSL_REDIRECT", default=False)
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 X_FRAME_OPTIONS = "DENY"
 ADMIN_REQUIRES_TOTP = _switch("ADMIN_REQUIRES_TOTP", default=False)
+# Networks whose addresses no stranger has: loopback, private, link-local, and those of carriers.
+CONSOLE_NETWORKS = _proxies(
+    "CONSOLE_NETWORKS",
+    [
+        "127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7",
+        "100.64.0.0/10", "169.254.0.0/16", "fe80::/10",
+    ],
+)  # fmt: skip
 OTP_TOTP_ISSUER = "Causeway"
 # The limits of sign-ins count wrong codes too; a second rule would keep the owner out.
 OTP_TOTP_THROTTLE_FACTOR = OTP_STATIC_THROTTLE_FACTOR = 0

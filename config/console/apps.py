@@ -10,7 +10,7 @@ from django.contrib.admin.apps import SimpleAdminConfig
 from django.contrib.admin.checks import check_admin_app, check_dependencies
 from django.core import checks
 from django.db.models.signals import post_migrate, pre_migrate
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import autodiscover_modules, import_string
 from django_otp.plugins.otp_totp.apps import DefaultConfig as OtpConfig
 
 from config.apps import declaring_apps
@@ -20,6 +20,13 @@ from config.console.sign_in.roles import RoleKeeper
 _CAPITALS: Final = {
     word.lower(): word for word in ("API", "BYOK", "HTTP", "ID", "IO", "IP", "URL", "USD", "ZDR")
 } | {"ids": "IDs"}
+
+
+def _check_perimeter(**options: Any) -> list[checks.CheckMessage]:
+    """Loads the console's perimeter when `check --deploy` asks, and not with every command."""
+    name = "config.console.perimeter.check_perimeter"
+    found: list[checks.CheckMessage] = import_string(name)(**options)
+    return found
 
 
 class ConsoleConfig(SimpleAdminConfig):
@@ -38,6 +45,7 @@ class ConsoleConfig(SimpleAdminConfig):
     def ready(self) -> None:
         checks.register(check_dependencies, checks.Tags.admin)
         checks.register(_check_pages, checks.Tags.admin)
+        checks.register(_check_perimeter, checks.Tags.security, deploy=True)
         last = declaring_apps()[-1]
         pre_migrate.connect(self.role_keeper.remember_permissions, sender=last)
         post_migrate.connect(self.role_keeper.update_roles, sender=last)

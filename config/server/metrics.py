@@ -88,7 +88,12 @@ def _is_alive(process: int) -> bool:
 
 
 def require_reader(authorization: str | None) -> None:
-    """Raises :class:`Unauthenticated` unless the header carries ``METRICS_TOKEN``."""
+    """Raises :class:`Unauthenticated` unless the header carries ``METRICS_TOKEN``.
+
+    Only the embedded mode, which is for trying out, shows metrics to anybody.
+    """
+    if not settings.METRICS_TOKEN and not settings.EMBEDDED:
+        raise Unauthenticated("The metrics need a token: set METRICS_TOKEN.")
     wanted = f"Bearer {settings.METRICS_TOKEN}".encode()
     offered = (authorization or "").encode("utf-8", "surrogateescape")
     if settings.METRICS_TOKEN and not hmac.compare_digest(wanted, offered):

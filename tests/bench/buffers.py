@@ -17,7 +17,6 @@ import base64
 import contextlib
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -38,6 +37,7 @@ from tests.bench.__main__ import (
     wait_for,
 )
 from tests.bench.database import work_directory
+from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.pdf_files import PLUGIN, make_paper
 from tests.support.machine.ports import reserved_port
 
@@ -155,10 +155,7 @@ async def _ask(worker: Worker, request: Request, *, is_slow: bool) -> int:
 
 
 def _read_counted(worker: Worker) -> int:
-    with urllib.request.urlopen(f"http://{worker.host}:{worker.port}/metrics", timeout=30) as page:
-        found = re.search(r"^causeway_buffered_bytes ([0-9.e+]+)$", page.read().decode(), re.M)
-    assert found is not None
-    return int(float(found[1]))
+    return int(read_counter(f"http://{worker.host}:{worker.port}", "causeway_buffered_bytes"))
 
 
 async def _measure(worker: Worker, name: str, request: Request, seconds: float) -> None:

@@ -45,7 +45,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import requests
 from django.core.management import call_command
 from django.db import connection
 
@@ -54,6 +53,7 @@ from billing.models import Transfer
 from config.credentials import Secret
 from inference.models import Generation, Journal
 from tests.support import factories
+from tests.support.bulkheads.counters import read_metrics
 from tests.support.clusters.programs import descendants, wait_until
 from tests.support.clusters.services import run_service
 from tests.support.inference.site import CHAT
@@ -423,7 +423,7 @@ def _growth(samples: list[Sample], what: str, name: str) -> float:
 
 def _read_lag(address: str) -> dict[str, float]:
     """Returns the bounds below which half and 99 % of the measured lags were, and their number."""
-    text = requests.get(f"{address}/metrics", timeout=30).text
+    text = read_metrics(address)
     counts = {
         float(line.split('le="')[1].split('"')[0]): float(line.rsplit(" ", 1)[1])
         for line in text.splitlines()

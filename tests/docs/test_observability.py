@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from config.local.bootstrap import PROJECT
+from tests.support.bulkheads.counters import read_metrics
 from tests.support.inference.site import Site
 
 FOLDER: Final = PROJECT / "docs" / "deploy" / "observability"
@@ -34,9 +34,7 @@ def names_in(path: Path) -> set[str]:
 
 def served(site: Site) -> set[str]:
     """Returns the names of the metrics of a running service."""
-    families = text_string_to_metric_families(
-        requests.get(f"{site.server}/metrics", timeout=60).text
-    )
+    families = text_string_to_metric_families(read_metrics(site.server))
     return {
         f"{family.name}_total" if family.type == "counter" else family.name for family in families
     }
@@ -46,7 +44,8 @@ def served(site: Site) -> set[str]:
 @pytest.mark.parametrize(
     "command",
     [
-        ("check", "config", "prometheus.yml"),
+        # The file of the token stands on the host of Prometheus.
+        ("check", "config", "--syntax-only", "prometheus.yml"),
         ("check", "rules", "alerts.yml"),
         ("test", "rules", "alerts.test.yml"),
     ],

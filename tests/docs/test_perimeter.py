@@ -30,6 +30,8 @@ def check(**changes: str) -> subprocess.CompletedProcess[str]:
         "CREDENTIAL_KEYS": base64.b64encode(secrets.token_bytes(32)).decode(),
         "ALLOWED_HOSTS": "127.0.0.1,llm.example.com",
         "CSRF_TRUSTED_ORIGINS": "https://llm.example.com",
+        "METRICS_TOKEN": secrets.token_hex(24),
+        "ADMIN_REQUIRES_TOTP": "on",
         **changes,
     }
     return subprocess.run(
@@ -51,6 +53,20 @@ def test_the_checks_ask_for_https() -> None:
     done = check()
     assert done.returncode == 1
     assert {"(security.W004)", "(security.W008)"} <= set(done.stderr.split())
+
+
+def test_the_checks_find_an_open_console_and_metrics_without_a_token() -> None:
+    done = check(
+        METRICS_TOKEN="",
+        ADMIN_REQUIRES_TOTP="off",
+        CONSOLE_NETWORKS="0.0.0.0/0,::1/128",
+        FORWARDED_ALLOW_IPS="127.0.0.1,10.0.0.0/8",
+        SECURE_HSTS_SECONDS="31536000",
+        SECURE_SSL_REDIRECT="on",
+    )
+    assert done.returncode == 1
+    found = re.findall(r"\((console\.W\d+)\)", done.stderr)
+    assert sorted(found) == ["console.W001", "console.W002", "console.W003", "console.W004"]
 
 
 def test_pages_go_to_https_and_probes_do_not(django_db_setup: None, db: None) -> None:

@@ -54,6 +54,7 @@ if "CAUSEWAY_TEST_DIR" not in os.environ:
     # Most tests read no lines of requests; those that do switch them on.
     os.environ["ACCESS_LOG"] = "off"
     os.environ["VALIDATION_PROBES_PARAMETERS"] = "off"
+    os.environ["METRICS_TOKEN"] = secrets.token_urlsafe(16)
     os.environ["ALLOWED_HOSTS"] = "127.0.0.1,localhost,testserver"
     if not os.environ.get("DATABASE_URL"):
         os.environ["DATABASE_URL"] = postgres.throwaway(copied=find_cluster())

@@ -18,6 +18,7 @@ from billing.topups.node import Cursor
 from billing.topups.rpc import ChainUnavailable
 from config.api.errors import InvalidTransition
 from tests.support import factories
+from tests.support.bulkheads.counters import authorization
 from tests.support.chains.nodes import Anvil, Contract, EthTester, before, chain_of, deploy
 from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, credited, found, mine, status
@@ -142,7 +143,7 @@ def test_metrics_count_deposits_in_review_and_halted_chains(
     label = f'{{chain_id="{chain.chain_id}"}}'
 
     def told() -> list[str]:
-        text = anonymous.get("/metrics").content.decode()
+        text = anonymous.get("/metrics", headers=authorization()).content.decode()
         return [
             line
             for line in text.splitlines()

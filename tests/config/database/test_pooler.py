@@ -17,7 +17,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-import requests
 from django.db import connection, transaction
 
 from accounts.models import Organization
@@ -33,6 +32,7 @@ from config.sql import Statement
 from inference.models import Generation
 from inference.requests import parsing
 from tests.support import factories, processes
+from tests.support.bulkheads.counters import read_metrics
 from tests.support.bulkheads.kills import BEHAVIOUR, LEASE, PRICES, StreamsUnderFire
 from tests.support.bulkheads.leases import end_leases
 from tests.support.database.pooler import Pooler, needs_pgbouncer, run_pooler
@@ -49,7 +49,7 @@ def is_settled() -> bool:
 
 
 def read_limits(site: Site) -> list[str]:
-    metrics = requests.get(f"{site.server}/metrics", timeout=60).text
+    metrics = read_metrics(site.server)
     return re.findall(r'causeway_pool_limit_connections\{pool="data_plane"\} (\S+)', metrics)
 
 

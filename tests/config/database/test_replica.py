@@ -18,6 +18,7 @@ from django.test import Client
 from accounts.models import Organization
 from inference.models import Generation
 from tests.support import factories, processes
+from tests.support.bulkheads.counters import read_metrics
 from tests.support.database.replica import Replica, run_balancer, run_replica
 from tests.support.inference.site import Site
 from tests.support.processes import Served, manage, serve
@@ -80,7 +81,7 @@ def count_generations(site: Site) -> int:
 
 def reads(site: Site) -> Counter[str]:
     """Returns how often each server was read, ``replica`` or ``primary`` with the reason."""
-    metrics = requests.get(f"{site.server}/metrics", timeout=60).text
+    metrics = read_metrics(site.server)
     found: Counter[str] = Counter()
     for reason, server, count in re.findall(
         r'causeway_replica_reads_total\{reason="(\w*)",server="(\w+)"\} (\S+)', metrics
@@ -239,7 +240,7 @@ def test_an_idle_primary_makes_no_lag(strict: Site, replica: Replica) -> None:
         count_generations(strict)
     now = reads(strict)
     assert now["replica"] == before["replica"] + 30
-    assert "causeway_replica_lag_seconds" in requests.get(f"{strict.server}/metrics").text
+    assert "causeway_replica_lag_seconds" in read_metrics(strict.server)
 
 
 def test_a_killed_replica_is_replaced_by_the_primary(strict: Site, replica: Replica) -> None:

@@ -10,6 +10,7 @@ import requests
 from config.server.connections.protocol import MAX_HEADER_BYTES
 from endusers.models import EndUser
 from tests.support import factories
+from tests.support.bulkheads.counters import authorization
 
 
 def exchange(server: str, head: bytes, *parts: bytes) -> bytes:
@@ -102,7 +103,7 @@ def test_headers_are_bounded(server: str) -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
 def test_only_probes_accept_any_host_name(server: str, path: str) -> None:
-    host = {"Host": "10.1.2.3:8000"}
+    host = {"Host": "10.1.2.3:8000", **authorization()}
     assert requests.get(f"{server}{path}", headers=host, timeout=60).status_code == 200
     posted = requests.post(f"{server}{path}", headers=host, timeout=60)
     assert posted.status_code == 405

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import requests
+from django.conf import LazySettings
 from django.core.management import CommandError
 from django.test import Client
 
 from config.management.commands.serve import bind_metrics
 from config.server.metrics import MetricsListener, render_metrics
+from tests.support.bulkheads.counters import authorization
 from tests.support.machine.ports import reserved_port
 from tests.support.processes import manage, serve
 
@@ -44,6 +46,17 @@ def test_metrics_answer_a_reader_with_the_token(db: None, settings: object) -> N
     answer = Client().get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
     assert answer.status_code == 200
     assert b"causeway_chain_halted" in answer.content
+
+
+def test_only_the_embedded_mode_shows_metrics_without_a_token(
+    db: None, settings: LazySettings
+) -> None:
+    settings.METRICS_TOKEN = ""
+    refused = Client().get("/metrics", headers={"Authorization": "Bearer "})
+    assert refused.status_code == 401
+    assert refused.json()["error"]["message"] == "The metrics need a token: set METRICS_TOKEN."
+    settings.EMBEDDED = True
+    assert Client().get("/metrics").status_code == 200
 
 
 def test_a_port_of_its_own_serves_the_metrics_alone(
@@ -81,7 +94,7 @@ def test_the_main_port_has_no_metrics_when_they_have_their_own(transactional_db:
         missing = requests.get(f"{served.address}/metrics", timeout=60)
         assert missing.json()["error"]["code"] == missing.status_code == 404
         assert requests.get(f"{served.address}/api/v1/models", timeout=60).status_code == 200
-        counted = get(port)
+        counted = get(port, **authorization())
         assert counted.status_code == 200
         assert "causeway_chain_halted" in counted.text
 

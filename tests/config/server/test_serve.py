@@ -17,7 +17,7 @@ from django.utils import timezone
 from config.management.commands.serve import address_of, listen
 from inference.models import Generation, Uptime
 from tests.support import factories
-from tests.support.bulkheads.counters import read_counter
+from tests.support.bulkheads.counters import authorization, read_counter
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.processes import manage, serve
@@ -119,7 +119,7 @@ def test_two_workers_stream_without_buffering_and_settle_every_generation(site: 
             return read_counter(served.address, "causeway_generations_total", status="completed")
 
         site.eventually(lambda: count_completed() == 6)
-        metrics = requests.get(f"{served.address}/metrics", timeout=60)
+        metrics = requests.get(f"{served.address}/metrics", headers=authorization(), timeout=60)
         assert metrics.headers["Content-Type"].startswith("text/plain")
         code, errors = served.stop()
         assert code == 0, errors

@@ -20,6 +20,7 @@ from config.local.bootstrap import PROJECT
 from inference.settlement.collector import HoldCollector
 from inference.settlement.verification import CHECK_LEDGER, check_daily
 from tests.support import factories
+from tests.support.bulkheads.counters import read_metrics
 from tests.support.factories import Tenant
 from tests.support.machine.ports import reserved_port
 from tests.support.processes import environment
@@ -101,7 +102,7 @@ def test_work_reports_its_duties_on_a_port_of_its_own(
 ) -> None:
     def is_reported() -> bool:
         try:
-            text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
+            text = read_metrics(f"http://127.0.0.1:{port}")
         except requests.ConnectionError:
             return False
         return 'causeway_duty_success_timestamp_seconds{duty="sweep_generations"}' in text

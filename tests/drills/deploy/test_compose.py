@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.support.deploy.packages import PODMAN_COMPOSE, run_tool
 
 FOLDER = PROJECT / "docs" / "deploy" / "compose"
 OURS = ("migrate", "serve", "work")
-SECRETS = ("credential_keys", "database_password", "database_url", "secret_key")
+SECRETS = ("credential_keys", "database_password", "database_url", "metrics_token", "secret_key")
 
 
 def parse(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -82,7 +83,9 @@ def test_secrets_are_files_and_stand_in_no_environment(composed: dict[str, Any])
     assert sorted(composed["secrets"]) == sorted(SECRETS)
     for name in OURS:
         one = composed["services"][name]
-        assert sorted(one["secrets"]) == ["credential_keys", "database_url", "secret_key"]
+        assert sorted(one["secrets"]) == [
+            "credential_keys", "database_url", "metrics_token", "secret_key",
+        ]  # fmt: skip
         for secret in one["secrets"]:
             assert one["environment"][f"{secret.upper()}_FILE"] == f"/run/secrets/{secret}"
             assert secret.upper() not in one["environment"]
@@ -103,16 +106,29 @@ def test_the_services_start_commands_that_exist(composed: dict[str, Any]) -> Non
         load_command_class(app, command).create_parser("causeway", command).parse_args(arguments)
 
 
-def test_only_caddy_can_be_reached_and_its_network_is_the_one_that_is_believed(
+def test_only_caddy_can_be_reached_and_it_alone_is_believed(
     composed: dict[str, Any],
 ) -> None:
     services = composed["services"]
     assert [name for name, one in services.items() if "ports" in one] == ["caddy"]
     [network] = composed["networks"]["front"]["ipam"]["config"]
-    assert services["serve"]["environment"]["FORWARDED_ALLOW_IPS"] == network["subnet"]
+    address = services["caddy"]["networks"]["front"]["ipv4_address"]
+    assert services["serve"]["environment"]["FORWARDED_ALLOW_IPS"] == address
+    assert ip_address(address) in ip_network(network["subnet"])
     in_front = {name for name, one in services.items() if "front" in one.get("networks", [])}
     assert in_front == {"serve", "caddy"}
     assert services["db"]["networks"] == ["back"]
+
+
+def test_the_console_is_kept_for_private_networks_and_a_second_factor(
+    composed: dict[str, Any],
+) -> None:
+    given = composed["services"]["serve"]["environment"]
+    assert given["ADMIN_REQUIRES_TOTP"] == "on"
+    # Those of one link are left out: nobody signs in from there.
+    links = {"169.254.0.0/16", "fe80::/10"}
+    networks = given["CONSOLE_NETWORKS"].split(",")
+    assert sorted(networks) == sorted({*settings.CONSOLE_NETWORKS} - links)
 
 
 def test_open_streams_may_finish(composed: dict[str, Any]) -> None:

@@ -104,7 +104,7 @@ def test_containers_run_commands_that_exist_with_settings_that_exist() -> None:
         variables = {one["name"].removesuffix("_FILE") for one in container["env"]}
         data = of_kind("ConfigMap")["causeway-settings"]["data"]
         assert {*variables, *data} <= env.names
-        assert variables == {"DATABASE_URL", "SECRET_KEY", "CREDENTIAL_KEYS"}
+        assert variables == {"DATABASE_URL", "SECRET_KEY", "CREDENTIAL_KEYS", "METRICS_TOKEN"}
         [secrets, temporary] = pod["spec"]["volumes"]
         assert secrets["secret"]["secretName"] == "causeway"
         assert "emptyDir" in temporary

@@ -24,6 +24,7 @@ from inference.filters.problems import ContentBlocked, TooSlow, Unscreened
 from inference.filters.screening import Screened, TimeSlice, screen
 from inference.requests import parsing
 from inference.requests.messages.native import parse_message
+from tests.support.bulkheads.counters import read_metrics
 from tests.support.database import snapshots
 from tests.support.governance import make_guardrail, make_member
 from tests.support.inference.site import TEXT, Site
@@ -704,7 +705,7 @@ def test_text_completions_are_filtered(site: Site) -> None:
 
 def test_filtered_texts_are_counted_by_action_and_kind(site: Site) -> None:
     def counted() -> dict[str, float]:
-        text = requests.get(f"{site.server}/metrics", timeout=60).text
+        text = read_metrics(site.server)
         lines = [line for line in text.splitlines() if line.startswith("causeway_filtered_texts")]
         return {
             name: float(value)

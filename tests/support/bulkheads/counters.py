@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from typing import Final
 
 import requests
@@ -9,14 +11,27 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 _SECONDS: Final = 60.0
+# The services that a benchmark starts inherit it; the tests have one already.
+os.environ.setdefault("METRICS_TOKEN", secrets.token_urlsafe(16))
+
+
+def authorization() -> dict[str, str]:
+    """Returns the header with which Prometheus reads the metrics."""
+    return {"Authorization": f"Bearer {os.environ['METRICS_TOKEN']}"}
+
+
+def read_metrics(address: str) -> str:
+    """Returns the metrics of a running service."""
+    answer = requests.get(f"{address}/metrics", headers=authorization(), timeout=_SECONDS)
+    assert answer.status_code == 200, answer.text
+    return answer.text
 
 
 def read_counter(address: str, name: str, **labels: str) -> float:
     """Returns the sum of a metric's samples that have these labels, over all workers."""
-    text = requests.get(f"{address}/metrics", timeout=_SECONDS).text
     return sum(
         sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(read_metrics(address))
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )

@@ -1,0 +1,114 @@
+"""From where the console can be opened, and what `check --deploy` says of an open perimeter."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from ipaddress import ip_network
+from typing import Any, Final
+
+from django.conf import settings
+from django.core import checks
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.encoding import escape_uri_path
+
+from config.console.sign_in.recognition import PREFIX
+from config.console.sign_in.throttle import address_of
+from config.server.connections.peers import EVERYBODY, Proxies, address_group
+
+logger = logging.getLogger("causeway.console")
+
+_MAX_PATH: Final = 200
+# Proxies of one installation are single hosts; this many addresses are a network of others too.
+_MOST_PROXIES: Final = 256
+
+
+class ConsoleNetworkMiddleware:
+    """Refuses the pages of the console to addresses outside of ``CONSOLE_NETWORKS``.
+
+    It comes before sessions and sign-ins: a stranger makes no query.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        if not request.path_info.startswith(PREFIX) or _is_near(address_of(request)):
+            return self._get_response(request)
+        path = escape_uri_path(request.path)[:_MAX_PATH]
+        logger.warning("refused %s %s: not from CONSOLE_NETWORKS", request.method, path)
+        response = HttpResponse(
+            "The console is not open to your address. Its operator names networks in "
+            "CONSOLE_NETWORKS.\n",
+            content_type="text/plain; charset=utf-8",
+            status=403,
+        )
+        # Django's log_response reads this mark.
+        response._has_been_logged = True  # type: ignore[attr-defined]
+        return response
+
+
+def _is_near(address: str) -> bool:
+    """Returns whether an address may open the console; a proxy's socket has none."""
+    # The group of an IPv4 address that IPv6 carries is the IPv4 address.
+    given = address_group(address) if address.startswith("::ffff:") else address
+    return not address or given in _read(tuple(settings.CONSOLE_NETWORKS))
+
+
+@lru_cache(maxsize=4)
+def _read(networks: Sequence[str]) -> Proxies:
+    return Proxies(networks)
+
+
+def check_perimeter(**options: Any) -> list[checks.CheckMessage]:
+    """Finds what makes the console or the metrics open to strangers."""
+    found = [
+        (
+            not settings.ADMIN_REQUIRES_TOTP,
+            "W001",
+            "Operators may sign in to the console with a password alone.",
+            "Set ADMIN_REQUIRES_TOTP=on.",
+        ),
+        (
+            _has_everybody(settings.CONSOLE_NETWORKS),
+            "W002",
+            "The console can be opened from every address.",
+            "Name the networks of its operators in CONSOLE_NETWORKS.",
+        ),
+        (
+            _count(settings.FORWARDED_ALLOW_IPS) > _MOST_PROXIES,
+            "W003",
+            "Many addresses may claim another address in X-Forwarded-For.",
+            "Name the proxy's own addresses in FORWARDED_ALLOW_IPS.",
+        ),
+        (
+            not (settings.METRICS_TOKEN or settings.EMBEDDED),
+            "W004",
+            "Nobody can read the metrics, because they have no token.",
+            "Set METRICS_TOKEN.",
+        ),
+    ]
+    return [
+        checks.Warning(text, hint=hint, id=f"console.{name}")
+        for is_open, name, text, hint in found
+        if is_open
+    ]
+
+
+def _has_everybody(networks: Sequence[str]) -> bool:
+    return any(each == EVERYBODY or ip_network(each).prefixlen == 0 for each in networks)
+
+
+def _count(networks: Sequence[str]) -> float:
+    """Returns how many addresses the largest network has; loopback counts as one."""
+    return max(map(_size, networks), default=0)
+
+
+def _size(network: str) -> float:
+    if network == EVERYBODY:
+        return math.inf
+    parsed = ip_network(network)
+    return 1 if parsed.is_loopback else parsed.num_addresses
