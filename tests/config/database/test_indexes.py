@@ -61,7 +61,7 @@ UNSERVED: Final = {
     "endpoints_privateendpoint.private_provider_id": "a provider is marked as deleted and stays",
     "endpoints_privateprovider.organization_id": "no organization is deleted; it has few of them",
 }
-_FOREIGN_KEYS: Final = """
+_FOREIGN_KEYS: Final = r"""
 SELECT t.relname || '.' || a.attname
 FROM pg_constraint AS c
 INNER JOIN pg_attribute AS a ON a.attrelid = c.conrelid AND a.attnum = c.conkey[1]
@@ -73,7 +73,10 @@ WHERE
         SELECT FROM pg_index AS i
         WHERE
             i.indrelid = c.conrelid AND i.indkey[0] = c.conkey[1]
-            AND (i.indpred IS NULL OR pg_get_expr(i.indpred, i.indrelid) LIKE '%IS NOT NULL%')
+            AND (
+                i.indpred IS NULL
+                OR pg_get_expr(i.indpred, i.indrelid) ~ 'IS NOT NULL|NOT [(]\w+ IS NULL[)]'
+            )
     )
 ORDER BY 1
 """
