@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import Site
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import serve
 
 
@@ -48,3 +50,14 @@ def crowded(site: Site, _crowded_service: str) -> Site:
     """
     site.server = _crowded_service
     return site
+
+
+@pytest.fixture
+def service(service: Site) -> Site:
+    """The service with two workers, once it holds nothing of an earlier attack any more."""
+
+    def is_free() -> bool:
+        return read_counter(service.server, "causeway_buffered_bytes") == 0
+
+    wait_until(is_free, "the service still holds what an earlier test sent")
+    return service

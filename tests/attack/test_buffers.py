@@ -46,7 +46,8 @@ def keep(service: Site, *, stream: bool, **headers: str) -> tuple[dict[str, Any]
     service.own("sim-burst:20000" if stream else f"sim-big:{ANSWER}")
     keep_answers(service.tenant)
     body = service.chat_body(stream=stream)
-    assert service.post(body, headers=headers).status_code == 200
+    answer = service.post(body, headers=headers)
+    assert answer.status_code == 200, answer.text
     wait_until_kept(service)
     service.eventually(lambda: read_counter(service.server, BUFFERED) == 0)
     # The request itself is held as long as its answer.

@@ -147,6 +147,6 @@ def test_an_answer_too_long_for_the_format_of_messages_is_refused(
     service.own("sim-big:9000000")
     body = {**service.chat_body(), "max_tokens": 16}
     answer = service.post(body, path="/api/v1/messages")
-    assert answer.status_code == 502
+    assert answer.status_code == 502, answer.text
     assert "Ask for it at /chat/completions." in answer.json()["error"]["message"]
     assert is_served()
