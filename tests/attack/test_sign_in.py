@@ -28,7 +28,7 @@ from tests.support.processes import serve
 
 PASSWORD: Final = "a long enough password"
 LOGIN: Final = "/admin/login/?next=/admin/"
-HERE, THERE, ELSEWHERE = "203.0.113.7", "198.51.100.9", "192.0.2.1"
+HERE, THERE, ELSEWHERE = "10.0.113.7", "172.16.100.9", "192.168.2.1"
 OUTCOMES: Final = ("signed_in", "failed", "refused", "busy", "locked", "lifted")
 
 

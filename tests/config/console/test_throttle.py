@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
 from django.contrib.auth import hashers
 from django.contrib.auth.models import Group, User
 from django.db import connection
@@ -25,6 +26,12 @@ from tests.support.console import SUBMIT
 PASSWORD = "a long enough password"
 LOGIN = "/admin/login/?next=/admin/"
 HERE, THERE = "203.0.113.7", "198.51.100.9"
+
+
+@pytest.fixture(autouse=True)
+def _from_everywhere(settings: LazySettings) -> None:
+    """Opens the console to the addresses of this module, which are public ones."""
+    settings.CONSOLE_NETWORKS = ["*"]
 
 
 @pytest.fixture
