@@ -35,7 +35,8 @@ class Ceilings(NamedTuple):
     calls: int
 
 
-CEILINGS: Final = {"plain": Ceilings(370, 67, 620), "streamed": Ceilings(407, 69, 750)}
+# Beside a busy machine packets come in more pieces, which adds up to 5 % of calls.
+CEILINGS: Final = {"plain": Ceilings(370, 67, 650), "streamed": Ceilings(407, 69, 790)}
 
 
 def record_road(site: Site, key: str, body: dict[str, Any]) -> Road:
