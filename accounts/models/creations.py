@@ -1,8 +1,7 @@
-"""What requests with an ``Idempotency-Key`` have created, and the secrets that they answered."""
+"""Remembers the rows that requests with an ``Idempotency-Key`` created, and their secrets."""
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,11 +14,10 @@ from django.db.models import Q
 from accounts.models.organizations import Organization
 from config import secrets
 from config.api.errors import Conflict
-from config.api.idempotency import IdempotentModel, find_replay
+from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.clocks.clock import clock
 from config.credentials import Secret
 from config.models import BaseModel
-from config.peppers import REQUEST, oldest_pepper
 
 SECRET_LIFETIME: Final = timedelta(hours=24)
 
@@ -53,8 +51,7 @@ class CreateCall:
     def fingerprint(self) -> str:
         """Returns a keyed digest of the body, in which secrets may stand; null counts as absent."""
         stated = {name: value for name, value in self.body.items() if value is not None}
-        text = json.dumps([self.resource, stated, self.is_operators], sort_keys=True, default=str)
-        return oldest_pepper(REQUEST).digest(text)
+        return fingerprint_of(self.resource, stated, self.is_operators)
 
 
 class CreationManager(models.Manager["Creation"]):

@@ -59,8 +59,11 @@ def require_idempotency_key(key: str) -> str:
 
 
 def fingerprint_of(*parts: Any) -> str:
-    """Returns a keyed SHA-256 digest of JSON values; equal values have equal digests."""
-    return oldest_pepper(REQUEST).digest(json.dumps(parts))
+    """Returns a keyed SHA-256 digest of JSON values, decimals among them.
+
+    Equal values have equal digests, in whatever order the members of an object stand.
+    """
+    return oldest_pepper(REQUEST).digest(json.dumps(parts, sort_keys=True, default=str))
 
 
 def find_replay(rows: models.QuerySet[Row], key: str | None, fingerprint: str) -> Row | None:
