@@ -1,4 +1,4 @@
-"""From where the console can be opened, and what `check --deploy` says of an open perimeter."""
+"""Limits the addresses that open the console, and finds an open perimeter for `check --deploy`."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class ConsoleNetworkMiddleware:
 
 
 def _is_near(address: str) -> bool:
-    """Returns whether an address may open the console; a proxy's socket has none."""
+    """Returns whether an address may open the console; one that cannot be read may not."""
     # The group of an IPv4 address that IPv6 carries is the IPv4 address.
     given = address_group(address) if address.startswith("::ffff:") else address
-    return not address or given in _read(tuple(settings.CONSOLE_NETWORKS))
+    return given in _read(tuple(settings.CONSOLE_NETWORKS))
 
 
 @lru_cache(maxsize=4)
