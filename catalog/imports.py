@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -41,6 +42,8 @@ _Row = TypeVar("_Row")
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 KINDS: Final = ("providers", "models", "endpoints")
+BUNDLED: Final = Path(__file__).with_name("data") / "catalogue.json"
+"""The catalogue that comes with the product."""
 _ORIGIN: Final = ("source", "as_of", "updated_at")
 
 

@@ -7,10 +7,9 @@ of an endpoint fails, because no transaction waits for a server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import count
 from typing import Any, Final
 from uuid import UUID
 
@@ -31,7 +30,7 @@ from catalog.connecting.connect import (
     narrow,
     read_wished_authorities,
 )
-from catalog.connecting.servers import ServerKind, name_models, recognize
+from catalog.connecting.servers import ServerKind, name_models, number_names, recognize
 from catalog.models import LanguageModel, Provider
 from catalog.pricing import Price
 from config.api.errors import GatewayError
@@ -40,9 +39,16 @@ from config.credentials import NO_SECRET, Secret
 from config.egress import Reach
 from config.secrets import DecryptionFailed
 from endpoints import validation
-from endpoints.models import Draft, PrivateEndpoint, PrivateProvider
+from endpoints.models import (
+    Draft,
+    NewModel,
+    PrivateEndpoint,
+    PrivateProvider,
+    remove_own_model,
+)
 
 _BY: Final = "connect"
+_LONGEST_NAME: Final = 255
 _FREE: Final = Price(prompt=Decimal(0), completion=Decimal(0))
 _PLAIN: Final = (
     "A private endpoint is called by https:// alone. Give the server TLS, for instance behind "
@@ -54,9 +60,10 @@ _PLAIN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnInspection(Inspection):
-    """What was found and tried for an organization; ``catalog`` has the models that are new.
+    """What was found and tried for an organization.
 
-    ``slugs`` are the permanent slugs of the models, by their upstream names.
+    ``slugs`` are the permanent slugs of the models, by their upstream names. ``own`` are the names
+    of those that become the organization's own, and ``catalog`` has the other new ones.
     """
 
     organization: Organization
@@ -64,6 +71,7 @@ class OwnInspection(Inspection):
     base_url: str
     name: str
     slugs: Mapping[str, str]
+    own: Collection[str]
     allowed: Sequence[str]
 
     @property
@@ -103,19 +111,19 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     slug = _free_slug(organization, kind) if provider is None else provider.slug
     slugs = _find_models(provider, names)
     missing = [model for model in models if model.upstream_id not in slugs]
-    used = LanguageModel.objects.listed().filter(slug__startswith=f"{slug}/")
-    made = name_models(
-        slug,
-        [model.upstream_id for model in missing],
-        frozenset(used.values_list("slug", flat=True)),
-    )
+    # A model of text is the organization's own, which nobody else sees.
+    texts = [model.upstream_id for model in missing if model.output == "text"]
+    slugs |= name_models(organization.slug, texts, ())
+    others = [model for model in missing if model.output != "text"]
+    made = _name_listed(slug, [model.upstream_id for model in others])
     place = server.base_url.removeprefix("https://").partition("/")[0]
     name = f"{kind.name} at {place}"
-    notes = [f"New in the catalogue, without a public endpoint: {name_some(list(made.values()))}."]
+    new = name_some(list(made.values()))
+    notes = [f"New in the catalogue, where others see the name, without a public endpoint: {new}."]
     return OwnInspection(
         slug=slug,
         catalog=imports.Catalog(
-            [], [make_model(model, made[model.upstream_id], name) for model in missing], []
+            [], [make_model(model, made[model.upstream_id], name) for model in others], []
         ),
         upstream_ids=names,
         secret=server.secret,
@@ -127,6 +135,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
         base_url=server.base_url,
         name=name,
         slugs={**slugs, **made},
+        own=texts,
         allowed=[str(each) for each in server.reach.networks if each not in before.networks],
     )
 
@@ -175,6 +184,7 @@ class _Made:
     credential: ByokCredential | None = None
     rotated: tuple[ByokCredential, Secret] | None = None
     drafts: list[PrivateEndpoint] = field(default_factory=list)
+    models: list[LanguageModel] = field(default_factory=list)
 
 
 def _store(found: OwnInspection) -> _Made:
@@ -209,6 +219,8 @@ def _store(found: OwnInspection) -> _Made:
         made.rotated = stored, former
         stored.rotate(found.secret)
     known = set(_endpoints_of(found).values_list("upstream_model_id", flat=True))
+    models = LanguageModel.objects.owned_by(organization.pk)
+    present = list(models.values_list("pk", flat=True))
     made.drafts = PrivateEndpoint.objects.create_drafts(
         organization_id=organization.pk,
         drafts=[
@@ -218,12 +230,14 @@ def _store(found: OwnInspection) -> _Made:
                 upstream_model_id=name,
                 base_url=None,
                 price=_FREE,
+                model=NewModel(name[:_LONGEST_NAME]) if name in found.own else None,
             )
             for name in found.upstream_ids
             if name not in known
         ],
         by=_BY,
     )
+    made.models = list(models.exclude(pk__in=present))
     return made
 
 
@@ -251,6 +265,8 @@ def _remove(found: OwnInspection, made: _Made) -> None:
         made.rotated[0].rotate(made.rotated[1])
     if made.provider is not None:
         made.provider.remove()
+    for model in made.models:
+        remove_own_model(model)
     if made.drafts:
         names = [row.canonical_slug for row in found.catalog.models]
         for model in LanguageModel.objects.filter(canonical_slug__in=names):
@@ -298,12 +314,17 @@ def _endpoints_of(found: OwnInspection) -> Any:
 def _free_slug(organization: Organization, kind: ServerKind) -> str:
     """Returns a name for a provider that neither the catalogue nor the organization has."""
     own = PrivateProvider.objects.for_organization(organization.pk)
-    for number in count(1):
-        slug = kind.slug if number == 1 else f"{kind.slug}-{number}"
+    for slug in number_names(kind.slug):
         clash = Q(slug__iexact=slug) | Q(name__iexact=slug)
         if not (Provider.objects.filter(clash).exists() or own.filter(clash).exists()):
             return slug
     raise AssertionError("the numbers do not end")
+
+
+def _name_listed(provider: str, names: Sequence[str]) -> dict[str, str]:
+    """Returns slugs for new models of the catalogue, none of those that it has."""
+    used = LanguageModel.objects.listed().filter(slug__startswith=f"{provider}/")
+    return name_models(provider, names, frozenset(used.values_list("slug", flat=True)))
 
 
 def _find_models(provider: PrivateProvider | None, names: Sequence[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +23,7 @@ from catalog.connecting.gateways.catalogue import (
 )
 from catalog.connecting.gateways.deployments import Deployment, GatewayFile, NotTaken
 from catalog.connecting.gateways.known import KnownModels
-from catalog.connecting.servers import guess_output, name_models, recognize
+from catalog.connecting.servers import guess_output, name_models, number_names, recognize
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import LanguageModel, Provider
 from catalog.rows import EndpointRow, price_of
@@ -213,7 +213,7 @@ class _Plan:
 
     def _create_provider(self, deployment: Deployment, base_url: str | None) -> str:
         host = parse_base_url(deployment.base_url or "", policy=_ANY_POLICY).host
-        for name in _list_names(recognize((), host).slug):
+        for name in islice(number_names(recognize((), host).slug), _MOST_NAMES):
             try:
                 with transaction.atomic():
                     provider = PrivateProvider.objects.create_provider(
@@ -264,11 +264,6 @@ class _Plan:
 
 def _server_of(deployment: Deployment) -> tuple[str, bool]:
     return deployment.base_url or "", deployment.secret == NO_SECRET
-
-
-def _list_names(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}-{number}" for number in range(2, _MOST_NAMES))
 
 
 def _has_secret(credential: ByokCredential, secret: Secret) -> bool:

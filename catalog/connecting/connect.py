@@ -56,7 +56,6 @@ from config.egress.client import EgressClient
 from config.egress.rules import InvalidAuthorities, read_authorities
 from config.secrets import DecryptionFailed
 
-_BUNDLE: Final = settings.BASE_DIR / "catalog" / "data" / "catalogue.json"
 # The short names of providers, and the addresses of those that the bundle does not have.
 _SHORT_NAMES: Final = {
     "bedrock": "amazon-bedrock", "gemini": "google-ai-studio", "google": "google-ai-studio",
@@ -130,7 +129,7 @@ def inspect(wish: ConnectWish) -> Inspection:
     """Asks for the models and tries one of them; raises :class:`ConnectRefused`."""
     name = wish.target.strip().lower()
     name = _SHORT_NAMES.get(name, name)
-    bundle = json.loads(_BUNDLE.read_bytes())
+    bundle = json.loads(imports.BUNDLED.read_bytes())
     address_of = {row["slug"]: row["base_url"] for row in bundle["providers"]}
     if name in address_of:
         return _inspect_provider(wish, name, bundle)

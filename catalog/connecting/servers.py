@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from config.egress.addresses import is_address
@@ -117,6 +117,12 @@ def recognize(rows: Iterable[dict[str, Any]], host: str) -> ServerKind:
     return ServerKind(label, label.capitalize())
 
 
+def number_names(name: str) -> Iterator[str]:
+    """Yields a name, and then the same with 2, 3 and so on behind it."""
+    yield name
+    yield from (f"{name}-{number}" for number in itertools.count(2))
+
+
 def name_models(
     provider: str, upstream_ids: Sequence[str], used: Collection[str]
 ) -> dict[str, str]:
@@ -130,8 +136,7 @@ def name_models(
     found: dict[str, str] = {}
     for each, name in short.items():
         slug = f"{provider}/{name if counts[name] == 1 else _clean(each)}"
-        slugs = (slug if number == 1 else f"{slug}-{number}" for number in itertools.count(1))
-        found[each] = next(slug for slug in slugs if slug not in taken)
+        found[each] = next(slug for slug in number_names(slug) if slug not in taken)
         taken.add(found[each])
     return found
 

@@ -69,12 +69,15 @@ def test_connect_activates_private_endpoints(tenant: Tenant, upstream: Simulator
     provider = PrivateProvider.objects.get()
     endpoint = PrivateEndpoint.objects.select_related("model", "price").get()
     assert found["provider"] == provider.slug
-    assert found["models"] == [f"{provider.slug}/sim-echo"] == [endpoint.model.slug]
+    assert found["models"] == ["acme/sim-echo"] == [endpoint.model.slug]
+    # Nobody else learns the name of the model.
+    assert endpoint.model.organization == tenant.organization
+    assert not LanguageModel.objects.exists()
     assert found["endpoints"] == [str(endpoint.pk)]
     assert found["network_allowed"] == "127.0.0.1/32"
     assert found["test"]["status"] == 200
     assert found["models"][0] in found["curl"]
-    assert "New in the catalogue, without a public endpoint" in notes
+    assert "New in the catalogue" not in notes
     assert (endpoint.status, endpoint.upstream_model_id) == ("active", "sim-echo")
     assert (endpoint.organization, endpoint.private_provider) == (tenant.organization, provider)
     assert (endpoint.price.prompt, endpoint.price.completion) == (0, 0)
@@ -105,7 +108,7 @@ def test_a_dry_run_stores_nothing(tenant: Tenant, upstream: Simulator) -> None:
     options = ("--allow", "--models", "sim-echo", "--dry-run")
     found, _ = connect(*arguments_of(tenant, upstream, *options))
     assert (found["endpoints"], found["test"]["status"]) == ([], 200)
-    assert found["models"] == [f"{found['provider']}/sim-echo"]
+    assert found["models"] == ["acme/sim-echo"]
     assert snapshots.everything() == before
 
 
@@ -149,7 +152,7 @@ def test_a_failed_validation_leaves_nothing_in_use(tenant: Tenant, upstream: Sim
     assert not PrivateEndpoint.objects.for_organization(organization).exists()
     assert not PrivateProvider.objects.for_organization(organization).exists()
     assert not ByokCredential.objects.for_organization(organization).exists()
-    assert not LanguageModel.objects.listed().exists()
+    assert not LanguageModel.objects.of_everybody().filter(is_listed=True).exists()
     tenant.organization.refresh_from_db()
     assert tenant.organization.allowed_networks is None
     assert tenant.organization.ca_certificates == ""

@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,7 +18,7 @@ from catalog.aliases import imports as alias_imports
 from catalog.aliases.changes import find_problem, known_models, lock_owner
 from catalog.connecting.gateways.deployments import Deployment, GatewayFile, LeftOut, NotTaken
 from catalog.connecting.gateways.known import KnownModels
-from catalog.connecting.servers import guess_output, name_models, recognize
+from catalog.connecting.servers import guess_output, name_models, number_names, recognize
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import ModelEndpoint, Provider
 from catalog.models.aliases import MAX_TARGETS
@@ -398,8 +397,7 @@ def _check(deployment: Deployment, secret: Secret) -> None:
 
 
 def _number(slug: str, taken: Any) -> str:
-    names = (slug if number == 1 else f"{slug}-{number}" for number in count(1))
-    return next(name for name in names if name not in taken)
+    return next(name for name in number_names(slug) if name not in taken)
 
 
 def _has_secret(provider: Provider, secret: Secret) -> bool:

@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
@@ -18,7 +17,6 @@ from catalog.models import LanguageModel, ModelEndpoint
 from catalog.pricing.contract import Line, Pricing
 from catalog.rows import EndpointRow, ModelRow, ProviderRow, endpoint_row, model_row, price_of
 
-_BUNDLE: Final = Path(imports.__file__).with_name("data") / "catalogue.json"
 _ZEROS: Final = {"prompt": "0", "completion": "0"}
 
 
@@ -40,7 +38,7 @@ class KnownModels:
     @classmethod
     def load(cls) -> Self:
         found = cls()
-        bundle = json.loads(_BUNDLE.read_bytes())
+        bundle = json.loads(imports.BUNDLED.read_bytes())
         about = {"source": bundle["about"]["source"], "as_of": bundle["about"]["as_of"]}
         found.providers = {
             row["slug"]: msgspec.convert(row, ProviderRow) for row in bundle["providers"]
@@ -142,5 +140,5 @@ def _spellings(deployment: Deployment) -> Iterator[str]:
 
 def bundle_addresses() -> dict[str, str]:
     """Returns the base URLs of the bundle's providers; empty where a credential has it."""
-    bundle = json.loads(_BUNDLE.read_bytes())
+    bundle = json.loads(imports.BUNDLED.read_bytes())
     return {row["slug"]: row["base_url"] or "" for row in bundle["providers"]}

@@ -14,7 +14,6 @@ from config.egress import EgressError, OutboundRequest
 from config.egress.fetch import fetch
 
 FETCH_TIMEOUT: Final = 60
-BUNDLED: Final = settings.BASE_DIR / "catalog" / "data" / "catalogue.json"
 
 
 class Command(ImportCommand):
@@ -33,7 +32,7 @@ class Command(ImportCommand):
         if [file is not None, url is not None, options["bundled"]].count(True) != 1:
             raise CommandError("Name a FILE, --from-url URL or --bundled.", returncode=2)
         if options["bundled"]:
-            file = str(BUNDLED)
+            file = str(imports.BUNDLED)
         # Downloads before the transaction begins: locks must not wait for a slow server.
         options["data"] = read_input(file) if url is None else _download(url)
         super().handle(*args, **options)

@@ -13,8 +13,6 @@ from catalog.sync.bundle import rebuild_bundle, render_bundle
 from catalog.sync.documents import UnreadableList, read_json
 from config.bulk.files import read_input, refuse
 
-_BUNDLE = Path(imports.__file__).with_name("data") / "catalogue.json"
-
 
 class Command(BaseCommand):
     help = "Writes new prices into the catalogue that the demo loads; for developers."
@@ -33,13 +31,13 @@ class Command(BaseCommand):
             found = litellm.read_list(read_json(read_input(options["file"])), as_of)
         except UnreadableList as exc:
             refuse(f"{exc} Nothing was written.")
-        present = json.loads(_BUNDLE.read_text(encoding="utf-8"))
+        present = json.loads(imports.BUNDLED.read_text(encoding="utf-8"))
         bundle, left_out = rebuild_bundle(present, found, as_of=as_of)
         if not bundle["endpoints"]:
             refuse("The list has no price of any endpoint. Nothing was written.")
         text = render_bundle(bundle)
         imports.parse(text.encode())
-        Path(options["output"] or _BUNDLE).write_text(text, encoding="utf-8")
+        Path(options["output"] or imports.BUNDLED).write_text(text, encoding="utf-8")
         for line in left_out:
             self.stderr.write(f"left out: {line}")
         self.stdout.write(

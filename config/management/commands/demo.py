@@ -32,7 +32,6 @@ from accounts.models import (
 )
 from billing import ledger
 from catalog import imports
-from catalog.management.commands.import_catalog import BUNDLED
 from catalog.models import Provider
 from catalog.pricing import NANO
 from config.bulk.commands import JSONCommand
@@ -119,7 +118,7 @@ class Command(JSONCommand):
                     signal.pause()
 
     def _import_bundled_catalogue(self) -> None:
-        imports.apply(imports.parse(BUNDLED.read_bytes()))
+        imports.apply(imports.parse(imports.BUNDLED.read_bytes()))
 
     @contextmanager
     def _run_provider(self, state: _State) -> Iterator[str]:
