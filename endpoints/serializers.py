@@ -235,16 +235,6 @@ class _DeclaredField(serializers.ListField):
         super().__init__(max_length=len(DECLARABLE), **kwargs)
 
 
-class _ModelNameField(StringField):
-    """The name of a model as people read it."""
-
-    def to_internal_value(self, data: Any) -> str:
-        text = super().to_internal_value(data)
-        if not text.strip():
-            raise ValidationError("Must not be white space alone.")
-        return text
-
-
 class _BaseModelField(StringField):
     def __init__(self) -> None:
         super().__init__(
@@ -260,7 +250,7 @@ class _BaseModelField(StringField):
 class _NewModelSerializer(StrictSerializer):
     """A model to make together with its endpoint."""
 
-    name = _ModelNameField()
+    name = StringField(min_length=1)
     base_model = _BaseModelField()
 
     def to_internal_value(self, data: Any) -> NewModel:
@@ -519,13 +509,13 @@ class CreateOwnModelSerializer(StrictSerializer):
         min_length=1,
         help_text="The organization's slug, a slash and a name. Never changes.",
     )
-    name = _ModelNameField()
+    name = StringField(min_length=1)
     base_model = _BaseModelField()
 
 
 @extend_schema_serializer(component_name="UpdatePrivateModelRequest")
 class UpdateOwnModelSerializer(StrictSerializer):
-    name = _ModelNameField(required=False)
+    name = StringField(required=False, min_length=1)
     base_model = _BaseModelField()
 
 

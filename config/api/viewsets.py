@@ -22,7 +22,7 @@ from config.api.text import NOT_STORABLE, parse_uuid
 class ListFilters(DjangoFilterBackend):  # type: ignore[misc]
     """Applies the filters of a list; refuses a field of its rows by which it cannot be filtered.
 
-    Who sends it means a filter, and would take the whole list for what was asked for.
+    Its caller expects some rows, and would take all of them for those.
     """
 
     def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> Any:
@@ -33,8 +33,9 @@ class ListFilters(DjangoFilterBackend):  # type: ignore[misc]
             *view.own_parameters,
             *(filters.base_filters if filters else ()),
         }
-        fields = view.get_serializer().fields
-        if wrong := [name for name in request.query_params if name in fields and name not in known]:
+        others = [name for name in request.query_params if name not in known]
+        fields = view.get_serializer().fields if others else ()
+        if wrong := [name for name in others if name in fields]:
             text = "This list cannot be filtered by this field. Leave it out."
             raise ValidationError({name: [text] for name in wrong})
         return super().filter_queryset(request, queryset, view)
