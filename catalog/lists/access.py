@@ -23,8 +23,8 @@ from inference.admission.copies.organizations import OrganizationCopy, load_orga
 from inference.routing.candidates import find_payers
 from inference.routing.routes import CatalogProvider, Credential, Target
 
-# The organizations that a process remembers, as many as its half that serves requests.
-_ORGANIZATIONS: Final = 10_000
+# The organizations that a process remembers; another one costs a query.
+_ORGANIZATIONS: Final = 1_000
 
 
 class EndpointPlace(NamedTuple):

@@ -259,7 +259,7 @@ def add_own_models(catalogue: Catalogue, own: Iterable[LanguageModel]) -> Catalo
     if not added:
         return catalogue
     slugs = {model.slug: model.slug for model in added.values()}
-    hidden = {catalogue.ids[slug]: None for slug in slugs if slug in catalogue.ids}
+    hidden = {catalogue.ids[slug] for slug in slugs if slug in catalogue.ids}
     models = {key: one for key, one in catalogue.models.items() if key not in hidden} | added
     found = sorted(models.values(), key=lambda model: (-model.created, model.slug))
     spellings = {
