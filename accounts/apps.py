@@ -149,7 +149,7 @@ class AccountsConfig(CausewayApp):
         "ratelimit": INTERNAL,
         "manualsends": INTERNAL,
         "memberassignment": ModelDeclaration(),
-        # Whoever adds a receiver sees its secret and chooses its host, so support adds none.
+        # Adding a receiver shows its secret and chooses its host, so Support may not do it.
         "subscription": ModelDeclaration(
             "campaign",
             permissions={Role.SUPPORT: ("change", "delete")},

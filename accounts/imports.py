@@ -202,7 +202,7 @@ def import_keys(
 
 
 def _require_room(organization: Organization, added: int) -> None:
-    """Raises :class:`ImportRefused` if the organization may not have so many more keys."""
+    """Raises :class:`ImportRefused` if the new keys would exceed the organization's limit."""
     present = ApiKey.objects.for_organization(organization.pk).current().count()
     try:
         organization.require_room(OrganizationLimit.KEYS, present, added)

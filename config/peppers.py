@@ -20,7 +20,7 @@ from config.live_settings import settings
 API_KEY: Final = b"causeway.api-key"
 END_USER: Final = b"causeway.end-user"
 BACKUP_CODE: Final = b"causeway.backup-code"
-# What repeats of a request have in common: without the pepper nobody can try out what it said.
+# Digests of requests: a reader of the database cannot try out what was asked.
 REQUEST: Final = b"causeway.request"
 
 

@@ -65,6 +65,6 @@ def initial_workspace(organization_id: UUID) -> dict[str, Any]:
 def may_point_secrets(request: HttpRequest) -> bool:
     """Returns whether an operator may see a secret of an organization, or choose its hosts.
 
-    Whoever may not replace a secret may not point it, or a feed of events, elsewhere either.
+    An operator who may not replace a secret may not send it, or events, to another host.
     """
     return request.user.has_perm("accounts.change_byokcredential")

@@ -321,11 +321,11 @@ class ApiKey(BaseModel):
     def rotate(self, *, overlap: int, issued_by_operator: bool = False) -> tuple[ApiKey, Secret]:
         """PRESENT → PRESENT. Gives the key a new secret and a new hash.
 
-        Returns the row of the former secret, and the new secret. A caller whose own key is
-        ``issued_by_operator`` makes it such a key. The former one works for
+        Returns the row of the former secret, and the new secret. The former one works for
         ``overlap`` seconds more, but not longer than it would have, nor at all if the key is
-        disabled. It counts on the same meter, because that belongs to the row of the key. Raises
-        :class:`KeyRotated` when the key has another hash meanwhile, and
+        disabled. It counts on the same meter, because that belongs to the row of the key.
+        ``issued_by_operator`` says that the caller's own key is such a key; then this one becomes
+        one too. Raises :class:`KeyRotated` when the key has another hash meanwhile, and
         :class:`InvalidTransition` for a revoked or expired key.
         """
         digest = self.digest
@@ -337,7 +337,7 @@ class ApiKey(BaseModel):
             ends_at = now if self.disabled else now + timedelta(seconds=overlap)
             if self.expires_at is not None:
                 ends_at = min(ends_at, self.expires_at)
-            # The secret is shown to whoever asks for it, and gives that caller no further right.
+            # The caller sees the new secret, so the key may do no more than the caller's own.
             self.issued_by_operator = self.issued_by_operator or issued_by_operator
             former = ApiKey(
                 successor=self,
@@ -349,11 +349,11 @@ class ApiKey(BaseModel):
             secret = secrets.generate_api_key(is_management=self.is_management)
             self.digest = secrets.digest_api_key(secret.reveal())
             self.label = secrets.label_api_key(secret)
-            self.save_fields("digest", "label", "issued_by_operator")
+            began, self.created_at = self.created_at, now
+            self.save_fields("digest", "label", "issued_by_operator", "created_at")
             former.save(force_insert=True)
-            former.created_at, self.created_at = self.created_at, now
+            former.created_at = began
             former.save_fields("created_at")
-            self.save_fields("created_at")
             self.digests.update(api_key=former)
             KeyDigest.objects.store_all(self.pk, secret)
             self._erase_answer()

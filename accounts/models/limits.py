@@ -19,7 +19,7 @@ MOST: Final = 2**31 - 1
 
 
 class OrganizationLimit(StrEnum):
-    """What is limited; each limit has the name of the setting of its default."""
+    """A limit of an organization; its value is the name of the setting with the default."""
 
     WORKSPACES = "ORGANIZATION_MAX_WORKSPACES"
     KEYS = "ORGANIZATION_MAX_KEYS"
@@ -66,7 +66,7 @@ class OrganizationLimitReached(Unprocessable):
 def require_pattern_room(
     organization: Organization, patterns: set[str], *, replaced: uuid.UUID
 ) -> None:
-    """Raises :class:`OrganizationLimitReached` if an organization may not store patterns too.
+    """Raises :class:`OrganizationLimitReached` if patterns would exceed an organization's limit.
 
     The caller holds the lock of the organization. ``replaced`` is the key of the row that has the
     patterns from now on, in place of its present ones. Equal patterns are compiled once, so they

@@ -184,7 +184,7 @@ class Organization(ReachingModel, BaseModel):
         return default if own is None else own
 
     def require_room(self, limit: OrganizationLimit, present: int, added: int = 1) -> None:
-        """Raises :class:`OrganizationLimitReached` if so many more are too many.
+        """Raises :class:`OrganizationLimitReached` if ``added`` more rows would exceed a limit.
 
         The caller holds the lock of the organization, and has counted under it.
         """

@@ -155,7 +155,7 @@ def find_problem(name: str, targets: Sequence[str], *, known: Collection[str]) -
 def require_room(
     owner: Organization | None, present: Collection[str], added: Collection[str]
 ) -> None:
-    """Raises an error if an owner that is locked may not have so many more aliases.
+    """Raises an error if the ``added`` names would exceed a limit of an owner that is locked.
 
     It is :class:`OrganizationLimitReached`, or :class:`TooManyAliases` for the operator and for too
     many names with a wildcard.

@@ -27,5 +27,6 @@ def make_folder() -> str:
     # It gets its name when it is locked, so that no other service takes it for one of the dead.
     made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}"))
     descriptor = os.open(made / _LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
+    # It stays open: its lock ends with the last process of the service.
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return str(made.rename(made.with_name(made.name.removeprefix("."))))

@@ -43,7 +43,7 @@ _ROWS: Final[Mapping[OrganizationLimit, Any]] = {
     OrganizationLimit.WEBHOOKS: Subscription.objects.for_organization(_OUTER),
     OrganizationLimit.DESTINATIONS: BroadcastDestination.objects.for_organization(_OUTER),
 }
-"""The rows that count, as those who create more count them."""
+"""The rows that count towards each limit; their creation counts the same ones."""
 _DESTINATIONS: Final = _ROWS[OrganizationLimit.DESTINATIONS].exclude(filter_rules=None)
 _PATTERNS: Final[Mapping[str, Any]] = {
     "used_filters": Guardrail.objects.for_organization(_OUTER).values("content_filters"),
@@ -56,7 +56,7 @@ _PATTERNS: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """How much of what is limited an organization has."""
+    """What an organization uses of one limit; ``is_own`` says that the limit is its own."""
 
     title: str
     used: int

@@ -42,7 +42,6 @@ _MARKED: Final = re.compile(
     rb'"(?:tool_call(?:s|_id)"|reasoning(?:_details|_content)?"|cache_control"|data:image/jpg;)'
 )
 _MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
-# The efforts that every model accepts, with about the number of thinking tokens of each.
 
 
 # The writers of operations whose requests are not the JSON of completions.
