@@ -30,7 +30,8 @@ def workers_of(served: Served) -> set[int]:
 
 
 def is_alive(pid: int) -> bool:
-    with suppress(FileNotFoundError):
+    # A process may also end between the opening and the reading of its file.
+    with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
