@@ -327,7 +327,7 @@ def _retry(table: str, run: Callable[[], None]) -> None:
                 raise
             time.sleep(_PAUSE_SECONDS)
     raise TableLocked(
-        f"{table} is locked by another transaction; docs/operating.md says how to find it. "
+        f"{table} is locked by another transaction; docs/database.md says how to find it. "
         "work tries again"
     )
 

@@ -3,7 +3,7 @@
 The formats are those of OpenAI's ``/organization/usage`` and ``/organization/costs``, Anthropic's
 ``/organizations/usage_report/messages`` and ``/organizations/cost_report``, the CSV files of both
 consoles, OpenRouter's ``/activity``, its CSV file and its export of generations, and a plain CSV
-file; see ``docs/operating.md``. Credits are negative costs.
+file; see ``docs/commands.md``. Credits are negative costs.
 """
 
 from __future__ import annotations

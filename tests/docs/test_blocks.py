@@ -24,7 +24,7 @@ EXECUTED = {
     "docs/events.md": "test_events_page",
     "docs/io-logging.md": "test_demo_pages",
     "docs/moving-in.md": "test_moving_page",
-    "docs/operating.md": "test_rotation",
+    "docs/rotation.md": "test_rotation",
     "docs/start/connect.md": "test_demo_pages",
     "docs/start/private-endpoints.md": "test_demo_pages",
     "docs/start/team.md": "test_demo_pages",
@@ -42,8 +42,8 @@ def test_every_block_says_what_it_is() -> None:
     assert [str(block) for block in blocks if block.language not in LANGUAGES] == []
 
 
-def test_the_catalogue_of_the_operating_page_can_be_imported(db: None) -> None:
-    [block] = read_blocks(PROJECT / "docs" / "operating.md", "json")
+def test_the_catalogue_of_the_page_of_commands_can_be_imported(db: None) -> None:
+    [block] = read_blocks(PROJECT / "docs" / "commands.md", "json")
     imports.apply(imports.parse(block.text.encode()))
     assert ModelEndpoint.objects.get().model.slug == "acme/falcon-9"
 

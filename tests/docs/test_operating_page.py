@@ -1,4 +1,4 @@
-"""The page for operators lists the commands, options, duties and metrics that exist."""
+"""The pages for operators list the commands, options, duties and metrics that exist."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ from tests.support.database.locks import locked, waiting
 from tests.support.factories import Tenant
 from tests.support.markdown import read_blocks, read_tables
 
-PAGE = PROJECT / "docs" / "operating.md"
+DOCS = PROJECT / "docs"
 APPS = {"accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference"}
 # Django's own, with more options than operators need.
 DJANGOS = {"migrate", "createsuperuser", "changepassword"}
 
 
-def listed() -> list[str]:
+def listed(page: str) -> list[str]:
     """Returns what stands in code in the first cell of every table row."""
-    return [name for cell, *_ in read_tables(PAGE) for name in re.findall(r"`([^`]+)`", cell)]
+    rows = read_tables(DOCS / page)
+    return [name for cell, *_ in rows for name in re.findall(r"`([^`]+)`", cell)]
 
 
 def test_every_command_is_listed_with_its_options() -> None:
     commands = {name: app for name, app in get_commands().items() if app in APPS}
-    found = {line.split()[0]: line for line in listed() if line.split()[0] in commands}
+    lines = listed("commands.md")
+    found = {line.split()[0]: line for line in lines if line.split()[0] in commands}
     assert set(found) == set(commands)
     for name, line in found.items():
         if name in DJANGOS:
             continue
         command = load_command_class(commands[name], name)
         assert set(re.findall(r"--[a-z-]+", line)) == _options(command) - _options(BaseCommand())
-    assert {line.split()[0] for line in listed()} >= DJANGOS
+    assert {line.split()[0] for line in lines} >= DJANGOS
 
 
 def _options(command: BaseCommand) -> set[str]:
@@ -52,7 +54,7 @@ def _options(command: BaseCommand) -> set[str]:
 
 def test_every_duty_is_listed_with_its_interval() -> None:
     wanted = {(duty.name, f"{duty.every_seconds:g} s") for duty in DUTIES}
-    rows = {(row[0].strip("`"), row[1]) for row in read_tables(PAGE)}
+    rows = {(row[0].strip("`"), row[1]) for row in read_tables(DOCS / "operating.md")}
     assert {row for row in rows if row[1].endswith(" s")} == wanted
 
 
@@ -65,13 +67,13 @@ def test_every_metric_is_listed(db: None) -> None:
         for family in families
         if family.name.startswith("causeway_")
     }
-    assert {name for name in listed() if name.startswith("causeway_")} == names
+    assert {name for name in listed("metrics.md") if name.startswith("causeway_")} == names
 
 
 def test_the_query_of_the_page_names_the_session_that_holds_a_lock(
     tenant: Tenant, transactional_db: None, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
-    [block] = read_blocks(PAGE, "sql")
+    [block] = read_blocks(DOCS / "database.md", "sql")
     rows = Account.objects.filter(organization=tenant.organization).order_by()
 
     def wait_for_lock() -> None:

@@ -24,7 +24,7 @@ from tests.support.inference.site import CHAT, Site
 from tests.support.markdown import SHELL, Reader, read_blocks
 from tests.support.processes import environment, serve
 
-PAGE = PROJECT / "docs" / "operating.md"
+PAGE = PROJECT / "docs" / "rotation.md"
 SECRETS = ("SECRET_KEY", "SECRET_KEY_FALLBACKS", "KEY_PEPPERS", "CREDENTIAL_KEYS")
 
 

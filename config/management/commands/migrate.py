@@ -56,7 +56,7 @@ class Command(migrate.Command):
                         raise
                     self.stderr.write(
                         "Another transaction uses a table that must change. It is tried again in "
-                        f"{_PAUSE_SECONDS} seconds; docs/operating.md says how to find the "
+                        f"{_PAUSE_SECONDS} seconds; docs/database.md says how to find the "
                         "transaction."
                     )
                     time.sleep(_PAUSE_SECONDS)
