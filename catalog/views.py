@@ -21,6 +21,7 @@ from rest_framework.viewsets import GenericViewSet
 from accounts.authentication import Anyone, ManagementKey, caller_or_none
 from accounts.models import ApiKey, policy_of
 from accounts.policy import Policy, require_ingress_region
+from accounts.views.creations import CreatingViewSet
 from catalog.abilities import read_settings
 from catalog.aliases import changes
 from catalog.aliases.names import ModelNotFound
@@ -60,9 +61,8 @@ from catalog.serializers import (
     UpdateAliasSerializer,
 )
 from config.api.filters import StrictFilterSet, TextFilter
-from config.api.openapi import DeletedSerializer, errors
+from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 from config.api.pagination import WholeList
-from config.api.viewsets import OrganizationViewSet
 from config.changes.kinds import ChangeKind
 from config.server.regions import region_of_host
 from endpoints.models import PrivateEndpoint
@@ -400,7 +400,7 @@ class AliasFilters(StrictFilterSet):
     name = TextFilter(help_text="Exactly this name.")
 
 
-class AliasViewSet(ListModelMixin, OrganizationViewSet):
+class AliasViewSet(ListModelMixin, CreatingViewSet):
     """Other names for models, which the organization's own requests may send."""
 
     permission_classes = [ManagementKey]
@@ -421,6 +421,7 @@ class AliasViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createAlias",
         request=CreateAliasSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: AliasResponseSerializer},
         extensions=errors(404, 409, 422),
     )
@@ -430,9 +431,11 @@ class AliasViewSet(ListModelMixin, OrganizationViewSet):
         It wins over an alias of the operator and over every built-in name, but never over the name
         of a model.
         """
-        fields = self.read_body(CreateAliasSerializer)
-        alias = changes.create_alias(organization_id=self.organization_id, **fields)
+        alias, _ = self.create_once(CreateAliasSerializer, self._create)
         return self.respond(alias, status=201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[ModelAlias, None]:
+        return changes.create_alias(organization_id=self.organization_id, **fields), None
 
     @extend_schema(
         operation_id="getAlias", responses=AliasResponseSerializer, extensions=errors(404)

@@ -14,6 +14,7 @@ from rest_framework.serializers import Serializer
 
 from accounts.authentication import ManagementKey, require_one_person
 from accounts.models import workspace_for
+from accounts.views.creations import CreatingViewSet
 from catalog.models import LanguageModel
 from config.api.fields import StrictSerializer
 from config.api.filters import ChoiceFilter, MatchFilter, StrictFilterSet
@@ -344,7 +345,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         return self.respond(endpoint)
 
 
-class PrivateProviderViewSet(ListModelMixin, OrganizationViewSet):
+class PrivateProviderViewSet(ListModelMixin, CreatingViewSet):
     """Names under which the organization registers servers of its own."""
 
     permission_classes = [ManagementKey]
@@ -365,6 +366,7 @@ class PrivateProviderViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createPrivateProvider",
         request=CreateProviderSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: ProviderResponseSerializer},
         extensions=errors(400, 409, 422),
     )
@@ -374,11 +376,12 @@ class PrivateProviderViewSet(ListModelMixin, OrganizationViewSet):
         Its slug is what `provider_slug` of a private endpoint, `provider` of a BYOK key, and
         `provider.order`, `only` and `ignore` of a request take.
         """
-        fields = self.read_body(CreateProviderSerializer)
-        provider = PrivateProvider.objects.create_provider(
-            organization_id=self.organization_id, **fields
-        )
+        provider, _ = self.create_once(CreateProviderSerializer, self._create)
         return self.respond(provider, status=201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[PrivateProvider, None]:
+        create = PrivateProvider.objects.create_provider
+        return create(organization_id=self.organization_id, **fields), None
 
     @extend_schema(
         operation_id="getPrivateProvider",
@@ -418,7 +421,7 @@ class PrivateProviderViewSet(ListModelMixin, OrganizationViewSet):
         return Response({"data": {"slug": provider.slug}})
 
 
-class OwnModelViewSet(ListModelMixin, OrganizationViewSet):
+class OwnModelViewSet(ListModelMixin, CreatingViewSet):
     """Models that only their organization sees and calls."""
 
     permission_classes = [ManagementKey]
@@ -444,13 +447,17 @@ class OwnModelViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createPrivateModel",
         request=CreateOwnModelSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: OwnModelResponseSerializer},
-        extensions=errors(400, 404, 409),
+        extensions=errors(400, 404, 409, 422),
     )
     def create(self, request: Request) -> Response:
         """Creates a private model; its endpoints are private endpoints that name its slug."""
-        fields = self.read_body(CreateOwnModelSerializer)
-        return self.respond(create_own_model(self.organization_id, **fields), status=201)
+        model, _ = self.create_once(CreateOwnModelSerializer, self._create)
+        return self.respond(model, status=201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[LanguageModel, None]:
+        return create_own_model(self.organization_id, **fields), None
 
     @extend_schema(
         operation_id="getPrivateModel",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.authentication import ManagementKey
+from accounts.views.creations import CreatingViewSet
 from config.api.fields import StrictSerializer
 from config.api.filters import (
     FlagFilter,
@@ -19,9 +20,8 @@ from config.api.filters import (
     TextFilter,
     TrackingFilter,
 )
-from config.api.openapi import errors
+from config.api.openapi import IDEMPOTENCY_KEY, errors
 from config.api.text import is_utf8_path
-from config.api.viewsets import OrganizationViewSet
 from endusers.models import EndUser, EndUserNotFound
 from endusers.serializers import (
     CreateExternalSerializer,
@@ -62,7 +62,7 @@ class ExternalUserFilters(EndUserFilters):
     user = TrackingFilter(help_text="Exactly this tracking string.")
 
 
-class EndUserViewSet(ListModelMixin, OrganizationViewSet):
+class EndUserViewSet(ListModelMixin, CreatingViewSet):
     """Registered tracking strings. Registering one creates no login, policy or credential."""
 
     permission_classes = [ManagementKey]
@@ -93,14 +93,17 @@ class EndUserViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createEndUser",
         request=EndUserCreateSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: EndUserResponseSerializer},
         extensions=errors(404, 409, 422),
     )
     def create(self, request: Request) -> Response:
         """Registers a tracking string under the organization."""
-        fields = self.read_body(self.create_serializer)
-        end_user = EndUser.objects.register(organization_id=self.organization_id, **fields)
+        end_user, _ = self.create_once(self.create_serializer, self._create)
         return self.respond(end_user, status=201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[EndUser, None]:
+        return EndUser.objects.register(organization_id=self.organization_id, **fields), None
 
     @extend_schema(
         operation_id="getEndUser",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.mixins import ListModelMixin
@@ -19,10 +19,10 @@ from accounts.destinations.serializers import (
     UpdateDestinationSerializer,
 )
 from accounts.models import workspace_for
+from accounts.views.creations import CreatingViewSet
 from accounts.views.filters import WorkspaceFilter
 from config.api.filters import StrictFilterSet
-from config.api.openapi import DeletedSerializer, errors
-from config.api.viewsets import OrganizationViewSet
+from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 from config.changes.kinds import ChangeKind
 
 
@@ -30,7 +30,7 @@ class DestinationFilters(StrictFilterSet):
     workspace_id = WorkspaceFilter(help_text="The default workspace if absent.")
 
 
-class DestinationViewSet(ListModelMixin, OrganizationViewSet):
+class DestinationViewSet(ListModelMixin, CreatingViewSet):
     """Receivers of the metadata of generations. No answer contains the value of a header."""
 
     permission_classes = [ManagementKey]
@@ -53,6 +53,7 @@ class DestinationViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createObservabilityDestination",
         request=CreateDestinationSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: DestinationResponseSerializer},
         extensions=errors(404, 409, 422, 429),
     )
@@ -62,10 +63,12 @@ class DestinationViewSet(ListModelMixin, OrganizationViewSet):
         It gets the generations that are admitted from now on, while the workspace has
         `is_observability_broadcast_enabled`.
         """
-        fields = self.read_body(CreateDestinationSerializer)
-        workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
-        destination = BroadcastDestination.objects.create_destination(workspace, **fields)
+        destination, _ = self.create_once(CreateDestinationSerializer, self._create)
         return self.respond(destination, status=201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[BroadcastDestination, None]:
+        workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
+        return BroadcastDestination.objects.create_destination(workspace, **fields), None
 
     @extend_schema(
         operation_id="getObservabilityDestination",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import models, transaction
+from django.db import connection, models, transaction
 from django.db.models import Q
 
 from accounts.models.organizations import Organization
@@ -20,8 +20,9 @@ from config.credentials import Secret
 from config.models import BaseModel
 
 SECRET_LIFETIME: Final = timedelta(hours=24)
+_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('causeway_creation ' || %s, 0))"
 
-Created = tuple[BaseModel, Secret | None]
+Created = tuple[models.Model, Secret | None]
 
 
 class SecretErased(Conflict):
@@ -38,7 +39,8 @@ class SecretErased(Conflict):
 class CreateCall:
     """A request with an ``Idempotency-Key``; ``resource`` is the route that it posts to.
 
-    A caller whose key ``is_operators`` is never answered what another one created.
+    ``target`` are the values in the path. A caller whose key ``is_operators`` is never answered
+    what another one created.
     """
 
     organization_id: uuid.UUID
@@ -46,12 +48,22 @@ class CreateCall:
     key: str
     body: Mapping[str, Any]
     is_operators: bool
+    target: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
         """Returns a keyed digest of the body, in which secrets may stand; null counts as absent."""
         stated = {name: value for name, value in self.body.items() if value is not None}
-        return fingerprint_of(self.resource, stated, self.is_operators)
+        return fingerprint_of(self.resource, stated, self.is_operators, *self.target)
+
+    def lock(self) -> None:
+        """Lets one of several requests with the key create, until the transaction ends.
+
+        It is the first lock of the transaction. A lock on the organization would not do: changes
+        of an API key lock the key before the organization.
+        """
+        with connection.cursor() as cursor:
+            cursor.execute(_LOCK, [f"{self.organization_id} {self.resource} {self.key}"])
 
 
 class CreationManager(models.Manager["Creation"]):
@@ -62,12 +74,11 @@ class CreationManager(models.Manager["Creation"]):
     def create_once(self, call: CreateCall, create: Callable[[], Created]) -> Creation:
         """Calls ``create`` unless the key was used, and returns what the first request created.
 
-        The lock on the organization lets only one of several requests create. Raises
-        :class:`IdempotencyKeyReused` for another body, and what ``create`` raises; then the key
-        is not used.
+        Raises :class:`IdempotencyKeyReused` for another body, and what ``create`` raises; then the
+        key is not used.
         """
         with transaction.atomic():
-            Organization.objects.lock(call.organization_id)
+            call.lock()
             first = find_replay(self._rows(call), call.key, call.fingerprint)
             if first is not None:
                 return first

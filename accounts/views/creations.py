@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
+
+from django.db.models import QuerySet
 
 from accounts.models import ApiKey
 from accounts.models.creations import CreateCall, Created, Creation
@@ -22,21 +24,45 @@ class CreatingViewSet(OrganizationViewSet):
     ) -> tuple[Any, Secret | None]:
         """Creates a row from the body, or returns the one of the first request with the same key.
 
-        The row is as it is now; its secret is the one that the first request was answered. A body
-        that was accepted before is not checked again. Raises :class:`IdempotencyKeyReused`,
-        :class:`SecretErased`, and :class:`NotFound` when the row was deleted.
+        A body that was accepted before is not checked again. Raises as :meth:`run_once` does.
+        """
+        body = self.request.data
+        # What is no object is refused before it creates.
+        stated = body if isinstance(body, Mapping) else {}
+        return self.run_once(stated, create, read=lambda: self.read_body(shape))
+
+    def run_once(
+        self,
+        body: Mapping[str, Any],
+        create: Callable[[dict[str, Any]], Created],
+        *,
+        read: Callable[[], dict[str, Any]] = dict,
+        rows: Callable[[], QuerySet[Any]] | None = None,
+    ) -> tuple[Any, Secret | None]:
+        """Calls ``create``, or returns what the first request with the same key has created.
+
+        That request had the same path and an equal ``body``. Otherwise the fields that ``create``
+        takes are ``read`` first, so that a bad request is refused as such. The row, one of
+        ``rows``, is as it is now; its secret is the one that the first request was answered.
+        Raises :class:`IdempotencyKeyReused`, :class:`SecretErased`, and :class:`NotFound` when the
+        row was deleted.
         """
         key = idempotency_key_of(self.request.headers)
         if key is None:
-            return create(self.read_body(shape))
-        body = cast("dict[str, Any]", self.request.data)
-        is_operators = cast(ApiKey, self.request.auth).issued_by_operator
-        call = CreateCall(self.organization_id, self.basename or "", key, body, is_operators)
+            return create(read())
+        call = CreateCall(
+            organization_id=self.organization_id,
+            resource=f"{self.basename}{'' if self.action == 'create' else f' {self.action}'}",
+            key=key,
+            body=body,
+            is_operators=cast(ApiKey, self.request.auth).issued_by_operator,
+            target=tuple(self.kwargs.values()),
+        )
         found = Creation.objects.find(call)
         if found is None:
-            fields = self.read_body(shape)
+            fields = read()
             found = Creation.objects.create_once(call, lambda: create(fields))
-        row = self.get_queryset().filter(pk=found.row_id).first()
+        row = (rows or self.get_queryset)().filter(pk=found.row_id).first()
         if row is None:
             raise NotFound("What this Idempotency-Key created was deleted.")
         return row, found.reveal()

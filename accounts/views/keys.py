@@ -159,10 +159,10 @@ class KeyViewSet(ListModelMixin, CreatingViewSet):
 
     @extend_schema(
         operation_id="rotateKey",
-        parameters=[_HASH],
+        parameters=[_HASH, IDEMPOTENCY_KEY],
         request=RotateKeySerializer,
         responses={201: RotatedKeySerializer},
-        extensions=errors(404, 409),
+        extensions=errors(404, 409, 422),
     )
     @action(detail=True, methods=["post"])
     def rotate(self, request: Request, hash: str) -> Response:  # noqa: A002
@@ -171,16 +171,21 @@ class KeyViewSet(ListModelMixin, CreatingViewSet):
         Name, limits, usage, rights and expiry stay. Until the overlap is over, the old secret works
         too, and spends from the same limits. `DELETE` of its hash ends it at once. A management
         key may rotate itself. A key that may not read stored texts takes that right from a key
-        that it rotates.
+        that it rotates. A repeated request with the same `Idempotency-Key` contains the new secret
+        for 24 hours, unless the key is deleted or rotated again.
         """
-        fields = self.read_body(RotateKeySerializer)
+        key, secret = self.create_once(RotateKeySerializer, self._rotate)
+        assert secret is not None
+        body = {"data": self.get_serializer(key).data, "key": secret.reveal()}
+        return Response({**body, "expires_at": key.former.get(digest=hash).expires_at}, 201)
+
+    def _rotate(self, fields: dict[str, Any]) -> tuple[ApiKey, Secret]:
         key: ApiKey = self.get_object()
         if key.is_management:
-            require_one_person(request, ChangeKind.MANAGEMENT_KEYS)
-        former, secret = rotate_key(
+            require_one_person(self.request, ChangeKind.MANAGEMENT_KEYS)
+        _, secret = rotate_key(
             key,
             overlap=fields.get("overlap_seconds", _OVERLAP),
-            issued_by_operator=cast(ApiKey, request.auth).issued_by_operator,
+            issued_by_operator=cast(ApiKey, self.request.auth).issued_by_operator,
         )
-        body = {"data": self.get_serializer(key).data, "key": secret.reveal()}
-        return Response({**body, "expires_at": former.expires_at}, 201)
+        return key, secret

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.mixins import ListModelMixin
@@ -22,12 +22,13 @@ from accounts.serializers.organizations import (
     UpdateMemberSerializer,
     UpdateSettingsSerializer,
 )
-from config.api.openapi import DeletedSerializer, errors
+from accounts.views.creations import CreatingViewSet
+from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 from config.api.viewsets import OrganizationViewSet
 from config.changes.kinds import ChangeKind
 
 
-class MemberViewSet(ListModelMixin, OrganizationViewSet):
+class MemberViewSet(ListModelMixin, CreatingViewSet):
     """The members of the organization; a member is not a login."""
 
     permission_classes = [ManagementKey]
@@ -48,16 +49,19 @@ class MemberViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="createOrganizationMember",
         request=CreateMemberSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses={201: MemberResponseSerializer},
-        extensions=errors(404, 409),
+        extensions=errors(404, 409, 422),
     )
     def create(self, request: Request) -> Response:
         """Creates a member, who joins the workspaces that are named."""
-        fields = self.read_body(CreateMemberSerializer)
+        member, _ = self.create_once(CreateMemberSerializer, self._create)
+        return self.respond(member, 201)
+
+    def _create(self, fields: dict[str, Any]) -> tuple[Member, None]:
         ids = dict.fromkeys(fields.pop("workspace_ids", ()))
         workspaces = [workspace_for(self.organization_id, each) for each in ids]
-        member = create_member(self.organization_id, workspaces=workspaces, **fields)
-        return self.respond(member, 201)
+        return create_member(self.organization_id, workspaces=workspaces, **fields), None
 
     @extend_schema(
         operation_id="updateOrganizationMember",

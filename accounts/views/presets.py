@@ -24,9 +24,9 @@ from accounts.serializers.presets import (
     UpdatePresetSerializer,
     WholePresetSerializer,
 )
-from config.api.openapi import DeletedSerializer, errors
+from accounts.views.creations import CreatingViewSet
+from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
 from config.api.params import UUIDParameter, read_parameter
-from config.api.viewsets import OrganizationViewSet
 from config.changes.kinds import ChangeKind
 from inference.faces.presets import read_preset
 
@@ -46,17 +46,17 @@ def _stores(face: str) -> Callable[[_Method], _Method]:
     name = "".join(part.title() for part in face.split("/"))
     decorate: Callable[[_Method], _Method] = extend_schema(
         operation_id=f"createPresets{name}",
-        parameters=[_WORKSPACE],
+        parameters=[_WORKSPACE, IDEMPOTENCY_KEY],
         request={
             "application/json": {"$ref": f"#/components/schemas/{_BODIES[face]}"},
         },
         responses={200: PresetResponseSerializer},
-        extensions=errors(400, 404, 422),
+        extensions=errors(400, 404, 409, 422),
     )
     return decorate
 
 
-class PresetViewSet(ListModelMixin, OrganizationViewSet):
+class PresetViewSet(ListModelMixin, CreatingViewSet):
     """Defaults of requests, which a request takes over by naming the preset."""
 
     permission_classes = [ManagementKey]
@@ -173,8 +173,15 @@ class PresetViewSet(ListModelMixin, OrganizationViewSet):
     def _store(self, face: str, slug: str) -> Response:
         workspace = self._workspace()
         config, system_prompt = read_preset(face, self.request.body)
-        preset = Preset.objects.store_version(
-            workspace, slug, config=config, system_prompt=system_prompt, by=self.actor
+        stated = {"workspace": workspace.pk, "config": config, "system_prompt": system_prompt}
+        preset, _ = self.run_once(
+            stated,
+            lambda _: (
+                Preset.objects.store_version(
+                    workspace, slug, config=config, system_prompt=system_prompt, by=self.actor
+                ),
+                None,
+            ),
         )
         return self.respond(preset)
 

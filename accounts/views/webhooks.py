@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from django.db import transaction
+from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.decorators import action
 from rest_framework.mixins import ListModelMixin
@@ -118,22 +120,31 @@ class WebhookViewSet(ListModelMixin, CreatingViewSet):
     @extend_schema(
         operation_id="rotateWebhookSecret",
         request=RotateSecretSerializer,
+        parameters=[IDEMPOTENCY_KEY],
         responses=CreatedWebhookSerializer,
-        extensions=errors(400, 404),
+        extensions=errors(400, 404, 409, 422),
     )
     @action(detail=True, methods=["post"], url_path="rotate-secret")
     def rotate_secret(self, request: Request, pk: str) -> Response:
-        """Makes a new secret. Until the overlap is over, messages have both signatures."""
-        webhook: Subscription = self.get_object()
-        fields = self.read_body(RotateSecretSerializer)
-        secret = webhook.rotate(overlap=fields.get("overlap_seconds", _OVERLAP))
+        """Makes a new secret. Until the overlap is over, messages have both signatures.
+
+        A repeated request with the same `Idempotency-Key` contains the secret for 24 hours, unless
+        it is rotated again.
+        """
+        webhook, secret = self.create_once(RotateSecretSerializer, self._rotate)
+        assert secret is not None
         return Response({"data": self.get_serializer(webhook).data, "secret": secret.reveal()})
+
+    def _rotate(self, fields: dict[str, Any]) -> tuple[Subscription, Secret]:
+        webhook: Subscription = self.get_object()
+        return webhook, webhook.rotate(overlap=fields.get("overlap_seconds", _OVERLAP))
 
     @extend_schema(
         operation_id="testWebhook",
         request=None,
+        parameters=[IDEMPOTENCY_KEY],
         responses={202: DeliveryResponseSerializer},
-        extensions=errors(404, 409, 429),
+        extensions=errors(404, 409, 422, 429),
     )
     @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: str) -> Response:
@@ -141,7 +152,7 @@ class WebhookViewSet(ListModelMixin, CreatingViewSet):
 
         An organization may send 60 tests and redeliveries a minute.
         """
-        return _respond_with(self.get_object().send_test())
+        return self._send_once(lambda: self.get_object().send_test())
 
     @extend_schema(
         operation_id="listWebhookDeliveries",
@@ -156,10 +167,10 @@ class WebhookViewSet(ListModelMixin, CreatingViewSet):
 
     @extend_schema(
         operation_id="redeliverWebhookDelivery",
-        parameters=[_DELIVERY],
+        parameters=[_DELIVERY, IDEMPOTENCY_KEY],
         request=None,
         responses={202: DeliveryResponseSerializer},
-        extensions=errors(404, 409, 429),
+        extensions=errors(404, 409, 422, 429),
     )
     @action(detail=True, methods=["post"], url_path=r"deliveries/(?P<delivery>[^/]+)/redeliver")
     def redeliver(self, request: Request, pk: str, delivery: str) -> Response:
@@ -167,13 +178,19 @@ class WebhookViewSet(ListModelMixin, CreatingViewSet):
 
         An organization may send 60 tests and redeliveries a minute.
         """
-        rows = self.get_object().deliveries.select_related("event", "subscription")
-        found: Delivery | None = rows.filter(pk=parse_uuid(delivery)).first()
+        return self._send_once(lambda: self._redeliver(delivery))
+
+    def _redeliver(self, delivery: str) -> Delivery:
+        found: Delivery | None = self._deliveries().filter(pk=parse_uuid(delivery)).first()
         if found is None:
             raise DeliveryNotFound
         found.redeliver()
-        return _respond_with(found)
+        return found
 
+    def _deliveries(self) -> QuerySet[Any]:
+        rows: QuerySet[Any] = self.get_object().deliveries
+        return rows.select_related("event", "subscription")
 
-def _respond_with(delivery: Delivery) -> Response:
-    return Response({"data": DeliverySerializer(delivery).data}, 202)
+    def _send_once(self, send: Callable[[], Delivery]) -> Response:
+        delivery, _ = self.run_once({}, lambda _: (send(), None), rows=self._deliveries)
+        return Response({"data": DeliverySerializer(delivery).data}, 202)

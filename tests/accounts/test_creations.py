@@ -14,16 +14,22 @@ from django.test.utils import override_settings
 from rest_framework.response import Response
 from rest_framework.test import APIClient
 
+from accounts.destinations.models import BroadcastDestination
 from accounts.models import (
     ApiKey,
     ByokCredential,
     Creation,
     Guardrail,
+    Member,
+    PresetVersion,
     Workspace,
     erase_new_secrets,
 )
 from accounts.models.creations import SECRET_LIFETIME
-from accounts.webhooks.models import Subscription
+from accounts.webhooks.models import Delivery, Subscription
+from catalog.models import LanguageModel, ModelAlias
+from endpoints.models import PrivateProvider
+from endusers.models import EndUser
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.endpoints.creating import assert_refused
@@ -39,13 +45,44 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
                    {"limit_usd": 6}, Guardrail),
     "workspaces": ({"name": "a", "slug": "a"}, {"slug": "b"}, Workspace),
     "webhooks": ({"url": "https://hooks.example.com/x"}, {"name": "b"}, Subscription),
+    "aliases": ({"name": "fast", "targets": ["meta/llama-3"]}, {"name": "quick"}, ModelAlias),
+    "end-users": ({"user": "u-1"}, {"user": "u-2"}, EndUser),
+    "external-users": ({"user": "u-1"}, {"user": "u-2"}, EndUser),
+    "observability/destinations": (
+        {"name": "a", "type": "otel-collector", "config": {"endpoint": "https://otel.example/v1"}},
+        {"name": "b"}, BroadcastDestination),
+    "organization/members": ({"email": "a@example.com"}, {"email": "b@example.com"}, Member),
+    "private-models": ({"slug": "rack/one", "name": "a"}, {"name": "b"}, LanguageModel),
+    "private-providers": ({"name": "Rack"}, {"name": "Shelf"}, PrivateProvider),
 }  # fmt: skip
 SECRETS = {"keys": "key", "webhooks": "secret"}
+# What PATCH changes of a created row.
+CHANGES: dict[str, dict[str, Any]] = {
+    "workspaces": {"name": "renamed", "slug": "c"},
+    "end-users": {"is_active": False},
+    "external-users": {"is_active": False},
+    "organization/members": {"first_name": "Ada"},
+    "private-providers": {"display_name": "renamed"},
+}
+
+
+def prepare() -> Tenant:
+    """Makes what the bodies name, and a tenant."""
+    factories.make_provider("acme")
+    factories.make_model("meta/llama-3")
+    tenant = factories.make_tenant()
+    tenant.organization.slug = "rack"
+    tenant.organization.save_fields("slug")
+    return tenant
+
+
+@pytest.fixture
+def tenant(db: None) -> Tenant:
+    return prepare()
 
 
 @pytest.fixture(params=CASES)
-def route(request: pytest.FixtureRequest, db: None) -> str:
-    factories.make_provider("acme")
+def route(request: pytest.FixtureRequest, tenant: Tenant) -> str:
     name: str = request.param
     return name
 
@@ -57,7 +94,9 @@ def post(client: APIClient, route: str, token: str = KEY, **changes: Any) -> Res
 
 def path_of(route: str, created: Response) -> str:
     data = created.json()["data"]
-    return f"/api/v1/{route}/{data['hash'] if route == 'keys' else data['id']}"
+    names = {"keys": "hash", "private-models": "slug", "private-providers": "slug"}
+    name = "user" if route.endswith("-users") else names.get(route, "id")
+    return f"/api/v1/{route}/{data[name]}"
 
 
 def test_a_repeated_request_is_answered_as_the_first_one(management: APIClient, route: str) -> None:
@@ -87,12 +126,13 @@ def test_another_body_is_refused_and_changes_nothing(management: APIClient, rout
 
 def test_a_key_belongs_to_its_route_and_its_organization(management: APIClient, route: str) -> None:
     first = post(management, route).json()
-    other = factories.client(factories.make_tenant("Other").management_key)
-    mine = CASES[route][2].objects.count()
-    second = post(other, route)
+    other = factories.make_tenant("Other")
+    own = {"slug": f"{other.organization.slug}/one"} if route == "private-models" else {}
+    mine = CASES[route][2]._base_manager.count()
+    second = post(factories.client(other.management_key), route, **own)
     assert second.status_code == 201
     assert second.json()["data"] != first["data"]
-    assert CASES[route][2].objects.count() == mine + 1
+    assert CASES[route][2]._base_manager.count() == mine + 1
     elsewhere = "guardrails" if route != "guardrails" else "keys"
     assert post(management, elsewhere).status_code == 201
 
@@ -106,6 +146,9 @@ def test_a_refused_request_does_not_use_the_key(management: APIClient, route: st
     assert post(management, route).status_code == 201
 
 
+@pytest.mark.parametrize(
+    "route", [each for each in CASES if not each.endswith("-users")], indirect=True
+)
 def test_what_was_deleted_is_not_created_again(management: APIClient, route: str) -> None:
     assert management.delete(path_of(route, post(management, route))).status_code == 200
     before = snapshots.everything()
@@ -116,12 +159,8 @@ def test_what_was_deleted_is_not_created_again(management: APIClient, route: str
 
 
 def test_an_answer_shows_the_row_as_it_is_now(management: APIClient, route: str) -> None:
-    if route == "webhooks":
-        change: dict[str, Any] = {"name": "renamed"}
-    else:
-        change = {"name": "renamed", **({"slug": "c"} if route == "workspaces" else {})}
     first = post(management, route)
-    changed = management.patch(path_of(route, first), change)
+    changed = management.patch(path_of(route, first), CHANGES.get(route, {"name": "renamed"}))
     assert changed.status_code == 200, changed.content
     assert post(management, route).json()["data"] == changed.json()["data"]
 
@@ -171,7 +210,7 @@ def test_a_key_of_an_operator_is_not_answered_what_another_one_created(
     assert snapshots.everything() == before
 
 
-def test_a_body_is_not_judged_again(management: APIClient, db: None) -> None:
+def test_a_body_is_not_judged_again(management: APIClient) -> None:
     soon = {"expires_at": "2099-01-01T00:00:00Z"}
     first = post(management, "keys", **soon)
     ApiKey.objects.filter(name="a").update(expires_at="2026-01-01T00:00:00Z")
@@ -200,15 +239,131 @@ def test_an_inference_key_creates_nothing(inference: APIClient, route: str) -> N
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("route", CASES)
 def test_concurrent_requests_create_one_row(route: str, together: Callable[..., list[Any]]) -> None:
-    tenant = factories.make_tenant()
-    factories.make_provider("acme")
-    count = CASES[route][2].objects.count()
+    tenant = prepare()
+    count = CASES[route][2]._base_manager.count()
 
     def send(**changes: Any) -> Callable[[], Response]:
         return lambda: post(factories.client(tenant.management_key), route, **changes)
 
     answers = together(*[send()] * 4, *[send(**CASES[route][1])] * 4)
     assert Counter(answer.status_code for answer in answers) == {201: 4, 422: 4}
-    assert CASES[route][2].objects.count() == count + 1
+    assert CASES[route][2]._base_manager.count() == count + 1
     created = [answer.json() for answer in answers if answer.status_code == 201]
     assert all(each == created[0] for each in created)
+
+
+PRESET = {"model": "meta/llama-3", "messages": [{"role": "user", "content": "hi"}]}
+# Of each action: the route that creates its row, the path after it, a body, another body, the
+# table of what it makes.
+ACTIONS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any] | None, Any]] = {
+    "rotate": ("keys", "/rotate", {"overlap_seconds": 60}, {"overlap_seconds": 61}, ApiKey),
+    "rotate-secret": ("webhooks", "/rotate-secret", {}, {"overlap_seconds": 61}, Subscription),
+    "test": ("webhooks", "/test", {}, None, Delivery),
+    "redeliver": ("webhooks", "/deliveries/{}/redeliver", {}, None, Delivery),
+    "chat": ("", "presets/p/chat/completions", PRESET, {"temperature": 1}, PresetVersion),
+}
+
+
+@pytest.fixture(params=ACTIONS)
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def path_to(management: APIClient, name: str, token: str = "first") -> str:
+    """Creates the row on which an action acts, and returns the path of the action."""
+    route, rest = ACTIONS[name][:2]
+    if not route:
+        return f"/api/v1/{rest}"
+    row = path_of(route, post(management, route, token))
+    if name == "redeliver":
+        rest = rest.format(management.post(f"{row}/test", {}).json()["data"]["id"])
+    return f"{row}{rest}"
+
+
+def act(client: APIClient, path: str, name: str, **changes: Any) -> Response:
+    body = {**ACTIONS[name][2], **changes}
+    return client.post(path, body, headers={"Idempotency-Key": KEY})
+
+
+def test_a_repeated_action_is_answered_as_the_first_one(tenant: Tenant, name: str) -> None:
+    management = factories.client(tenant.management_key)
+    path = path_to(management, name)
+    first = act(management, path, name)
+    assert first.status_code in (200, 201, 202), first.content
+    before = snapshots.everything()
+    again = act(management, path, name)
+    assert (again.status_code, again.json()) == (first.status_code, first.json())
+    assert snapshots.everything() == before
+    for secret in (first.json().get("key"), first.json().get("secret")):
+        assert secret is None or secret not in str(before)
+
+
+def test_another_action_with_the_key_is_refused(tenant: Tenant, name: str) -> None:
+    management = factories.client(tenant.management_key)
+    path, elsewhere = path_to(management, name), path_to(management, name, "second")
+    if name == "chat":
+        elsewhere = path.replace("/p/", "/q/")
+    assert act(management, path, name).status_code in (200, 201, 202)
+    other = factories.client(factories.make_tenant("Other").management_key)
+    before = snapshots.everything()
+    if elsewhere != path:
+        assert_refused(act(management, elsewhere, name), 422, "idempotency_key_reused")
+    if ACTIONS[name][3] is not None:
+        changed = act(management, path, name, **ACTIONS[name][3])
+        assert_refused(changed, 422, "idempotency_key_reused")
+    if name != "chat":
+        assert_refused(act(other, path, name), 404, "not_found")
+    assert act(factories.client(tenant.api_key), path, name).status_code == 403
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("name", ["rotate", "rotate-secret"], indirect=True)
+@pytest.mark.parametrize("verb", ["rotate", "delete"])
+def test_a_replaced_secret_is_answered_no_more(tenant: Tenant, name: str, verb: str) -> None:
+    management = factories.client(tenant.management_key)
+    path = path_to(management, name)
+    row = path_of(ACTIONS[name][0], act(management, path, name))
+    ended = management.delete(row) if verb == "delete" else management.post(f"{row}/{name}", {})
+    assert ended.status_code in (200, 201), ended.content
+    before = snapshots.everything()
+    again = act(management, path, name)
+    if (name, verb) == ("rotate-secret", "delete"):
+        assert_refused(again, 404, "not_found")
+    else:
+        assert_refused(again, 409, "secret_erased")
+    assert snapshots.everything() == before
+    assert not Creation.objects.exclude(sealed=None).exists()
+
+
+def test_a_rotated_key_is_the_one_that_the_answer_shows(management: APIClient) -> None:
+    path = path_to(management, "rotate")
+    first = act(management, path, "rotate").json()
+    assert act(management, path, "rotate").json() == first
+    assert management.get("/api/v1/keys").json()["data"][0]["hash"] == first["data"]["hash"]
+    used = factories.client(first["key"]).get("/api/v1/key")
+    assert (used.status_code, used.json()["data"]["label"]) == (200, first["data"]["label"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_concurrent_actions_are_made_once(name: str, together: Callable[..., list[Any]]) -> None:
+    tenant = prepare()
+    path = path_to(factories.client(tenant.management_key), name)
+    count = ACTIONS[name][4]._base_manager.count()
+    answers = together(
+        *[lambda: act(factories.client(tenant.management_key), path, name)] * 4,
+    )
+    assert {answer.status_code for answer in answers} <= {200, 201, 202}
+    assert all(answer.json() == answers[0].json() for answer in answers)
+    made = {"rotate": 1, "rotate-secret": 0, "test": 1, "redeliver": 0, "chat": 1}
+    assert ACTIONS[name][4]._base_manager.count() == count + made[name]
+
+
+@pytest.mark.parametrize("route", ["keys"], indirect=True)
+def test_a_body_that_is_no_object_is_refused(management: APIClient, route: str) -> None:
+    before = snapshots.everything()
+    for body in ([], "text", 7, None):
+        headers = {"Idempotency-Key": KEY}
+        refused = management.post(f"/api/v1/{route}", body, format="json", headers=headers)
+        assert refused.status_code == 400, refused.content
+    assert snapshots.everything() == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
@@ -203,6 +204,21 @@ OPEN = {
     "listImageModelEndpoints", "listImageModels", "listModelsCount", "listProviders",
     "retrieveModel", "retrieveModelByBareName",
 }  # fmt: skip
+
+
+def test_what_creates_takes_an_idempotency_key_or_its_page_says_why_not(
+    golden: dict[str, Any],
+) -> None:
+    page = (document.GOLDEN.parents[2] / "docs/repeats.md").read_text()
+    table = page.split("| `POST` | a repeat |\n", 1)[1].split("\n\n", 1)[0]
+    explained = re.findall(r"`(/[^`]+)`", table)
+    without = [
+        path
+        for path, item in golden["paths"].items()
+        if "post" in item
+        and "Idempotency-Key" not in [each["name"] for each in item["post"].get("parameters", [])]
+    ]
+    assert sorted(explained) == sorted(without)
 
 
 def test_every_operation_requires_a_key_and_documents_its_errors(golden: dict[str, Any]) -> None:
