@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 
 import pytest
@@ -20,26 +19,32 @@ PAGE = PROJECT / "docs" / "events.md"
 def render_table() -> str:
     """Returns the table of kinds; a kind of its own is sent to one receiver alone."""
     own = {kind.name for kind in choosable_kinds(by_operators=False)}
-    lines = ["| kind | when | says | to |", "|---|---|---|---|"]
+    lines = ["| kind | when | to | data |", "|---|---|---|---|"]
     for kind in event_kinds().values():
-        said = re.sub(r"\{(\w+)\}", r"*\1*", kind.text)
         to = "the receiver itself" if kind.direct else "operators"
         to = "all" if kind.name in own else to
-        lines.append(f"| `{kind.name}` | {kind.description} | {said} | {to} |")
+        data = ", ".join(map(render_member, kind.sample.items()))
+        lines.append(f"| `{kind.name}` | {kind.description} | {to} | {data} |")
     return "\n".join(lines)
 
 
-def render_samples() -> str:
-    samples = {kind.name: kind.sample for kind in event_kinds().values()}
-    return json.dumps(samples, ensure_ascii=False, indent=2)
+def render_member(member: tuple[str, object]) -> str:
+    """Returns the name of a member, with those of its items where it is a list of objects."""
+    match member:
+        case name, [dict() as item, *_]:
+            return f"`{name}[{','.join(item)}]`"
+        case name, _:
+            return f"`{name}`"
 
 
-def test_the_table_has_every_kind() -> None:
+def test_the_table_has_every_kind_and_its_data() -> None:
     assert render_table() in PAGE.read_text()
 
 
-def test_the_samples_are_those_of_the_kinds() -> None:
-    assert f"```json\n{render_samples()}\n```" in PAGE.read_text()
+def test_the_message_of_the_page_is_a_sample() -> None:
+    [block] = read_blocks(PAGE, "json")
+    message = json.loads(block.text)
+    assert message["data"] == event_kinds()[message["type"]].sample
 
 
 def test_the_sample_verifies_what_the_service_signs() -> None:
