@@ -32,7 +32,7 @@ from inference.faces.presets import read_preset
 
 _Method = TypeVar("_Method", bound=Callable[..., Response])
 _WORKSPACE: Final = OpenApiParameter(
-    "workspace_id", str, description="The default workspace if absent."
+    "workspace_id", {**UUIDParameter.schema}, description="The default workspace if absent."
 )
 _BODIES: Final = {
     "chat/completions": "ChatRequest",

@@ -47,6 +47,8 @@ Condition = Callable[[CatalogueModel], bool]
 class _FamilyParameter(TextParameter):
     """A text that is not empty."""
 
+    schema = {**TextParameter.schema, "minLength": 1}
+
     def parse(self, text: str) -> str:
         if not text:
             raise ValidationError("Must not be empty.")

@@ -16,6 +16,8 @@ from rest_framework.request import Request
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
 
 MAX_LIST: Final = 100
+# As the document's patterns write them.
+_CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 _MOST: Final = 10**18 - 1
 # Some clients write a small number as 1e-05.
@@ -42,6 +44,8 @@ class QueryParameter(forms.Field):
 class TextParameter(QueryParameter):
     """A text without control characters."""
 
+    schema = {"type": "string", "pattern": f"^[^{_CONTROLS}]*$"}
+
     def parse(self, text: str) -> str:
         if CONTROL_CHARACTERS.search(text):
             raise django.ValidationError("Must not contain control characters.")
@@ -50,6 +54,8 @@ class TextParameter(QueryParameter):
 
 class TrackingParameter(QueryParameter):
     """A tracking string, which may contain any character that PostgreSQL stores."""
+
+    schema = {"type": "string", "pattern": r"^[^\u0000]*$"}
 
     def parse(self, text: str) -> str:
         if NOT_STORABLE.search(text):
@@ -156,6 +162,10 @@ class ListParameter(TextParameter):
 
     def __init__(self, *, words: Collection[str] | None = None, **kwargs: Any) -> None:
         self.words = words
+        item = f"[^,{_CONTROLS}]*[^, {_CONTROLS}][^,{_CONTROLS}]*"
+        if words is not None:
+            item = f" *(?:{'|'.join(words)}) *"
+        self.schema = {"type": "string", "pattern": f"^{item}(?:,{item}){{0,{MAX_LIST - 1}}}$"}
         super().__init__(**kwargs)
 
     def parse(self, text: str) -> Any:

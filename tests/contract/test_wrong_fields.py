@@ -1,18 +1,21 @@
 """Every field of every body of the control plane refuses what its schema does not allow.
 
 The document says which values are wrong: by their type, their length, their range or their form.
-What a field refuses for another reason is tested with its resource.
+What a field refuses for another reason is tested with its resource. A query parameter refuses
+these values too, and no other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, Final
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 from rest_framework.test import APIClient
 
 from tests.support.contract import document
@@ -40,6 +43,13 @@ ROWS: Final = {
     "webhooks": ("accounts.subscription", "pk"),
     "workspaces": ("accounts.workspace", "pk"),
 }
+# Texts that a query parameter may get, beside the words and the ends that its schema names.
+TEXTS: Final = (
+    "", " ", "a\nb", "\x00", "é", "a,", "a, b", "x" * 4097, "-1", "1.5", "true", "text",
+    "00000000-0000-0000-0000-000000000000",
+)  # fmt: skip
+# Of the days that the report of activity has, the document says the form alone.
+DAYS: Final = ("/activity", "date")
 # What a field holds beside another one: the type of a destination says what its configuration is,
 # and the lines of a price are read with its rates.
 DEPENDENT: Final = {"config", "lines"}
@@ -96,8 +106,42 @@ def _go_beyond(field: dict[str, Any], limit: str) -> str | None:
             return str(end - 1 if limit == "minimum" else end + 1)
 
 
+def _list_queries() -> dict[str, dict[str, tuple[list[str], list[str]]]]:
+    """Returns by path and name of a parameter which texts its schema allows, and which not.
+
+    Where a parameter of another path has this name and schema, only the last of each.
+    """
+    queries: dict[str, dict[str, tuple[list[str], list[str]]]] = {}
+    known = set()
+    for path, operations in GOLDEN["paths"].items():
+        for each in operations.get("get", {}).get("parameters", ()):
+            if each["in"] != "query" or (path, each["name"]) == DAYS:
+                continue
+            allowed, wrong = _judge(each["schema"])
+            form = (each["name"], json.dumps(each["schema"]))
+            start = -1 if form in known else 0
+            known.add(form)
+            queries.setdefault(path, {})[each["name"]] = (allowed[start:], wrong[-1:])
+    return queries
+
+
+def _judge(schema: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Returns which texts a schema of a query parameter allows, and which it does not."""
+    ends = [str(schema[end]) for end in ("minimum", "maximum") if end in schema]
+    judge = Draft202012Validator(schema, format_checker=FormatChecker())
+    allowed, wrong = [], []
+    for text in (*TEXTS, *schema.get("enum", ()), *ends):
+        value = text
+        if schema["type"] != "string":
+            with contextlib.suppress(ValueError):
+                value = json.loads(text)
+        (allowed if judge.is_valid(value) else wrong).append(text)
+    return allowed, wrong
+
+
 def _find_address(path: str, world: dict[str, Any]) -> str:
     """Returns the address of a path with a row of the tenant in it."""
+    path = path.replace("{author}/{slug}", "author/model-1b").replace("{version}", "1")
     label, column = ROWS.get(path.split("/")[1], ("accounts.workspace", "pk"))
     name = str(getattr(world[label], column))
     return re.sub(r"\{\w+\}", name, path.strip("/").replace("{interval}", "monthly"))
@@ -121,3 +165,23 @@ def test_a_field_refuses_by_name_what_its_schema_does_not_allow(
                 wrong.append((method, path, status, fields.keys() ^ named - required, body[:200]))
     assert wrong == []
     assert snapshots.everything() == before
+
+
+def test_a_query_parameter_refuses_what_its_schema_does_not_allow_and_nothing_else(
+    management: APIClient, world: dict[str, Any]
+) -> None:
+    differing = []
+    for path, parameters in _list_queries().items():
+        address = f"/api/v1/{_find_address(path, world)}"
+        for texts in zip_longest(*(allowed for allowed, _ in parameters.values())):
+            pairs = zip(parameters, texts, strict=True)
+            sent = {name: text for name, text in pairs if text is not None}
+            answer = management.get(address, sent)
+            if answer.status_code not in (200, 404):
+                differing.append((path, sent, answer.content))
+        for name, (_, wrong) in parameters.items():
+            for text in wrong:
+                answer = management.get(address, {name: text})
+                if answer.status_code != 400 or name not in refused(answer)[1]:
+                    differing.append((path, name, text, answer.content))
+    assert differing == []
