@@ -18,17 +18,19 @@ from django.db.models import Q
 
 from accounts.models import ByokCredential, Organization, Workspace, workspace_for
 from catalog import imports
-from catalog.connecting.asking import ConnectRefused, Server, read_url
+from catalog.connecting.asking import Advice, ConnectRefused, Server, read_url
 from catalog.connecting.connect import (
     ConnectWish,
     Inspection,
     StoredConnection,
     ask_server,
     host_of,
+    inspect,
     make_model,
     name_some,
     narrow,
     read_wished_authorities,
+    store,
 )
 from catalog.connecting.servers import ServerKind, name_models, number_names, recognize
 from catalog.models import LanguageModel, Provider
@@ -47,14 +49,13 @@ from endpoints.models import (
     remove_own_model,
 )
 
-_BY: Final = "connect"
 _LONGEST_NAME: Final = 255
 _FREE: Final = Price(prompt=Decimal(0), completion=Decimal(0))
 _PLAIN: Final = (
     "A private endpoint is called by https:// alone. Give the server TLS, for instance behind "
-    "Caddy or nginx, and connect its https:// URL, with --ca FILE for an authority of your own. "
-    "Or leave --organization out: a provider of the catalogue may be called by http:// in a "
-    "network that you allow, and its models are there for every organization."
+    "Caddy or nginx, and connect its https:// URL; for an authority of your own, {0.authorities}. "
+    "Or {0.catalogue}: a provider of the catalogue may be called by http:// in a network that you "
+    "allow, and its models are there for every organization."
 )
 
 
@@ -73,11 +74,27 @@ class OwnInspection(Inspection):
     slugs: Mapping[str, str]
     own: Collection[str]
     allowed: Sequence[str]
+    advice: Advice
+    by: str
 
     @property
     def networks(self) -> Sequence[str]:
         """The networks that the organization gets."""
         return self.allowed
+
+
+def connect(
+    wish: ConnectWish, organization_id: UUID | None, *, dry_run: bool = False
+) -> tuple[Inspection, StoredConnection]:
+    """Connects what is wished to the catalogue, or to one organization.
+
+    Raises :class:`ConnectRefused`, and :class:`ImportRefused`.
+    """
+    if organization_id is None:
+        found = inspect(wish)
+        return found, store(found, dry_run=dry_run)
+    own = inspect_for(organization_id, wish)
+    return own, store_for(own, dry_run=dry_run)
 
 
 def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
@@ -87,12 +104,12 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
         raise ConnectRefused(f"There is no organization {organization_id}.")
     if not any(mark in wish.target for mark in ".:/"):
         raise ConnectRefused(
-            f"--organization connects a server by its URL, and {wish.target!r} is none. The "
-            "organization's own key of a provider is stored with POST /byok."
+            f"A server is connected to an organization by its URL, and {wish.target!r} is none. "
+            "The organization's own key of a provider is stored with POST /byok."
         )
     base = read_url(wish.target)
     if base.scheme != "https":
-        raise ConnectRefused(_PLAIN)
+        raise ConnectRefused(_PLAIN.format(wish.advice))
     provider = _find_provider(organization, base.text)
     before = organization.reach
     authorities = read_wished_authorities(wish)
@@ -137,6 +154,8 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
         slugs={**slugs, **made},
         own=texts,
         allowed=[str(each) for each in server.reach.networks if each not in before.networks],
+        advice=wish.advice,
+        by=wish.by,
     )
 
 
@@ -155,10 +174,10 @@ def store_for(found: OwnInspection, *, dry_run: bool = False) -> StoredConnectio
             stored = _store(found)
         made = stored
         for endpoint in made.drafts:
-            _validate(endpoint, workspace)
+            _validate(endpoint, workspace, found.advice)
         with transaction.atomic():
             for endpoint in made.drafts:
-                endpoint.activate(by=_BY)
+                endpoint.activate(by=found.by)
     except (GatewayError, ImportRefused) as exc:
         _remove(found, made)
         raise ConnectRefused(str(exc)) from None
@@ -235,13 +254,13 @@ def _store(found: OwnInspection) -> _Made:
             for name in found.upstream_ids
             if name not in known
         ],
-        by=_BY,
+        by=found.by,
     )
     made.models = list(models.exclude(pk__in=present))
     return made
 
 
-def _validate(endpoint: PrivateEndpoint, workspace: Workspace) -> None:
+def _validate(endpoint: PrivateEndpoint, workspace: Workspace, advice: Advice) -> None:
     """Validates a draft by live calls; raises :class:`ConnectRefused` with the failed check."""
     result = validation.run(endpoint, workspace_id=workspace.pk)
     failed = next((check for check in result.checks if not check["passed"]), None)
@@ -250,15 +269,15 @@ def _validate(endpoint: PrivateEndpoint, workspace: Workspace) -> None:
     said = failed.get("upstream_message")
     raise ConnectRefused(
         f"The model {endpoint.upstream_model_id!r} did not pass its validation: {failed['name']} "
-        f"({failed['reason']})" + (f", {said}" if said else "") + ". Nothing was connected. Leave "
-        "it out with --models A,B, or repair the server."
+        f"({failed['reason']})" + (f", {said}" if said else "") + ". Nothing was connected. "
+        f"{advice.narrow}, or repair the server."
     )
 
 
 def _remove(found: OwnInspection, made: _Made) -> None:
     """Removes what a failed connection has stored."""
     for endpoint in made.drafts:
-        endpoint.remove(draft_only=True, by=_BY)
+        endpoint.remove(draft_only=True, by=found.by)
     if made.credential is not None:
         made.credential.remove()
     if made.rotated is not None and made.rotated[1] != NO_SECRET:

@@ -10,7 +10,7 @@ from django.db.models import QuerySet, Sum
 from django.http import HttpRequest
 
 from catalog import dialects
-from catalog.admin.uploads import CatalogueAdmin
+from catalog.admin.connecting import ConnectPage
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import CredentialRefusal, DialectName, Provider
 from config.changes.kinds import ChangeKind, FourEyes
@@ -98,7 +98,7 @@ def _find_refusal(provider: Provider) -> CredentialRefusal | None:
 
 
 @admin.register(Provider)
-class ProviderAdmin(UsagePanel, CatalogueAdmin):
+class ProviderAdmin(UsagePanel, ConnectPage):
     """Lists the providers; an import of the catalogue writes the same rows."""
 
     form = ProviderForm

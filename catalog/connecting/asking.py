@@ -15,7 +15,7 @@ from django.conf import settings
 
 from catalog import dialects
 from catalog.capabilities import UNDESCRIBED, Capabilities
-from catalog.connecting.servers import read_models
+from catalog.connecting.servers import name_of, read_models
 from catalog.dialects.base import (
     Call,
     Dialect,
@@ -67,6 +67,8 @@ class Advice(NamedTuple):
     key: str = "give it with --key-file FILE"
     authorities: str = "give its certificate, or that of its authority, with --ca FILE"
     models: str = "name its models with --models A,B"
+    narrow: str = "Leave it out with --models A,B"
+    catalogue: str = "leave --organization out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,9 @@ async def list_models(
         raise _refuse_status(server, "the list of its models", status, body)
     if wants:
         has_path = server.base_url.count("/") > 2
-        return (server.base_url if has_path else bases[-1]), [{"id": name} for name in wants]
+        return (server.base_url if has_path else bases[-1]), [
+            {"id": name} for name in wants if name_of({"id": name})
+        ]
     tried = " and ".join(f"{base}/models" for base in bases)
     raise ConnectRefused(
         f"The server answers, but has no list of models at {tried}. Is it OpenAI-compatible, and "

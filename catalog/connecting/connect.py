@@ -75,6 +75,7 @@ class ConnectWish:
     """What a person wants to connect: a URL or the name of a provider, and how it is reached.
 
     Without a ``secret`` a stored one is used. ``models`` narrows the list; it may be empty.
+    Histories of private endpoints name ``by``.
     """
 
     target: str
@@ -83,6 +84,7 @@ class ConnectWish:
     allows: bool = False
     models: Sequence[str] = ()
     advice: Advice = field(default_factory=Advice)
+    by: str = "connect"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from config.egress.addresses import is_address
@@ -61,11 +61,12 @@ def read_models(body: bytes) -> list[dict[str, Any]] | None:
         found = found.get("data", found.get("models"))
     if not isinstance(found, list):
         return None
-    rows = [{**row, "id": _name_of(row)} for row in found if isinstance(row, dict)]
+    rows = [{**row, "id": name_of(row)} for row in found if isinstance(row, dict)]
     return [row for row in rows if row["id"]]
 
 
-def _name_of(row: dict[str, Any]) -> str | None:
+def name_of(row: Mapping[str, Any]) -> str | None:
+    """Returns the name of a model; ``None`` if no column holds it."""
     for name in ("id", "model", "name"):
         value = row.get(name)
         if isinstance(value, str) and value and not _UNUSABLE.search(value):

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     def unfold_action(**options: Any) -> Callable[[_F], _F]: ...
 
     ActionVariant: Any
-    PasswordWidget = TextWidget = TextareaWidget = SelectWidget = forms.Widget
+    CheckboxWidget = PasswordWidget = TextWidget = TextareaWidget = SelectWidget = forms.Widget
     CheckboxesWidget = forms.CheckboxSelectMultiple
     PickerWidget = forms.SelectMultiple
     RadioWidget = forms.RadioSelect
@@ -70,6 +70,7 @@ else:
     from unfold.widgets import UnfoldAdminSelectWidget as SelectWidget
     from unfold.widgets import UnfoldAdminTextareaWidget as TextareaWidget
     from unfold.widgets import UnfoldAdminTextInputWidget as TextWidget
+    from unfold.widgets import UnfoldBooleanWidget as CheckboxWidget
 
     def display(**options: Any) -> Callable[[_F], _F]:
         """Describes a computed field; unfold computes one five times to show it on a page.
@@ -101,6 +102,7 @@ __all__ = [
     "AdminSite",
     "AuthenticationForm",
     "ChangeList",
+    "CheckboxWidget",
     "CheckboxesWidget",
     "Dialog",
     "ModelAdmin",

@@ -82,7 +82,7 @@ class UploadsAdmin(ConsoleAdmin):
     A subclass reads a file in :meth:`load` and writes one in :meth:`export`.
     """
 
-    actions_list = ("import_file", "export_file")
+    actions_list: tuple[str, ...] = ("import_file", "export_file")
     upload_form: type[UploadForm] = UploadForm
     export_form: type[ExportForm] = ExportForm
     upload_help = ""

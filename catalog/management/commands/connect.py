@@ -8,12 +8,12 @@ from uuid import UUID
 from django.core.management.base import CommandParser
 
 from catalog.connecting.asking import FIELDS, ConnectRefused
-from catalog.connecting.connect import ConnectWish, Inspection, StoredConnection, inspect, store
+from catalog.connecting.connect import ConnectWish, Inspection, StoredConnection
 from config.bulk.commands import JSONCommand
 from config.bulk.files import read_input, refuse
 from config.bulk.problems import ImportRefused
 from config.credentials import NotACredential, Secret, parse_credential
-from endpoints.connecting import inspect_for, store_for
+from endpoints.connecting import connect
 
 
 class Command(JSONCommand):
@@ -51,13 +51,7 @@ class Command(JSONCommand):
             models=[each.strip() for each in (options["models"] or "").split(",") if each.strip()],
         )
         try:
-            found: Inspection
-            if options["organization"] is None:
-                found = inspect(wish)
-                connection = store(found, dry_run=options["dry_run"])
-            else:
-                found = own = inspect_for(options["organization"], wish)
-                connection = store_for(own, dry_run=options["dry_run"])
+            found, connection = connect(wish, options["organization"], dry_run=options["dry_run"])
         except (ConnectRefused, ImportRefused) as exc:
             refuse(str(exc))
         for note in found.notes:

@@ -80,6 +80,7 @@ WRITES = {
             "config_signinlimit_lift",
             "config_changerule_require",
             "config_changerule_relax",
+            "catalog_provider_connect",
             "catalog_provider_import_file",
             "catalog_languagemodel_import_file",
             "catalog_modelendpoint_import_file",
