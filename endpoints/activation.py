@@ -1,13 +1,16 @@
-"""Validates and activates a draft in one step, for a create request with ``activate``."""
+"""Validates and activates in one step: a new draft, or the change of an active endpoint."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import DatabaseError
 
+from accounts.models import WorkspaceNotFound
 from config.api.errors import GatewayError, InvalidTransition, RequestTimeout
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
@@ -23,7 +26,7 @@ _STATUSES: Final = {Validation.Outcome.UNREACHABLE: 502, Validation.Outcome.BROK
 
 
 class NotActivated(GatewayError):
-    """The draft could not be activated and was kept; carries the draft and its validation."""
+    """A draft or a change could not be activated; carries the endpoint and the validation."""
 
     def __init__(
         self, status: int, message: str, endpoint: PrivateEndpoint, result: Validation
@@ -57,27 +60,66 @@ def validate_and_activate(
     result = validation.run(
         endpoint, workspace_id=workspace_id, slot=slot, probe_parameters=probe_parameters
     )
+    _conclude(endpoint, result, partial(endpoint.activate, by=by), "The draft was kept.")
+
+
+def validate_and_replace(
+    endpoint: PrivateEndpoint,
+    changes: Mapping[str, Any],
+    *,
+    workspace_id: UUID,
+    by: str,
+    may_bind: bool = True,
+    probe_parameters: bool | None = None,
+) -> None:
+    """ACTIVE → ACTIVE, with another deployment, when a live validation of it passes.
+
+    ``changes`` are those of :meth:`PrivateEndpoint.edit`. They need no validation if they leave the
+    upstream as it is. Every failure changes nothing.
+
+    Raises :class:`RequestTimeout` at the time limit, :class:`NotActivated` for other failures,
+    and :class:`InvalidTransition` for an endpoint that is not active.
+    """
+    plan = endpoint.edit_or_plan(by=by, **changes)
+    if plan is None:
+        return
+    result = validation.run(
+        plan.endpoint,
+        workspace_id=workspace_id,
+        may_bind=may_bind,
+        probe_parameters=probe_parameters,
+    )
+    replace = partial(endpoint.replace, result, basis=plan.basis, by=by, **changes)
+    _conclude(endpoint, result, replace, "Nothing was changed.")
+
+
+def _conclude(
+    endpoint: PrivateEndpoint, result: Validation, transition: Callable[[], None], kept: str
+) -> None:
+    """Makes the transition if the validation has passed; each error says what was ``kept``."""
     if result.outcome == Validation.Outcome.TIMED_OUT:
         raise RequestTimeout(
-            "The validation exceeded its time limit; the draft was kept.",
+            f"The validation exceeded its time limit. {kept}",
             metadata={"endpoint_id": str(endpoint.pk)},
         )
     if not result.passed:
-        raise _describe_failure(endpoint, result)
+        raise _describe_failure(endpoint, result, kept)
     try:
-        endpoint.activate(by=by)
-    except InvalidTransition as exc:
-        raise NotActivated(exc.status, exc.message, endpoint, result) from exc
+        transition()
+    except (InvalidTransition, WorkspaceNotFound) as exc:
+        raise NotActivated(exc.status, f"{exc.message} {kept}", endpoint, result) from exc
     except DatabaseError as exc:
         logger.exception("a validated endpoint was not activated")
-        message = "The endpoint could not be activated; the draft was kept."
+        message = f"The endpoint could not be activated. {kept}"
         raise NotActivated(500, message, endpoint, result) from exc
 
 
-def _describe_failure(endpoint: PrivateEndpoint, result: Validation) -> NotActivated:
+def _describe_failure(endpoint: PrivateEndpoint, result: Validation, kept: str) -> NotActivated:
     check = next(check for check in result.checks if not check["passed"])
     status = 404
     if check["reason"] not in _MISSING:
         status = _STATUSES.get(Validation.Outcome(result.outcome), 422)
-    message = f"The validation failed: {check['name']} ({check['reason']}). The draft was kept."
-    return NotActivated(status, message, endpoint, result)
+    message = f"The validation failed: {check['name']} ({check['reason']})."
+    if check["reason"] == validation.Reason.INVALID_BASE_URL and "upstream_message" in check:
+        message += f" {check['upstream_message']}"
+    return NotActivated(status, f"{message} {kept}", endpoint, result)

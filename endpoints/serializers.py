@@ -280,7 +280,10 @@ class CreateSerializer(_PricedSerializer):
 
 @extend_schema_serializer(component_name="UpdatePrivateEndpointRequest")
 class UpdateSerializer(_PricedSerializer):
-    """Changes the members that are sent, all or none; upstream fields of a draft only."""
+    """Changes the members that are sent, all or none.
+
+    Upstream fields need `activate`, unless the endpoint is a draft.
+    """
 
     upstream_model_id = StringField(min_length=1, required=False)
     base_url = StringField(min_length=1, max_length=2048, required=False)
@@ -291,6 +294,11 @@ class UpdateSerializer(_PricedSerializer):
     timeouts = TimeoutsSerializer(source="time_limits", required=False, allow_null=True)
     settings = SettingsSerializer(required=False, allow_null=True)
     declared_parameters = _DeclaredField(required=False)
+    activate = ActivationSerializer(
+        required=False,
+        help_text="Extension: validates the changed upstream of an active endpoint by live calls, "
+        "and makes all changes at once if they pass.",
+    )
 
 
 @extend_schema_serializer(component_name="UpdatePrivateEndpointTimeoutsRequest")

@@ -27,7 +27,7 @@ from config.api.viewsets import OrganizationViewSet
 from config.changes.kinds import ChangeKind
 from config.egress.rules import NO_OWN_LIMITS
 from endpoints import validation
-from endpoints.activation import NotActivated, validate_and_activate
+from endpoints.activation import NotActivated, validate_and_activate, validate_and_replace
 from endpoints.models import (
     EndpointNotFound,
     OwnModelNotFound,
@@ -178,21 +178,29 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     @extend_schema(
         operation_id="updatePrivateEndpoint",
         request=UpdateSerializer,
-        responses=FullResponseSerializer,
-        extensions=errors(*_WRITE_ERRORS),
+        responses={
+            200: FullResponseSerializer,
+            **dict.fromkeys((404, 409, 422, 500, 502), _ERROR_OR_DRAFT),
+        },
+        extensions=errors(400, 408, 429),
     )
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes what is named; a change of a draft's upstream clears its validation.
 
         Everything is optional, and all is checked before anything is written. Prices, parameters,
-        limits of time and settings can be changed of an active endpoint too, for later requests;
-        its upstream cannot.
+        limits of time and settings can be changed of an active endpoint too, for later requests.
+        Its upstream can with `activate`: the changed endpoint is validated first. If that fails,
+        nothing is changed.
         """
         fields = self.read_body(UpdateSerializer)
         _require_one_person_for_prices(request)
         fields |= fields.pop("settings", None) or {}
+        activation = fields.pop("activate", None)
         endpoint = self.get_object()
-        endpoint.edit(by=self.actor, **fields)
+        if activation is None:
+            endpoint.edit(by=self.actor, **fields)
+        else:
+            validate_and_replace(endpoint, fields, by=self.actor, **activation)
         return self.respond(endpoint)
 
     @extend_schema(

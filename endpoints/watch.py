@@ -80,7 +80,9 @@ def watch(endpoint: PrivateEndpoint) -> Validation | None:
     found.changes = differences(baseline.evidence, found.evidence)
     try:
         endpoint.record_watch(found)
-        if found.shows_drift and had_drifted and settings.WATCH_DISABLES:
+        # Another deployment, which came meanwhile, has not drifted.
+        has_drifted = found.shows_drift and endpoint.drifted_at is not None
+        if has_drifted and had_drifted and settings.WATCH_DISABLES:
             endpoint.disable(by=ACTOR, reason=_reason(found))
     except (InvalidTransition, NotFound):
         return None

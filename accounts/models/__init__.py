@@ -48,6 +48,7 @@ from accounts.models.workspaces import (
     WorkspaceNotFound,
     create_member,
     remove_member,
+    require_workspace,
     workspace_for,
 )
 
@@ -108,5 +109,6 @@ __all__ = [
     "guardrails_of",
     "policy_of",
     "remove_member",
+    "require_workspace",
     "workspace_for",
 ]

@@ -13,11 +13,13 @@ from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, bulk_action, report, transition
 from config.console.base import ConsoleAdmin, actor_of
 from endpoints import validation as live
+from endpoints.activation import validate_and_replace
 from endpoints.admin.forms import (
     DisableDialog,
     EditDialog,
     FallbackDialog,
     RemoveDialog,
+    ReplaceDialog,
     TimesDialog,
     ValidateDialog,
 )
@@ -29,11 +31,13 @@ _BY_STATUS: Final[dict[str, set[str]]] = {
     Status.DRAFT: {
         "edit", "edit_price", "limit_time", "limit_fallback", "validate", "activate", "remove",
     },
-    Status.ACTIVE: {"edit_price", "limit_time", "limit_fallback", "disable", "remove"},
+    Status.ACTIVE: {
+        "replace_deployment", "edit_price", "limit_time", "limit_fallback", "disable", "remove",
+    },
     Status.DISABLED: {"edit_price", "limit_time", "limit_fallback", "enable", "remove"},
 }  # fmt: skip
 _DELETION: Final = FourEyes((ChangeKind.DELETIONS,), "endpoints.delete_privateendpoint")
-_EDITED: Final = ("upstream_model_id", "base_url", "declared_region", "declared_zdr")
+_EDITED: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
 
 
 class PrivateEndpointActions(PricePage, ConsoleAdmin):
@@ -41,8 +45,8 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
 
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
     actions_detail = (
-        "edit", "edit_price", "limit_time", "limit_fallback", "validate", "activate", "disable",
-        "enable", "remove", "release",
+        "edit", "replace_deployment", "edit_price", "limit_time", "limit_fallback", "validate",
+        "activate", "disable", "enable", "remove", "release",
     )  # fmt: skip
 
     def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -68,12 +72,29 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         form=EditDialog,
     )
     def edit(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
-        given = {name: form.cleaned_data[name] for name in _EDITED}
-        if not may_point_secrets(request):
-            # The form refused another URL than the one that it showed.
-            del given["base_url"]
-        endpoint.edit(by=actor_of(request), **given)
+        endpoint.edit(by=actor_of(request), **_read_upstream(request, form))
         return messages.SUCCESS, "The draft is saved."
+
+    @transition(
+        description="Replace the deployment",
+        question="Sends a plain and a streamed request to the new deployment. If it passes, later "
+        "requests go there, and running ones end where they began; else nothing is changed.",
+        submit="Validate and replace",
+        permission="operate",
+        icon="swap_horiz",
+        form=ReplaceDialog,
+    )
+    def replace_deployment(
+        self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any
+    ) -> Message:
+        validate_and_replace(
+            endpoint,
+            _read_upstream(request, form),
+            workspace_id=form.cleaned_data["workspace"].pk,
+            by=actor_of(request),
+            may_bind=may_point_secrets(request),
+        )
+        return messages.SUCCESS, "The endpoint has the new deployment."
 
     @transition(
         description="Limit time",
@@ -216,3 +237,12 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
     )
     def remove_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
         endpoint.remove(by=actor_of(request))
+
+
+def _read_upstream(request: HttpRequest, form: Any) -> dict[str, Any]:
+    """Returns the upstream and the declarations of a form.
+
+    For who may not point secrets, the form has refused another URL than the one that it showed.
+    """
+    names = _EDITED if may_point_secrets(request) else _EDITED - {"base_url"}
+    return {name: form.cleaned_data[name] for name in names}

@@ -115,6 +115,10 @@ class EditDialog(Dialog):
         return base_url
 
 
+class ReplaceDialog(ValidateDialog, EditDialog):
+    """Asks for another deployment, and for the workspace whose credential validates it."""
+
+
 class TimesDialog(Dialog):
     """Shows the limits of time of an endpoint for editing."""
 

@@ -16,6 +16,7 @@ from endpoints.models.endpoint import (
     EndpointNotFound,
     NotValidated,
     PrivateEndpoint,
+    Replacement,
     ValidationStale,
 )
 from endpoints.models.own_models import (
@@ -68,6 +69,7 @@ __all__ = [
     "ProviderExists",
     "ProviderInUse",
     "ProviderNotFound",
+    "Replacement",
     "Validation",
     "ValidationSlot",
     "ValidationStale",

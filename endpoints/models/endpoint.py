@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import pgtrigger
@@ -15,7 +15,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Q
 
-from accounts.models import FallbackField, Organization, Region
+from accounts.models import FallbackField, Organization, Region, require_workspace
 from accounts.models.edits import write_fields
 from accounts.models.versions import RoutingVersionBump
 from catalog.abilities import read_settings
@@ -74,6 +74,13 @@ class ValidationStale(InvalidTransition):
 
 class AlreadyActive(InvalidTransition):
     error_type = "already_active"
+
+
+class Replacement(NamedTuple):
+    """A changed endpoint to validate, which is not stored, and what it was changed from."""
+
+    endpoint: PrivateEndpoint
+    basis: tuple[Any, ...]
 
 
 class PrivateEndpointQuerySet(models.QuerySet["PrivateEndpoint"]):
@@ -544,36 +551,97 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         """
         with transaction.atomic():
             self.lock_present()
-            if not _UPSTREAM.isdisjoint(changes):
-                self._move(by, changes)
-            if "time_limits" in changes:
-                self.limit_time(changes["time_limits"] or NO_OWN_LIMITS)
-            if "fallback" in changes:
-                write_fields(self, {"fallback": changes["fallback"]})
-            if "declared_parameters" in changes:
-                require_tools(changes["declared_parameters"], self.tested_parameters)
-                declared = order_parameters(changes["declared_parameters"])
-                write_fields(self, {"declared_parameters": declared})
-            if "settings" in changes:
-                stated = apply_settings(
-                    self.settings,
-                    changes["settings"],
-                    model=self.model,
-                    tested=self.tested_parameters,
+            if self.status != self.Status.DRAFT and not _UPSTREAM.isdisjoint(changes):
+                named = ", ".join(sorted(_UPSTREAM & changes.keys()))
+                raise AlreadyActive(
+                    f"The endpoint is {self.status}; {named} can be changed in a draft only. To "
+                    "replace the deployment of an active endpoint, send activate too.",
+                    metadata={"status": str(self.status)},
                 )
-                write_fields(self, {"settings": stated})
-            if "price" in changes:
-                self.reprice(changes["price"])
+            self._change(by, changes)
 
-    def _move(self, by: str, changes: Mapping[str, Any]) -> None:
-        """Changes the upstream and the declarations of a draft that the caller has locked."""
-        if self.status != self.Status.DRAFT:
-            named = ", ".join(sorted(_UPSTREAM & changes.keys()))
-            raise AlreadyActive(
-                f"The endpoint is {self.status}; {named} can be changed in a draft only. Delete "
-                "the endpoint and create another one.",
-                metadata={"status": str(self.status)},
+    def edit_or_plan(self, *, by: str = "", **changes: Any) -> Replacement | None:
+        """ACTIVE → ACTIVE. Makes the changes of :meth:`edit` unless they change the upstream.
+
+        If they do, returns what :meth:`replace` needs, and changes nothing.
+        """
+        proposed = PrivateEndpoint.objects.get(pk=self.pk)
+        with transaction.atomic():
+            proposed.lock_present()
+            proposed.require_status(self.Status.ACTIVE)
+            basis = proposed._basis
+            if proposed._change(by, changes):
+                # The same code has checked and made all changes; what it wrote is undone.
+                transaction.set_rollback(True)
+                return Replacement(proposed, basis)
+        self.refresh_from_db()
+        return None
+
+    def replace(
+        self, validation: Validation, *, basis: tuple[Any, ...], by: str = "", **changes: Any
+    ) -> None:
+        """ACTIVE → ACTIVE. Swaps the deployment for the one that a validation has passed.
+
+        Makes all changes of a plan at once. The endpoint keeps its id and its history, and
+        running requests end where they began.
+
+        Raises :class:`InvalidTransition` from another state, and :class:`ValidationStale` and
+        :class:`WorkspaceNotFound` if the endpoint, the credential, the catalogue's model or the
+        workspace has changed since the plan.
+        """
+        with transaction.atomic():
+            validation.lock_credential()
+            self.lock_present()
+            self.require_status(self.Status.ACTIVE)
+            if self._basis != basis:
+                raise ValidationStale("The endpoint was changed meanwhile.")
+            assert validation.workspace_id is not None, "it has passed the check of the workspace"
+            require_workspace(validation.workspace_id)
+            self._change(by, changes)
+            is_keyless = self.upstream_provider.is_keyless
+            if not validation.is_current_for(self.configuration, is_keyless=is_keyless):
+                raise ValidationStale("The credential or the model was changed meanwhile.")
+            self.drifted_at = None
+            self.save_fields("drifted_at")
+            self._keep(validation)
+            self._record("endpoint.activated")
+
+    @property
+    def _basis(self) -> tuple[Any, ...]:
+        """Returns what :meth:`edit` may change, to notice a change that comes between."""
+        return (
+            self.configuration, self.attestation_id, self.price_id, self.time_limits,
+            self.settings, self.fallback, self.declared_parameters,
+        )  # fmt: skip
+
+    def _change(self, by: str, changes: Mapping[str, Any]) -> bool:
+        """Makes the changes of an endpoint that the caller has locked.
+
+        Returns whether the upstream or its declarations have changed.
+        """
+        is_other = not _UPSTREAM.isdisjoint(changes) and self._move(by, changes)
+        if "time_limits" in changes:
+            self.limit_time(changes["time_limits"] or NO_OWN_LIMITS)
+        if "fallback" in changes:
+            write_fields(self, {"fallback": changes["fallback"]})
+        if "declared_parameters" in changes:
+            require_tools(changes["declared_parameters"], self.tested_parameters)
+            declared = order_parameters(changes["declared_parameters"])
+            write_fields(self, {"declared_parameters": declared})
+        if "settings" in changes:
+            stated = apply_settings(
+                self.settings,
+                changes["settings"],
+                model=self.model,
+                tested=self.tested_parameters,
             )
+            write_fields(self, {"settings": stated})
+        if "price" in changes:
+            self.reprice(changes["price"])
+        return is_other
+
+    def _move(self, by: str, changes: Mapping[str, Any]) -> bool:
+        """Changes the upstream and the declarations; returns whether they are others now."""
         upstream_model_id = changes.get("upstream_model_id", self.upstream_model_id)
         base_url = self.base_url
         if "base_url" in changes:
@@ -583,7 +651,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         region = changes.get("declared_region", None if moved else self.declared_region)
         zdr = changes.get("declared_zdr", None if moved else self.declared_zdr)
         if not moved and (region, zdr) == (self.declared_region, self.declared_zdr):
-            return
+            return False
         self.upstream_model_id, self.base_url = upstream_model_id, base_url
         self.declared_region, self.declared_zdr = region, zdr
         self.validation = None
@@ -594,6 +662,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             "tested_parameters",
         )  # fmt: skip
         self.attest(by=by)
+        return True
 
     def reprice(self, price: Price, *, basis: int | None = None) -> bool:
         """ANY → same. Sets the price of later requests; returns ``True``.
@@ -715,9 +784,11 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.watched_at = clock.now()
             had_drifted = self.drifted_at is not None
             since = self.drifted_at or self.watched_at
-            if validation.shows_drift:
+            # A deployment that was replaced meanwhile says nothing about the new one.
+            is_same = validation.configuration == self.configuration
+            if is_same and validation.shows_drift:
                 self.drifted_at = since
-            elif validation.passed:
+            elif is_same and validation.passed:
                 self.drifted_at = None
             self.save_fields("watched_at", "drifted_at")
             if self.drifted_at is not None and not had_drifted:

@@ -202,9 +202,47 @@ def test_private_endpoint_page_offers_the_actions_of_its_state(
     ]  # fmt: skip
     operator.post(page(endpoint, "validate"), {**SUBMIT, "workspace": str(tenant.workspace.pk)})
     operator.post(page(endpoint, "activate"), SUBMIT)
-    assert offered() == ["Edit price", "Limit time", "Fallback", "Disable", "Delete"]
+    assert offered() == [
+        "Replace the deployment", "Edit price", "Limit time", "Fallback", "Disable", "Delete",
+    ]  # fmt: skip
     operator.post(page(endpoint, "disable"), SUBMIT)
     assert offered() == ["Edit price", "Limit time", "Fallback", "Enable", "Delete"]
+
+
+def test_the_deployment_of_an_active_endpoint_is_replaced_or_kept(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    provider = factories.make_provider()
+    endpoint = factories.make_active(
+        tenant, factories.make_model(), provider, base_url=simulator.base_url
+    )
+    dialog = operator.get(page(endpoint, "replace_deployment"))
+    assert list(dialog.context["form"].fields) == [
+        "_form_submitted", "upstream_model_id", "base_url", "declared_region", "declared_zdr", "workspace",
+    ]  # fmt: skip
+    form = {
+        **SUBMIT, "base_url": simulator.base_url, "declared_zdr": "true",
+        "workspace": str(tenant.workspace.pk),
+    }  # fmt: skip
+    for upstream, message, kept in (
+        (
+            "sim-wrong-model",
+            "The validation failed: model (model_mismatch). Nothing was changed.",
+            ("active", "sim-echo", None),
+        ),
+        ("sim-extra", "The endpoint has the new deployment.", ("active", "sim-extra", True)),
+    ):
+        answer = operator.post(
+            page(endpoint, "replace_deployment"),
+            {**form, "upstream_model_id": upstream},
+            follow=True,
+        )
+        assert messages_of(answer) == [message]
+        endpoint.refresh_from_db()
+        found = (endpoint.status, endpoint.upstream_model_id, endpoint.declared_zdr)
+        assert found == kept
+    entry = AuditEntry.objects.filter(after__upstream_model_id="sim-extra").get()
+    assert entry.actor == "operator operator"
 
 
 def test_validate_shows_every_check_latest_first(

@@ -245,7 +245,9 @@ def test_a_host_that_the_credential_does_not_allow_keeps_the_draft(
     assert_draft_kept(
         management.post(ROUTE, activating),
         422,
-        "The validation failed: base_url (invalid_base_url). The draft was kept.",
+        "The validation failed: base_url (invalid_base_url). The allowed_hosts of the credential "
+        "do not name 127.0.0.1. To allow it, send the secret as `key` together with "
+        "`allowed_hosts`: PATCH /byok/{id}. The draft was kept.",
     )
     assert upstream.connections == 0
 
@@ -262,7 +264,7 @@ def test_the_time_limit_keeps_the_draft(
     assert response.json() == {
         "error": {
             "code": 408,
-            "message": "The validation exceeded its time limit; the draft was kept.",
+            "message": "The validation exceeded its time limit. The draft was kept.",
             "metadata": {"error_type": "timeout", "endpoint_id": str(stored.pk)},
         }
     }
@@ -369,8 +371,11 @@ def test_a_change_during_the_validation_prevents_the_activation(
         assert set(response.json()) == {"error"}
         return
     messages = {
-        "edit": "The endpoint has no passed validation: call validate first.",
-        "rotate": ("The endpoint has changed since its validation: call validate again."),
+        "edit": "The endpoint has no passed validation: call validate first. The draft was kept.",
+        "rotate": (
+            "The endpoint has changed since its validation: call validate again. The draft was "
+            "kept."
+        ),
     }
     result = assert_draft_kept(response, 409, messages[interference])
     assert result is not None

@@ -75,6 +75,12 @@ TABLE: dict[str, dict[str, str]] = {
         "active": "409 already_active",
         "disabled": "409 already_active",
     },
+    "patch activate": {
+        "draft": "409 invalid_state",
+        "validated": "409 invalid_state",
+        "active": "200 active",
+        "disabled": "409 invalid_state",
+    },
     "patch settings": {
         "draft": "200 draft",
         "validated": "200 draft",
@@ -103,6 +109,9 @@ def act(client: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str)
     match verb:
         case "patch":
             return client.patch(path, {"upstream_model_id": "sim-extra"})
+        case "patch activate":
+            body = {"workspace_id": str(tenant.workspace.pk), "probe_parameters": False}
+            return client.patch(path, {"upstream_model_id": "sim-extra", "activate": body})
         case "patch settings":
             return client.patch(path, {"settings": {"fallback": "none"}})
         case "pricing":
@@ -116,8 +125,8 @@ def act(client: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str)
         case "delete draft_only":
             return client.delete(f"{path}?draft_only=true")
         case "validate":
-            body = {"workspace_id": str(tenant.workspace.pk)}
-            return client.post(f"{path}/validate", body)
+            workspace = {"workspace_id": str(tenant.workspace.pk)}
+            return client.post(f"{path}/validate", workspace)
         case _:
             return client.post(f"{path}/{verb}")
 
@@ -153,7 +162,8 @@ def test_a_verb_leads_to_the_state_of_the_table(
 
 
 @pytest.mark.parametrize(
-    "verb", ["activate", "disable", "enable", "validate", "patch", "pricing", "delete"]
+    "verb",
+    ["activate", "disable", "enable", "validate", "patch", "patch activate", "pricing", "delete"],
 )
 def test_a_deleted_endpoint_refuses_every_verb(
     management: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str

@@ -1,0 +1,396 @@
+"""``PATCH`` with ``activate``: another deployment in the place of an active one, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connections
+from rest_framework.test import APIClient
+
+from accounts.models import ByokCredential
+from catalog.models import LanguageModel, Provider
+from config.events.outbox import Event
+from endpoints import watch
+from endpoints.models import PrivateEndpoint, Validation
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+from tests.support.inference.site import Site, content_of, events_of
+from tests.support.simulator.server import Simulator
+
+ROUTE = "/api/v1/private-endpoints"
+HINT = (
+    "The allowed_hosts of the credential do not name 127.0.0.1. To allow it, send the secret as "
+    "`key` together with `allowed_hosts`: PATCH /byok/{id}."
+)
+
+
+@pytest.fixture
+def active(
+    tenant: Tenant,
+    model: LanguageModel,
+    provider: Provider,
+    credential: ByokCredential,
+    upstream: Simulator,
+) -> PrivateEndpoint:
+    """Returns an active endpoint, which was not validated by a call."""
+    return make_active(tenant, model, provider, credential, upstream, declared_zdr=True)
+
+
+def make_active(
+    tenant: Tenant,
+    model: LanguageModel,
+    provider: Provider,
+    credential: ByokCredential,
+    upstream: Simulator,
+    **fields: Any,
+) -> PrivateEndpoint:
+    made = factories.make_draft(tenant, model, provider, base_url=upstream.base_url, **fields)
+    factories.make_validation(made, credential)
+    made.activate(by="somebody")
+    return made
+
+
+def patch(client: APIClient, endpoint: PrivateEndpoint, tenant: Tenant, **fields: Any) -> Any:
+    body = {"activate": {"workspace_id": str(tenant.workspace.pk)}, **fields}
+    return client.patch(f"{ROUTE}/{endpoint.pk}", body)
+
+
+def row_of(endpoint: PrivateEndpoint) -> dict[str, Any]:
+    row: dict[str, Any] = PrivateEndpoint.objects.filter(pk=endpoint.pk).values().get()
+    return row
+
+
+def test_a_passed_validation_swaps_the_deployment(
+    management: APIClient, tenant: Tenant, active: PrivateEndpoint, upstream: Simulator
+) -> None:
+    before = row_of(active)
+    PrivateEndpoint.objects.filter(pk=active.pk).update(drifted_at=active.activated_at)
+    response = patch(
+        management,
+        active,
+        tenant,
+        upstream_model_id="sim-extra",
+        pricing={"prompt": "0.5", "completion": "0.25"},
+        settings={"context_length": 4096, "fallback": "none"},
+        declared_parameters=["seed"],
+    )
+    assert response.status_code == 200, response.content
+    shown = response.json()["data"]
+    assert shown == management.get(f"{ROUTE}/{active.pk}").json()["data"]
+    assert (shown["id"], shown["status"]) == (str(active.pk), "active")
+    assert (shown["upstream_model_id"], shown["base_url"]) == ("sim-extra", upstream.base_url)
+    assert (shown["declared_zdr"], shown["declared_parameters"]) == (None, ["seed"])
+    assert shown["pricing"]["prompt"] == "0.5"
+    assert (shown["settings"]["context_length"], shown["settings"]["fallback"]) == (4096, "none")
+    active.refresh_from_db()
+    found = Validation.objects.exclude(pk=before["validation_id"]).get()
+    assert (active.validation, found.passed, found.workspace) == (found, True, tenant.workspace)
+    assert found.configuration == active.configuration
+    assert active.drifted_at is None
+    assert active.attestation is not None
+    assert active.attestation.declarations == (None, None)
+    kept = ("activated_at", "activated_by", "created_at", "idempotency_key", "status")
+    assert [row_of(active)[name] for name in kept] == [before[name] for name in kept]
+    assert upstream.total_requests == 2
+    told = Event.objects.filter(kind="endpoint.activated").order_by("id")
+    assert [event.data["upstream_model_id"] for event in told] == ["sim-echo", "sim-extra"]
+
+
+def test_a_declaration_alone_is_validated_too(
+    management: APIClient, tenant: Tenant, active: PrivateEndpoint, upstream: Simulator
+) -> None:
+    before = row_of(active)
+    response = patch(management, active, tenant, declared_region="europe")
+    assert response.status_code == 200, response.content
+    shown = response.json()["data"]
+    assert (shown["declared_region"], shown["declared_zdr"]) == ("europe", True)
+    assert row_of(active)["validation_id"] != before["validation_id"]
+    assert upstream.total_requests == 2
+
+
+@pytest.mark.parametrize("fields", [{}, {"upstream_model_id": "sim-echo", "declared_zdr": True}])
+def test_the_same_deployment_again_changes_and_asks_nothing(
+    management: APIClient,
+    tenant: Tenant,
+    active: PrivateEndpoint,
+    upstream: Simulator,
+    fields: dict[str, Any],
+) -> None:
+    before = snapshots.everything()
+    assert patch(management, active, tenant, **fields).status_code == 200
+    assert snapshots.everything() == before
+    again = patch(management, active, tenant, upstream_model_id="sim-extra")
+    first = snapshots.everything()
+    assert patch(management, active, tenant, upstream_model_id="sim-extra").json() == again.json()
+    assert snapshots.everything() == first
+    assert upstream.total_requests == 2
+
+
+def test_other_changes_need_no_validation(
+    management: APIClient, tenant: Tenant, active: PrivateEndpoint, upstream: Simulator
+) -> None:
+    before = row_of(active)
+    response = patch(management, active, tenant, settings={"context_length": 8192})
+    assert response.json()["data"]["settings"]["context_length"] == 8192
+    assert row_of(active)["validation_id"] == before["validation_id"]
+    assert upstream.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "message"),
+    [
+        ({"upstream_model_id": "sim-status:500"}, 422, "completion (upstream_error)."),
+        ({"upstream_model_id": "sim-wrong-model"}, 422, "model (model_mismatch)."),
+        ({"upstream_model_id": "sim-no-usage"}, 422, "usage (missing_usage)."),
+        ({"upstream_model_id": "sim-connect-reset"}, 502, "completion (upstream_error)."),
+        (
+            {"upstream_model_id": "sim-extra", "activate": {"workspace_id": str(uuid4())}},
+            404,
+            "workspace (workspace_not_found).",
+        ),
+    ],
+)
+def test_a_failed_validation_changes_nothing(
+    management: APIClient,
+    tenant: Tenant,
+    active: PrivateEndpoint,
+    change: dict[str, Any],
+    status: int,
+    message: str,
+) -> None:
+    before = row_of(active)
+    shown = management.get(f"{ROUTE}/{active.pk}").json()
+    more = {"pricing": {"prompt": "9", "completion": "9"}, "settings": {"fallback": "none"}}
+    response = patch(management, active, tenant, **more, **change)
+    assert response.status_code == status, response.content
+    body = response.json()
+    assert set(body) == {"error", "data"}
+    text = f"The validation failed: {message} Nothing was changed."
+    assert body["error"] == {"code": status, "message": text}
+    assert body["data"]["endpoint"]["status"] == "active"
+    assert body["data"]["validation"]["passed"] is False
+    assert row_of(active) == before
+    assert management.get(f"{ROUTE}/{active.pk}").json() == shown
+    # The history keeps what was tried.
+    assert Validation.objects.exclude(pk=before["validation_id"]).get().passed is False
+
+
+def test_a_host_that_the_credential_may_not_go_to_is_refused_with_the_remedy(
+    management: APIClient,
+    tenant: Tenant,
+    active: PrivateEndpoint,
+    credential: ByokCredential,
+    upstream: Simulator,
+) -> None:
+    credential.allowed_hosts = ["api.acme.example"]
+    credential.save_fields("allowed_hosts")
+    before = row_of(active)
+    response = patch(management, active, tenant, upstream_model_id="sim-extra")
+    assert response.status_code == 422
+    assert response.json()["error"]["message"] == (
+        f"The validation failed: base_url (invalid_base_url). {HINT} Nothing was changed."
+    )
+    [*_, check] = response.json()["data"]["validation"]["checks"]
+    assert check == {
+        "name": "base_url",
+        "passed": False,
+        "reason": "invalid_base_url",
+        "upstream_message": HINT,
+    }
+    assert row_of(active) == before
+    assert upstream.connections == 0
+
+
+def test_the_time_limit_changes_nothing(
+    management: APIClient, tenant: Tenant, active: PrivateEndpoint, settings: Any
+) -> None:
+    settings.VALIDATION_TIMEOUT = 1.0
+    before = row_of(active)
+    response = patch(management, active, tenant, upstream_model_id="sim-stall")
+    assert response.status_code == 408
+    assert response.json()["error"] == {
+        "code": 408,
+        "message": "The validation exceeded its time limit. Nothing was changed.",
+        "metadata": {"error_type": "timeout", "endpoint_id": str(active.pk)},
+    }
+    assert row_of(active) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "error_type"),
+    [
+        ({"base_url": "http://llm.example.com/v1"}, 422, "invalid_base_url"),
+        ({"base_url": "https://169.254.169.254/v1"}, 422, "invalid_base_url"),
+        ({"upstream_model_id": "  "}, 400, "invalid_request"),
+        ({"activate": {}}, 400, "invalid_request"),
+        ({"activate": {"workspace_id": "x"}}, 400, "invalid_request"),
+        ({"activate": {"workspace_id": str(uuid4()), "force": True}}, 400, "invalid_request"),
+        ({"settings": {"max_prompt_tokens": 9, "context_length": 8}}, 400, "settings_invalid"),
+        ({"declared_parameters": ["tool_choice"]}, 400, "parameters_invalid"),
+        ({"activate": None}, 409, "already_active"),
+    ],
+)
+def test_a_refused_change_asks_and_stores_nothing(
+    management: APIClient,
+    tenant: Tenant,
+    active: PrivateEndpoint,
+    upstream: Simulator,
+    change: dict[str, Any],
+    status: int,
+    error_type: str,
+) -> None:
+    before = snapshots.everything()
+    response = patch(management, active, tenant, **{"upstream_model_id": "sim-extra", **change})
+    assert response.status_code == status, response.content
+    assert set(response.json()) == {"error"}
+    assert response.json()["error"]["metadata"]["error_type"] == error_type
+    assert snapshots.everything() == before
+    assert upstream.connections == 0
+
+
+def test_strangers_and_inference_keys_replace_nothing(
+    inference: APIClient, tenant: Tenant, active: PrivateEndpoint, upstream: Simulator
+) -> None:
+    stranger = factories.make_tenant("Stranger")
+    client = factories.client(stranger.management_key)
+    before = snapshots.everything()
+    fields = {"upstream_model_id": "sim-extra"}
+    assert patch(client, active, stranger, **fields).status_code == 404
+    assert patch(inference, active, tenant, **fields).status_code == 403
+    assert snapshots.everything() == before
+    assert upstream.connections == 0
+
+
+INTERFERENCES: dict[str, tuple[Callable[[PrivateEndpoint], object], str]] = {
+    "disable": (
+        lambda endpoint: endpoint.disable(),
+        "The private endpoint is disabled; this needs it to be active. Nothing was changed.",
+    ),
+    "edit": (
+        lambda endpoint: endpoint.edit(settings={"context_length": 4096}),
+        "The endpoint was changed meanwhile. Nothing was changed.",
+    ),
+    "replace": (
+        lambda endpoint: PrivateEndpoint.objects.filter(pk=endpoint.pk).update(
+            upstream_model_id="sim-versioned"
+        ),
+        "The endpoint was changed meanwhile. Nothing was changed.",
+    ),
+    "archive the workspace": (
+        lambda endpoint: endpoint.validation.workspace.close(confirm_default=True),  # type: ignore[union-attr]
+        "The workspace does not exist. Nothing was changed.",
+    ),
+    "rotate": (
+        lambda endpoint: endpoint.validation.credential.rotate(  # type: ignore[union-attr]
+            endpoint.validation.credential.reveal()  # type: ignore[union-attr]
+        ),
+        "The credential or the model was changed meanwhile. Nothing was changed.",
+    ),
+    "delete": (lambda endpoint: endpoint.remove(), "The private endpoint does not exist."),
+}
+
+
+@pytest.mark.parametrize("interference", INTERFERENCES)
+def test_a_change_meanwhile_is_kept_and_refuses_the_replacement(
+    transactional_db: None, upstream: Simulator, interference: str
+) -> None:
+    tenant = factories.make_tenant()
+    provider, model = factories.make_provider(), factories.make_model()
+    credential = factories.make_credential(tenant, provider)
+    active = make_active(tenant, model, provider, credential, upstream)
+    client = factories.client(tenant.management_key)
+
+    def replace() -> Any:
+        try:
+            return patch(client, active, tenant, upstream_model_id="sim-held", declared_zdr=True)
+        finally:
+            connections.close_all()
+
+    interfere, message = INTERFERENCES[interference]
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(replace)
+        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+        try:
+            interfere(PrivateEndpoint.objects.get())
+        finally:
+            upstream.release(2)
+        meanwhile = row_of(active)
+        response = pending.result(60)
+    status = 404 if interference in ("delete", "archive the workspace") else 409
+    assert response.status_code == status, response.content
+    assert response.json()["error"]["message"] == message
+    assert row_of(active) == meanwhile
+    if interference != "delete":
+        assert response.json()["data"]["validation"]["passed"] is True
+
+
+def test_of_two_replacements_one_wins(transactional_db: None, upstream: Simulator) -> None:
+    tenant = factories.make_tenant()
+    provider, model = factories.make_provider(), factories.make_model()
+    credential = factories.make_credential(tenant, provider)
+    active = make_active(tenant, model, provider, credential, upstream)
+
+    def replace(zdr: bool) -> Any:
+        try:
+            client = factories.client(tenant.management_key)
+            return patch(client, active, tenant, upstream_model_id="sim-held", declared_zdr=zdr)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool:
+        pending = [pool.submit(replace, zdr) for zdr in (True, False)]
+        assert upstream.wait_until(lambda: upstream.total_requests == 2)
+        upstream.release(4)
+        answers = [each.result(60) for each in pending]
+    assert sorted(answer.status_code for answer in answers) == [200, 409]
+    active.refresh_from_db()
+    assert active.declared_zdr is (answers[0].status_code == 200)
+    assert active.validation is not None
+    assert active.validation.configuration == active.configuration
+
+
+def test_a_watch_of_the_old_deployment_says_nothing_of_the_new_one(
+    tenant: Tenant, active: PrivateEndpoint, settings: Any
+) -> None:
+    settings.WATCH_DISABLES = True
+    active.drifted_at = active.activated_at
+    active.save_fields("drifted_at")
+    watching = PrivateEndpoint.objects.get()
+    validation = Validation(
+        endpoint=active,
+        workspace=tenant.workspace,
+        configuration=active.configuration,
+        outcome=Validation.Outcome.FAILED,
+        checks=[{"name": "model", "passed": False, "reason": "model_mismatch"}],
+    )
+    PrivateEndpoint.objects.filter(pk=active.pk).update(
+        upstream_model_id="sim-extra", drifted_at=None
+    )
+    watching.record_watch(validation)
+    assert (watching.drifted_at, watching.status) == (None, "active")
+    assert watch.watch(PrivateEndpoint.objects.get()) is not None
+    assert PrivateEndpoint.objects.get().status == "active"
+
+
+def test_running_requests_end_where_they_began(site: Site) -> None:
+    endpoint = site.own("sim-gated")
+    client = factories.client(site.tenant.management_key)
+    answer = site.post(site.chat_body("one two", stream=True), stream=True)
+    chunks = answer.iter_content(None)
+    first = next(chunks).decode()
+    activate = {"workspace_id": str(site.tenant.workspace.pk), "probe_parameters": False}
+    fields = {"upstream_model_id": "sim-echo", "activate": activate}
+    response = patch(client, endpoint, site.tenant, **fields)
+    assert response.status_code == 200, response.content
+    later = site.chat("three")
+    assert later.json()["choices"][0]["message"]["content"] == "You said: three"
+    site.upstream.release(7)
+    events = events_of(first + b"".join(chunks).decode())
+    assert (content_of(events), events[-1]) == ("You said: one two", "[DONE]")
+    models = [request.model for request in site.dialled()]
+    assert (models[0], set(models[1:])) == ("sim-gated", {"sim-echo"})
