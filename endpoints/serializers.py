@@ -437,6 +437,54 @@ class ValidationSerializer(serializers.Serializer[Any]):
         return {name: value for name, value in shape.items() if value is not None}
 
 
+@extend_schema_field(
+    {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "field": {"type": "string"},
+                "was": {},
+                "is": {},
+                "difference": {"type": "integer", "description": "Of two integers."},
+            },
+            "required": ["field", "was", "is"],
+        },
+    }
+)
+class _DifferencesField(_RawField):
+    """What has changed, or what a watch has found different."""
+
+
+@extend_schema_serializer(component_name="PrivateEndpointAttestation")
+class AttestationSerializer(serializers.Serializer[Any]):
+    declared_zdr = serializers.BooleanField(allow_null=True)
+    declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
+
+
+@extend_schema_serializer(component_name="PrivateEndpointHistoryEntry")
+class HistorySerializer(serializers.Serializer[Any]):
+    """Extension: something that happened to an endpoint; absent members do not apply."""
+
+    at = serializers.DateTimeField()
+    kind = serializers.ChoiceField(
+        choices=["created", "changed", "attested", "validated", "watched"]
+    )
+    by = serializers.CharField(allow_null=True, help_text="Null if nobody is recorded.")
+    changes = _DifferencesField(
+        help_text="What has changed; of a validation, what differs from that of the activation."
+    )
+    drift = serializers.BooleanField(
+        required=False, help_text="Whether a watch has found another deployment."
+    )
+    validation = ValidationSerializer(required=False)
+    attestation = AttestationSerializer(required=False)
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        shape = super().to_representation(instance)
+        return {name: value for name, value in shape.items() if value is not None or name == "by"}
+
+
 @extend_schema_serializer(component_name="PrivateProvider")
 class PrivateProviderSerializer(serializers.Serializer[PrivateProvider]):
     """An organization's own provider; its endpoints keep and train on nothing."""
@@ -561,6 +609,13 @@ DisabledResponseSerializer = envelope(
 
 
 FullResponseSerializer = envelope("PrivateEndpointResponse", data=FullSerializer())
+
+
+HistoryResponseSerializer = envelope(
+    "PrivateEndpointHistoryResponse",
+    data=HistorySerializer(many=True),
+    total_count=serializers.IntegerField(),
+)
 
 
 ValidationResponseSerializer = envelope(

@@ -20,7 +20,7 @@ from config.api.fields import StrictSerializer
 from config.api.filters import ChoiceFilter, MatchFilter, StrictFilterSet
 from config.api.idempotency import idempotency_key_of
 from config.api.openapi import IDEMPOTENCY_KEY, ErrorSerializer, errors
-from config.api.pagination import WholeList
+from config.api.pagination import OffsetPagination, WholeList
 from config.api.params import FlagParameter, read_parameter
 from config.api.text import parse_uuid
 from config.api.viewsets import OrganizationViewSet
@@ -28,6 +28,7 @@ from config.changes.kinds import ChangeKind
 from config.egress.rules import NO_OWN_LIMITS
 from endpoints import validation
 from endpoints.activation import NotActivated, validate_and_activate, validate_and_replace
+from endpoints.history import find_moments, read_entries
 from endpoints.models import (
     EndpointNotFound,
     OwnModelNotFound,
@@ -51,6 +52,8 @@ from endpoints.serializers import (
     FailureDataSerializer,
     FullResponseSerializer,
     FullSerializer,
+    HistoryResponseSerializer,
+    HistorySerializer,
     ManagedResponseSerializer,
     ManagedSerializer,
     OwnModelListSerializer,
@@ -81,6 +84,7 @@ _ERROR_OR_DRAFT: Final = PolymorphicProxySerializer(
 # The shape of each action's response; the others respond with FullSerializer.
 _SHAPES: Final[dict[str, type[Serializer[Any]]]] = {
     "list": SummarySerializer,
+    "history": HistorySerializer,
     "create": ManagedSerializer,
     "validate": ValidationSerializer,
     "activate": ManagedSerializer,
@@ -309,6 +313,23 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         endpoint.disable(by=self.actor)
         data = self.get_serializer(endpoint).data
         return Response({"data": data, "traffic": describe_end(endpoint)})
+
+    @extend_schema(
+        operation_id="getPrivateEndpointHistory",
+        responses=HistoryResponseSerializer,
+        extensions=errors(400, 404),
+    )
+    @action(detail=True, pagination_class=OffsetPagination, filterset_class=None, is_list=True)
+    def history(self, request: Request, pk: str) -> Response:
+        """Extension: lists what happened to an endpoint, latest first, and who did it.
+
+        Validations, what each watch has found and how much of it differs, attestations, and changes
+        of state, upstream, prices and settings.
+        """
+        endpoint = self.get_object()
+        moments = self.paginate_queryset(find_moments(endpoint)) or ()
+        entries: Any = read_entries(endpoint, moments)
+        return self.get_paginated_response(HistorySerializer(entries, many=True).data)
 
     @extend_schema(
         operation_id="updatePrivateEndpointPricing",

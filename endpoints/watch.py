@@ -10,6 +10,7 @@ from django.db.models import F, Q, Sum
 
 from catalog.pricing import NANO
 from config.api.errors import InvalidTransition, NotFound
+from config.audit import context as audit
 from config.clocks.clock import clock
 from endpoints import validation
 from endpoints.models import (
@@ -78,6 +79,13 @@ def watch(endpoint: PrivateEndpoint) -> Validation | None:
     found = validation.examine(endpoint, workspace_id=baseline.workspace_id, baseline=baseline)
     found.purpose = Validation.Purpose.WATCH
     found.changes = differences(baseline.evidence, found.evidence)
+    with audit.acting_as(ACTOR, ACTOR):
+        return _record(endpoint, found, had_drifted=had_drifted)
+
+
+def _record(
+    endpoint: PrivateEndpoint, found: Validation, *, had_drifted: bool
+) -> Validation | None:
     try:
         endpoint.record_watch(found)
         # Another deployment, which came meanwhile, has not drifted.

@@ -112,6 +112,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "GET /presets/{slug}/versions/{version}",
         "GET /private-endpoints",
         "GET /private-endpoints/{id}",
+        "GET /private-endpoints/{id}/history",
         "GET /private-models",
         "GET /private-models/{author}/{slug}",
         "GET /private-providers",

@@ -209,7 +209,8 @@ def test_an_active_endpoint_cannot_be_edited(
 
     refusal = (
         "The endpoint is active; base_url, declared_region, declared_zdr, upstream_model_id can be "
-        "changed in a draft only. Delete the endpoint and create another one."
+        "changed in a draft only. To replace the deployment of an active endpoint, send activate "
+        "too."
     )
     assert messages_of(response) == [refusal]
     assert PrivateEndpoint.objects.values().get() == before

@@ -218,7 +218,8 @@ def test_the_deployment_of_an_active_endpoint_is_replaced_or_kept(
     )
     dialog = operator.get(page(endpoint, "replace_deployment"))
     assert list(dialog.context["form"].fields) == [
-        "_form_submitted", "upstream_model_id", "base_url", "declared_region", "declared_zdr", "workspace",
+        "_form_submitted", "upstream_model_id", "base_url", "declared_region", "declared_zdr",
+        "workspace",
     ]  # fmt: skip
     form = {
         **SUBMIT, "base_url": simulator.base_url, "declared_zdr": "true",
