@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -32,6 +32,9 @@ _MESSAGES: Final = ("message", "detail", "errors", "msg", "error", "error_messag
 _MAX_TEXT: Final = 4096
 _TEXT: Final = re.compile(r"(?=.{0,80}[^\W\d_])[^<{\[]", re.DOTALL)
 _MAX_NAME: Final = 64
+_ARGUMENTS: Final = frozenset(("input", "args", "arguments"))
+_TEXTS: Final = frozenset(("text", "thinking"))
+Decoded = TypeVar("Decoded")
 # The entries of Google's ``details`` that are looked at.
 _MAX_DETAILS: Final = 16
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s")
@@ -370,6 +373,37 @@ def decode_object(body: Body) -> dict[str, msgspec.Raw] | None:
         return _decode_fields(msgspec.json.encode(lenient))
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
+
+
+def decode_leniently(decode: Callable[[str], Decoded], data: Body) -> tuple[Decoded, bytes | None]:
+    """Decodes an answer or an event in which null may stand for an absent member.
+
+    Returns also its bytes without these nulls, if they had to go. Half of a pair of surrogates is
+    read as U+FFFD. Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` and ``RecursionError``.
+    """
+    text = bytes(data).decode()
+    try:
+        return decode(text), None
+    except msgspec.DecodeError:
+        mended = _ESCAPE.sub(_replace_lone_surrogate, text.encode())
+        if b"null" in mended:
+            mended = msgspec.json.encode(_drop_nulls(msgspec.json.decode(mended)))
+        elif mended == text.encode():
+            raise
+        return decode(mended.decode()), mended
+
+
+def _drop_nulls(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_drop_nulls(item) for item in value if item is not None]
+    if not isinstance(value, dict):
+        return value
+    # What a model wrote for a tool stays as it is, and the SDKs append to a text that begins.
+    return {
+        name: "" if item is None else item if name in _ARGUMENTS else _drop_nulls(item)
+        for name, item in value.items()
+        if item is not None or name in _TEXTS
+    }
 
 
 def _replace_lone_surrogate(escape: re.Match[bytes]) -> bytes:

@@ -46,7 +46,7 @@ def join_stream(parser: StreamParser, body: Body, native: NativeFormat | None) -
         chunks = [*parser.feed(bytes(body)), *parser.finish()]
     except InvalidStream as exc:
         raise InvalidReply(str(exc)) from None
-    reply = _JOINS.get(native, _join_chat)(chunks)
+    reply = _JOINS.get(native, join_chat)(chunks)
     reply.notes |= {STREAMED, *parser.notes}
     return reply
 
@@ -113,7 +113,8 @@ def _number_calls(message: Any) -> dict[str, Any]:
     return {**delta, "tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}
 
 
-def _join_chat(chunks: Iterable[Chunk]) -> Reply:
+def join_chat(chunks: Iterable[Chunk]) -> Reply:
+    """Returns the answer of chat that chunks add up to; raises :class:`InvalidReply`."""
     fields: dict[str, Any] = {}
     joined: dict[int, dict[str, Any]] = {}
     reply = Reply(fields, None, None, None)

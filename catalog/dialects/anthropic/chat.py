@@ -26,11 +26,13 @@ from catalog.dialects.base import (
     Reply,
     StreamParser,
     Untranslatable,
+    decode_leniently,
     parse_error,
 )
 from catalog.dialects.shared import messages, replies
 from catalog.dialects.shared.constraints import ANTHROPIC
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
+from catalog.dialects.shared.raw import is_null, write_arguments
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
 from catalog.dialects.shared.searches import NAME
 from catalog.dialects.shared.sse import EventDecoder
@@ -101,10 +103,10 @@ def build_headers(call: Call, key: Secret) -> dict[str, str]:
 
 def parse_reply(operation: Operation, body: Body) -> Reply:
     try:
-        reply = decode_message(body.decode())
+        reply, _ = decode_leniently(decode_message, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidReply("The answer is not a message.") from None
-    if reply.type == "error":
+    if reply.type == "error" or not is_null(reply.error):
         raise parse_error(body)
     if reply.type != "message":
         raise InvalidReply("The answer is not a message.")
@@ -118,7 +120,7 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
             for detail in _build_details(block, index)
         ],
         tool_calls=[
-            replies.build_tool_call(block.id, block.name, _encode(block.input).decode())
+            replies.build_tool_call(block.id, block.name, write_arguments(block.input) or "{}")
             for block in reply.content
             if block.type == "tool_use"
         ],
@@ -386,12 +388,12 @@ class _Reader:
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         try:
-            event = decode_event(data.decode())
+            event, _ = decode_leniently(decode_event, data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise InvalidStream("An event of the stream is malformed.") from None
+        if event.is_error:
+            raise parse_error(data)
         match event.type:
-            case "error":
-                raise parse_error(data)
             case "message_start" if event.message is not None:
                 self._id, self._model = event.message.id, event.message.model
                 self._usage = event.message.usage or self._usage
@@ -405,22 +407,27 @@ class _Reader:
             case "content_block_stop":
                 yield from self._chunks(self._calls.end(event.index))
                 yield from self._chunks(self._cite())
-            case "message_delta" if event.delta is not None:
+            case "message_delta":
                 usage = None if event.usage is None else event.usage.add_up(self._usage)
-                reason = event.delta.stop_reason
+                reason = None if event.delta is None else event.delta.stop_reason
                 self._counts_reasoning = event.usage is not None and event.usage.counts_reasoning
                 self._is_whole = self._is_whole or reason is not None
-                if reason is not None or usage is not None:
-                    finish = None if reason is None else name_finish(reason)
-                    if finish is not None:
-                        finish = finish.follow(has_calls=self._calls.has_calls)
-                    yield self._chunk(None, finish, usage)
+                if reason is not None:
+                    yield self._finish(reason, usage)
+                elif usage is not None:
+                    yield self._chunk(None, usage=usage)
             case "message_stop":
+                if not self._is_whole:
+                    yield self._finish("end_turn", None)
                 yield replies.build_end_mark()
 
     def end(self) -> list[Chunk]:
         """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
         return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
+
+    def _finish(self, reason: str, usage: Usage | None) -> Chunk:
+        finish = name_finish(reason).follow(has_calls=self._calls.has_calls)
+        return self._chunk(self._calls.close(), finish, usage)
 
     def _keep_citation(self, citation: Any) -> None:
         """Keeps a source until its block ends; the answer has those of its first megabyte."""
@@ -447,7 +454,7 @@ class _Reader:
         for each in block.citations if isinstance(block.citations, list) else ():
             self._keep_citation(each)
         if block.type == "tool_use":
-            arguments = _encode(block.input).decode() if block.input else ""
+            arguments = write_arguments(block.input)
             return self._calls.begin(index, block.id, block.name, arguments)
         if not (block.text or block.thinking or block.data):
             return Output()

@@ -32,11 +32,12 @@ from catalog.dialects.base import (
     Operation,
     Reply,
     StreamParser,
+    decode_leniently,
     decode_object,
     parse_error,
 )
 from catalog.dialects.shared import replies
-from catalog.dialects.shared.raw import ESCAPE
+from catalog.dialects.shared.raw import ESCAPE, is_null, write_arguments
 from catalog.dialects.shared.sse import EventDecoder
 from config.credentials import Secret
 from config.egress import OutboundRequest
@@ -45,6 +46,8 @@ from config.egress import OutboundRequest
 _FORMAT_HEADERS: Final = frozenset(("anthropic-version", "anthropic-beta"))
 # The member of an event that has a piece of a call's arguments.
 _PIECES: Final = "partial_json"
+# The end of a stream without a reason.
+_ENDED: Final = StreamEvent(type="message_delta", delta=BlockDelta(stop_reason="end_turn"))
 _CACHED_FIELDS: Final = ("system", "messages", "tools", "cache_control")
 _encode = msgspec.json.Encoder().encode
 _decode_count = msgspec.json.Decoder(int).decode
@@ -165,20 +168,26 @@ def _without_member(value: Any, member: str) -> Any:
 
 def parse_native_reply(body: Body) -> Reply:
     """Parses a whole message; its fields stay raw and pass to the caller."""
-    fields = decode_object(body)
     try:
-        message = decode_message(body)
-    except (msgspec.DecodeError, RecursionError):
-        message = None
-    if fields is None or message is None:
+        message, mended = decode_leniently(decode_message, body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidReply("The answer is not a message.") from None
+    fields = decode_object(mended or body)
+    if fields is None:
         raise InvalidReply("The answer is not a message.")
-    if message.type == "error":
+    if message.type == "error" or not is_null(message.error):
         raise parse_error(body)
     if message.type != "message":
         raise InvalidReply("The answer is not a message.")
+    calls = [block for block in message.content if block.type == "tool_use"]
+    if len({block.id for block in calls if block.has_object}) < len(calls) or not all(
+        block.id for block in calls
+    ):
+        fields["content"] = _mend_calls(fields["content"])
     stop = message.stop_reason or "end_turn"
-    if stop == "end_turn" and any(block.type == "tool_use" for block in message.content):
+    if stop == "end_turn" and calls:
         stop = "tool_use"
+    if stop != message.stop_reason:
         fields["stop_reason"] = msgspec.Raw(_encode(stop))
     return Reply(
         fields=fields,
@@ -189,6 +198,25 @@ def parse_native_reply(body: Body) -> Reply:
         output_bytes=sum(map(_measure_block, message.content)),
         upstream_id=message.id,
     )
+
+
+def _mend_calls(raw: msgspec.Raw) -> msgspec.Raw:
+    """Returns content in which each call has an id of its own, and an object as its input."""
+    taken: set[str] = set()
+    content = msgspec.json.decode(raw)
+    for block in content:
+        if block.get("type") == "tool_use":
+            _mend_call(block, taken)
+    return msgspec.Raw(_encode(content))
+
+
+def _mend_call(block: dict[str, Any], taken: set[str]) -> None:
+    block["id"] = replies.choose_call_id(block.get("id"), taken)
+    given = block.get("input")
+    if not isinstance(given, dict):
+        text = given if isinstance(given, str) else "" if given is None else _encode(given).decode()
+        found = decode_object(text.encode()) if text else {}
+        block["input"] = {"arguments": text} if found is None else found
 
 
 def join_message(chunks: Iterable[Chunk]) -> Reply:
@@ -256,7 +284,7 @@ def split_message(reply: Reply) -> list[Chunk]:
 
 
 def _measure_block(block: Block) -> int:
-    arguments = len(_encode(block.input)) if block.input else 0
+    arguments = len(write_arguments(block.input).encode())
     return len(block.text.encode()) + len(block.thinking.encode()) + arguments
 
 
@@ -273,19 +301,22 @@ class NativeReader:
 
     __slots__ = (
         "_blocks",
+        "_calls",
         "_has_begun",
-        "_has_calls",
         "_id",
         "_is_whole",
         "_model",
+        "_numbers",
         "_searches",
         "_usage",
     )
 
     def __init__(self) -> None:
         self._has_begun = False
-        # A call of a tool of the caller has begun.
-        self._has_calls = False
+        # The ids of the calls of the caller's tools that have begun.
+        self._calls: set[str] = set()
+        # The number of each content block that has begun, by the index that the server gave it.
+        self._numbers: dict[int, int] = {}
         # The reason of the end has come, so that only the end mark is left.
         self._is_whole = False
         self._id: str | None = None
@@ -296,12 +327,13 @@ class NativeReader:
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         try:
-            event = decode_event(data.decode())
+            event, mended = decode_leniently(decode_event, data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise InvalidStream("An event of the stream is malformed.") from None
+        data = mended or data
+        if event.is_error:
+            raise parse_error(data)
         match event.type:
-            case "error":
-                raise parse_error(data)
             case "":
                 return
             case "message_start":
@@ -310,23 +342,22 @@ class NativeReader:
                 if event.type != "ping":
                     raise InvalidStream("The stream does not begin with a message.")
             case "content_block_start" if event.content_block is not None:
-                if event.index != self._blocks:
-                    raise InvalidStream("A content block has a wrong index.")
-                self._blocks += 1
-                self._has_calls = self._has_calls or event.content_block.type == "tool_use"
+                data = self._begin_block(event, event.content_block, data)
                 chunk = self._pass(event, data, _measure_block(event.content_block))
                 if event.content_block.is_search_result:
                     self._searches += 1
                     chunk.usage = self._usage.count_searches(self._searches)
                 yield chunk
             case "content_block_delta" | "content_block_stop":
-                if not 0 <= event.index < self._blocks:
+                if event.index not in self._numbers:
                     raise InvalidStream("An event names a content block that has not begun.")
                 size = 0 if event.delta is None else _measure_delta(event.delta)
-                yield self._pass(event, data, size)
-            case "message_delta" if event.delta is not None:
-                yield self._end(event, data)
+                yield self._pass(event, self._number(event, data), size)
+            case "message_delta":
+                yield self._end(event, decode_object(data) or {})
             case "message_stop":
+                if not self._is_whole:
+                    yield self._end(_ENDED, {"type": "message_delta"})
                 yield replies.build_end_mark()
             case _:
                 yield self._pass(event, data, 0)
@@ -334,6 +365,27 @@ class NativeReader:
     def end(self) -> list[Chunk]:
         """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
         return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
+
+    def _begin_block(self, event: StreamEvent, block: Block, data: bytes) -> bytes:
+        """Returns the event that begins a content block, whose call has an id of its own."""
+        self._numbers[event.index] = self._blocks
+        self._blocks += 1
+        if block.type == "tool_use":
+            if not block.id or block.id in self._calls or not block.has_object:
+                members = msgspec.json.decode(data)
+                _mend_call(members["content_block"], self._calls)
+                data = _encode(members)
+            self._calls.add(block.id)
+        return self._number(event, data)
+
+    def _number(self, event: StreamEvent, data: bytes) -> bytes:
+        """Returns an event of a content block with the number by which the SDKs find it."""
+        number = self._numbers[event.index]
+        return (
+            data
+            if number == event.index
+            else _encode({**msgspec.json.decode(data), "index": number})
+        )
 
     def _begin(self, event: StreamEvent, data: bytes) -> Chunk:
         if event.message is None or self._has_begun:
@@ -349,16 +401,17 @@ class NativeReader:
             upstream_id=self._id,
         )
 
-    def _end(self, event: StreamEvent, data: bytes) -> Chunk:
-        assert event.delta is not None
-        stop = event.delta.stop_reason
-        fields = decode_object(data) or {}
-        if self._has_calls and stop == "end_turn":
+    def _end(self, event: StreamEvent, fields: dict[str, Any]) -> Chunk:
+        given = stop = None if event.delta is None else event.delta.stop_reason
+        if self._calls and stop == "end_turn":
             stop = "tool_use"
-            delta = decode_object(bytes(fields["delta"])) or {}
-            fields["delta"] = msgspec.Raw(_encode({**delta, "stop_reason": stop}))
+        if stop != given or "delta" not in fields:
+            delta: dict[str, Any] = decode_object(bytes(fields.get("delta", b"{}"))) or {}
+            fields["delta"] = msgspec.Raw(
+                _encode({"stop_sequence": None, **delta, "stop_reason": stop})
+            )
         usage = None if event.usage is None else event.usage.add_up(self._usage)
-        self._is_whole = stop is not None
+        self._is_whole = self._is_whole or stop is not None
         return Chunk(
             fields=fields,
             model=self._model,

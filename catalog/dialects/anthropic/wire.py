@@ -8,7 +8,7 @@ import msgspec
 
 from catalog.dialects.base import read_count
 from catalog.dialects.shared import replies
-from catalog.dialects.shared.raw import first_byte
+from catalog.dialects.shared.raw import first_byte, is_null
 from catalog.pricing import Usage
 
 # The first words of the line with which Claude Code tells Anthropic about itself.
@@ -102,23 +102,18 @@ class MessageUsage(msgspec.Struct):
         details = self.output_tokens_details or _OutputDetails()
         creations = (latest("cache_creation"), *(each.cache_creation for each in added))
         tools = latest("server_tool_use") or _ServerToolUse()
-        counted = replies.count_usage(
-            (*every("input_tokens"), *read, *written),
-            (latest("output_tokens"), *(each.output_tokens for each in added)),
-            cached=replies.sum_counts(read),
-            cache_write=replies.sum_counts(written),
-            reasoning=details.thinking_tokens,
-            cache_write_1h=replies.sum_counts(
-                each.ephemeral_1h_input_tokens for each in creations if each is not None
-            ),
-            searches=tools.web_search_requests,
-        )
-        if counted is None or not counted.cache_write_1h:
-            return counted
-        # Anthropic's count of written tokens includes those that stay for an hour.
-        hour = min(counted.cache_write_1h, counted.cache_write)
-        return msgspec.structs.replace(
-            counted, cache_write=counted.cache_write - hour, cache_write_1h=hour
+        return replies.split_writes(
+            replies.count_usage(
+                (*every("input_tokens"), *read, *written),
+                (latest("output_tokens"), *(each.output_tokens for each in added)),
+                cached=replies.sum_counts(read),
+                cache_write=replies.sum_counts(written),
+                reasoning=details.thinking_tokens,
+                cache_write_1h=replies.sum_counts(
+                    each.ephemeral_1h_input_tokens for each in creations if each is not None
+                ),
+                searches=tools.web_search_requests,
+            )
         )
 
 
@@ -130,9 +125,14 @@ class Block(msgspec.Struct):
     data: str = ""
     id: str = ""
     name: str = ""
-    input: dict[str, msgspec.Raw] = {}
+    input: msgspec.Raw = msgspec.Raw()
     content: msgspec.Raw = msgspec.Raw()
     citations: Any = None
+
+    @property
+    def has_object(self) -> bool:
+        """Whether the input is an object, as the SDKs read it."""
+        return first_byte(self.input) == b"{"
 
     @property
     def is_search_result(self) -> bool:
@@ -141,12 +141,13 @@ class Block(msgspec.Struct):
 
 
 class WireMessage(msgspec.Struct):
-    type: str
+    type: str = ""
     content: list[Block] = []
     id: str | None = None
     model: str | None = None
     stop_reason: str | None = None
     usage: MessageUsage | None = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
 class BlockDelta(msgspec.Struct):
@@ -166,6 +167,12 @@ class StreamEvent(msgspec.Struct):
     content_block: Block | None = None
     delta: BlockDelta | None = None
     usage: MessageUsage | None = None
+    error: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the answer failed; proxies write OpenAI's errors into it, which have no type."""
+        return self.type == "error" or not (self.type or is_null(self.error))
 
 
 decode_message = msgspec.json.Decoder(WireMessage).decode

@@ -24,11 +24,13 @@ from catalog.dialects.base import (
     Reply,
     StreamParser,
     Untranslatable,
+    decode_leniently,
 )
 from catalog.dialects.bedrock.wire import Frames, parse_failure, post
 from catalog.dialects.shared import credentials, messages, replies
 from catalog.dialects.shared.constraints import BEDROCK
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
+from catalog.dialects.shared.raw import write_arguments
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
 from catalog.pricing import Usage
 from config.clocks.clock import clock as database_clock
@@ -69,24 +71,40 @@ class _Struct(msgspec.Struct, rename="camel"):
     """A struct whose fields have camel-case names in JSON."""
 
 
+class _CacheDetail(_Struct):
+    """The tokens written to the cache that stay for one time."""
+
+    ttl: Any = None
+    input_tokens: Any = None
+
+
 class _Usage(_Struct):
     input_tokens: Any = None
     output_tokens: Any = None
     cache_read_input_tokens: Any = None
     cache_write_input_tokens: Any = None
+    # Amazon's own models name them so.
+    cache_read_input_token_count: Any = None
+    cache_write_input_token_count: Any = None
+    cache_details: list[_CacheDetail] = []
 
     @property
     def total(self) -> Usage | None:
         """Returns the usage; the provider counts cached tokens beside the input tokens."""
         if self.input_tokens is None or self.output_tokens is None:
             return None
-        read, written = self.cache_read_input_tokens, self.cache_write_input_tokens
-        return replies.count_usage(
+        read = self.cache_read_input_tokens or self.cache_read_input_token_count
+        written = self.cache_write_input_tokens or self.cache_write_input_token_count
+        counted = replies.count_usage(
             (self.input_tokens, read, written),
             (self.output_tokens,),
             cached=read,
             cache_write=written,
+            cache_write_1h=replies.sum_counts(
+                each.input_tokens for each in self.cache_details if each.ttl == "1h"
+            ),
         )
+        return replies.split_writes(counted)
 
 
 class _ReasoningText(_Struct):
@@ -119,7 +137,7 @@ class _Reasoning(_Struct):
 class _ToolUse(_Struct):
     tool_use_id: str = ""
     name: str = ""
-    input: dict[str, msgspec.Raw] = {}
+    input: msgspec.Raw = msgspec.Raw()
 
 
 class _Block(_Struct):
@@ -138,12 +156,12 @@ class _Output(_Struct):
 
 class _Reply(_Struct):
     output: _Output
-    stop_reason: str
+    stop_reason: str = "end_turn"
     usage: _Usage | None = None
 
 
 class _ToolUseDelta(_Struct):
-    input: str = ""
+    input: msgspec.Raw = msgspec.Raw()
 
 
 class _Delta(_Struct):
@@ -181,7 +199,7 @@ def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> Ou
 
 def parse_reply(operation: Operation, body: Body) -> Reply:
     try:
-        reply = _decode_reply(body.decode())
+        reply, _ = decode_leniently(_decode_reply, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidReply("The answer is not a message.") from None
     content = reply.output.message.content
@@ -195,7 +213,7 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
         reasoning="".join(thought.reasoning for thought in thinking),
         details=[detail for thought in thinking for detail in thought.details],
         tool_calls=[
-            replies.build_tool_call(use.tool_use_id, use.name, _encode(use.input).decode())
+            replies.build_tool_call(use.tool_use_id, use.name, write_arguments(use.input) or "{}")
             for block in content
             if (use := block.tool_use) is not None
         ],
@@ -207,7 +225,8 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
 
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
-    return replies.EventParser(Frames(), _Reader().read)
+    reader = _Reader()
+    return replies.EventParser(Frames(), reader.read, reader.end)
 
 
 def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
@@ -357,10 +376,12 @@ class _Reader:
     The event with the usage comes last, so it is the end mark.
     """
 
-    __slots__ = ("_calls", "_is_started")
+    __slots__ = ("_calls", "_is_started", "_is_whole")
 
     def __init__(self) -> None:
         self._is_started = False
+        # The reason of the end has come, so that only the usage is left.
+        self._is_whole = False
         self._calls = replies.ToolCallBlocks()
 
     def read(self, message: EventStreamMessage) -> Iterator[Chunk]:
@@ -368,7 +389,7 @@ class _Reader:
         if headers.get(":message-type") != "event":
             raise parse_failure(message)
         try:
-            event = _decode_event(message.payload.decode())
+            event, _ = decode_leniently(_decode_event, message.payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise InvalidStream("An event of the stream is malformed.") from None
         index = event.content_block_index
@@ -382,20 +403,30 @@ class _Reader:
                 yield from self._chunks(self._continue_block(index, event.delta))
             case "contentBlockStop":
                 yield from self._chunks(self._calls.end(index))
-            case "messageStop" if event.stop_reason is not None:
-                finish = _finish(event.stop_reason)
-                yield self._chunk(None, finish.follow(has_calls=self._calls.has_calls))
+            case "messageStop":
+                yield self._finish(event.stop_reason)
             case "metadata":
+                if not self._is_whole:
+                    yield self._finish(None)
                 usage = None if event.usage is None else event.usage.total
                 if usage is not None:
                     yield replies.build_chunk(usage=usage)
                 yield replies.build_end_mark()
 
+    def end(self) -> list[Chunk]:
+        """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
+        return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
+
+    def _finish(self, stop_reason: str | None) -> Chunk:
+        self._is_whole = True
+        finish = _finish(stop_reason or "end_turn")
+        return self._chunk(self._calls.close(), finish.follow(has_calls=self._calls.has_calls))
+
     def _continue_block(self, index: int, delta: _Delta) -> Output:
         if delta.reasoning_content is not None:
             return delta.reasoning_content.to_output(index)
         if delta.tool_use is not None:
-            return self._calls.extend(index, delta.tool_use.input)
+            return self._calls.extend(index, write_arguments(delta.tool_use.input))
         return Output(delta.text)
 
     def _chunks(self, output: Output) -> Iterator[Chunk]:

@@ -17,6 +17,7 @@ from catalog.dialects.base import (
     Reply,
     StreamParser,
     Untranslatable,
+    decode_leniently,
     decode_object,
     parse_error,
     read_count,
@@ -24,9 +25,11 @@ from catalog.dialects.base import (
 from catalog.dialects.gemini.grounding import find_queries, read_grounding
 from catalog.dialects.shared import constraints, messages, replies
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
+from catalog.dialects.shared.raw import write_arguments
 from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE, Finish, Output
 from catalog.dialects.shared.searches import MOST_SEARCHES, NAME, Search
 from catalog.dialects.shared.sse import EventDecoder
+from catalog.dialects.wholes import join_chat
 from catalog.pricing import Usage
 
 # The sources of a longer text are left out: the whole text would have to be kept for them.
@@ -52,6 +55,8 @@ FINISHES: Final = {
         "error",
     ),
 }  # fmt: skip
+# Reasons that say nothing.
+_NO_REASONS: Final = frozenset((None, "", "FINISH_REASON_UNSPECIFIED"))
 _encode = msgspec.json.Encoder().encode
 
 
@@ -62,7 +67,7 @@ class CamelStruct(msgspec.Struct, rename="camel"):
 class _FunctionCall(CamelStruct):
     name: str
     id: str | None = None
-    args: dict[str, msgspec.Raw] | None = None
+    args: msgspec.Raw = msgspec.Raw()
 
 
 class _Blob(CamelStruct):
@@ -162,6 +167,7 @@ class _Response(CamelStruct):
 
 
 _decode = msgspec.json.Decoder(_Response).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def build_chat(call: Call) -> bytes:
@@ -173,8 +179,10 @@ def build_chat(call: Call) -> bytes:
 
 def parse_chat(body: Body) -> Reply:
     """Parses a whole answer; raises :class:`InvalidReply` or :class:`ProviderFailure`."""
+    if body[:1] == b"[":
+        return _join_list(body)
     try:
-        reply = _decode(body.decode())
+        reply, _ = decode_leniently(_decode, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidReply("The answer holds no candidates.") from None
     if reply.error is not None:
@@ -199,9 +207,22 @@ def parse_chat(body: Body) -> Reply:
     )
 
 
+def _join_list(body: Body) -> Reply:
+    """Returns the reply that a list of events adds up to: the format's stream without ``alt=sse``.
+
+    Proxies that drop the query of the URL answer so.
+    """
+    reader = _Reader()
+    try:
+        chunks = [chunk for event in _decode_list(body) for chunk in reader.read(bytes(event))]
+    except (msgspec.DecodeError, RecursionError, InvalidStream):
+        raise InvalidReply("The answer holds no candidates.") from None
+    return join_chat([*chunks, *reader.end()])
+
+
 def chat_parser(choices: int) -> StreamParser:
     """Returns the parser of one stream."""
-    reader = _Reader(choices)
+    reader = _Reader()
     return replies.EventParser(EventDecoder(), reader.read, reader.end)
 
 
@@ -348,9 +369,10 @@ class _CandidateReader:
     Identifiers of tool calls are optional in the format; the arguments always arrive whole.
     """
 
-    __slots__ = ("_count", "_grounding", "_length", "_prefix", "_queries", "_texts")
+    __slots__ = ("_count", "_grounding", "_ids", "_length", "_prefix", "_queries", "_texts")
 
     def __init__(self, response_id: str | None, index: int) -> None:
+        self._ids: set[str] = set()
         self._prefix = f"call_{response_id}_{index}" if response_id else ""
         self._count = 0
         # The text so far, in which the places of the sources are counted in bytes.
@@ -408,7 +430,8 @@ class _CandidateReader:
         self._count += 1
         # Without an id of the answer, the call gets one that no other call has.
         call_id = call.id or (self._prefix and f"{self._prefix}_{number}")
-        made = replies.build_tool_call(call_id, call.name, _encode(call.args or {}).decode())
+        call_id = replies.choose_call_id(call_id, self._ids)
+        made = replies.build_tool_call(call_id, call.name, write_arguments(call.args) or "{}")
         output.tool_calls.append({"index": number, **made} if is_stream else made)
         if signature is not None:
             output.details.append(
@@ -421,16 +444,17 @@ class _CandidateReader:
 class _Reader:
     """Reads the events of one stream.
 
-    The format has no end mark. The stream is complete when every requested candidate has a finish
-    reason, or at the end of the body when fewer candidates came and all of them have one.
+    The format has no end mark. The stream is complete when it ends and each candidate that came has
+    a finish reason. Some servers write a reason into each event, and others the usage after it: so
+    the last chunk of a candidate waits for the end.
     """
 
-    __slots__ = ("_calls", "_choices", "_counts_reasoning", "_finished", "_searches", "_usage")
+    __slots__ = ("_calls", "_counts_reasoning", "_lasts", "_searches", "_usage")
 
-    def __init__(self, choices: int) -> None:
-        self._choices = choices
+    def __init__(self) -> None:
         self._calls: dict[int, _CandidateReader] = {}
-        self._finished: set[int] = set()
+        # The latest chunk of each candidate that has a finish reason.
+        self._lasts: dict[int, Chunk] = {}
         # The searches of all candidates: adding them up for each event would take too long.
         self._searches = 0
         self._usage: Usage | None = None
@@ -438,7 +462,7 @@ class _Reader:
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         try:
-            reply = _decode(data.decode())
+            reply, _ = decode_leniently(_decode, data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise InvalidStream("An event of the stream is malformed.") from None
         if reply.error is not None:
@@ -447,20 +471,16 @@ class _Reader:
             yield from self._read_candidate(reply, candidate)
         if reply.block_reason is not None:
             self._calls[0] = _CandidateReader(reply.response_id, 0)
-            self._finished.add(0)
             finish = Finish("content_filter", reply.block_reason)
-            yield self._chunk(reply, 0, Output(), finish, is_first=True)
-        is_whole = self._is_whole
+            self._lasts[0] = self._chunk(reply, 0, Output(), finish, is_first=True)
         usage = reply.usage_metadata
         # Before the end, a usage without candidate tokens does not count the output yet.
-        if usage is not None and (is_whole or usage.candidates_token_count is not None):
+        if usage is not None and (self._is_whole or usage.candidates_token_count is not None):
             self._usage = usage.count(self._searches) or self._usage
             self._counts_reasoning = usage.counts_reasoning
             # The first usage after a finish reason counts as the final one.
-            if self._usage is not None and not self._finished:
+            if self._usage is not None and not self._lasts:
                 yield self._usage_chunk(self._usage)
-        if is_whole and (reply.block_reason is not None or len(self._finished) >= self._choices):
-            yield from self.end()
 
     def _usage_chunk(self, usage: Usage) -> Chunk:
         return replies.build_chunk(usage=usage, counts_reasoning=self._counts_reasoning)
@@ -468,17 +488,17 @@ class _Reader:
     @property
     def _is_whole(self) -> bool:
         """Returns whether every candidate that came has a finish reason."""
-        return bool(self._finished) and self._finished == self._calls.keys()
+        return bool(self._lasts) and self._lasts.keys() == self._calls.keys()
 
     def end(self) -> list[Chunk]:
-        """Returns the usage and the end mark, or nothing when a candidate is cut off."""
+        """Returns the last chunks, the usage and the end mark; nothing of a stream cut off."""
         if not self._is_whole:
             return []
         usage = []
         if self._usage is not None:
             counted = msgspec.structs.replace(self._usage, searches=self._searches)
             usage.append(self._usage_chunk(counted))
-        return [*usage, replies.build_end_mark()]
+        return [*self._lasts.values(), *usage, replies.build_end_mark()]
 
     def _read_candidate(self, reply: _Response, candidate: _Candidate) -> Iterator[Chunk]:
         index = candidate.index
@@ -489,13 +509,16 @@ class _Reader:
         searches = calls.searches
         output = calls.read_output(candidate, is_stream=True)
         self._searches += calls.searches - searches
-        finish = None
-        if candidate.finish_reason is not None:
-            self._finished.add(index)
-            finish = calls.finish(candidate.finish_reason)
+        reason = candidate.finish_reason
+        if (is_first or output or reason not in _NO_REASONS) and index in self._lasts:
+            yield _continue_chunk(self._lasts.pop(index))
+        if reason not in _NO_REASONS:
+            assert reason is not None
+            finish = calls.finish(reason)
+            self._lasts[index] = self._chunk(reply, index, output, finish, is_first=is_first)
         # The last event often has only the signature of a text, which need not be sent back.
-        if is_first or finish is not None or output:
-            yield self._chunk(reply, index, output, finish, is_first=is_first)
+        elif is_first or output:
+            yield self._chunk(reply, index, output, None, is_first=is_first)
 
     def _chunk(
         self, reply: _Response, index: int, output: Output, finish: Finish | None, *, is_first: bool
@@ -508,3 +531,12 @@ class _Reader:
             model=reply.model_version,
             upstream_id=reply.response_id,
         )
+
+
+def _continue_chunk(chunk: Chunk) -> Chunk:
+    """Returns a chunk without the finish reason after which its candidate went on."""
+    chunk.finish_reason = None
+    [choice] = chunk.fields["choices"]
+    choice["finish_reason"] = None
+    del choice["native_finish_reason"]
+    return chunk

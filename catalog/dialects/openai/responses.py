@@ -23,11 +23,13 @@ from catalog.dialects.base import (
     ProviderFailure,
     Reply,
     StreamParser,
+    decode_leniently,
     decode_object,
     parse_error,
     read_usage,
 )
 from catalog.dialects.shared import replies
+from catalog.dialects.shared.raw import is_null
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
 from config.credentials import Secret
@@ -40,6 +42,9 @@ _ENDS: Final = frozenset(("response.completed", "response.incomplete"))
 # Events by which servers only keep the connection open.
 _SILENT: Final = frozenset(("", "ping", "keepalive"))
 _REASONS: Final = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_WHOLE: Final = {"object": "response", "status": "completed"}
+# The bytes of items that are kept for an end that does not repeat them.
+_MOST_KEPT: Final = 8_388_608
 _CALLS: Final = frozenset(("function_call", "custom_tool_call"))
 # Members that an endpoint may be unable to take; the fields of the call have those that it takes.
 _OPTIONAL: Final = frozenset(
@@ -77,11 +82,14 @@ class _Usage(msgspec.Struct):
     output_tokens: Any = None
     input_tokens_details: Any = None
     output_tokens_details: Any = None
+    # Some servers count in the words of chat.
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
 
     def count(self) -> Usage | None:
         return read_usage(
-            self.input_tokens,
-            self.output_tokens,
+            self.prompt_tokens if self.input_tokens is None else self.input_tokens,
+            self.completion_tokens if self.output_tokens is None else self.output_tokens,
             cached=_detail(self.input_tokens_details, "cached_tokens"),
             cache_write=_detail(self.input_tokens_details, "cache_write_tokens"),
             reasoning=_detail(self.output_tokens_details, "reasoning_tokens"),
@@ -118,7 +126,17 @@ class _Response(msgspec.Struct):
             usage = _decode_usage(self.usage)
         except (msgspec.DecodeError, RecursionError):
             return None
-        return None if usage is None else usage.count()
+        counted = None if usage is None else usage.count()
+        if usage is not None and counted is not None and usage.input_tokens is None:
+            counts = {
+                "input_tokens": counted.prompt,
+                "output_tokens": counted.completion,
+                "total_tokens": counted.prompt + counted.completion,
+            }
+            self.usage = msgspec.Raw(
+                _encode({**(decode_object(bytes(self.usage)) or {}), **counts})
+            )
+        return counted
 
     def fail(self) -> ProviderFailure:
         return parse_error(b'{"error":' + bytes(self.error) + b"}")
@@ -129,11 +147,14 @@ class _Event(msgspec.Struct):
     response: _Response | None = None
     output_index: int = 0
     delta: Any = None
+    item: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
 
 
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
+_decode_items = msgspec.json.Decoder(list[_Item]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -157,8 +178,7 @@ class NativeResponses:
         return parse_response(body)
 
     def stream_parser(self, operation: Operation, choices: int = 1) -> StreamParser:
-        reader = ResponseReader()
-        return replies.EventParser(EventDecoder(), reader.read)
+        return replies.EventParser(EventDecoder(), ResponseReader().read)
 
 
 def build_response(call: Call, url: str, login: dict[str, str]) -> OutboundRequest:
@@ -208,22 +228,26 @@ def _read(value: Any) -> Any:
 
 def parse_response(body: Body) -> Reply:
     """Parses a whole response; its fields stay raw and pass to the caller."""
-    fields = decode_object(body)
     try:
-        response = None if fields is None else _decode_response(body)
-    except (msgspec.DecodeError, RecursionError):
-        response = None
-    if fields is None or response is None:
+        response, mended = decode_leniently(_decode_response, body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidReply("The answer is not a response.") from None
+    fields: dict[str, Any] | None = decode_object(mended or body)
+    if fields is None:
         raise InvalidReply("The answer is not a response.")
     if bytes(response.error) != b"null" or response.status == "failed":
         raise response.fail()
-    if response.object != "response" or response.status not in ("completed", "incomplete"):
+    known = {"object": response.object, "status": response.status}
+    given = {name: text for name, text in known.items() if text is not None}
+    if not given or {**_WHOLE, **given} not in (_WHOLE, {**_WHOLE, "status": "incomplete"}):
         raise InvalidReply("The answer is not a finished response.")
+    fields |= {name: text for name, text in _WHOLE.items() if known[name] is None}
     finish, native = response.finish
+    usage = response.count()
     return Reply(
-        fields=fields,
+        fields={**fields, "usage": response.usage},
         model=response.model,
-        usage=response.count(),
+        usage=usage,
         finish_reason=finish,
         native_finish_reason=native,
         output_bytes=sum(item.size for item in response.output),
@@ -248,9 +272,10 @@ def split_response(reply: Reply) -> list[Chunk]:
         {"type": "response.in_progress", "response": begun},
     ]
     for index, item in enumerate(response.get("output") or ()):
-        for kind in ("added", "done"):
-            event = {"type": f"response.output_item.{kind}", "output_index": index, "item": item}
-            events.append(event)
+        events += [
+            {"type": f"response.{kind}", "output_index": index, **members}
+            for kind, members in _split_item(item)
+        ]
     events.append({"type": f"response.{response['status']}", "response": response})
     reader = ResponseReader()
     chunks = []
@@ -258,6 +283,33 @@ def split_response(reply: Reply) -> list[Chunk]:
         data = _encode({**event, "sequence_number": number})
         chunks += [chunk for chunk in reader.read(data) if not chunk.is_done]
     return chunks
+
+
+def _split_item(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the events of an item: some callers read the pieces of texts and arguments alone."""
+    begun, place = {**item, "status": "in_progress"}, {"item_id": item.get("id")}
+    parts: list[tuple[str, dict[str, Any]]] = []
+    if item.get("type") == "message" and isinstance(item.get("content"), list):
+        begun["content"] = []
+        for number, part in enumerate(item["content"]):
+            here = {**place, "content_index": number}
+            text = part.get("text") if part.get("type") == "output_text" else None
+            empty = part if text is None else {**part, "text": ""}
+            parts.append(("content_part.added", {**here, "part": empty}))
+            if text is not None:
+                parts.append(("output_text.delta", {**here, "delta": text, "logprobs": []}))
+                parts.append(("output_text.done", {**here, "text": text, "logprobs": []}))
+            parts.append(("content_part.done", {**here, "part": part}))
+    elif item.get("type") == "function_call" and isinstance(text := item.get("arguments"), str):
+        begun["arguments"] = ""
+        parts = [
+            ("function_call_arguments.delta", {**place, "delta": text}),
+            ("function_call_arguments.done",
+             {**place, "name": item.get("name"), "arguments": text}),
+        ]  # fmt: skip
+    yield "output_item.added", {"item": begun}
+    yield from parts
+    yield "output_item.done", {"item": item}
 
 
 class ResponseReader:
@@ -268,26 +320,34 @@ class ResponseReader:
     after which another provider can answer.
     """
 
-    __slots__ = ("_has_begun", "_id", "_items", "_model", "_opening")
+    __slots__ = (
+        "_done", "_has_begun", "_id", "_items", "_kept", "_model", "_numbers", "_opening",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._has_begun = False
         self._opening: list[Chunk] = []
         self._id: str | None = None
         self._model: str | None = None
-        # The items of the output that have begun.
+        # The items of the output that have begun, and the number of the latest one by the index
+        # that the server gave it.
         self._items = 0
+        self._numbers: dict[int, int] = {}
+        # The items that are done: some servers do not repeat them at the end.
+        self._done: list[msgspec.Raw] = []
+        self._kept = 0
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         if data == b"[DONE]":
             raise InvalidStream("The stream ended without its end mark.")
         try:
-            event = _decode_event(data.decode())
+            event, mended = decode_leniently(_decode_event, data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise InvalidStream("An event of the stream is malformed.") from None
+        data = mended or data
+        if event.type == "error" or not (event.type or is_null(event.error)):
+            raise parse_error(data)
         match event.type:
-            case "error":
-                raise parse_error(data)
             case "response.failed" if event.response is not None:
                 raise event.response.fail()
             case kind if kind in _SILENT:
@@ -298,12 +358,17 @@ class ResponseReader:
             case _ if not self._has_begun:
                 raise InvalidStream("The stream does not begin with a response.")
             case "response.output_item.added":
-                if event.output_index != self._items:
-                    raise InvalidStream("An item of the output has a wrong index.")
+                self._numbers[event.output_index] = self._items
                 self._items += 1
+                data = self._number(event, data)
             case kind if kind.startswith("response.") and kind not in _ENDS:
-                if not 0 <= event.output_index < max(self._items, 1):
+                if event.output_index in self._numbers:
+                    data = self._number(event, data)
+                elif event.output_index or self._items:
                     raise InvalidStream("An event names an item that has not begun.")
+                self._kept += len(event.item)
+                if kind == "response.output_item.done" and event.item and self._kept <= _MOST_KEPT:
+                    self._done.append(event.item)
         yield from self._opening
         self._opening.clear()
         if event.type not in _ENDS:
@@ -312,6 +377,13 @@ class ResponseReader:
             return
         yield self._end(event, data)
         yield replies.build_end_mark()
+
+    def _number(self, event: _Event, data: bytes) -> bytes:
+        """Returns an event of an item with the number by which the SDKs find it."""
+        number = self._numbers[event.output_index]
+        if number == event.output_index and b'"output_index"' in data:
+            return data
+        return _encode({**(decode_object(data) or {}), "output_index": number})
 
     def _open(self, event: _Event, data: bytes) -> None:
         response = event.response
@@ -328,11 +400,17 @@ class ResponseReader:
         response = event.response
         if response is None:
             raise InvalidStream("The last event has no response.")
+        fields = decode_object(data) or {}
+        if not response.output and self._done:
+            whole = decode_object(bytes(fields["response"])) or {}
+            fields["response"] = msgspec.Raw(_encode({**whole, "output": self._done}))
+            response.output = _decode_items(_encode(self._done))
         finish, native = response.finish
+        usage = response.count()
         self._id, self._model = response.id or self._id, response.model or self._model
         return self._chunk(
-            fields={**(decode_object(data) or {}), "usage": response.usage},
-            usage=response.count(),
+            fields={**fields, "usage": response.usage},
+            usage=usage,
             finish_reason=finish,
             native_finish_reason=native,
         )

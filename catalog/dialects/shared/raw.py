@@ -29,6 +29,22 @@ _NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 _decode_text = msgspec.json.Decoder(str).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def write_arguments(raw: msgspec.Raw) -> str:
+    """Returns the arguments of a call as text; none for an object without members, or for none.
+
+    Some servers write the object as a text.
+    """
+    if is_null(raw):
+        return ""
+    if first_byte(raw) == b'"':
+        return _decode_text(raw)
+    if first_byte(raw) != b"{":
+        return bytes(raw).decode()
+    members = _decode_members(raw)
+    return _encode(members).decode() if members else ""
 
 
 def spell(text: str) -> bytes:

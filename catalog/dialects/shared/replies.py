@@ -86,7 +86,9 @@ class Finish:
 
     def follow(self, *, has_calls: bool) -> Finish:
         """Returns the reason of an answer whose calls say more than the provider's name."""
-        return Finish("tool_calls", self.native) if has_calls and self.reason == "stop" else self
+        if self.reason not in ("stop", "tool_calls"):
+            return self
+        return Finish("tool_calls" if has_calls else "stop", self.native)
 
 
 def build_reasoning_detail(
@@ -109,12 +111,18 @@ def build_reasoning_detail(
 
 
 def build_tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """Returns a call; without an id of the provider it gets one."""
     return {
-        "id": call_id or make_call_id(),
+        "id": call_id,
         "type": "function",
         "function": {"name": name, "arguments": arguments},
     }
+
+
+def choose_call_id(given: str | None, taken: set[str]) -> str:
+    """Returns the provider's id of a call if the answer has it once, else a new one."""
+    name = given if given and given not in taken else make_call_id()
+    taken.add(name)
+    return name
 
 
 def make_call_id() -> str:
@@ -150,6 +158,9 @@ def build_reply(
 ) -> Reply:
     """Returns a whole completion."""
     choices = [(each, finish.follow(has_calls=bool(each.tool_calls))) for each, finish in choices]
+    taken: set[str] = set()
+    for each in (call for output, _ in choices for call in output.tool_calls):
+        each["id"] = choose_call_id(each["id"], taken)
     fields: dict[str, Any] = {
         "choices": [
             {
@@ -235,6 +246,14 @@ def count_usage(prompt: Iterable[Any], completion: Iterable[Any], **details: Any
     return read_usage(sum_counts(prompt), sum_counts(completion), **details)
 
 
+def split_writes(usage: Usage | None) -> Usage | None:
+    """Returns a usage whose written tokens do not include those that stay for an hour."""
+    if usage is None or not usage.cache_write_1h:
+        return usage
+    hour = min(usage.cache_write_1h, usage.cache_write)
+    return msgspec.structs.replace(usage, cache_write=usage.cache_write - hour, cache_write_1h=hour)
+
+
 def sum_counts(counts: Iterable[Any]) -> int | None:
     """Adds up counts; a missing one is zero, and ``None`` is the sum with one that is no count."""
     total = 0
@@ -269,35 +288,49 @@ def _usage_members(usage: Usage, *, counts_reasoning: bool) -> msgspec.Raw:
 
 
 class ToolCallBlocks:
-    """Numbers the tool calls of a stream whose events name content blocks by their index."""
+    """Numbers the tool calls of a stream whose events name content blocks by their index.
 
-    __slots__ = ("_numbers", "_without_arguments")
+    Several blocks may have one index after each other.
+    """
+
+    __slots__ = ("_ids", "_numbers", "_whole", "_without_arguments")
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
+        self._ids: set[str] = set()
+        # The calls whose arguments stand where they begin: what follows repeats these.
+        self._whole: set[int] = set()
         self._without_arguments: set[int] = set()
 
     @property
     def has_calls(self) -> bool:
-        return bool(self._numbers)
+        return bool(self._ids)
 
     def begin(self, block: int, call_id: str, name: str, arguments: str = "") -> Output:
-        number = self._numbers[block] = len(self._numbers)
-        if not arguments:
-            self._without_arguments.add(block)
-        return Output(tool_calls=[{"index": number, **build_tool_call(call_id, name, arguments)}])
+        output = self.end(block)
+        number = self._numbers[block] = len(self._ids)
+        (self._whole if arguments else self._without_arguments).add(number)
+        call = build_tool_call(choose_call_id(call_id, self._ids), name, arguments)
+        output.tool_calls.append({"index": number, **call})
+        return output
 
     def extend(self, block: int, arguments: str) -> Output:
         """Returns a piece of a call's arguments; an empty output for a block that is not a call."""
-        if not arguments or block not in self._numbers:
+        number = self._numbers.get(block)
+        if not arguments or number is None or number in self._whole:
             return Output()
-        self._without_arguments.discard(block)
-        call = {"index": self._numbers[block], "function": {"arguments": arguments}}
-        return Output(tool_calls=[call])
+        self._without_arguments.discard(number)
+        return Output(tool_calls=[{"index": number, "function": {"arguments": arguments}}])
 
     def end(self, block: int) -> Output:
         """Returns an empty object for a call without arguments, because callers parse them."""
-        return self.extend(block, "{}") if block in self._without_arguments else Output()
+        has_none = self._numbers.get(block) in self._without_arguments
+        return self.extend(block, "{}") if has_none else Output()
+
+    def close(self) -> Output:
+        """Returns an empty object for each call without arguments whose block has no end."""
+        return Output(tool_calls=[call for block in self._numbers
+                                  for call in self.end(block).tool_calls])  # fmt: skip
 
 
 # What is noted of streams that are read more tolerantly than their format is written.

@@ -15,7 +15,7 @@ _ENDED: Final = {
     "delta": {"stop_reason": "end_turn", "stop_sequence": None},
 }
 # Members of a message that some compatible servers leave out.
-DEFAULTS: Final = {"stop_reason": None, "stop_sequence": None}
+DEFAULTS: Final[Members] = {"content": [], "stop_reason": None, "stop_sequence": None}
 # The end mark of a stream.
 STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _encode = msgspec.json.Encoder().encode

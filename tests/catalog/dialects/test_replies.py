@@ -38,6 +38,14 @@ def feed(kind: str, data: bytes, choices: int = 1) -> list[Chunk]:
     return dialect.stream_parser(Operation.CHAT, choices).feed(data)
 
 
+def read(kind: str, data: bytes, choices: int = 1) -> list[Chunk]:
+    """Returns the chunks of a whole stream."""
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT, choices)
+    return [*parser.feed(data), *parser.finish()]
+
+
 @pytest.mark.parametrize(
     ("kind", "failure", "message", "code"),
     [
@@ -222,7 +230,7 @@ def test_finish_reasons_of_gemini_are_mapped(reason: str, word: str) -> None:
     candidate = {"content": {"parts": [{"text": "a"}]}, "finishReason": reason}
     [choice] = parse("gemini", {"candidates": [candidate]}).fields["choices"]
     assert (choice["finish_reason"], choice["native_finish_reason"]) == (word, reason)
-    *_, last, end = feed("gemini", feed_of("gemini", [{"candidates": [candidate]}]))
+    *_, last, end = read("gemini", feed_of("gemini", [{"candidates": [candidate]}]))
     assert (last.finish_reason, end.is_done) == (word, True)
 
 
@@ -233,7 +241,7 @@ def test_finish_reasons_of_gemini_are_mapped(reason: str, word: str) -> None:
         ("stop_sequence", "stop"),
         ("pause_turn", "stop"),
         ("max_tokens", "length"),
-        ("tool_use", "tool_calls"),
+        ("tool_use", "stop"),  # there is no call
         ("refusal", "content_filter"),
         ("something_new", "stop"),
     ],
@@ -339,7 +347,7 @@ def test_gemini_stream_ends_when_all_candidates_have_ended() -> None:
         {"candidates": [candidate(0, "STOP")]},
         {"candidates": [candidate(1, "MAX_TOKENS")]},
     ]
-    chunks = feed("gemini", feed_of("gemini", events), choices=2)
+    chunks = read("gemini", feed_of("gemini", events), choices=2)
     assert [chunk.is_done for chunk in chunks] == [False, False, False, False, True]
     choices = [chunk.fields["choices"][0] for chunk in chunks[:-1]]
     assert [(choice["index"], choice["finish_reason"]) for choice in choices] == [
@@ -363,11 +371,11 @@ def test_gemini_candidates_may_arrive_one_after_another() -> None:
     one = [event(0, 1), event(0, 2, finishReason="STOP")]
     chunks = parser.feed(feed_of("gemini", one))
     # Usage after a finish would count as final, but only the last usage is final.
-    assert [chunk.usage for chunk in chunks] == [None, Usage(3, 1), None]
-    chunks = parser.feed(feed_of("gemini", [event(1, 4, finishReason="STOP")]))
-    assert [chunk.fields["choices"][0]["index"] for chunk in chunks] == [1]
+    assert [chunk.usage for chunk in chunks] == [None, Usage(3, 1)]
+    assert parser.feed(feed_of("gemini", [event(1, 4, finishReason="STOP")])) == []
     # The third candidate never arrives.
-    [last, end] = parser.finish()
+    *lasts, last, end = parser.finish()
+    assert [chunk.fields["choices"][0]["index"] for chunk in lasts] == [0, 1]
     assert (last.usage, end.is_done) == (Usage(3, 4), True)
     assert parser.finish() == []
 

@@ -215,9 +215,8 @@ def test_gemini_counts_its_different_queries(
     reply = dialect.parse_reply(Operation.CHAT, json.dumps(answer).encode())
     assert reply.usage is not None
     assert reply.usage.searches == searches
-    chunks = dialect.stream_parser(Operation.CHAT, len(candidates)).feed(
-        feed_of("gemini", [answer])
-    )
+    parser = dialect.stream_parser(Operation.CHAT, len(candidates))
+    chunks = [*parser.feed(feed_of("gemini", [answer])), *parser.finish()]
     assert [chunk.usage.searches for chunk in chunks if chunk.usage is not None] == [searches]
 
 
@@ -232,7 +231,8 @@ def test_gemini_adds_up_the_queries_of_a_stream() -> None:
         {"candidates": [second]},
         {"candidates": [last], "usageMetadata": COUNTS},
     ]
-    chunks = dialect.stream_parser(Operation.CHAT).feed(feed_of("gemini", events))
+    parser = dialect.stream_parser(Operation.CHAT)
+    chunks = [*parser.feed(feed_of("gemini", events)), *parser.finish()]
     assert [chunk.usage.searches for chunk in chunks if chunk.usage is not None] == [1, 2]
 
 

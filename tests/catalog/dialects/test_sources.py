@@ -86,7 +86,7 @@ def test_sources_are_streamed_after_their_text(kind: str) -> None:
     dialect = dialects.get(kind)
     assert dialect is not None
     parser = dialect.stream_parser(Operation.CHAT)
-    chunks = parser.feed(feed_of(kind, STREAMS[kind]))
+    chunks = [*parser.feed(feed_of(kind, STREAMS[kind])), *parser.finish()]
     deltas = [choice["delta"] for chunk in chunks for choice in chunk.fields.get("choices", ())]
     found = [each for delta in deltas for each in delta.get("annotations", ())]
     assert found == FOUND[kind]
@@ -151,6 +151,7 @@ def test_a_text_of_gemini_that_is_not_kept_has_no_sources(pieces: int, sources: 
     parser = dialect.stream_parser(Operation.CHAT)
     piece = {"candidates": [{"content": {"role": "model", "parts": [{"text": "x" * 1_000_000}]}}]}
     chunks = parser.feed(feed_of("gemini", [*[piece] * pieces, GROUNDED]))
+    chunks += parser.finish()
     deltas = [choice["delta"] for chunk in chunks for choice in chunk.fields.get("choices", ())]
     assert sum(len(delta.get("annotations", ())) for delta in deltas) == sources
     assert sum(len(delta.get("content") or "") for delta in deltas) > pieces * 1_000_000

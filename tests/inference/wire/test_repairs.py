@@ -10,12 +10,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from catalog.capabilities import NativeFormat
+from catalog.models import LanguageModel
 from config.credentials import Secret
 from config.local.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.inference.judges import JUDGES, TOOLS, Held, written
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.simulator.protocol import Signal
+from tests.support.upstreams.clouds import bedrock_key, event_stream, stream_head
 from tests.support.upstreams.tls import serving
 
 USAGE = {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34}
@@ -70,11 +74,14 @@ GREETED = Held(text="Hi there", finish="stop", usage=COUNTED)
 THOUGHT = Held(text="42", reasoning="hmm", finish="stop", usage=COUNTED)
 
 
+STREAM = "text/event-stream"
+
+
 class Row(NamedTuple):
     answer: bytes
     held: Held
     stream: bool = True
-    kind: str = "text/event-stream"
+    kind: str = STREAM
     dialect: str = "openai"
 
 
@@ -100,6 +107,99 @@ TURN_END = block(
     usage={"output_tokens": 4},
 )  # fmt: skip
 BEGUN = block("message_start", message=MESSAGE)
+MESSAGE_STOP = block("message_stop")
+
+
+def uses(numbers: list[int], ids: list[str | None]) -> list[dict[str, Any]]:
+    """Both calls as content blocks with these numbers and ids."""
+    events = []
+    for number, call_id, (name, arguments) in zip(numbers, ids, TWO, strict=True):
+        begun = block("tool_use", id=call_id, name=name, input={})
+        delta = block("input_json_delta", partial_json=arguments)
+        events += [
+            block("content_block_start", index=number, content_block=begun),
+            block("content_block_delta", index=number, delta=delta),
+            block("content_block_stop", index=number),
+        ]
+    return events
+
+
+TOLD = {"usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": 4}}
+
+
+def part(text: str | None, reason: str | None = None) -> dict[str, Any]:
+    ends = {} if reason is None else {"finishReason": reason}
+    return {"candidates": [{"content": {"parts": [{"text": text}]}, "index": 0, **ends}]}
+
+
+def function_calls(*ids: str | None) -> dict[str, Any]:
+    parts = [
+        {"functionCall": {"id": call_id, "name": name, "args": arguments}}
+        for call_id, (name, arguments) in zip(ids, TWO, strict=True)
+    ]
+    return {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}
+
+
+CONVERSED: list[tuple[str, Any]] = [
+    ("messageStart", {"role": "assistant"}),
+    ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "Hi "}}),
+    ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "there"}}),
+    ("messageStop", {"stopReason": "end_turn"}),
+]
+COUNTED_EVENT = ("metadata", {"usage": {"inputTokens": 30, "outputTokens": 4}})
+
+
+def tool_uses(numbers: list[int], ids: list[str]) -> list[tuple[str, Any]]:
+    events = []
+    for number, call_id, (name, arguments) in zip(numbers, ids, TWO, strict=True):
+        place, begun = {"contentBlockIndex": number}, {"toolUseId": call_id, "name": name}
+        events += [
+            ("contentBlockStart", {**place, "start": {"toolUse": begun}}),
+            ("contentBlockDelta", {**place, "delta": {"toolUse": {"input": arguments}}}),
+        ]
+    return events
+
+
+RESPONSE = {"id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress",
+            "error": None, "incomplete_details": None, "model": "m", "output": [],
+            "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}  # fmt: skip
+ITEM = {"type": "message", "id": "i", "role": "assistant", "status": "completed",
+        "content": [{"type": "output_text", "text": "Hi there", "annotations": []}]}  # fmt: skip
+RESPONDED = {**RESPONSE, "status": "completed", "output": [ITEM],
+             "usage": {"input_tokens": 30, "output_tokens": 4, "total_tokens": 34}}  # fmt: skip
+SPOKEN = [
+    block("response.output_item.added", output_index=0, item={**ITEM, "content": []}),
+    block("response.content_part.added", output_index=0, content_index=0, item_id="i",
+          part={"type": "output_text", "text": "", "annotations": []}),
+    *(block("response.output_text.delta", output_index=0, content_index=0, item_id="i", delta=text)
+      for text in ("Hi ", "there")),
+    block("response.output_item.done", output_index=0, item=ITEM),
+]  # fmt: skip
+
+
+def function_items(numbers: list[int | None]) -> list[dict[str, Any]]:
+    events = []
+    for number, (name, arguments) in zip(numbers, TWO, strict=True):
+        place = {} if number is None else {"output_index": number}
+        item = {"type": "function_call", "id": f"f{name}", "call_id": f"c{name}", "name": name,
+                "arguments": arguments, "status": "completed"}  # fmt: skip
+        kind = "response.function_call_arguments"
+        events += [
+            block("response.output_item.added", item={**item, "arguments": ""}, **place),
+            block(f"{kind}.delta", item_id=item["id"], delta=arguments, **place),
+            block(f"{kind}.done", item_id=item["id"], arguments=arguments, **place),
+            block("response.output_item.done", item=item, **place),
+        ]
+    return events
+
+
+def responded(*events: Any, **members: Any) -> bytes:
+    done = [each["item"] for each in events if each["type"].endswith("item.done")]
+    whole = {**RESPONDED, "output": done, **members}
+    return data(block("response.created", response=RESPONSE), *events,
+                block("response.completed", response=whole), end=b"")  # fmt: skip
+
+
 WHOLE_MESSAGE = json.dumps(
     {**MESSAGE, "content": [block("text", text="Hi there")], "stop_reason": "end_turn",
      "usage": {"input_tokens": 30, "output_tokens": 4}}
@@ -252,28 +352,130 @@ ROWS = {
     "anthropic: events to a plain request": Row(
         data(BEGUN, *TEXT_BLOCK, TURN_END, {"type": "message_stop"}), GREETED, stream=False,
         dialect="anthropic"),
+    "anthropic: calls all numbered zero": Row(
+        data(BEGUN, *uses([0, 0], ["a", "b"]), TURN_END, MESSAGE_STOP), CALLED,
+        dialect="anthropic"),
+    "anthropic: calls numbered from one, without ids": Row(
+        data(BEGUN, *uses([1, 2], ["", None]), TURN_END, MESSAGE_STOP), CALLED,
+        dialect="anthropic"),
+    "anthropic: calls with one id, to a plain request": Row(
+        data(BEGUN, *uses([0, 1], ["a", "a"]), TURN_END, MESSAGE_STOP), CALLED, stream=False,
+        dialect="anthropic"),
+    "anthropic: a call whose input is a text": Row(
+        data(BEGUN, block("content_block_start", index=0, content_block=block(
+            "tool_use", id="a", name="get_weather", input='{"city":"Oslo"}')), TURN_END,
+             MESSAGE_STOP), Held(calls=ONE, finish="tool_calls", usage=COUNTED),
+        dialect="anthropic"),
+    "anthropic: nulls, and no reason": Row(
+        data(block("message_start", message={**MESSAGE, "content": None}),
+             block("content_block_start", index=0, content_block=block("text", text=None)),
+             block("content_block_delta", index=0, delta=block("text_delta", text=None)),
+             *TEXT_BLOCK[1:], block("message_delta", delta={"stop_reason": None},
+                                    usage={"output_tokens": 4}), MESSAGE_STOP),
+        GREETED, dialect="anthropic"),
+    "anthropic: plain: nulls": plain(
+        json.dumps({**MESSAGE, "content": [block("text", text="Hi there"),
+                                           block("text", text=None)],
+                    "usage": {"input_tokens": 30, "output_tokens": 4}}).encode(),
+        Held(text="Hi there", finish="stop", usage=COUNTED))._replace(dialect="anthropic"),
+    "anthropic: plain: calls without ids": plain(
+        json.dumps({**MESSAGE, "content": [
+            block("tool_use", name="get_weather", input='{"city":"Oslo"}'),
+            block("tool_use", id="", name="get_time", input={"zone": "CET"})],
+                    "usage": {"input_tokens": 30, "output_tokens": 4}}).encode(), CALLED,
+    )._replace(dialect="anthropic"),
+    "gemini: usage after the end": Row(
+        data(part("Hi "), part("there", "STOP"), TOLD, end=b""), GREETED, dialect="gemini"),
+    "gemini: a reason in each event": Row(
+        data({**part("Hi ", "STOP"), **TOLD}, {**part("there", "STOP"), **TOLD}, end=b""), GREETED,
+        dialect="gemini"),
+    "gemini: OpenAI's end mark, and empty events": Row(
+        data({}, part("Hi "), b"data: null\n\n", {**part("there", "STOP"), **TOLD}), GREETED,
+        dialect="gemini"),
+    "gemini: nulls": Row(
+        data(part(None, ""), part("Hi "), part("there", "FINISH_REASON_UNSPECIFIED"),
+             {"candidates": [{"content": {"parts": None}, "index": None, "finishReason": "STOP"}],
+              **TOLD}, end=b""), GREETED, dialect="gemini"),
+    "gemini: calls with one id": Row(
+        data({**function_calls("a", "a"), **TOLD}, end=b""), CALLED, dialect="gemini"),
+    "gemini: a list to a streamed request": Row(
+        json.dumps([part("Hi "), {**part("there", "STOP"), **TOLD}]).encode(), GREETED,
+        kind="application/json; charset=UTF-8", dialect="gemini"),
+    "gemini: events to a plain request": Row(
+        data(part("Hi "), {**part("there", "STOP"), **TOLD}, end=b""), GREETED, stream=False,
+        dialect="gemini"),
+    "gemini: JSON with calls to a streamed request": Row(
+        json.dumps({**function_calls("", None), **TOLD}).encode(), CALLED, kind="application/json",
+        dialect="gemini"),
+    "bedrock: no usage event's end": Row(
+        event_stream(*CONVERSED[:-1], ("messageStop", {"stopReason": None}), COUNTED_EVENT),
+        GREETED, dialect="bedrock"),
+    "bedrock: calls all numbered zero, with one id": Row(
+        event_stream(*tool_uses([0, 0], ["a", "a"]), CONVERSED[-1], COUNTED_EVENT), CALLED,
+        dialect="bedrock"),
+    "bedrock: JSON with calls to a streamed request": Row(
+        json.dumps({"output": {"message": {"content": [
+            {"text": None}, *({"toolUse": {"name": name, "input": text}} for name, text in TWO)]}},
+            "stopReason": None, "usage": {"inputTokens": 30, "outputTokens": 4}}).encode(), CALLED,
+        kind="application/json", dialect="bedrock"),
+    "responses: an end without the output": Row(
+        responded(*SPOKEN, output=[]), GREETED, dialect="responses"),
+    "responses: calls all numbered zero": Row(
+        responded(*function_items([0, 0])), CALLED, dialect="responses"),
+    "responses: calls without numbers": Row(
+        responded(*function_items([None, None])), CALLED, dialect="responses"),
+    "responses: nulls and empty events": Row(
+        data({}, block("response.created", response={**RESPONSE, "output": None, "tools": None}),
+             b"data: null\n\n", *SPOKEN, b"data:\n\n", {"type": "ping"},
+             block("response.completed", response=RESPONDED)), GREETED, dialect="responses"),
+    "responses: counts of chat, and no line end": Row(
+        responded(*SPOKEN, usage={**USAGE, "input_tokens": None, "output_tokens": None})[:-1],
+        GREETED, dialect="responses"),
+    "responses: JSON to a streamed request": Row(
+        json.dumps(RESPONDED).encode(), GREETED, kind="application/json", dialect="responses"),
+    "responses: JSON with calls to a streamed request": Row(
+        json.dumps({**RESPONDED, "output": [each["item"] for each in function_items([0, 1])[3::4]]}
+                   ).encode(), CALLED, kind="application/json", dialect="responses"),
+    "responses: events to a plain request": Row(
+        responded(*SPOKEN, output=[]), GREETED, stream=False, dialect="responses"),
+    "responses: plain: no object": plain(
+        json.dumps({**RESPONDED, "object": None}).encode(), GREETED)._replace(dialect="responses"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(ROWS))
-def test_each_sdk_holds_the_answer_that_was_sent(site: Site, name: str) -> None:
+def test_each_sdk_holds_the_answer_that_was_sent(
+    site: Site, request: pytest.FixtureRequest, name: str
+) -> None:
     row = ROWS[name]
     certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.server)
     held: dict[str, Held] = {}
-    ids: set[str] = set()
+    judges = ["responses"] if row.dialect == "responses" else list(JUDGES)
     with serving(written(row.answer, kind=row.kind), context) as upstream:
-        provider = factories.make_provider(
-            "wire", dialect=row.dialect, base_url=f"https://127.0.0.1:{upstream.port}/v1"
-        )
-        provider.set_credential(Secret("operator-credential-0123456789"))
-        site.publish("m", provider=provider, price=factories.make_price("0.000001", "0.000002"))
-        for judge, ask in JUDGES.items():
-            answer = held[judge] = ask(site, stream=row.stream, tools=TOOLS)
+        publish(site, row.dialect, f"https://127.0.0.1:{upstream.port}/v1")
+        if row.dialect == "bedrock":
+            clouds = request.getfixturevalue("clouds")
+            kind = "application/vnd.amazon.eventstream" if row.kind == STREAM else row.kind
+            clouds.script = (stream_head(kind) + row.answer, Signal.CLOSE)
+        for judge in judges:
+            answer = held[judge] = JUDGES[judge](site, stream=row.stream, tools=TOOLS)
             assert len({*answer.ids}) == len(answer.ids) == len(answer.calls)
             assert "" not in answer.ids
-            ids.update(answer.ids)
             answer.ids = []
-    assert held == dict.fromkeys(JUDGES, row.held)
+    assert held == dict.fromkeys(judges, row.held)
     assert_in_order()
+
+
+def publish(site: Site, dialect: str, base_url: str) -> None:
+    secret, has_chat = "operator-credential-0123456789", dialect != "responses"
+    provider = factories.make_provider(
+        "wire", dialect=dialect if has_chat else "openai",
+        base_url=None if dialect == "bedrock" else base_url,
+    )  # fmt: skip
+    provider.set_credential(Secret(json.dumps(bedrock_key()) if dialect == "bedrock" else secret))
+    if not has_chat:
+        found = LanguageModel.objects.filter(pk=site.model.pk)
+        found.update(native_format=NativeFormat.RESPONSES)
+    site.publish("m", provider=provider, price=factories.make_price("0.000001", "0.000002"))

@@ -299,6 +299,17 @@ ROWS: Final = {
             "promptTokenCount": 30, "candidatesTokenCount": 4, "cachedContentTokenCount": 20,
             "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 30}]})).encode(),
         COUNTS, 44_000, dialect="gemini", more={"audio_cached": 20}),
+    "gemini: texts": Row(
+        json.dumps(gemini({"promptTokenCount": "30", "candidatesTokenCount": 4.0,
+                           "promptTokensDetails": None})).encode(),
+        COUNTS, PLAIN, dialect="gemini"),
+    "gemini: zeros": Row(
+        json.dumps(gemini({"promptTokenCount": 0, "candidatesTokenCount": 0})).encode(),
+        ESTIMATED, ESTIMATE, dialect="gemini", is_estimated=True),
+    "gemini: streamed, after the end": Row(
+        stream(gemini(None), {"usageMetadata": {"promptTokenCount": 30,
+                                                "candidatesTokenCount": 4}}, end=b""),
+        COUNTS, PLAIN, dialect="gemini"),
     "gemini: streamed": Row(
         stream(gemini({"promptTokenCount": 30, "candidatesTokenCount": 4}), end=b""),
         COUNTS, PLAIN, dialect="gemini"),
@@ -308,6 +319,22 @@ ROWS: Final = {
     "bedrock: cached": Row(
         converse({"inputTokens": 10, "outputTokens": 4, "cacheReadInputTokens": 20}),
         COUNTS, CACHED, dialect="bedrock"),
+    "bedrock: Amazon's own names": Row(
+        converse({"inputTokens": 10, "outputTokens": 4, "cacheReadInputTokenCount": 20,
+                  "cacheWriteInputTokenCount": 0}), COUNTS, CACHED, dialect="bedrock"),
+    "bedrock: written for an hour": Row(
+        converse({"inputTokens": 10, "outputTokens": 4, "cacheWriteInputTokens": 20,
+                  "cacheDetails": [{"ttl": "1h", "inputTokens": 12},
+                                   {"ttl": "5m", "inputTokens": 8}]}),
+        COUNTS, 43_000, dialect="bedrock", more={"cache_write": 8, "cache_write_1h": 12}),
+    "bedrock: texts": Row(
+        converse({"inputTokens": "30", "outputTokens": 4.0, "cacheDetails": None}), COUNTS, PLAIN,
+        dialect="bedrock"),
+    "bedrock: zeros": Row(
+        converse({"inputTokens": 0, "outputTokens": 0}), ESTIMATED, ESTIMATE, dialect="bedrock",
+        is_estimated=True),
+    "bedrock: streamed without usage": Row(
+        converse_stream(None), ESTIMATED, ESTIMATE, dialect="bedrock", is_estimated=True),
     "bedrock: streamed": Row(
         converse_stream({"inputTokens": 30, "outputTokens": 4}), COUNTS, PLAIN, dialect="bedrock"),
     # Embeddings.

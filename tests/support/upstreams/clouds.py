@@ -133,7 +133,7 @@ class Clouds(Simulator):
     """The simulated upstream at the clouds' names.
 
     Bedrock's speaks Converse, and Anthropic's format by InvokeModel: ``script`` are the steps with
-    which it answers instead.
+    which it answers either instead.
     """
 
     script: Script | None = None
@@ -165,6 +165,8 @@ class Clouds(Simulator):
         assert found is not None
         # What the others say in the body is in the path here.
         request.body |= {"model": unquote(found[1]), "stream": found[2] is not None}
+        if self.script is not None:
+            return self.script
         if request.model in BEHAVIOURS:
             return BEHAVIOURS[request.model][1](request)
         question = request.body["messages"][-1]["content"][-1]["text"]
@@ -251,12 +253,9 @@ def event_stream(*events: tuple[str, Any]) -> bytes:
     )
 
 
-def stream_head() -> bytes:
-    """The head of a stream that ends with its connection."""
-    return (
-        b"HTTP/1.1 200 OK\r\ncontent-type: application/vnd.amazon.eventstream\r\n"
-        b"connection: close\r\n\r\n"
-    )
+def stream_head(kind: str = "application/vnd.amazon.eventstream") -> bytes:
+    """The head of an answer that ends with its connection."""
+    return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n" % kind.encode()
 
 
 def invoke_stream(*events: Any) -> bytes:
