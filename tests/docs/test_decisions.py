@@ -13,9 +13,7 @@ def test_every_record_is_listed_and_whole() -> None:
     records = sorted(FOLDER.glob("0*.md"))
     numbers = [record.name[:4] for record in records]
     assert len(set(numbers)) == len(numbers)
-    listed = re.findall(
-        r"^\| \[\d{4}\]\((.+)\) \| (.+) \|$", (FOLDER / "index.md").read_text(), re.M
-    )
+    listed = re.findall(r"^\* \[\d{4}\]\((.+)\) (.+)$", (FOLDER / "index.md").read_text(), re.M)
     titles = [record.read_text().partition("\n")[0] for record in records]
     assert [f"# {name[:4]} {title}" for name, title in listed] == titles
     for record in records:

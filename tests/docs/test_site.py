@@ -1,4 +1,4 @@
-"""The pages build as a site, strictly, which needs no other server."""
+"""The pages build as a site, strictly, which needs no other server, and stay short."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from config.local.bootstrap import PROJECT
 
+# What is added pays with what is taken away.
+WORDS, WORDS_OF_A_PAGE, RECORDS = 45_000, 2_000, 35
 _LOADED = re.compile(r"<(?:script|img|link)[^>]* (?:src|href)=\"?(https?:)?//")
 
 
@@ -33,3 +35,11 @@ def test_the_index_has_every_page() -> None:
     index = (PROJECT / "docs" / "index.md").read_text()
     pages = {path.name for path in (PROJECT / "docs").glob("*.md")} - {"index.md"}
     assert {name for name in pages if f"]({name})" not in index} == set()
+
+
+def test_the_pages_are_short() -> None:
+    docs = PROJECT / "docs"
+    words = {page: len(page.read_text().split()) for page in docs.rglob("*.md")}
+    assert {page.name for page, count in words.items() if count > WORDS_OF_A_PAGE} == set()
+    assert sum(words.values()) <= WORDS
+    assert len([*(docs / "decisions").glob("0*.md")]) <= RECORDS

@@ -13,24 +13,18 @@ PAGE: Final = _PROJECT / "docs" / "clients.md"
 LOCKS: Final = _CONTRACT / "clients" / "locks"
 _NODE_LOCK: Final = _CONTRACT / "agents" / "package-lock.json"
 COLUMNS: Final = ("plain", "stream", "tools", "structured", "error", "cancel")
-_HEAD: Final = (
-    "| client | interface | plain | stream | tools | structured output | error | cancel |\n"
-    "|---|---|:-:|:-:|:-:|:-:|:-:|:-:|\n"
-)
+_HEAD: Final = "| client | interfaces | exceptions for 404, 402 and 429 |\n|---|---|---|\n"
 _EXPLANATION: Final = """\
-*Error* is a model that does not exist, a caller without credits and a provider that refuses for its
-rate, each told as the client's own exception; the two programs meet only the first of them.
-*Cancel* leaves a stream in the middle: the call of the provider ends, and the generation is
-`cancelled`.
+Each is made to ask plainly and in a stream, to call tools, to get structured output, to meet these
+errors and to leave a stream. The programs always stream, and meet 404 alone.
 """
-_ERRORS_HEAD: Final = "| client | 404 | 402 | 429 |\n|---|---|---|---|\n"
 
 
 class Row(NamedTuple):
     """A client and a face that it speaks.
 
     ``driver`` in ``module`` makes the client do what the columns say. ``errors`` are the names of
-    its exceptions for 404, 402 and 429. ``cells`` are the columns that it can do.
+    its exceptions for 404, 402 and 429.
     """
 
     id: str
@@ -39,7 +33,6 @@ class Row(NamedTuple):
     module: str
     driver: str
     errors: tuple[str, str, str]
-    cells: tuple[str, ...] = COLUMNS
 
 
 def _rows_of(
@@ -100,32 +93,22 @@ ROWS: Final = (
     *_rows_of("curl", "curl", ("", "", ""), *(_CHAT, _RESPONSES, _MESSAGES)),
 )
 # The programs, whose tests are in tests/contract/agents. They always stream.
-_STREAMED: Final = COLUMNS[1:]
-AGENTS: Final = (
-    ("Codex", _RESPONSES, _STREAMED),
-    ("Claude Code", _MESSAGES, _STREAMED),
-)
+AGENTS: Final = (("Codex", _RESPONSES), ("Claude Code", _MESSAGES))
 
 
 def render() -> str:
-    """Returns the tables of the page, with the versions of the lock files."""
+    """Returns the table of the page, with the versions of the lock files: one line a client."""
     versions = read_versions()
-    lines = [
-        (versions[row.client], row.face, row.cells) for row in ROWS
-    ] + [(versions[client], face, cells) for client, face, cells in AGENTS]  # fmt: skip
+    faces: dict[str, list[str]] = {}
+    for client, face in [(row.client, row.face) for row in ROWS] + list(AGENTS):
+        faces.setdefault(client, []).append(face)
+    errors = {row.client: row.errors for row in ROWS if any(row.errors)}
     table = "".join(
-        f"| {client} | {face} | "
-        + " | ".join("●" if column in cells else " " for column in COLUMNS)
-        + " |\n"
-        for client, face, cells in lines
+        f"| {versions[client]} | {', '.join(spoken)} | "
+        f"{', '.join(f'`{name}`' for name in errors.get(client, ()))} |\n"
+        for client, spoken in faces.items()
     )
-    # One line a client: its exceptions are the same for all faces.
-    named = {row.client: row.errors for row in ROWS if any(row.errors)}
-    errors = "".join(
-        f"| {client} | {' | '.join(f'`{name}`' for name in names)} |\n"
-        for client, names in named.items()
-    )
-    return f"{_HEAD}{table}\n{_EXPLANATION}\n{_ERRORS_HEAD}{errors}"
+    return f"{_HEAD}{table}\n{_EXPLANATION}"
 
 
 def read_versions() -> dict[str, str]:

@@ -9,11 +9,11 @@ import pytest
 
 from inference.models import Generation
 from tests.contract.clients.drivers.driver import WEATHER, Driver, Failure
-from tests.contract.clients.table import ROWS, Row
+from tests.contract.clients.table import COLUMNS, ROWS, Row
 from tests.support import factories
 from tests.support.inference.site import Site
 
-CELLS = [pytest.param(row, column, id=f"{row.id}-{column}") for row in ROWS for column in row.cells]
+CELLS = [pytest.param(row, column, id=f"{row.id}-{column}") for row in ROWS for column in COLUMNS]
 # Frameworks warn about each other, and keep clients that nobody closes.
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),

@@ -20,12 +20,14 @@ from inference.requests.responses.request import to_chat
 
 PAGE: Final = settings.BASE_DIR / "docs/parameters.md"
 ROWS: Final = [
-    (name, json.loads(example), outcomes.split(" | "))
-    for name, example, outcomes in re.findall(
-        r"^\| `(\w+)` \| `(.+?)` \| ((?:kept|sent|rate|400)(?: \| \w+){3}) \|$",
+    # One outcome is that of all routes.
+    (name, json.loads(example), outcomes.split(" | ") if "|" in outcomes else [outcomes] * 4)
+    for name, examples, outcomes in re.findall(
+        r"^\| `(\w+)` \| (`.+`) \| ((?:kept|sent|rate|400)(?: \| \w+){0,3}) \|$",
         PAGE.read_text(),
         re.MULTILINE,
     )
+    for example in re.findall(r"`(.+?)`", examples)
 ]
 BODIES: Final[dict[str, dict[str, Any]]] = {
     "chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
