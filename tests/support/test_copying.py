@@ -1,0 +1,89 @@
+"""Copied tenants: rows like those of a tenant that the models make."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.db import connection
+from django.db.models import F
+
+from accounts.models import ApiKey, Organization
+from tests.support import copying, factories
+from tests.support.copying import TABLES, read_rows
+from tests.support.factories import Tenant, make_tenant
+
+
+def rows_of(tenant: Tenant) -> dict[str, list[dict[str, Any]]]:
+    """Returns a tenant's rows with names for the values that each tenant has for itself."""
+    rows = read_rows(tenant.organization.pk)
+    names = {str(tenant.organization.pk): "organization", str(tenant.workspace.pk): "workspace"}
+    keys = {row["name"]: row for row in rows["accounts_apikey"]}
+    for name, key in keys.items():
+        names |= {key["id"]: name, key["digest"]: f"{name}'s digest", key["label"]: f"{name}'s"}
+    accounts = {row["id"]: row["kind"] for row in rows["billing_account"]}
+
+    def named(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {each: named(each, one) for each, one in value.items()}
+        if name.endswith("_at") and value:
+            return type(datetime.fromisoformat(value))
+        known = accounts if name in ("debit_id", "credit_id") else names
+        return known.get(value, value)
+
+    found = {
+        table: [
+            {name: named(name, value) for name, value in row.items() if name != "id"}
+            for row in table_rows
+        ]
+        for table, table_rows in rows.items()
+    }
+    return {table: sorted(each, key=str) for table, each in found.items()}
+
+
+def count_rows() -> dict[str, int]:
+    with connection.cursor() as cursor:
+        found = {}
+        for model in apps.get_models():
+            cursor.execute(f"SELECT count(*) FROM {model._meta.db_table}")
+            found[model._meta.db_table] = cursor.fetchone()[0]
+    return found
+
+
+@pytest.mark.parametrize("wish", [{}, {"credits_usd": 0}, {"endpoint_limit": 3}])
+def test_a_copy_has_the_rows_that_the_models_make(
+    db: None, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(copying, "_patterns", {})
+    before = count_rows()
+    made = make_tenant("O'Brien & <Söhne>", **wish)
+    rows = rows_of(made)
+    added = {name: number - before[name] for name, number in count_rows().items()}
+    assert {name for name, number in added.items() if number} <= TABLES.keys()
+    assert sum(added.values()) == sum(map(len, rows.values()))
+    made.organization.slug = "another"
+    made.organization.save()
+    copy = make_tenant("O'Brien & <Söhne>", **wish)
+    assert rows_of(copy) == rows
+    assert {copy.organization.pk, copy.workspace.pk}.isdisjoint(
+        {made.organization.pk, made.workspace.pk}
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW session_replication_role")
+        assert cursor.fetchone() == ("origin",)
+
+
+def test_each_copy_has_keys_of_its_own(db: None) -> None:
+    made = []
+    for _ in range(3):
+        made.append(make_tenant())
+        Organization.objects.filter(pk=made[-1].organization.pk).update(slug=F("id"))
+    for tenant in made:
+        answer = factories.client(tenant.management_key).get("/api/v1/keys")
+        assert {each["hash"] for each in answer.json()["data"]} == {
+            key.digest
+            for key in ApiKey.objects.filter(organization=tenant.organization, name="inference")
+        }
+    assert len({tenant.api_key for tenant in made}) == 3
