@@ -12,6 +12,7 @@ import pytest
 from tests.support.suite.reach import ROOT, STARTERS, Sources
 from tests.support.suite.tiers import (
     POOLER_FIXTURE,
+    QUICK_CASES,
     ProcessGuard,
     Rules,
     Selection,
@@ -106,13 +107,36 @@ def test_a_tier_has_its_core_and_nothing_beyond(tier: Tier | None, left: set[str
     assert {test.partition("::")[2] for test in tests if not selection.has(test)} == left
 
 
-def test_a_sampled_table_has_other_cases_with_another_seed() -> None:
-    cases = {f"tests/a/test_a.py::test_table[{number}]" for number in range(50)}
-    selection = Selection(RULES, Tier.QUICK)
-    drawn = [cases - selection.draw([*cases, "tests/a/test_a.py::test_a"], seed) for seed in (1, 2)]
-    assert [len(each) for each in drawn] == [2, 2]
+def cases_of(name: str, number: int = 50) -> list[str]:
+    return [f"tests/a/test_a.py::{name}[{case}]" for case in range(number)]
+
+
+@pytest.mark.parametrize("tier", [Tier.QUICK, Tier.FULL])
+def test_a_sampled_table_has_other_cases_with_another_seed(tier: Tier) -> None:
+    tests = dict.fromkeys([*cases_of("test_table"), "tests/a/test_a.py::test_a"], False)
+    selection = Selection(RULES, tier)
+    drawn = [tests.keys() - selection.draw(tests, seed) for seed in (1, 2)]
+    assert [len(each) for each in drawn] == [3, 3]
     assert drawn[0] != drawn[1]
-    assert drawn[0] == cases - selection.draw(sorted(cases), 1)
+    assert drawn[0] == tests.keys() - selection.draw(dict(reversed(tests.items())), 1)
+
+
+@pytest.mark.parametrize(
+    ("tier", "name", "uses_database", "number"),
+    [
+        (Tier.QUICK, "test_rows", True, QUICK_CASES),
+        (Tier.QUICK, "test_parser", False, 50),
+        (Tier.QUICK, "test_core", True, 50),
+        (Tier.FULL, "test_rows", True, 50),
+        (Tier.RELEASE, "test_table", True, 50),
+        (None, "test_table", True, 50),
+    ],
+)
+def test_a_tier_has_so_many_cases_of_a_table(
+    tier: Tier | None, name: str, uses_database: bool, number: int
+) -> None:
+    tests = dict.fromkeys(cases_of(name), uses_database)
+    assert len(tests.keys() - Selection(RULES, tier).draw(tests, 7)) == number
 
 
 def test_a_closed_guard_refuses_a_process_and_remembers_it() -> None:

@@ -6,6 +6,10 @@
 | full | all but those that the section ``release`` of ``tests/tiers.toml`` describes |
 | release | all |
 
+The quick tier has at most ``QUICK_CASES`` cases of a function that uses the database, and quick and
+full have those of the functions under ``sampled`` in ``tests/tiers.toml``. The seed of a run draws
+them, and it is the commit's: with each commit other cases run.
+
 A run is quick unless it has an option or names a path: what a path names runs, whatever its tier.
 Nobody marks a test. ``reach`` reads from the sources what a test can start, ``tests/costs.toml``
 has the measured tests that cost too much, and in the quick tier a test that starts a process fails.
@@ -18,7 +22,8 @@ import random
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -35,6 +40,7 @@ INFRASTRUCTURE: Final = frozenset({
 POOLER_FIXTURE: Final = "tests.conftest._pooler_for_all"
 # The variable that tells modules and processes of the tests their tier.
 TIER_VARIABLE: Final = "CAUSEWAY_TEST_TIER"
+QUICK_CASES: Final = 8
 _BEGINNINGS: Final = frozenset({
     "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system",
     "subprocess.Popen",
@@ -91,6 +97,11 @@ def function_of(test: str) -> str:
 def path_of(test: str) -> str:
     """Returns the path of the module of a test, from the root of the clone."""
     return test.partition("::")[0]
+
+
+def uses_database(item: pytest.Item) -> bool:
+    fixtures = getattr(item, "fixturenames", ())
+    return "db" in fixtures or "transactional_db" in fixtures
 
 
 def find_starting_functions(sources: Sources) -> set[str]:
@@ -165,14 +176,25 @@ class Selection:
             return False
         return not self.beyond & either
 
-    def draw(self, tests: list[str], seed: int) -> set[str]:
-        """Returns the cases of the sampled tables that a quick run with this seed leaves out."""
+    def draw(self, tests: Mapping[str, bool], seed: int) -> set[str]:
+        """Returns the cases that a run with this seed leaves out of its tables.
+
+        The tests are given with whether they use the database.
+        """
+        if self.tier not in (Tier.QUICK, Tier.FULL):
+            return set()
+        tables = defaultdict(list)
+        for test in sorted(tests):
+            tables[function_of(test)].append(test)
         chance = random.Random(seed)
         left: set[str] = set()
-        for function, number in self.rules.sampled.items():
-            cases = sorted(test for test in tests if function_of(test) == function)
-            left.update(cases)
-            left.difference_update(chance.sample(cases, min(number, len(cases))))
+        for function, cases in tables.items():
+            number = self.rules.sampled.get(function, len(cases))
+            is_core = self.rules.core & {function, *cases}
+            if self.tier is Tier.QUICK and tests[cases[0]] and not is_core:
+                number = min(number, QUICK_CASES)
+            if number < len(cases):
+                left.update(set(cases).difference(chance.sample(cases, number)))
         return left
 
 
@@ -256,9 +278,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out the tests that the tier does not have."""
     selection = config.stash[SELECTION]
-    left: set[str] = set()
-    if selection.tier is Tier.QUICK:
-        left = selection.draw([item.nodeid for item in items], config.option.randomly_seed)
+    seed = getattr(config.option, "randomly_seed", 0)
+    left = selection.draw({item.nodeid: uses_database(item) for item in items}, seed)
     chosen = [item for item in items if item.nodeid not in left and selection.has(item.nodeid)]
     kept = set(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
