@@ -115,7 +115,7 @@ def keys(tenant: Tenant) -> dict[str, str | None]:
         workspace=tenant.workspace,
         name="expired",
         is_management=True,
-        expires_at=timezone.now() - timedelta(seconds=1),
+        expires_at=timezone.now() - timedelta(seconds=30),
     )
     good = tenant.management_key
     return {

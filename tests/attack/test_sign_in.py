@@ -187,7 +187,7 @@ def test_the_server_ends_sessions(service: Site) -> None:
         assert ann.is_inside()
         row = Session.objects.get()
         if end == "idle":
-            Session.objects.update(expire_date=timezone.now() - timedelta(seconds=1))
+            Session.objects.update(expire_date=timezone.now() - timedelta(seconds=30))
         else:
             data = SessionStore().decode(row.session_data)
             data[SIGNED_IN_AT] -= 43_200

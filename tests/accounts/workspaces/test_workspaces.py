@@ -409,7 +409,7 @@ def test_delete_ignores_inactive_moved_and_management_keys(tenant: Tenant, state
     if state == "revoked":
         key.revoke()
     elif state == "expired":
-        ApiKey.objects.filter(pk=key.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+        ApiKey.objects.filter(pk=key.pk).update(expires_at=timezone.now() - timedelta(seconds=30))
     elif state == "moved":
         key.edit(workspace_id=tenant.workspace.pk)
     workspace.close()

@@ -16,13 +16,13 @@ from typing import Any, cast
 import pytest
 from django.core.management import call_command
 from django.db import connection
-from django.utils import timezone
 
 from billing import verification as audit
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups import matching, watcher
 from billing.topups import node as chain_module
 from billing.topups.chains import Chain
+from config.clocks.clock import clock
 from config.models import Lease
 from tests.support.chains.node_faults import FAULTS, failing_after, limited_to, ranges
 from tests.support.chains.nodes import (
@@ -68,17 +68,17 @@ def test_record_failure_doubles_the_delay_and_respects_retry_after(
     state = ChainState.objects.get()
     waits = []
     for _ in range(8):
-        before_it = timezone.now()
+        before_it = clock.now()
         state.record_failure("x", None)
         assert state.retry_at is not None
         waits.append(round((state.retry_at - before_it).total_seconds()))
     assert waits == [5, 10, 20, 40, 80, 160, 300, 300]
     state.record_failure("x", 1_000.0)
     assert state.retry_at is not None
-    assert round((state.retry_at - timezone.now()).total_seconds()) == 1_000
+    assert round((state.retry_at - clock.now()).total_seconds()) == 1_000
     state.record_success(None)
     state.record_failure("x", 0.5)
-    assert round((state.retry_at - timezone.now()).total_seconds()) == 5
+    assert round((state.retry_at - clock.now()).total_seconds()) == 5
 
 
 @pytest.mark.parametrize("name", FAULTS)

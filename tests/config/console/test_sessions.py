@@ -59,7 +59,7 @@ def test_sign_out_deletes_the_row(operator: Client) -> None:
 
 
 def test_idle_session_ends(operator: Client) -> None:
-    Session.objects.update(expire_date=timezone.now() - timedelta(seconds=1))
+    Session.objects.update(expire_date=timezone.now() - timedelta(seconds=30))
 
     assert not is_inside(operator)
 

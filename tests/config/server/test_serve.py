@@ -127,7 +127,7 @@ def test_two_workers_stream_without_buffering_and_settle_every_generation(site: 
 
 
 def test_work_once_ends_generations_of_a_dead_worker(site: Site) -> None:
-    long_ago = timezone.now() - timedelta(seconds=61)
+    long_ago = timezone.now() - timedelta(seconds=90)
     row = factories.make_generation(site.tenant, status="pending", created_at=long_ago)
     # Heartbeats have reached the database for two minutes.
     Uptime.objects.update_or_create(

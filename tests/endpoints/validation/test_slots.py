@@ -49,7 +49,7 @@ def test_a_third_validation_waits_for_a_slot_of_its_organization(tenant: Tenant)
 
 def test_the_slot_of_a_killed_process_ends_by_itself(tenant: Tenant) -> None:
     occupy(tenant)
-    ended = timezone.now() - timedelta(seconds=1)
+    ended = timezone.now() - timedelta(seconds=30)
     ValidationSlot.objects.filter(number=1).update(until=ended)
     late = ValidationSlot.objects.get(number=1)
     taken = ValidationSlot(organization=tenant.organization).take()

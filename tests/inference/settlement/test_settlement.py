@@ -188,7 +188,7 @@ def test_a_settlement_of_an_unknown_generation_changes_nothing(tenant: Tenant) -
 
 def test_a_settlement_after_the_sweeper_changes_nothing(tenant: Tenant) -> None:
     row = make_generation(tenant)
-    Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=61))
+    Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=90))
     assert sweep() == 1
     settle([Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=3)])
     assert facts(row) == ("failed", None, None, 0, "abandoned")
@@ -201,7 +201,7 @@ def test_a_settlement_that_the_ledger_refuses_does_not_affect_its_batch(
     rows = [make_generation(tenant) for _ in range(3)]
     # This hold was never placed, so its release would make the pending amount negative.
     Generation.objects.filter(pk=rows[1].pk).update(hold_nano=HOLD * 10)
-    Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=61))
+    Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=90))
     settle([Settlement(row.pk, "completed", cost_nano=2) for row in rows[:2]])
     assert sweep() == 1
     assert [facts(row)[0] for row in rows] == ["completed", "pending", "failed"]

@@ -37,7 +37,7 @@ def abandon(tenant: Tenant, number: int) -> Generation:
     """Stores a generation with output, whose worker has been silent for longer than the lease."""
     row = factories.make_generation(tenant, id=f"gen-{number}", status="pending")
     Journal.objects.filter(generation=row).update(
-        prompt_tokens=5, completion_tokens=7, beat_at=timezone.now() - timedelta(seconds=61)
+        prompt_tokens=5, completion_tokens=7, beat_at=timezone.now() - timedelta(seconds=90)
     )
     factories.place_hold(row, HOLD)
     return row
@@ -190,7 +190,7 @@ def test_delivered_units_are_charged(
         tenants[0], status="pending", operation=operation, model_endpoint=endpoint
     )
     Journal.objects.filter(generation=row).update(
-        completion_tokens=tokens, beat_at=timezone.now() - timedelta(seconds=61)
+        completion_tokens=tokens, beat_at=timezone.now() - timedelta(seconds=90)
     )
     factories.place_hold(row, HOLD)
     assert sweep() == 1
@@ -231,7 +231,7 @@ def test_what_the_request_says_of_its_usage_is_charged(
     Journal.objects.filter(generation=row).update(
         completion_tokens=2 * 1_290 + 100,
         units=units,
-        beat_at=timezone.now() - timedelta(seconds=61),
+        beat_at=timezone.now() - timedelta(seconds=90),
     )
     factories.place_hold(row, HOLD)
     assert sweep() == 1
