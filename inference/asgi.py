@@ -34,6 +34,7 @@ from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck, Exchange, Gateway
 from inference.exchange.tap import KnownAnswer, Tap, Ways
 from inference.exchange.workload import Workload
+from inference.faces.audio import SpeechConnection
 from inference.faces.connection import Connection
 from inference.faces.routes import ROUTES
 from inference.requests.operations.server_tools import NO_TOOLS
@@ -181,6 +182,8 @@ class Inference:
             or request.native is not None
         ):
             connection.name_left_out = exchange.name_left_out
+        if isinstance(connection, SpeechConnection):
+            connection.find_sound = lambda: exchange.attempts.sound
         token = logs.generation_id.set(exchange.generation_id)
         taps: Sequence[Tap] = ()
         try:

@@ -7,6 +7,7 @@ that was not allowed.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -45,21 +46,35 @@ _EXTENSIBLE: Final = 0xFFFE
 _MS: Final = 1000
 # More chunks are in no recording, and each takes a step.
 _MOST_CHUNKS: Final = 1_000
-# The containers whose length follows from their samples and frames; others say it themselves.
-_PLAIN: Final = frozenset(("wav", "flac", "mp3"))
+# The containers whose length follows from their samples; others say it themselves.
+_PLAIN: Final = frozenset(("wav", "flac"))
+# Those that are nothing but frames, each of which has a length.
+_FRAMED: Final = frozenset(("mp3", "aac"))
 # The highest bytes a second of compressed sound: a length that needs more is not believed.
 _HIGHEST_COMPRESSED: Final = 80_000
 # The kilobits a second of a frame of layer III, of MPEG 1 and of later ones; and rates of samples.
 _BITRATES: Final = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _LOW_BITRATES: Final = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 _RATES: Final = (44_100, 48_000, 32_000)
-_MOST_FRAMES: Final = 2_000_000
+_AAC_RATES: Final = (
+    96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000,
+    7_350,
+)  # fmt: skip
+# The bytes of a header, and the frames that are counted: 43 minutes, and a tenth of a second.
+_FRAME_HEAD: Final = 7
+_MOST_FRAMES: Final = 100_000
+# The bytes of the beginning of a sound that are kept while it comes in pieces.
+_KEPT_HEAD: Final = 65_536
 # A page of Ogg is not longer.
 _LAST_PAGE: Final = 65_307
 # The elements of WebM: information, the length in it, and the nanoseconds of its unit.
 _WEBM_INFO: Final = b"\x15\x49\xa9\x66"
 _WEBM_LENGTH: Final = b"\x44\x89"
 _WEBM_SCALE: Final = b"\x2a\xd7\xb1"
+_SAMPLE_RATE: Final = re.compile(r"[1-9][0-9]{3,5}", re.ASCII)
+_PLAIN_TYPES: Final = frozenset(
+    ("audio/pcm", "audio/x-pcm", "audio/l16", "audio/raw", "audio/x-raw", "audio/s16le")
+)
 _MARKS: Final = (
     (b"ID3", "mp3"), (b"fLaC", "flac"), (b"OggS", "ogg"), (b"\x1aE\xdf\xa3", "webm"),
     (b"#!AMR", "amr"), (b"FORM", "aiff"),
@@ -102,33 +117,108 @@ def measure(data: Piece, extension: str) -> Length:
     Only the container that the bytes show is believed: the name of a file says nothing.
     """
     found = recognize(data) or extension
-    size = len(data)
-    read = _READERS.get(found)
-    exact = None if read is None else read(data)
-    bound = _divide(size, _LOWEST.get(found, _LOWEST_OF_OTHERS))
-    highest = _HIGHEST if found in _PLAIN else _HIGHEST_COMPRESSED
-    if exact is not None and (size - _HEADER_BYTES) * _MS <= highest * exact:
-        # Only the bytes of plain samples and of counted frames cannot say less than there is.
+    size, lowest = len(data), _LOWEST.get(found, _LOWEST_OF_OTHERS)
+    bound = _divide(size, lowest)
+    frames: SoundFrames | None = None
+    if found in _FRAMED:
+        frames = SoundFrames()
+        frames.feed(data)
+        exact = frames.measure()
+    else:
+        exact = _read_length(found, data, data[-_LAST_PAGE:], size)
+    if exact is not None:
+        if frames is not None:
+            return Length(exact, max(exact, frames.length + _divide(frames.uncounted, lowest)))
+        # Only the bytes of plain samples cannot say less than there is.
         return Length(exact, exact if found in _PLAIN else max(exact, bound))
     return Length(_divide(size, _COMMON.get(found, _COMMON_OF_OTHERS)), bound)
 
 
-def _measure_wav(data: Piece) -> int | None:
+def _read_length(found: str, head: Piece, tail: Piece, size: int) -> int | None:
+    """Returns the milliseconds that a container names, if they are credible."""
+    read = _READERS.get(found)
+    exact = None if read is None else read(head, tail, size)
+    highest = _HIGHEST if found in _PLAIN else _HIGHEST_COMPRESSED
+    is_credible = exact is not None and (size - _HEADER_BYTES) * _MS <= highest * exact
+    return exact if is_credible else None
+
+
+class PlainSound(NamedTuple):
+    """What the head of an answer says of samples: whether they lack a container, and their rate."""
+
+    is_stated: bool
+    rate: int | None
+    channels: int = 1
+
+
+def read_plain_sound(headers: Mapping[str, str]) -> PlainSound:
+    """Reads ``X-Sample-Rate`` and a content type such as ``audio/pcm;rate=22050;channels=1``."""
+    kind, _, rest = headers.get("Content-Type", "").lower().partition(";")
+    members = {
+        name.strip(): value.strip(' "')
+        for name, _, value in (each.partition("=") for each in rest.split(";"))
+    }
+    named = (headers.get("X-Sample-Rate"), members.get("rate"), members.get("samplerate"))
+    rate = next((int(text) for text in named if text and _SAMPLE_RATE.fullmatch(text)), None)
+    channels = 2 if members.get("channels") == "2" else 1
+    return PlainSound(rate is not None or kind.strip() in _PLAIN_TYPES, rate, channels)
+
+
+def is_ambiguous(data: Piece) -> bool:
+    """Returns whether the first bytes are a frame's, which samples may have too."""
+    return bytes(data[:3]) != b"ID3" and recognize(data) in _FRAMED
+
+
+class SoundMeter:
+    """Measures a sound that comes in pieces: what a container says of all of it, or its bytes.
+
+    It keeps the beginning and the end. ``rate`` is the bytes a second of samples without container.
+    """
+
+    __slots__ = ("_frames", "_head", "_tail", "found", "rate", "size")
+
+    def __init__(self, rate: int | None = None) -> None:
+        self.found: str | None = None
+        self.rate = rate
+        self.size = 0
+        self._head = self._tail = b""
+        self._frames: SoundFrames | None = None
+
+    def feed(self, data: bytes) -> None:
+        if not self.size:
+            self.found = recognize(data)
+            self._frames = SoundFrames() if self.found in _FRAMED else None
+        self.size += len(data)
+        if len(self._head) < _KEPT_HEAD:
+            self._head += data[: _KEPT_HEAD - len(self._head)]
+        self._tail = (self._tail + data)[-_LAST_PAGE:]
+        if self._frames is not None:
+            self._frames.feed(data)
+
+    def measure(self) -> int | None:
+        """Returns the milliseconds of the whole sound; ``None`` if it does not say its length."""
+        if self.found is None:
+            return _divide(self.size, self.rate) if self.rate else None
+        if self._frames is not None:
+            return self._frames.measure()
+        return _read_length(self.found, self._head, self._tail, self.size)
+
+
+def _measure_wav(data: Piece, tail: Piece, size: int) -> int | None:
     """Returns the milliseconds of a WAV file; ``None`` for a codec whose rate varies.
 
     The whole rest of the file counts as audio: the size in the header of a streamed file is unknown
     or wrong.
     """
-    at, size = 12, len(data)
-    rate = 0
+    at, rate = 12, 0
     for _ in range(_MOST_CHUNKS):
-        if at + 8 > size:
+        if at + 8 > len(data):
             break
         name, length = struct.unpack_from("<4sI", data, at)
         at += 8
-        if name == b"fmt " and at + 16 <= size:
+        if name == b"fmt " and at + 16 <= len(data):
             codec, channels, samples, _, _, bits = struct.unpack_from("<HHIIHH", data, at)
-            if codec == _EXTENSIBLE and length >= 26 and at + 26 <= size:
+            if codec == _EXTENSIBLE and length >= 26 and at + 26 <= len(data):
                 [codec] = struct.unpack_from("<H", data, at + 24)
             # The rate is calculated: the header's own may be anything.
             rate = channels * samples * bits // 8 if codec in _PLAIN_CODECS else 0
@@ -138,7 +228,7 @@ def _measure_wav(data: Piece) -> int | None:
     return None
 
 
-def _measure_flac(data: Piece) -> int | None:
+def _measure_flac(data: Piece, tail: Piece, size: int) -> int | None:
     """Returns the milliseconds that a FLAC file names; ``None`` if it names none."""
     if len(data) < 26 or data[4] & 0x7F:
         return None
@@ -148,25 +238,76 @@ def _measure_flac(data: Piece) -> int | None:
     return _divide(samples, rate) if rate and samples else None
 
 
-def _measure_mp3(data: Piece) -> int | None:
-    """Returns the milliseconds of the frames of an MP3 file; ``None`` if most of it is none."""
-    at, size = _skip_tag(data), len(data)
-    begin, samples_by_rate = at, dict[int, int]()
-    for _ in range(_MOST_FRAMES):
-        if at + 4 > size:
-            break
-        frame = _read_frame(bytes(data[at : at + 4]))
-        if frame is None:
-            break
-        samples_by_rate[frame.rate] = samples_by_rate.get(frame.rate, 0) + frame.samples
-        at += frame.size
-    # What follows the frames is a tag, or no audio; half a file of it is something else.
-    if at - begin < (size - begin) // 2:
-        return None
-    return sum(_divide(samples, rate) for rate, samples in samples_by_rate.items()) or None
+class SoundFrames:
+    """Counts the frames of MPEG audio or AAC in a sound that may come in pieces.
+
+    Beyond a bound the frames so far stand for the others, because each takes a step.
+    """
+
+    __slots__ = ("_begin", "_kinds", "_left", "_rest", "_samples", "_size", "end")
+
+    def __init__(self) -> None:
+        # Where the frames so far begin and end, and the bytes of a header that is cut.
+        self._begin = self.end = -1
+        self._rest = b""
+        self._size = 0
+        self._left = _MOST_FRAMES
+        self._samples: dict[int, int] = {}
+        self._kinds: dict[bytes, SoundFrame | None] = {}
+
+    @property
+    def length(self) -> int:
+        """The milliseconds of the frames that were counted."""
+        return sum(_divide(samples, rate) for rate, samples in self._samples.items())
+
+    @property
+    def uncounted(self) -> int:
+        """The bytes of the frames beyond the bound."""
+        return 0 if self._left else max(self._size - self.end, 0)
+
+    def feed(self, data: Piece) -> None:
+        if self._begin < 0:
+            self._begin = self.end = _skip_tag(data)
+        start = self._size - len(self._rest)
+        if self._rest:
+            data, self._rest = self._rest + bytes(data), b""
+        self._size = start + len(data)
+        at, most = self.end - start, len(data) - _FRAME_HEAD
+        while self._left > 0 and at <= most:
+            frame = self._read(bytes(data[at : at + _FRAME_HEAD]))
+            if frame is None:
+                self._left = -1
+                break
+            self._samples[frame.rate] = self._samples.get(frame.rate, 0) + frame.samples
+            self._left -= 1
+            at += frame.size
+        self.end = start + at
+        if self._left > 0:
+            self._rest = bytes(data[at:])
+
+    def _read(self, head: bytes) -> SoundFrame | None:
+        if head[1] & 0x06 == 0:
+            return _read_aac_frame(head)
+        # The third byte alone differs between the frames of a sound.
+        kind = head[:3]
+        if kind not in self._kinds:
+            self._kinds[kind] = _read_frame(head)
+        return self._kinds[kind]
+
+    def measure(self) -> int | None:
+        """Returns the milliseconds of the frames; ``None`` if most of the sound is none.
+
+        What follows the frames is a tag, or no audio; half a sound of it is something else.
+        """
+        counted, length = self.end - self._begin, self.length
+        if counted <= 0 or (self._left and self._size - self.end > counted):
+            return None
+        if self.uncounted:
+            length = length * (counted + self.uncounted) // counted
+        return length or None
 
 
-class _Frame(NamedTuple):
+class SoundFrame(NamedTuple):
     """A frame of MPEG audio: its bytes, its samples, and their rate."""
 
     size: int
@@ -174,7 +315,7 @@ class _Frame(NamedTuple):
     rate: int
 
 
-def _read_frame(head: bytes) -> _Frame | None:
+def _read_frame(head: bytes) -> SoundFrame | None:
     """Returns the frame of layer III that a header of four bytes begins."""
     version, layer = head[1] >> 3 & 3, head[1] >> 1 & 3
     bitrate, rate, padding = head[2] >> 4, head[2] >> 2 & 3, head[2] >> 1 & 1
@@ -185,8 +326,17 @@ def _read_frame(head: bytes) -> _Frame | None:
     by_second = (_BITRATES if is_first else _LOW_BITRATES)[bitrate] * 1000
     samples_by_second = _RATES[rate] >> {3: 0, 2: 1, 0: 2}[version]
     samples = 1152 if is_first else 576
-    return _Frame(samples // 8 * by_second // samples_by_second + padding, samples,
+    return SoundFrame(samples // 8 * by_second // samples_by_second + padding, samples,
                   samples_by_second)  # fmt: skip
+
+
+def _read_aac_frame(head: bytes) -> SoundFrame | None:
+    """Returns the frame of AAC that a header of ADTS begins."""
+    rate = head[2] >> 2 & 15
+    size = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
+    if head[0] != 0xFF or head[1] & 0xF6 != 0xF0 or rate >= len(_AAC_RATES) or size < 7:
+        return None
+    return SoundFrame(size, 1024 * (1 + (head[6] & 3)), _AAC_RATES[rate])
 
 
 def _skip_tag(data: Piece) -> int:
@@ -197,9 +347,9 @@ def _skip_tag(data: Piece) -> int:
     return 10 + (head[6] << 21 | head[7] << 14 | head[8] << 7 | head[9])
 
 
-def _measure_ogg(data: Piece) -> int | None:
+def _measure_ogg(data: Piece, tail: Piece, size: int) -> int | None:
     """Returns the milliseconds up to the last page of an Ogg file of Opus or Vorbis."""
-    head, tail = bytes(data[:_HEADER_BYTES]), bytes(data[-_LAST_PAGE:])
+    head, tail = bytes(data[:_HEADER_BYTES]), bytes(tail)
     at = tail.rfind(b"OggS")
     if at < 0 or at + 14 > len(tail):
         return None
@@ -214,11 +364,11 @@ def _measure_ogg(data: Piece) -> int | None:
     return _divide(position, rate) if rate else None
 
 
-def _measure_mp4(data: Piece) -> int | None:
+def _measure_mp4(data: Piece, tail: Piece, size: int) -> int | None:
     """Returns the milliseconds that the header of an MP4 file names; fragments name none."""
-    at, size = 0, len(data)
+    at = 0
     for _ in range(_MOST_CHUNKS):
-        if at + 16 > size:
+        if at + 16 > len(data):
             return None
         length, name = struct.unpack_from(">I4s", data, at)
         start = 8
@@ -239,7 +389,7 @@ def _read_movie(head: bytes) -> int | None:
     return _divide(length, scale) if scale and length < 1 << 40 else None
 
 
-def _measure_webm(data: Piece) -> int | None:
+def _measure_webm(data: Piece, tail: Piece, size: int) -> int | None:
     """Returns the milliseconds that a WebM file names; one that was streamed names none."""
     head = bytes(data[: 64 * _HEADER_BYTES])
     begin = head.find(_WEBM_INFO)
@@ -266,7 +416,8 @@ def _divide(count: int, by_second: int) -> int:
     return -(-count * _MS // by_second)
 
 
-_READERS: Final[Mapping[str, Callable[[Piece], int | None]]] = {
-    "wav": _measure_wav, "flac": _measure_flac, "mp3": _measure_mp3, "ogg": _measure_ogg,
-    "mp4": _measure_mp4, "m4a": _measure_mp4, "webm": _measure_webm,
+# They read the beginning, the end and the size of a sound.
+_READERS: Final[Mapping[str, Callable[[Piece, Piece, int], int | None]]] = {
+    "wav": _measure_wav, "flac": _measure_flac, "ogg": _measure_ogg, "mp4": _measure_mp4,
+    "m4a": _measure_mp4, "webm": _measure_webm,
 }  # fmt: skip

@@ -228,8 +228,9 @@ class Chunk(msgspec.Struct):
     the JSON of the choices of one event without the ``frame`` around it, which all of them share,
     and ``fields`` is empty. ``data`` are bytes that pass as they are: of an answer that is no JSON,
     such as audio, or of an event in the caller's format.
-    ``native_finish_reason`` is the provider's own word where no choice has it, and ``pictures`` the
-    number of pictures in a chunk of chat.
+    ``native_finish_reason`` is the provider's own word where no choice has it, ``pictures`` the
+    number of pictures in a chunk of chat, and ``milliseconds`` the length that a whole sound says
+    it has, at its end.
     """
 
     fields: Fields
@@ -246,6 +247,7 @@ class Chunk(msgspec.Struct):
     data: bytes = b""
     native_finish_reason: str | None = None
     pictures: int = 0
+    milliseconds: int | None = None
 
     @property
     def repeated_choices(self) -> list[bytes]:

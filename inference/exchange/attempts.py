@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from catalog import dialects
 from catalog.capabilities import NativeFormat
+from catalog.dialects.audio import PlainSound, read_plain_sound
 from catalog.dialects.base import (
     Body,
     Call,
@@ -29,6 +30,7 @@ from catalog.dialects.base import (
     Untranslatable,
     check_answer,
 )
+from catalog.dialects.openai.speech import SpeechParser
 from catalog.dialects.shared.constraints import LONG_NAME, restore_names, shorten_names
 from catalog.dialects.wholes import (
     JSON_TYPES,
@@ -175,6 +177,8 @@ class Attempts:
         self.candidate = self.item.candidate
         self.response: OutboundResponse | None = None
         self.reader: ChunkReader | None = None
+        # What the head of an answer of audio says of it.
+        self.sound: PlainSound | None = None
         # A whole answer that is being parsed.
         self._answer: Body | None = None
         # The names of functions that are too long for the present target, by those that it got.
@@ -398,6 +402,10 @@ class Attempts:
         request = self._request
         dialect = _dialect_of(self.candidate, request)
         parser = dialect.stream_parser(request.operation, request.choices)
+        if isinstance(parser, SpeechParser):
+            self.sound = read_plain_sound(response.headers)
+            is_plain = request.fields["response_format"] == msgspec.Raw(b'"pcm"')
+            parser.expect(self.sound, is_plain=is_plain)
         if self._names:
             parser = RenamingParser(parser, self._names)
         self.reader = ChunkReader(response, parser, self._workload)

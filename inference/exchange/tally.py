@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from catalog.dialects.audio import OUTPUT_BYTES
+from catalog.dialects.audio import OUTPUT_BYTES, SPEECH_BYTES
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.operations import OPERATIONS
@@ -190,7 +190,7 @@ class Tally:
 
     __slots__ = (
         "_allowance", "_alone", "_believed", "_candidate", "_cost", "_costed", "_fee_percent",
-        "_has_finished", "_is_after_output", "_is_final", "_is_last", "_parts",
+        "_has_finished", "_is_after_output", "_is_final", "_is_last", "_length", "_parts",
         "_pictures", "_request", "_text", "at", "finish_reason", "native_finish_reason",
         "output_bytes", "reported_cost_nano", "upstream_id", "upstream_model", "usage",
         "usage_body",
@@ -225,6 +225,8 @@ class Tally:
         self._alone: list[Usage] = []
         self._is_final = False
         self._is_last = False
+        # The length that a whole sound says it has, in milliseconds.
+        self._length: int | None = None
         # The finish reason has come, perhaps only after the caller had left.
         self._has_finished = False
         self._text: TextCounts | None = None
@@ -259,6 +261,7 @@ class Tally:
             self._add_usage(part, part.usage, has_finished=has_finished)
         elif isinstance(part, Chunk) and part.is_done:
             self._is_final = self._is_after_output
+            self._length = part.milliseconds
 
     def add_output(self, output_bytes: int) -> None:
         """Counts output without usage; an earlier usage does not cover all output any more."""
@@ -329,14 +332,17 @@ class Tally:
         prompt = family.estimate(self._text)
         if OPERATIONS[request.operation].is_written:
             output = family.estimate_answer(self.output_bytes, self._text)
-        else:
+        elif self._length is None:
             output = -(-self.output_bytes // OUTPUT_BYTES)
-        estimate = ROWS[request.operation].estimate
-        return estimate(
-            min(prompt, self._allowance.prompt),
-            min(output, self._allowance.completion),
-            request.known_units,
+        else:
+            output = -(-self._length * SPEECH_BYTES // (1000 * OUTPUT_BYTES))
+        known = request.known_units
+        estimate = ROWS[request.operation].estimate(
+            min(prompt, self._allowance.prompt), min(output, self._allowance.completion), known
         )
+        if self._length is None:
+            return estimate
+        return replace(estimate, milliseconds=min(self._length, known.milliseconds))
 
     def count(self) -> Count:
         """Returns the usage so far, as far as it is believed: within what was allowed.
@@ -357,10 +363,18 @@ class Tally:
             return found or Count(usage, False)
         estimate = self.estimate()
         if usage is None:
-            return Count(estimate, True)
+            return Count(estimate, not self._has_length)
         if usage.completion >= estimate.completion:
             return Count(usage, False)
         return Count(replace(usage, completion=estimate.completion), True)
+
+    @property
+    def _has_length(self) -> bool:
+        """Whether the length of a sound, which says it, is all that the price bills."""
+        if self._length is None or self._candidate is None:
+            return False
+        price = self._candidate.route.price
+        return price.has_rate(Billable.SECOND) and not (price.prompt or price.bills_completions)
 
     def _count_tokens(self, usage: Usage) -> Count | None:
         """Estimates the tokens of a usage without tokens, of images or searches without a rate.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from django.conf import settings
 
-from catalog.dialects.audio import CONTENT_TYPES, recognize
+from catalog.dialects.audio import CONTENT_TYPES, PlainSound, is_ambiguous, recognize
 from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError
 from config.server.bodies import body_length, largest_file_body, read_body
@@ -17,15 +18,8 @@ from inference.requests.multipart import is_form
 from inference.requests.parsing import InferenceRequest
 from inference.requests.transcriptions import parse_transcription
 
-# The formats of speech by their name in the interface; raw samples have no container.
-_PLAIN: Final = "audio/pcm;rate=24000;channels=1"
-_FORMATS: Final = {
-    "pcm": _PLAIN,
-    "opus": CONTENT_TYPES["ogg"],
-    **{name: CONTENT_TYPES[name] for name in ("mp3", "aac", "flac", "wav")},
-}
-# Frames of these are recognized by few bits, which samples may have too.
-_FRAMES: Final = frozenset(("mp3", "aac"))
+# The rate of samples without a container where their server names none, as OpenAI has it.
+_RATE: Final = 24_000
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -33,6 +27,8 @@ class SpeechConnection(Connection):
     """Answers with the bytes of audio as they come; an error after the first one cuts it off."""
 
     _format = "pcm"
+    # Returns what the server says of samples without a container.
+    find_sound: Callable[[], PlainSound | None] = staticmethod(lambda: None)
 
     def parse(self, body: bytes) -> InferenceRequest:
         request = super().parse(body)
@@ -73,9 +69,10 @@ class SpeechConnection(Connection):
     def _content_type(self, data: bytes) -> str:
         """Returns the type of what the provider sends, which may know fewer formats."""
         found = recognize(data)
-        if found is None or (self._format == "pcm" and found in _FRAMES and data[:3] != b"ID3"):
-            return _FORMATS[self._format]
-        return CONTENT_TYPES[found]
+        if found is not None and not (self._format == "pcm" and is_ambiguous(data)):
+            return CONTENT_TYPES[found]
+        sound = self.find_sound() or PlainSound(False, None)
+        return f"audio/pcm;rate={sound.rate or _RATE};channels={sound.channels}"
 
 
 class TranscriptionConnection(Connection):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.audio import SPEECH_BYTES
+from catalog.dialects.audio import SPEECH_BYTES, PlainSound, SoundMeter, is_ambiguous
 from catalog.dialects.base import (
     Call,
     Chunk,
@@ -27,9 +27,9 @@ from catalog.pricing import Usage
 _SNIFFED_BYTES: Final = 16
 _EVENTS: Final = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*(?:(?:data|event|id|retry):|: [ -~]{4})")
 _TEXTS: Final = re.compile(rb'\s*(?:<!doctype|<html|<\?xml|\{\s*")', re.IGNORECASE)
-# The bytes a second of the containers that speech comes in, by their first bytes; anything else is
-# PCM with 24,000 samples of two bytes.
-_RATES: Final = ((b"RIFF", 48_000), (b"fLaC", 24_000), (b"OggS", 8_000), (b"ID3", 16_000))
+# The bytes a second of the containers that speech comes in, until all of it has come; anything else
+# is PCM with 24,000 samples of two bytes.
+_RATES: Final = {"wav": 48_000, "flac": 24_000, "ogg": 8_000, "webm": 8_000, "mp4": 8_000}
 _COMPRESSED: Final = 16_000
 _PLAIN: Final = 48_000
 _encode = msgspec.json.Encoder().encode
@@ -79,8 +79,9 @@ class SpeechParser:
         "_done",
         "_has_begun",
         "_head",
+        "_is_plain",
+        "_meter",
         "_rate",
-        "_received",
         "notes",
         "pending",
     )
@@ -90,10 +91,18 @@ class SpeechParser:
         self._has_begun = False
         self._decoder: EventDecoder | None = None
         self._done = False
+        # Whether samples without a container may come; what measures the sound; its bytes a second
+        # while it comes.
+        self._is_plain: bool | None = None
+        self._meter = SoundMeter()
         self._rate = _PLAIN
-        self._received = 0
         self.notes: set[str] = set()
         self.pending: list[Chunk] = []
+
+    def expect(self, sound: PlainSound, *, is_plain: bool) -> None:
+        """Tells what the head of the answer says, and whether samples were asked for."""
+        self._is_plain = is_plain or sound.is_stated
+        self._meter.rate = sound.rate and sound.rate * sound.channels * 2
 
     def feed(self, data: bytes) -> list[Chunk]:
         self.pending = []
@@ -112,7 +121,7 @@ class SpeechParser:
             return []
         if self._decoder is not None:
             raise InvalidStream("The stream ended without its end mark.")
-        if not self._received:
+        if not self._meter.size:
             raise InvalidStream("The answer has no audio.")
         return [*self.pending, self._end(None)]
 
@@ -158,27 +167,35 @@ class SpeechParser:
         """Adds a chunk of audio, whose output is measured by its length in time."""
         if not data:
             return
-        if not self._received:
-            self._rate = _find_rate(data)
+        is_first = not self._meter.size
         before = self._measure()
-        self._received += len(data)
+        self._meter.feed(data)
+        if is_first:
+            self._choose_rate(data)
         size = self._measure() - before
         self.pending.append(Chunk(fields={}, has_choices=True, output_bytes=size, data=data))
 
+    def _choose_rate(self, data: bytes) -> None:
+        """Decides by the first bytes how many make a second; raises where they are no sound."""
+        if self._is_plain and is_ambiguous(data):
+            self._meter.found = None
+        found = self._meter.found
+        if found is None and self._is_plain is False:
+            raise InvalidStream("The answer is not audio in a known container.")
+        plain = self._meter.rate or _PLAIN
+        self._rate = plain if found is None else _RATES.get(found, _COMPRESSED)
+
     def _measure(self) -> int:
-        return -(-self._received * SPEECH_BYTES // self._rate)
+        return -(-self._meter.size * SPEECH_BYTES // self._rate)
 
     def _end(self, usage: Usage | None) -> Chunk:
-        return Chunk(fields={}, usage=usage, finish_reason="stop", is_done=True)
-
-
-def _find_rate(head: bytes) -> int:
-    for mark, rate in _RATES:
-        if head.startswith(mark):
-            return rate
-    is_frame = len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0
-    # Two samples of silence look like no frame: they are zeros.
-    return _COMPRESSED if is_frame and head[:2] != b"\xff\xff" else _PLAIN
+        """Returns the end, with the length of all the sound where that is known."""
+        length = self._meter.measure()
+        if usage is not None and length is not None:
+            usage = msgspec.structs.replace(usage, milliseconds=length)
+        return Chunk(
+            fields={}, usage=usage, finish_reason="stop", is_done=True, milliseconds=length
+        )
 
 
 def _read_usage(given: Any) -> Usage | None:

@@ -11,14 +11,19 @@ from catalog.dialects.audio import recognize
 from catalog.dialects.base import Chunk, InvalidStream, ProviderFailure
 from catalog.dialects.shared.multipart import FormPart
 from config import egress
+from endpoints.validation.calls import REFUSALS, Refused
 from endpoints.validation.checks import Reason
 from endpoints.validation.probes.base import Probe
 
-# A text and its container; a deployment that knows one container alone may send that.
-_SPOKEN: Final = (("Ready.", "mp3"), ("Ready again.", "wav"))
+_TEXTS: Final = ("Ready.", "Ready again.")
+# A deployment that knows one container alone may refuse another one, or send its own.
+_CONTAINERS: Final = ("mp3", "wav", "opus", "flac", "aac")
 # OpenAI's interface has no default voice, and other servers take its names. A model whose voices
-# the catalogue knows is asked for one of them.
+# the catalogue knows is asked for one of them, and then for its own default.
 _VOICE: Final = "alloy"
+_WITHOUT_VOICE: Final = "The voice {} is refused; requests without a voice are answered."
+# Statuses that say nothing of a voice or a container.
+_FINAL: Final = frozenset((401, 402, 403, 404, 405, 407, 429))
 _MAX_BYTES: Final = 4 * 1_048_576
 _RATE: Final = 16_000
 # One period of a plain wave of 500 Hz, which is sound without a word.
@@ -33,9 +38,42 @@ class SpeechProbe(Probe):
     async def make_calls(self) -> None:
         voices = self.caller.voices
         voice = _VOICE if not voices or _VOICE in voices else voices[0]
-        for text, container in _SPOKEN:
-            await self._listen({"input": text, "voice": voice, "response_format": container})
-        self.result.add_pass("speech")
+        ways = [{"voice": voice, "response_format": each} for each in _CONTAINERS]
+        ways += [{"response_format": each} for each in _CONTAINERS]
+        way = await self._find_way(ways)
+        # Another container shows what else is known; one is enough.
+        others = [each for each in ways if each.keys() == way.keys() and each != way]
+        try:
+            await self._listen({"input": _TEXTS[1], **others[0]})
+        except Refused:
+            await self._listen({"input": _TEXTS[1], **way})
+        notes = [] if "voice" in way else [_WITHOUT_VOICE.format(voice)]
+        self.result.add_pass("speech", notes=notes)
+
+    async def _find_way(self, ways: list[dict[str, str]]) -> dict[str, str]:
+        """Returns the first voice and container that are spoken.
+
+        Raises the first :class:`CheckFailed` where none is. A server may answer an unknown voice
+        with 500; another container does not help then.
+        """
+        failure: Refused | None = None
+        skipped: set[bool] = set()
+        for way in ways:
+            has_voice = "voice" in way
+            if has_voice in skipped:
+                continue
+            try:
+                await self._listen({"input": _TEXTS[0], **way})
+            except Refused as exc:
+                failure = failure or exc
+                if exc.status not in REFUSALS:
+                    skipped.add(has_voice)
+                if exc.status in _FINAL:
+                    break
+            else:
+                return way
+        assert failure is not None
+        raise failure
 
     async def _listen(self, fields: dict[str, Any]) -> None:
         """Reads one answer to its end; raises :class:`CheckFailed`."""

@@ -102,7 +102,8 @@ def compare_replies(probes: Sequence[Probe], reported_model: str | None = None) 
     # The owner states an exact name; without one, what extends the requested name means it too.
     means = operator.eq if reported_model else is_same_model
     if not is_compared or all(means(expected, model) for model in models):
-        result.add_pass("model", **details)
+        notes = () if models else ("The name of the model is not reported.",)
+        result.add_pass("model", notes=notes, **details)
     else:
         result.add_failure("model", Reason.MODEL_MISMATCH, **details)
 

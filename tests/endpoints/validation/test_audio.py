@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from accounts.models import ByokCredential, workspace_for
 from catalog.models import Provider
+from config.local.certificates import ensure_certificates
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
+from tests.support.upstreams.tls import Script, serving
 
 NOT_AUDIO = "The answer is not audio"
 
@@ -43,7 +49,10 @@ def test_a_deployment_is_asked_for_what_its_model_does(
 ) -> None:
     result = validate(make_draft(output))
     names = ["workspace", "byok_key", "base_url", output, "usage", "model"]
-    assert result.checks == [{"name": name, "passed": True} for name in names]
+    assert result.checks[:-1] == [{"name": name, "passed": True} for name in names[:-1]]
+    assert result.checks[-1] == {
+        "name": "model", "passed": True, "notes": ["The name of the model is not reported."],
+    }  # fmt: skip
     paths = {"speech": "/v1/audio/speech", "transcription": "/v1/audio/transcriptions"}
     assert [request.path for request in upstream.requests] == [paths[output]] * 2
 
@@ -65,6 +74,64 @@ def test_speech_is_asked_for_in_a_voice_of_the_model(
     draft.model.save_fields("supported_voices")
     assert validate(draft).passed
     assert [request.body["voice"] for request in upstream.requests] == [voice] * 2
+
+
+def make_speaker(voices: tuple[str, ...], containers: tuple[str, ...], status: str) -> Script:
+    """Returns a server that knows these voices (`""` is none) and containers, or has a status."""
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        asked = json.loads(body)
+        is_known = asked.get("voice", "") in voices and asked.get("response_format") in containers
+        sound = b"ID3" + bytes(400) if is_known else b'{"detail":"Unknown."}'
+        line.sendall(
+            b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b"
+            % (
+                b"200 OK" if is_known else status.encode(),
+                b"audio/mpeg" if is_known else b"application/json",
+                len(sound),
+                sound,
+            )
+        )
+        return True
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("voices", "containers", "status", "calls", "notes"),
+    [
+        (("alloy",), ("wav",), "400 Bad Request", ["mp3", "wav", "mp3", "wav"], []),
+        (("alloy",), ("opus", "wav"), "422 Unprocessable", ["mp3", "wav", "mp3", "wav"], []),
+        (("",), ("mp3", "wav"), "500 Internal Server Error", ["mp3", "mp3", "wav"], ["alloy"]),
+        (("",), ("wav",), "400 Bad Request",
+         ["mp3", "wav", "opus", "flac", "aac", "mp3", "wav", "mp3", "wav"], ["alloy"]),
+        ((), (), "400 Bad Request", ["mp3", "wav", "opus", "flac", "aac"] * 2, None),
+        ((), (), "401 Unauthorized", ["mp3"], None),
+        ((), (), "500 Internal Server Error", ["mp3", "mp3"], None),
+    ],
+)  # fmt: skip
+def test_speech_is_tried_without_a_voice_and_in_each_container(
+    make_draft: Any,
+    voices: tuple[str, ...],
+    containers: tuple[str, ...],
+    status: str,
+    calls: list[str],
+    notes: list[str] | None,
+) -> None:
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with serving(make_speaker(voices, containers, status), certificates.server_context()) as server:
+        draft = make_draft("speech")
+        draft.base_url = f"https://127.0.0.1:{server.port}/v1"
+        draft.save_fields("base_url")
+        result = validate(draft)
+        asked = [json.loads(body)["response_format"] for _, body in server.requests]
+    assert asked == calls
+    assert result.passed is (notes is not None)
+    if notes is None:
+        assert result.checks[-1]["upstream_status"] == int(status[:3])
+    else:
+        [check] = [each for each in result.checks if each["name"] == "speech"]
+        assert [note.split()[2] for note in check.get("notes", [])] == notes
 
 
 def test_a_second_of_sound_is_sent(make_draft: Any, upstream: Simulator) -> None:

@@ -6,7 +6,13 @@ import struct
 
 import pytest
 
-from catalog.dialects.audio import find_extension, measure, recognize
+from catalog.dialects.audio import (
+    SoundMeter,
+    find_extension,
+    measure,
+    read_plain_sound,
+    recognize,
+)
 
 
 def wav(seconds: float, *, codec: int = 1, rate: int = 8_000, tail: bytes = b"") -> bytes:
@@ -168,6 +174,69 @@ def test_a_length_that_needs_too_many_bytes_a_second_is_not_believed() -> None:
     assert measure(full + b"x", "flac").bound == 601_025 * 1_000 // 500
     fast = wav(1, rate=301_000)
     assert measure(fast, "wav").bound == len(fast)
+
+
+def test_frames_beyond_a_bound_are_not_counted() -> None:
+    # Frames of 24 ms in 24 bytes: those that are counted stand for the others, which may be longer.
+    frames = mp3(100_000 + 4_000, second=0xF3, third=0x14)
+    assert measure(memoryview(frames), "wav") == (2_496_000, 2_400_000 + 4_000 * 24)
+    quiet = mp3(100_000, third=0xE0) + mp3(1_000, second=0xF3, third=0x14)
+    found = measure(quiet, "wav")
+    assert (found.estimate, found.bound) == (2_612_845, 2_612_245 + 24_000)
+
+
+def adts(frames: int, *, rate: int = 4, size: int = 371) -> bytes:
+    head = (
+        0xFF,
+        0xF1,
+        0x40 | rate << 2,
+        0x80 | size >> 11,
+        size >> 3 & 0xFF,
+        (size & 7) << 5,
+        0xFC,
+    )
+    return (bytes(head) + bytes(size - 7)) * frames
+
+
+@pytest.mark.parametrize("piece", [1, 7, 370, 65_536])
+@pytest.mark.parametrize(
+    ("data", "length"),
+    [
+        (mp3(200), 5_225), (mp3(200, tag=900), 5_225), (adts(100), 2_322), (wav(2), 2_000),
+        (flac(44_101) + bytes(9_000), 1_001), (ogg(OPUS, 2 * 48_000 + 312, 9_000), 2_000),
+        (webm(9_000, b"\x44\x89\x88" + struct.pack(">d", 2_000)), 2_000),
+        (webm(9_000, b""), None), (flac(0), None), (mp4(70_000), None), (mp3(2) + bytes(900), None),
+        (bytes(3_200), 100),
+    ],
+)  # fmt: skip
+def test_a_sound_that_comes_in_pieces_has_the_same_length(
+    data: bytes, length: int | None, piece: int
+) -> None:
+    meter = SoundMeter(32_000)
+    # The parser of speech waits for the first bytes, which show the container.
+    meter.feed(data[: max(piece, 16)])
+    for at in range(max(piece, 16), len(data), piece):
+        meter.feed(data[at : at + piece])
+    assert meter.measure() == length
+
+
+@pytest.mark.parametrize(
+    ("headers", "sound"),
+    [
+        ({"X-Sample-Rate": "22050"}, (True, 22_050, 1)),
+        ({"Content-Type": "audio/pcm;rate=16000;channels=2"}, (True, 16_000, 2)),
+        ({"Content-Type": 'audio/L16; rate="44100"'}, (True, 44_100, 1)),
+        ({"Content-Type": "audio/pcm"}, (True, None, 1)),
+        ({"Content-Type": "audio/pcm", "X-Sample-Rate": "fast"}, (True, None, 1)),
+        ({"Content-Type": "audio/mpeg"}, (False, None, 1)),
+        ({"X-Sample-Rate": "0"}, (False, None, 1)),
+        ({}, (False, None, 1)),
+    ],
+)
+def test_the_head_of_an_answer_says_the_rate_of_samples(
+    headers: dict[str, str], sound: tuple[bool, int | None, int]
+) -> None:
+    assert read_plain_sound(headers) == sound
 
 
 def test_a_file_of_countless_chunks_is_not_walked_through() -> None:
