@@ -83,7 +83,7 @@ def _try_dependants(
         current = endpoint.validation
         if current is None or current.workspace_id is None:
             continue
-        slot.extend()
+        slot.extend(validation.limit_seconds(endpoint))
         known = current.operations
         found = validation.examine(
             endpoint,

@@ -59,6 +59,7 @@ def watch_due() -> int:
                 pk=endpoint.pk, watched_at=endpoint.watched_at
             ).update(watched_at=clock.now())
             if claimed:
+                slot.extend(validation.limit_seconds(endpoint))
                 watch(endpoint)
                 done += 1
     return done

@@ -72,7 +72,7 @@ class ValidationSlot(BaseModel):
         """
         slots = ValidationSlot.objects.filter(organization=self.organization_id)
         slots.filter(until__lte=Now()).delete()
-        self.until = _end()
+        self.until = _end(settings.VALIDATION_TIMEOUT)
         for self.number in range(SLOTS):
             # The unique constraint decides between concurrent calls.
             ValidationSlot.objects.bulk_create([self], ignore_conflicts=True)
@@ -81,11 +81,11 @@ class ValidationSlot(BaseModel):
         ends = slots.aggregate(first=Min("until"))["first"]
         seconds = 1.0 if ends is None else (ends - clock.now()).total_seconds()
         count_refusal(ValidationRefusal.SLOTS)
-        raise ValidationsBusy(min(max(1, math.ceil(seconds)), _lease_seconds()))
+        raise ValidationsBusy(max(1, math.ceil(seconds)))
 
-    def extend(self) -> None:
-        """Starts the time of the slot anew, before another validation under it."""
-        ValidationSlot.objects.filter(pk=self.pk).update(until=_end())
+    def extend(self, seconds: float) -> None:
+        """Starts the time of the slot anew, before calls under it that take so many seconds."""
+        ValidationSlot.objects.filter(pk=self.pk).update(until=_end(seconds))
 
     def __enter__(self) -> Self:
         return self
@@ -103,9 +103,5 @@ class ValidationSlot(BaseModel):
             logger.warning("a validation slot was not given back", exc_info=True)
 
 
-def _end() -> Combinable:
-    return Now() + timedelta(seconds=_lease_seconds())
-
-
-def _lease_seconds() -> int:
-    return math.ceil(settings.VALIDATION_TIMEOUT) + _MARGIN
+def _end(seconds: float) -> Combinable:
+    return Now() + timedelta(seconds=math.ceil(seconds) + _MARGIN)

@@ -3,6 +3,6 @@
 from endpoints.validation.attempt import HostIsNew
 from endpoints.validation.checks import Reason
 from endpoints.validation.probes import MAX_TOKENS, is_same_model
-from endpoints.validation.run import examine, run
+from endpoints.validation.run import examine, limit_seconds, run
 
-__all__ = ["MAX_TOKENS", "HostIsNew", "Reason", "examine", "is_same_model", "run"]
+__all__ = ["MAX_TOKENS", "HostIsNew", "Reason", "examine", "is_same_model", "limit_seconds", "run"]

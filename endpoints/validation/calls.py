@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from django.conf import settings
 from msgspec.structs import replace
 
 from catalog.dialects.base import (
@@ -37,12 +37,23 @@ _DOUBLED: Final = re.compile(
 )
 
 
+class CallLimits(NamedTuple):
+    """What the calls of a validation may take: ``seconds`` in all, and ``tokens`` by their price.
+
+    ``longest`` is the most tokens that an answer without a bound is taken to have.
+    """
+
+    seconds: float
+    tokens: float = math.inf
+    longest: int = 0
+
+
 class DeploymentCaller:
     """Calls one deployment, and adds the check of its address once that was reached.
 
-    ``check`` is the name of the check that the next call decides. An answer may have
-    ``most_bytes``. ``voices`` are those that the model has, if the catalogue knows them.
-    ``has_answered`` says whether a call had an answer of status 200.
+    ``check`` is the name of the check that the next call decides. The calls have ``limits``, and an
+    answer may have ``most_bytes``. ``voices`` are those that the model has, if the catalogue knows
+    them. ``has_answered`` says whether a call had an answer of status 200.
     """
 
     def __init__(
@@ -53,6 +64,7 @@ class DeploymentCaller:
         egress_client: EgressClient,
         check: str,
         *,
+        limits: CallLimits,
         most_bytes: int = MOST_REPLY_BYTES,
         voices: Sequence[str] = (),
     ) -> None:
@@ -61,6 +73,7 @@ class DeploymentCaller:
         self.result = result
         self.check = check
         self.voices = voices
+        self.limits = limits
         self._most_bytes = most_bytes
         self._egress_client = egress_client
         self.has_answered = False
@@ -162,7 +175,7 @@ class DeploymentCaller:
 
     async def _send(self, call: Call) -> OutboundResponse:
         """Sends a call, notes that the secret has left, and returns the head of the response."""
-        timeout = settings.VALIDATION_TIMEOUT
+        timeout = self.limits.seconds
         response = await self._egress_client.start(self.dialect.build(call), idle_timeout=timeout)
         self.result.has_sent = True
         try:

@@ -34,7 +34,7 @@ from config import egress
 from config.egress.client import EgressClient
 from endpoints.models import IMAGE_INPUT, Proof
 from endpoints.validation.answers import Answer, read_chat, read_response, write_response
-from endpoints.validation.calls import REFUSALS, DeploymentCaller, Refused
+from endpoints.validation.calls import REFUSALS, CallLimits, DeploymentCaller, Refused
 from endpoints.validation.checks import CheckFailed, Result
 
 logger = logging.getLogger(__name__)
@@ -246,10 +246,13 @@ async def learn_parameters(
     """
     async with EgressClient(policy) as egress_client:
         # The checks of these calls are not checks of the validation.
-        caller = DeploymentCaller(call, dialect, Result(), egress_client, "parameters")
+        limits = CallLimits(settings.VALIDATION_TIMEOUT)
+        caller = DeploymentCaller(
+            call, dialect, Result(), egress_client, "parameters", limits=limits
+        )
         learner = _Learner(caller, result, frozenset(tested))
         try:
-            async with asyncio.timeout(settings.VALIDATION_TIMEOUT):
+            async with asyncio.timeout(limits.seconds):
                 await learner.try_all(frozenset(inputs))
         except (egress.TimedOut, TimeoutError):
             logger.info("the trial of parameters ended at its time limit")

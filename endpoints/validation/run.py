@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from decimal import Decimal
@@ -16,8 +17,10 @@ from catalog.abilities import read_settings
 from catalog.pricing import cost_nano
 from config.clocks.clock import clock
 from config.credentials import Secret
+from config.egress.rules import tighten
 from endpoints.models import PrivateEndpoint, Proof, Validation, ValidationSlot, proven_names
 from endpoints.validation.attempt import Calls, find_attempt
+from endpoints.validation.calls import CallLimits
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 from endpoints.validation.parameters import MOST_TRIAL_TOKENS, learn_parameters
 from endpoints.validation.probes import probe
@@ -35,9 +38,9 @@ def run(
 ) -> Validation:
     """Validates a draft with the workspace's credential, stores the result and returns it.
 
-    Makes at most two calls for each operation that the deployment may serve, within
-    ``VALIDATION_TIMEOUT`` seconds in all, outside any transaction. With ``probe_parameters``, by
-    default ``VALIDATION_PROBES_PARAMETERS`` where they cost no more than
+    Makes at most two calls for each operation that the deployment may serve, and further ones of
+    another size, within the limits of :func:`_limit_calls`, outside any transaction. With
+    ``probe_parameters``, by default ``VALIDATION_PROBES_PARAMETERS`` where they cost no more than
     ``VALIDATION_SPEND_LIMIT``, a passed validation also makes the calls of
     :func:`learn_parameters`. Failed checks and a failure to store the result are part of the
     result. Takes a ``slot`` of the organization, unless the caller has one, and gives it back.
@@ -49,9 +52,10 @@ def run(
         slot = ValidationSlot(organization_id=endpoint.organization_id).take()
     with slot:
         if probe_parameters is None:
-            probe_parameters = settings.VALIDATION_PROBES_PARAMETERS and _may_cost(
-                endpoint, MOST_TRIAL_TOKENS
+            probe_parameters = settings.VALIDATION_PROBES_PARAMETERS and (
+                _limit_calls(endpoint).tokens >= MOST_TRIAL_TOKENS
             )
+        slot.extend(limit_seconds(endpoint))
         validation = examine(
             endpoint,
             workspace_id=workspace_id,
@@ -101,10 +105,11 @@ def examine(
         voices = endpoint.model.supported_voices or ()
         calls = attempt.calls if baseline is None else _select_proven(attempt.calls, baseline)
         reported = read_settings(endpoint.settings).reported_model
-        asyncio.run(probe(calls, policy, result, voices=voices, reported_model=reported))
+        limits = _limit_calls(endpoint)
+        asyncio.run(probe(calls, policy, result, limits, voices=voices, reported_model=reported))
         if probing_slot is not None and result.outcome == Outcome.PASSED:
             inputs, tested = endpoint.model.input_modalities, endpoint.tested_parameters
-            probing_slot.extend()
+            probing_slot.extend(settings.VALIDATION_TIMEOUT)
             if not connection.in_atomic_block:
                 connection.close()
             validation.parameters = result.parameters
@@ -116,13 +121,7 @@ def examine(
         result.outcome = failure.outcome
     if attempt is not None and result.has_sent:
         validation.host = attempt.host
-    validation.outcome = result.outcome
-    validation.checks = result.checks
-    validation.evidence = result.evidence
-    if result.operations:
-        validation.evidence["operations"] = result.operations
-    if result.refusals:
-        validation.evidence["refusals"] = result.refusals
+    _note_result(validation, result)
     at = int(clock.time())
     validation.cost_nano = sum(
         cost_nano(endpoint.price.price, usage, at) for usage in result.usages
@@ -131,11 +130,38 @@ def examine(
     return validation
 
 
-def _may_cost(endpoint: PrivateEndpoint, tokens: int) -> bool:
-    """Returns whether so many tokens cost no more than ``VALIDATION_SPEND_LIMIT``."""
+def _note_result(validation: Validation, result: Result) -> None:
+    """Writes what the checks have found to the unsaved row."""
+    validation.outcome = result.outcome
+    validation.checks = result.checks
+    validation.evidence = result.evidence
+    if result.operations:
+        validation.evidence["operations"] = result.operations
+    if result.refusals:
+        validation.evidence["refusals"] = result.refusals
+
+
+def limit_seconds(endpoint: PrivateEndpoint) -> float:
+    """Returns how long the checks may take: a cold start takes what the owner says it takes.
+
+    That is the longest of ``VALIDATION_TIMEOUT`` and the endpoint's own limits of an answer.
+    """
+    own = endpoint.time_limits
+    return max(
+        settings.VALIDATION_TIMEOUT,
+        tighten(settings.UPSTREAM_HEADERS_TIMEOUT, own.headers or 0),
+        tighten(settings.UPSTREAM_FIRST_EVENT_TIMEOUT, own.first_event or 0),
+        tighten(settings.HOLD_TIMEOUT, own.total or 0),
+    )
+
+
+def _limit_calls(endpoint: PrivateEndpoint) -> CallLimits:
+    """Returns the limits of the checks, with the tokens for ``VALIDATION_SPEND_LIMIT``."""
     price = endpoint.price.price
     dearest = max(price.net("prompt"), price.net("completion"))
-    return dearest * tokens <= Decimal(str(settings.VALIDATION_SPEND_LIMIT))
+    tokens = Decimal(str(settings.VALIDATION_SPEND_LIMIT)) / dearest if dearest else math.inf
+    longest = min(MOST_TRIAL_TOKENS, endpoint.max_completion_tokens or MOST_TRIAL_TOKENS)
+    return CallLimits(limit_seconds(endpoint), float(tokens), longest)
 
 
 def _select_proven(calls: Calls, baseline: Validation) -> Calls:

@@ -16,13 +16,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from django.conf import settings
-
 from catalog.dialects.base import Call, Dialect, Operation
 from config import egress
 from config.egress.client import EgressClient
 from endpoints.models import Proof
-from endpoints.validation.calls import REFUSALS, DeploymentCaller, Refused
+from endpoints.validation.calls import REFUSALS, CallLimits, DeploymentCaller, Refused
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 from endpoints.validation.probes.audio import SpeechProbe, TranscriptionProbe
 from endpoints.validation.probes.base import Probe, compare_replies, is_same_model
@@ -56,6 +54,7 @@ async def probe(
     calls: Sequence[tuple[Call, Dialect]],
     policy: egress.EgressPolicy,
     result: Result,
+    limits: CallLimits,
     *,
     voices: Sequence[str] = (),
     reported_model: str | None = None,
@@ -63,17 +62,17 @@ async def probe(
     """Validates each operation that a deployment may serve, and adds its checks and its proof.
 
     ``calls`` has one call for each of them, with its dialect. ``voices`` are those that the model
-    has, if the catalogue knows them. All calls together take at most ``VALIDATION_TIMEOUT``
-    seconds. Raises :class:`CheckFailed` at a failed check after which later ones are meaningless,
-    and if the deployment refuses all operations.
+    has, if the catalogue knows them. All calls together have ``limits``. Raises
+    :class:`CheckFailed` at a failed check after which later ones are meaningless, and if the
+    deployment refuses all operations.
     """
     async with EgressClient(policy) as egress_client:
-        probes = [_make_probe(*each, egress_client, result, voices) for each in calls]
+        probes = [_make_probe(*each, egress_client, result, limits, voices) for each in calls]
         proven = []
         refusals = []
         running = probes[0]
         try:
-            async with asyncio.timeout(settings.VALIDATION_TIMEOUT):
+            async with asyncio.timeout(limits.seconds):
                 for running in probes:
                     if (refusal := await _prove(running)) is None:
                         proven.append(running)
@@ -97,15 +96,21 @@ def _make_probe(
     dialect: Dialect,
     egress_client: EgressClient,
     result: Result,
+    limits: CallLimits,
     voices: Sequence[str],
 ) -> Probe:
     kind = ResponsesProbe if is_native(call) else PROBES[call.operation]
-    most_bytes = kind.most_reply_bytes
-    return kind(
-        DeploymentCaller(
-            call, dialect, result, egress_client, kind.check, most_bytes=most_bytes, voices=voices
-        )
+    caller = DeploymentCaller(
+        call,
+        dialect,
+        result,
+        egress_client,
+        kind.check,
+        limits=limits,
+        most_bytes=kind.most_reply_bytes,
+        voices=voices,
     )
+    return kind(caller)
 
 
 async def _prove(probe: Probe) -> Refused | None:

@@ -11,6 +11,8 @@ from endpoints.validation.probes.streams import MAX_TOKENS, QUESTION, StreamedPr
 
 _MESSAGES: Final = [{"role": "user", "content": QUESTION}]
 _LONGER: Final = 512
+# The tokens of the question, with what servers write around it.
+_PROMPT: Final = 64
 # What a refusal of the bound speaks of: its name, its size, or a field that is not known.
 _ABOUT_BOUND: Final = re.compile(
     r"max_|token|length|minimum|at least|greater|extra|forbidden|not permitted|unknown|unrecogni"
@@ -23,7 +25,8 @@ class ChatProbe(StreamedProbe):
     """Asks for a word, first plain and then streamed.
 
     A deployment may know the bound of the answer by one name alone, demand a larger one, or refuse
-    any: it is asked again in another size.
+    any: it is asked again in another size, as long as both calls of a longer answer
+    cost no more than ``VALIDATION_SPEND_LIMIT``.
     """
 
     check = "completion"
@@ -55,6 +58,14 @@ class ChatProbe(StreamedProbe):
             {},
         ]
         for self._bound in bounds:
+            longest = next(iter(self._bound.values()), self.caller.limits.longest)
+            may_cost = 2 * (longest + _PROMPT)
+            if longest > MAX_TOKENS and may_cost > self.caller.limits.tokens:
+                hint = (
+                    f"An answer of up to {longest} tokens was not asked for, because it may cost "
+                    "more than VALIDATION_SPEND_LIMIT."
+                )
+                raise Refused(self.check, first.status, first.message, hint)
             try:
                 return await self.caller.ask(self._fields())
             except Refused as refusal:

@@ -18,6 +18,7 @@ from accounts.models import (
     workspace_for,
 )
 from catalog.models import LanguageModel, Provider
+from config.egress.rules import TimeLimits
 from config.local.certificates import CertificateFault, Certificates, ensure_certificates
 from endpoints import validation
 from endpoints.history import render_operations
@@ -670,6 +671,7 @@ def test_a_refused_bound_is_tried_in_another_size(
     behaviour: str,
     bounds: list[dict[str, int]],
 ) -> None:
+    draft.reprice(factories.make_price("0.000001", "0.000002"))
     result = behave(draft, behaviour)
     assert result.checks == passed(ALL_CHECKS)
     names = ("max_tokens", "max_completion_tokens")
@@ -679,6 +681,55 @@ def test_a_refused_bound_is_tried_in_another_size(
     ]
     # The stream has the bound that was accepted.
     assert sent == [*bounds, bounds[-1]]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "spend_limit", "longest"),
+    [
+        # At 2 USD a million tokens, twice 512 + 64 cost 0.002304, and twice 8,192 + 64 0.033024.
+        ("sim-least:20", 0.0023, 512),
+        ("sim-least:600", 0.033, 8_192),
+    ],
+)
+def test_no_further_try_may_cost_more_than_the_limit(
+    draft: PrivateEndpoint,
+    upstream: Simulator,
+    settings: Any,
+    behaviour: str,
+    spend_limit: float,
+    longest: int,
+) -> None:
+    draft.reprice(factories.make_price("0.000001", "0.000002"))
+    settings.VALIDATION_SPEND_LIMIT = spend_limit
+    result = behave(draft, behaviour)
+    assert result.outcome == "failed"
+    check = result.checks[-1]
+    assert (check["name"], check["reason"], check["upstream_status"]) == (
+        "completion", "upstream_error", 400,
+    )  # fmt: skip
+    assert check["upstream_message"].startswith(
+        f"An answer of up to {longest} tokens was not asked for, because it may cost more than "
+        "VALIDATION_SPEND_LIMIT. "
+    )
+    assert len(upstream.requests) == (2 if longest == 512 else 3)
+    settings.VALIDATION_SPEND_LIMIT = spend_limit + 0.0001
+    assert behave(draft, behaviour).checks == passed(ALL_CHECKS)
+
+
+def test_what_costs_nothing_is_tried_in_every_size(draft: PrivateEndpoint, settings: Any) -> None:
+    draft.reprice(factories.make_price("0", "0"))
+    settings.VALIDATION_SPEND_LIMIT = 0
+    assert behave(draft, "sim-least:600").checks == passed(ALL_CHECKS)
+
+
+def test_a_cold_start_takes_what_the_endpoint_says(draft: PrivateEndpoint, settings: Any) -> None:
+    settings.VALIDATION_TIMEOUT = 0.3
+    assert behave(draft, "sim-slow:0.6").outcome == "timed_out"
+    draft.limit_time(TimeLimits(total=20))
+    assert behave(draft, "sim-slow:0.6").checks == passed(ALL_CHECKS)
+    # No endpoint exceeds the operator's limit.
+    settings.HOLD_TIMEOUT = 0.3
+    assert behave(draft, "sim-slow:0.6").outcome == "timed_out"
 
 
 def test_a_refusal_of_something_else_is_tried_once(
