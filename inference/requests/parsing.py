@@ -294,6 +294,7 @@ def replace_messages(request: InferenceRequest, messages: msgspec.Raw) -> Infere
 
 def _decode(operation: Operation, body: bytes) -> tuple[Any, dict[str, Any]]:
     """Returns a body by its shape, and its raw fields."""
+    fields: dict[str, Any] = {}
     try:
         fields = _decode_fields(body)
         try:
@@ -303,7 +304,8 @@ def _decode(operation: Operation, body: bytes) -> tuple[Any, dict[str, Any]]:
                 raise
             return _DECODERS[operation](rest), fields
     except msgspec.ValidationError as exc:
-        raise explain_decode_error(str(exc)) from None
+        shape = ROWS[operation].shape
+        raise explain_decode_error(str(exc), shape=shape, present=fields) from None
     except (msgspec.DecodeError, RecursionError):
         raise InvalidRequest("The body is not valid JSON.") from None
 

@@ -277,6 +277,7 @@ class CountTokensRequest(_CommonRequest, kw_only=True):
 _Request = MessagesRequest | CountTokensRequest
 _decode = msgspec.json.Decoder(MessagesRequest).decode
 _decode_count = msgspec.json.Decoder(CountTokensRequest).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -297,7 +298,8 @@ def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
                 raise
             request = decode(plain)
     except msgspec.ValidationError as exc:
-        raise _explain_decode_error(str(exc)) from None
+        shape = CountTokensRequest if is_count else MessagesRequest
+        raise _explain_decode_error(str(exc), shape, body) from None
     except (msgspec.DecodeError, RecursionError):
         raise InvalidRequest("The body is not valid JSON.") from None
     fields = {
@@ -518,13 +520,16 @@ def find_user(request: CommonFields) -> str | None:
     return request.user or user_id
 
 
-def _explain_decode_error(text: str) -> InvalidRequest:
+def _explain_decode_error(text: str, shape: type[_Request], body: bytes) -> InvalidRequest:
     """Returns the error of a field by its full name; the decoder's path ends at its object."""
     if match := _FIELD.fullmatch(text):
         name = match["name"][:100]
         path = f"{match['path']}.{name}" if match["path"] else name
-        is_unknown = match["what"] == "contains unknown"
-        return field_error(path, "Unknown field.") if is_unknown else missing_field(path)
+        if match["what"] == "contains unknown":
+            return field_error(path, "Unknown field.")
+        if not match["path"]:
+            return explain_decode_error(text, shape=shape, present=_decode_members(body))
+        return missing_field(path)
     if match := _TOOL_TYPE.fullmatch(text):
         return field_error(match[1], "Only tools that the caller runs, of type 'custom'.")
     return explain_decode_error(text)

@@ -22,7 +22,12 @@ from inference.requests.limits import MAX_MESSAGES, MAX_TOOLS, check_body
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
 from inference.requests.operations.presets import AppliedPreset
 from inference.requests.parsing import InferenceRequest
-from inference.requests.problems import explain_decode_error, field_error, missing_field
+from inference.requests.problems import (
+    MODEL_FIELDS,
+    explain_decode_error,
+    field_error,
+    missing_fields,
+)
 from inference.requests.responses.conversation import Conversation
 from inference.requests.responses.reading import is_unset, read
 from inference.requests.responses.reasoning import MARK
@@ -196,7 +201,7 @@ def to_chat(body: bytes, *, session_id: str | None = None) -> Translated:
     _check_names(request)
     tools = Tools()
     tools.add_all(request.tools or (), "tools")
-    conversation = _converse(request, tools)
+    conversation = _converse(request, tools, members)
     choice = tools.choose(request.tool_choice)
     functions = [*tools.functions.values()]
     chat = {
@@ -272,7 +277,7 @@ def _check_names(request: ResponsesRequest) -> None:
             raise field_error(name, "Must not contain control characters.")
 
 
-def _converse(request: ResponsesRequest, tools: Tools) -> Conversation:
+def _converse(request: ResponsesRequest, tools: Tools, members: _Raws) -> Conversation:
     conversation = Conversation(tools)
     if request.instructions:
         conversation.add_text("system", request.instructions)
@@ -281,7 +286,7 @@ def _converse(request: ResponsesRequest, tools: Tools) -> Conversation:
     elif request.input:
         conversation.add_all(request.input)
     if not conversation.has_messages:
-        raise missing_field("input")
+        raise missing_fields(*(("model",) if MODEL_FIELDS.isdisjoint(members) else ()), "input")
     if request.reasoning is not None and request.reasoning.context == "current_turn":
         conversation.forget_earlier_reasoning()
     return conversation

@@ -242,6 +242,67 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
 
 
 @pytest.mark.parametrize(
+    ("operation", "body", "names"),
+    [
+        (Operation.CHAT, b"{}", ["model", "messages"]),
+        (Operation.CHAT, b'{"models":["a/b"]}', ["messages"]),
+        (Operation.CHAT, b'{"preset":"p"}', ["messages"]),
+        (Operation.TEXT, b"{}", ["model", "prompt"]),
+        (Operation.EMBEDDINGS, b"{}", ["model", "input"]),
+        (Operation.RERANK, b"{}", ["model", "query", "documents"]),
+        (Operation.SPEECH, b"{}", ["model", "input"]),
+        (Operation.IMAGES, b"{}", ["model", "prompt"]),
+    ],
+)
+def test_all_missing_fields_are_named_at_once(
+    operation: Operation, body: bytes, names: list[str]
+) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        parsing.parse(operation, body)
+    assert sorted(error.value.metadata["fields"]) == sorted(names)
+    assert error.value.message.startswith(", ".join(error.value.metadata["fields"]) + ": Th")
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "message"),
+    [
+        (
+            Operation.IMAGES,
+            {"model": "a/b", "prompt": "x", "size": "huge"},
+            (
+                "size: Must be auto, 512, 768, 1K, 1.5K, 2K, 4K, or a width and a height such as "
+                "1024x1024."
+            ),
+        ),
+        (
+            Operation.CHAT,
+            {
+                "model": "a/b",
+                "messages": [{"role": "user", "content": "x"}],
+                "tools": [{"type": "function", "function": {"name": "a b"}}],
+            },
+            "tools[0].function.name: Must have letters, digits, hyphens and underscores alone.",
+        ),
+        (
+            Operation.CHAT,
+            {
+                "model": "a/b",
+                "messages": [{"role": "user", "content": "x"}],
+                "provider": {"max_price": {"prompt": "cheap"}},
+            },
+            'provider.max_price.prompt: Must be an amount such as 0.5 or "0.5".',
+        ),
+    ],
+)
+def test_a_wrong_form_is_told_in_words(
+    operation: Operation, body: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        parsing.parse(operation, json.dumps(body).encode())
+    assert error.value.message == message
+
+
+@pytest.mark.parametrize(
     ("body", "message"),
     [
         (b"", "The body is not valid JSON."),

@@ -369,9 +369,8 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
         (
             with_block({"type": "image", "source": {**IMAGE, "media_type": "image/tiff"}}),
             (
-                "messages[0].content[0].source.media_type: Expected str matching regex "
-                r"'^(image/(p?jpe?g|(x-)?png|gif|webp|\\*)|IMAGE/(JPE?G|PNG|GIF|WEBP)"
-                r"|application/octet-stream)\\Z'."
+                "messages[0].content[0].source.media_type: Must be image/jpeg, image/png, "
+                "image/gif or image/webp."
             ),
         ),
         (
@@ -418,6 +417,15 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:
     assert refusal(**fields) == message
+
+
+def test_all_missing_fields_are_named_at_once() -> None:
+    with pytest.raises(InvalidRequest) as error:
+        to_chat(b"{}")
+    assert error.value.message == "model, messages, max_tokens: These fields are required."
+    assert error.value.metadata == {
+        "fields": dict.fromkeys(("model", "messages", "max_tokens"), "This field is required.")
+    }
 
 
 @pytest.mark.parametrize("name", ["model", "max_tokens", "messages"])
