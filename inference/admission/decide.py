@@ -329,6 +329,8 @@ def _claim_first(admission: Admission, health: HealthTable, now: float) -> None:
     first = admission.candidates[0].candidate
     if health.claim(first.subject, now):
         admission.probe = first.subject
+    elif first.rest is not None and health.claim(first.rest, now):
+        admission.probe = first.rest
     if (pace := first.pace) is not None:
         tokens = first.route.family.estimate(admission.request.text)
         health.pacer.count(pace.provider_id, 1, tokens, now)

@@ -73,7 +73,12 @@ from inference.requests.operations.server_tools import (
 )
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure, name_shortening
-from inference.routing.health import AttemptOutcome, HealthTable, classify_attempt
+from inference.routing.health import (
+    AttemptOutcome,
+    HealthTable,
+    classify_attempt,
+    refuses_credential,
+)
 from inference.routing.routes import Candidate, FirstUse, Route
 from inference.store import run_in_thread
 
@@ -277,9 +282,14 @@ class Attempts:
         outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
         if outcome is AttemptOutcome.FAILURE and not self._is_certain(error, now):
             outcome = None
-        if outcome is None:
+        if (rest := candidate.rest) is not None:
+            if error is None:
+                self._health.end_rest(rest, now)
+            elif refuses_credential(error):
+                self._health.begin_rest(rest, now)
+        if outcome is None or self.probe not in (None, candidate.subject):
             self.release_probe()
-        else:
+        if outcome is not None:
             self._health.record(
                 candidate.subject,
                 outcome,

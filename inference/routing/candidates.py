@@ -39,7 +39,7 @@ from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import field_error, missing_field
 from inference.requests.schemas import MaxPrice, ProviderPreferences
-from inference.routing.health import UNKNOWN, Health, subject_of
+from inference.routing.health import UNKNOWN, Health, HealthState, rest_of, subject_of
 from inference.routing.needs import NoEndpoint, explain_no_candidate, find_shortfalls
 from inference.routing.pacing import Pace
 from inference.routing.ranking import Contender, Ranking, draw_seed, is_down, mixes_models
@@ -430,7 +430,8 @@ def _pair(
     """Returns a route with an own credential, whose secret could be decrypted."""
     key, secret = credential.credential_id, cast(Secret, credential.secret)
     subject, first_use = subject_of(route.endpoint_id, key), credential.first_use_at(route)
-    return Candidate(route, secret, True, subject, options, first_use, key)
+    rest = rest_of(subject, credential.version)
+    return Candidate(route, secret, True, subject, options, first_use, key, rest)
 
 
 class _Search:
@@ -600,7 +601,8 @@ class _Search:
         """Returns the route with each credential that may call it, in order of trial.
 
         Own credentials come first, then the operator's, then own fallback credentials. Health does
-        not decide who pays: it only orders the credentials of a group. The policy judges route and
+        not decide who pays: it only orders the credentials of a group. But an own credential that
+        was refused rests: it is tried after all others. The policy judges route and
         credential together. ``reasons`` contains the requirements that the route does not meet with
         any credential. If the result is empty, the reasons that depend on the credentials are added
         to it.
@@ -631,6 +633,8 @@ class _Search:
                 subject, is_own = route.endpoint_id, route.is_private
                 preferred.append(Candidate(route, route.secret, is_own, subject, options))
         preferred += fallback
+        if payers.own and len(preferred) > 1:
+            preferred.sort(key=self._is_resting)
         if preferred:
             return [] if reasons else preferred
         reasons[:0] = objections if payers.own or payers.is_served else of_route
@@ -649,6 +653,10 @@ class _Search:
     def _is_down(self, candidate: Candidate) -> bool:
         health = self._context.health_of(candidate.subject)
         return is_down(health, may_fall_back=self._may_fall_back)
+
+    def _is_resting(self, candidate: Candidate) -> bool:
+        state = candidate.rest_state(self._context.health_of)
+        return state is HealthState.OPEN or (state is not None and not self._may_fall_back)
 
 
 def _unmet_requirements(

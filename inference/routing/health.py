@@ -2,7 +2,9 @@
 
 Outcomes depend on the credential, so they are kept by subject: the id of the endpoint for the
 operator's credential, and the id that :func:`subject_of` makes of endpoint and credential for an
-organization's own. Latency and throughput are kept by endpoint, for every payer.
+organization's own. Whether an own credential rests is kept apart, by the id that :func:`rest_of`
+makes of its version too: a renewed secret does not rest. Latency and throughput are kept by
+endpoint, for every payer.
 
 Each worker keeps a health table. The workers of a host share one (the *leader's*), and hosts share
 theirs through one small database table: ``exchange_health.sql`` adds a host's latest outcomes and
@@ -51,8 +53,8 @@ MOST_SENT: Final = 1_000
 _MOST_RETURNED: Final = 2_000
 # How long a worker remembers an open circuit that no request probes.
 _OPEN_SECONDS: Final = 900.0
-# The upstream statuses that refuse an own credential. They do not count as failures of the subject:
-# only the owner can repair the credential, and another try costs little.
+# The upstream statuses that refuse an own credential. They do not count as failures of the subject,
+# because only the owner can repair the credential: it rests.
 _UNAUTHORIZED: Final = (401, 402, 403)
 _SHARES: Final = (("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99))
 
@@ -110,6 +112,17 @@ def subject_of(endpoint_id: uuid.UUID, credential_id: uuid.UUID) -> uuid.UUID:
     return uuid.uuid5(endpoint_id, str(credential_id))
 
 
+@lru_cache(_REMEMBERED)
+def rest_of(subject: uuid.UUID, version: int) -> uuid.UUID:
+    """Returns the id under which the rest of one version of an own credential is kept."""
+    return uuid.uuid5(subject, f"rest of {version}")
+
+
+def refuses_credential(error: GatewayError | None) -> bool:
+    """Returns whether an upstream has refused the credential, and not the request."""
+    return isinstance(error, UpstreamError) and error.upstream_status in _UNAUTHORIZED
+
+
 def classify_attempt(
     error: GatewayError | None, *, has_own_credential: bool
 ) -> AttemptOutcome | None:
@@ -128,8 +141,8 @@ def classify_attempt(
         case UpstreamError() if error.is_health_neutral:
             return None
         case UpstreamError():
-            is_unauthorized = has_own_credential and error.upstream_status in _UNAUTHORIZED
-            return None if is_unauthorized else AttemptOutcome.FAILURE
+            is_refused = has_own_credential and refuses_credential(error)
+            return None if is_refused else AttemptOutcome.FAILURE
         case _:
             return None
 
@@ -353,6 +366,25 @@ class HealthTable:
         record.computed_at = -math.inf
         bucket.retry_at = max(bucket.retry_at, now + _bound_pause(seconds))
         self._outbox.add(subject, is_urgent=True)
+
+    def begin_rest(self, rest: uuid.UUID, now: float) -> None:
+        """Lets a refused credential rest for a minute, in all workers.
+
+        Then its circuit is half-open: one request of each worker probes the credential.
+        """
+        self.pause(rest, WINDOW_SECONDS, now=now)
+        record, bucket = self._place(rest, now)
+        bucket.failures += _MINIMUM
+        record.opened_at, record.probed_until = now, -math.inf
+
+    def end_rest(self, rest: uuid.UUID, now: float) -> None:
+        """Notes that an upstream has accepted a credential, which may have rested."""
+        if (record := self._records.get(rest)) is None:
+            return
+        for bucket in record.recent(oldest_bucket(now)):
+            bucket.retry_at = 0.0
+        record.opened_at, record.forgiven = None, _bucket(now)
+        record.computed_at = record.probed_until = -math.inf
 
     def measure(
         self,

@@ -32,7 +32,7 @@ from config.egress.addresses import NO_REACH, Reach
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
-from inference.routing.health import Health
+from inference.routing.health import Health, HealthState
 from inference.routing.pacing import Pace
 
 # The name of the lifetime of a cached prefix that the provider is not told of.
@@ -89,6 +89,7 @@ class Credential:
     allowed_members: frozenset[str] | None = None
     declared_region: str | None = None
     declared_zdr: bool | None = None
+    version: int = 1
 
     def may_call_model_of(self, target: Target) -> bool:
         """Returns whether the credential may be used for the endpoint's model."""
@@ -235,7 +236,8 @@ class Candidate:
     ``subject`` is the id under which the health of the two together is kept. ``options`` are the
     fields of ``provider.options`` for this provider: they join the request's own fields.
     ``first_use`` is recorded once the upstream has accepted the secret. ``credential_id`` is that
-    of an organization's own credential; ``None`` means the operator's.
+    of an organization's own credential, and ``rest`` the id under which its rest is kept; ``None``
+    means the operator's.
     """
 
     route: Route
@@ -245,6 +247,7 @@ class Candidate:
     options: Mapping[str, msgspec.Raw] | None = None
     first_use: FirstUse | None = None
     credential_id: uuid.UUID | None = None
+    rest: uuid.UUID | None = None
 
     def find_unpriced(self, request: InferenceRequest) -> frozenset[str]:
         """Returns the tools that the provider is not asked to run.
@@ -340,7 +343,14 @@ class Candidate:
         if not self.is_byok:
             return measured
         own = health_of(self.subject)
-        return Health(own.state, own.failure_share, measured.latency, measured.throughput)
+        state = self.rest_state(health_of) or own.state
+        return Health(state, own.failure_share, measured.latency, measured.throughput)
+
+    def rest_state(self, health_of: Callable[[uuid.UUID], Health]) -> HealthState | None:
+        """Returns the state of a refused credential: open while it rests, and half-open then."""
+        if self.rest is None or (state := health_of(self.rest).state) is HealthState.HEALTHY:
+            return None
+        return HealthState.HALF_OPEN if state is HealthState.HALF_OPEN else HealthState.OPEN
 
 
 @dataclass(frozen=True, slots=True)

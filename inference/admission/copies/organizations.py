@@ -472,6 +472,7 @@ def _make_credential(row: ByokCredential) -> Credential:
         allowed_members=_freeze(row.allowed_user_ids),
         declared_region=row.declared_region,
         declared_zdr=row.declared_zdr,
+        version=row.version,
     )
 
 
