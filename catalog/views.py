@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar, Final, cast
 from uuid import UUID
@@ -263,7 +263,7 @@ class ModelViewSet(_CatalogueViewSet):
         model, found = self.find_endpoints(f"{author}/{slug}")
         endpoints = list(filter(is_served, found))
         if model.organization_id is not None:
-            own = map(_show_as_public, PrivateEndpoint.objects.serving(model))
+            own = map(_show_as_public, PrivateEndpoint.objects.shown().filter(model=model))
             endpoints = list(self.keep_callable(own))
         context = {"endpoints": endpoints, "figures": _figures_for(request)}
         return Response({"data": ModelEndpointsSerializer(model, context=context).data})
@@ -315,16 +315,27 @@ class ImageModelViewSet(_CatalogueViewSet):
         operation_id="listImageModels", responses=ImageModelListSerializer, extensions=errors(400)
     )
     def list(self, request: Request) -> Response:
-        """Lists the publicly served models that make images, with the parameters of a request."""
+        """Lists the publicly served models that make images, with the parameters of a request.
+
+        With a key, also those that private endpoints of its organization serve.
+        """
         visible = self.load_public_catalogue()
         found: dict[LanguageModel, set[str]] = {}
         endpoints = _endpoints_in(self.region).filter(model__output_modalities__contains=["image"])
-        endpoints = endpoints.order_by("-model__created", "model__slug")
-        for endpoint in self.keep_callable(endpoints, visible):
+        own = self._list_own(model__output_modalities__contains=["image"])
+        for endpoint in self.keep_callable([*endpoints, *own], visible):
             names = find_parameters(endpoint)
             if names is not None and visible.find(endpoint.model_id) is not None:
                 found.setdefault(endpoint.model, set()).update(names)
-        return Response({"data": [describe_model(*each) for each in found.items()]})
+        models = sorted(found, key=lambda model: (-model.created, model.slug))
+        return Response({"data": [describe_model(model, found[model]) for model in models]})
+
+    def _list_own(self, **only: Any) -> Iterator[ModelEndpoint]:
+        """Returns the active private endpoints of the caller, as public ones are shown."""
+        if (caller := caller_or_none(self.request)) is None:
+            return iter(())
+        rows = PrivateEndpoint.objects.for_organization(caller.organization_id).shown()
+        return map(_show_as_public, rows.filter(**only))
 
     @extend_schema(
         operation_id="listImageModelEndpoints",
@@ -335,6 +346,8 @@ class ImageModelViewSet(_CatalogueViewSet):
     def endpoints(self, request: Request, author: str, slug: str) -> Response:
         """Lists the public endpoints that make images with a model, the cheapest first."""
         model, found = self.find_endpoints(f"{author}/{slug}")
+        if model.organization_id is not None:
+            found = self.keep_callable(self._list_own(model=model))
         rows = [
             describe_endpoint(endpoint, names)
             for endpoint in found
@@ -473,7 +486,9 @@ def _show_as_public(endpoint: PrivateEndpoint) -> ModelEndpoint:
     return ModelEndpoint(
         pk=endpoint.pk,
         model=endpoint.model,
-        provider=Provider(slug=provider.slug, name=endpoint.provider_name),
+        provider=Provider(
+            slug=provider.slug, name=endpoint.provider_name, dialect=provider.dialect
+        ),
         price=endpoint.price,
         context_length=settings.context_length,
         max_completion_tokens=settings.max_completion_tokens,

@@ -14,6 +14,7 @@ import pgtrigger
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Q
+from django.db.models.functions import Now
 
 from accounts.models import FallbackField, Organization, Region, require_workspace
 from accounts.models.edits import write_fields
@@ -91,11 +92,10 @@ class PrivateEndpointQuerySet(models.QuerySet["PrivateEndpoint"]):
     def routable(self) -> Self:
         return self.filter(status=PrivateEndpoint.Status.ACTIVE, deleted_at=None)
 
-    def serving(self, model: LanguageModel) -> Self:
-        """Returns the active endpoints of a model with what shows them, the cheapest first."""
+    def shown(self) -> Self:
+        """Returns the active endpoints with what shows them, the cheapest first."""
         shown = ("model", "provider", "private_provider", "price", "validation")
-        rows = self.routable().filter(model=model).select_related(*shown)
-        return rows.order_by("price__prompt", "pk")
+        return self.routable().select_related(*shown).order_by("price__prompt", "pk")
 
     def withdrawn(self) -> Self:
         """Returns the endpoints that were active once and whose owner has not released them.
@@ -147,8 +147,6 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 if first.deleted_at is not None:
                     raise NotFound("The endpoint that this Idempotency-Key created was deleted.")
                 return first, False
-            if slot is not None:
-                slot.take()
             [endpoint] = self._insert(
                 organization,
                 [draft],
@@ -156,6 +154,9 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 idempotency_key=idempotency_key,
                 is_bulk=False,
             )
+            if slot is not None:
+                slot.endpoint = endpoint
+                slot.take()
         return endpoint, True
 
     def create_drafts(
@@ -433,6 +434,12 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             return urlsplit(self.upstream_url or "").hostname or ""
         except ValueError:
             return ""  # the address is refused when it is called
+
+    @property
+    def is_activating(self) -> bool:
+        """Returns whether the creation that made the draft is still validating it."""
+        running = self.activations.filter(organization=self.organization_id, until__gt=Now())
+        return running.exists()
 
     @property
     def max_completion_tokens(self) -> int | None:

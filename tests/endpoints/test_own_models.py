@@ -23,6 +23,7 @@ from tests.support.endpoints.creating import assert_refused
 from tests.support.endpoints.importing import encoded, load_bytes
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
+from tests.support.simulator.server import Simulator
 
 ROUTE = "/api/v1/private-models"
 ENDPOINTS = "/api/v1/private-endpoints"
@@ -307,6 +308,33 @@ def test_lists_of_the_owner_show_a_model_that_is_served(rack: Site) -> None:
     assert ids_of(other.get("/api/v1/models/user")) == [rack.model.slug]
     assert manager.post(f"{ENDPOINTS}/{endpoint}/disable").status_code == 200
     assert SLUG not in ids_of(owner.get("/api/v1/models"))
+
+
+def test_an_own_image_model_stands_in_the_lists_of_images(
+    tenant: Tenant, management: APIClient, inference: APIClient, upstream: Simulator
+) -> None:
+    painter = factories.make_model("acme/painter", output_modalities=["image"], created=1)
+    model = create_own_model(tenant.organization.pk, SLUG, "Painter", "acme/painter")
+    provider = factories.make_provider("acme")
+    factories.make_credential(tenant, provider)
+    fields: dict[str, Any] = {
+        "tenant": tenant, "provider": provider, "base_url": upstream.base_url,
+    }  # fmt: skip
+    endpoint = factories.make_active(model=model, **fields)
+    # A model of the catalogue that a private endpoint alone serves is listed like it.
+    factories.make_active(model=painter, **fields)
+    listed = "/api/v1/images/models"
+    for client in (management, inference):
+        assert ids_of(client.get(listed)) == [SLUG, "acme/painter"]
+        [row] = client.get(f"{listed}/{SLUG}/endpoints").json()["endpoints"]
+        assert (row["provider_name"], row["provider_slug"]) == ("Acme", "acme")
+        assert "n" in row["supported_parameters"]
+    other = factories.client(factories.make_tenant("Other").management_key)
+    for client in (other, APIClient()):
+        assert ids_of(client.get(listed)) == []
+        assert client.get(f"{listed}/{SLUG}/endpoints").status_code == 404
+    endpoint.disable()
+    assert ids_of(inference.get(listed)) == ["acme/painter"]
 
 
 def test_to_others_a_model_is_an_unknown_one(rack: Site) -> None:
