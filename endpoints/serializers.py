@@ -591,6 +591,15 @@ SummaryListSerializer = envelope("ListPrivateEndpointsResponse", data=SummarySer
 
 
 ManagedResponseSerializer = envelope("ManagedPrivateEndpointResponse", data=ManagedSerializer())
+CreatedResponseSerializer = envelope(
+    "CreatePrivateEndpointResponse",
+    data=ManagedSerializer(),
+    activation=serializers.ChoiceField(
+        ["running"],
+        required=False,
+        help_text="Extension: the activation that the first request asked for still runs.",
+    ),
+)
 
 
 @extend_schema_serializer(component_name="PrivateEndpointTraffic")

@@ -42,6 +42,7 @@ from endpoints.models import (
 )
 from endpoints.serializers import (
     ActivationSerializer,
+    CreatedResponseSerializer,
     CreateOwnModelSerializer,
     CreateProviderSerializer,
     CreateSerializer,
@@ -145,7 +146,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         request=CreateSerializer,
         parameters=[IDEMPOTENCY_KEY],
         responses={
-            201: ManagedResponseSerializer,
+            201: CreatedResponseSerializer,
             **dict.fromkeys((404, 409, 422, 500, 502), _ERROR_OR_DRAFT),
         },
         extensions=errors(400, 408, 429),
@@ -154,6 +155,8 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         """Creates a draft; with `activate`, also validates it by a live call and activates it.
 
         With `model`, it also creates the private model of `model_permaslug`, or neither of them.
+        A repeated request whose activation still runs is answered with the draft and with
+        `activation: running`.
         """
         key = idempotency_key_of(request.headers)
         fields = {"base_url": None, **self.read_body(CreateSerializer)}
@@ -170,7 +173,10 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         )
         if is_new and slot is not None:
             validate_and_activate(endpoint, slot=slot, by=self.actor, **activation)
-        return self.respond(endpoint, status=201)
+        body = {"data": self.get_serializer(endpoint).data}
+        if not is_new and endpoint.is_activating:
+            body["activation"] = "running"
+        return Response(body, status=201)
 
     @extend_schema(
         operation_id="getPrivateEndpoint", responses=FullResponseSerializer, extensions=errors(404)

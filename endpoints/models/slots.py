@@ -42,12 +42,20 @@ class ValidationsBusy(TooManyRequests):
 class ValidationSlot(BaseModel):
     """The right of one process to run a validation of an organization until a time.
 
-    A context manager, which gives the slot back at the end. That of a killed process ends by itself
-    at ``until``, by the clock of the database.
+    ``endpoint`` is the one whose creation asked for its activation, if that is what runs. A context
+    manager, which gives the slot back at the end. That of a killed process ends by itself at
+    ``until``, by the clock of the database.
     """
 
     organization = models.ForeignKey(
         Organization, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    endpoint = models.ForeignKey(
+        "endpoints.PrivateEndpoint",
+        null=True,
+        on_delete=models.CASCADE,
+        related_name="activations",
+        db_index=False,
     )
     number = models.PositiveSmallIntegerField()
     until = models.DateTimeField()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +13,8 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
-from endpoints.models import PrivateEndpoint, Validation
+from config.clocks.clock import clock
+from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
@@ -380,3 +382,46 @@ def test_a_change_during_the_validation_prevents_the_activation(
     result = assert_draft_kept(response, 409, messages[interference])
     assert result is not None
     assert result["passed"] is True
+
+
+def test_a_repeated_creation_says_that_its_activation_runs(
+    transactional_db: None, upstream: Simulator
+) -> None:
+    tenant = factories.make_tenant()
+    provider: Provider = factories.make_provider("acme", name="Acme AI")
+    model: LanguageModel = factories.make_model("acme/falcon", name="Acme: Falcon")
+    factories.make_credential(tenant, provider)
+    body = {
+        "model_permaslug": model.canonical_slug,
+        "provider_slug": provider.slug,
+        "upstream_model_id": "sim-held",
+        "base_url": upstream.base_url,
+        "activate": {"workspace_id": str(tenant.workspace.pk)},
+    }
+
+    def create() -> Any:
+        headers = {"Idempotency-Key": "once"}
+        return factories.client(tenant.management_key).post(ROUTE, body, headers=headers)
+
+    def create_apart() -> Any:
+        try:
+            return create()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(create_apart)
+        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+        again = create()
+        assert (again.status_code, again.json()["activation"]) == (201, "running")
+        assert again.json()["data"]["status"] == "draft"
+        # The slot of a process that was killed ends by itself.
+        ends = ValidationSlot.objects.get().until
+        ValidationSlot.objects.update(until=clock.now() - timedelta(minutes=1))
+        assert set(create().json()) == {"data"}
+        ValidationSlot.objects.update(until=ends)
+        upstream.release(2)
+        first = pending.result(60)
+    assert (first.status_code, first.json()["data"]["status"]) == (201, "active")
+    assert create().json() == first.json()
+    assert upstream.total_requests == 2
