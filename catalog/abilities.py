@@ -151,6 +151,22 @@ class Abilities(Facet, frozen=True):
     bound: TokenBound = TokenBound()
 
 
+class PoolRouting(Facet, frozen=True):
+    """The place of a deployment among the private ones of its model.
+
+    The highest ``priority`` serves, 0 where none is stated, and the others while none of it is
+    available. ``weight`` is the share of requests within a priority, 100 where none is stated.
+    ``max_in_flight`` requests run at once.
+    """
+
+    priority: Annotated[int, msgspec.Meta(ge=0, le=1000)] | None = None
+    weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
+    max_in_flight: Annotated[int, msgspec.Meta(ge=1, le=10**6)] | None = None
+
+
+NO_POOL: Final = PoolRouting()
+
+
 class EndpointSettings(Abilities, frozen=True):
     """The settings of a private endpoint: its abilities, its limits, and what it calls its model.
 
@@ -161,6 +177,7 @@ class EndpointSettings(Abilities, frozen=True):
     max_completion_tokens: _Count | None = None
     quantization: Quantization = "unknown"
     reported_model: _Name | None = None
+    routing: PoolRouting = NO_POOL
 
 
 UNSTATED: Final = Abilities()

@@ -633,12 +633,27 @@ class MemberUse(Member):
 
 
 class PrivateEndpointUse(PrivateEndpoint):
-    """The trigger that keeps a private endpoint with generations."""
+    """The triggers that keep a private endpoint with generations, and make the meter of a pool's.
+
+    The meter counts the requests in flight at an endpoint that has a place in a pool.
+    """
 
     class Meta:
         proxy = True
         default_permissions = ()
-        triggers = [_keep_used("private_endpoint_id")]
+        triggers = [
+            _keep_used("private_endpoint_id"),
+            Trigger(
+                name="open_meter",
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert | pgtrigger.Update,
+                condition=pgtrigger.Condition("NEW.settings -> 'routing' IS NOT NULL"),
+                func="INSERT INTO billing_meter (subject_id, organization_id)\n"
+                "VALUES (NEW.id, NEW.organization_id)\n"
+                "ON CONFLICT (subject_id) DO NOTHING;\n"
+                "RETURN NULL;",
+            ),
+        ]
 
 
 class ModelEndpointUse(ModelEndpoint):

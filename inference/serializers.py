@@ -30,6 +30,16 @@ class _HealthSerializer(serializers.Serializer[Any]):
     )
 
 
+class _PoolSerializer(serializers.Serializer[Any]):
+    priority = serializers.IntegerField(help_text="The highest serves first.")
+    weight = serializers.IntegerField()
+    share = serializers.FloatField(
+        help_text="The weight, of the weights of all candidates of this priority; 0 if excluded."
+    )
+    in_flight = serializers.IntegerField(help_text="Requests that run there now, over all workers.")
+    max_in_flight = serializers.IntegerField(allow_null=True)
+
+
 class _CandidateSerializer(serializers.Serializer[Any]):
     order = serializers.IntegerField(help_text="From 1, the candidate that is tried first.")
     provider = serializers.CharField()
@@ -40,6 +50,9 @@ class _CandidateSerializer(serializers.Serializer[Any]):
     price = _PriceSerializer()
     worst_case_cost = serializers.FloatField(help_text="At this price, in USD.")
     health = _HealthSerializer()
+    pool = _PoolSerializer(
+        required=False, help_text="Extension: of a private endpoint that states `routing`."
+    )
 
 
 class _ExcludedSerializer(serializers.Serializer[Any]):
@@ -47,6 +60,7 @@ class _ExcludedSerializer(serializers.Serializer[Any]):
     private = serializers.BooleanField()
     model = serializers.CharField()
     excluded_by = serializers.ListField(child=serializers.CharField())
+    pool = _PoolSerializer(required=False)
 
 
 class _NeedsSerializer(serializers.Serializer[Any]):

@@ -313,13 +313,13 @@ class AdmissionStore:
     ) -> list[Decision]:
         """Returns the decisions about a batch, in order.
 
-        The meters of rate limits are known once a request's end user and model are. Those that
-        this worker has not read yet are read for the whole batch with one statement; the requests
-        that wait for them are then decided.
+        The meters of rate limits and pools are known once a request's end user and model are.
+        Those that this worker has not read yet are read for the whole batch with one statement; the
+        requests that wait for them are then decided.
         """
         decisions: list[Decision] = [None] * len(batch)
         waiting: Sequence[int] = range(len(batch))
-        for is_last in (False, False, True):
+        for is_last in (False, False, False, True):
             for index in waiting:
                 entry = batch[index]
                 key = keys.get(entry.key_digest)

@@ -96,7 +96,7 @@ class Readings:
 
     ``is_current`` is false for remembered readings, which must not refuse or bound a request.
     ``now`` is the database's time. ``requests`` and ``tokens`` count what the batch takes of rate
-    limits, by the subject of the meter.
+    limits, by the subject of the meter. ``read_at`` has the times of the readings that were added.
     """
 
     balances: dict[UUID, int]
@@ -106,10 +106,12 @@ class Readings:
     requests: Counter[UUID] = field(default_factory=Counter)
     tokens: Counter[UUID] = field(default_factory=Counter)
     ceilings: dict[UUID, Ceiling] = field(default_factory=dict)
+    read_at: dict[UUID, datetime] = field(default_factory=dict)
 
     def add(self, meter: MeterReading, read_at: datetime) -> None:
         """Adds a reading, which replaces an older one of the same meter."""
         self.readings[meter.subject_id] = meter
+        self.read_at[meter.subject_id] = read_at
         self.now = max(self.now, read_at)
 
     def require_rates(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from random import getrandbits
 from typing import Final, NamedTuple
@@ -16,6 +16,7 @@ from accounts.bearers import require_active, require_inference, require_usable
 from accounts.policy import Policy, RegionNotAllowed, require_ingress_region
 from billing.budgets import Budget
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
+from catalog.abilities import NO_POOL
 from catalog.visibility import Exclusion
 from config.api.errors import GatewayError, InvalidRequest, PaymentRequired
 from config.clocks.clock import clock
@@ -43,7 +44,7 @@ from inference.routing.candidates import (
     select_candidates,
 )
 from inference.routing.health import HealthTable
-from inference.routing.routes import Candidate, CatalogSnapshot
+from inference.routing.routes import Candidate, CatalogSnapshot, Route
 from inference.shadow_counts import GuardrailRefusal
 
 
@@ -57,6 +58,8 @@ class Keeping(NamedTuple):
 _NO_KEEPING: Final = Keeping()
 # The limits that a repeat counts for.
 _REPEAT_LIMITS: Final = (Rate.REQUESTS_PER_MINUTE, Rate.REQUESTS_PER_DAY)
+# The age from which a reading no longer says how busy an endpoint is.
+_OLD: Final = timedelta(seconds=1)
 # The time of the event loop that content filters of shadows may take for one batch of requests.
 _SHADOW_SECONDS: Final = 0.002
 
@@ -163,17 +166,14 @@ def decide(
     request, findings = _screen(entry, key, screening) if key.filters else (entry.request, ())
     now = clock.time()
     context = build_context(key, entry.key_digest, entry.region, catalog, health, now)
-    selection = require_candidates(request, context)
+    select = partial(_select_of_pools, budgets) if key.routes.has_pools else require_candidates
+    selection = select(request, context)
     organization_id = key.authority.organization_id
     usable: Sequence[Candidate] = selection.candidates
     if owners:
         usable = _keep_within_rates(usable, owners, budgets, tokens)
     candidates = budgets.find_affordable(
-        request,
-        usable,
-        organization_id,
-        key.budgets,
-        settings.BYOK_FEE_PERCENT,
+        request, usable, organization_id, key.budgets, settings.BYOK_FEE_PERCENT
     )
     hold_nano = max(item.credits_nano for item in candidates)
     # Only one candidate is charged, so both holds together cover the dearest one alone.
@@ -204,6 +204,42 @@ def decide(
         metrics.count_paced(slug)
     _claim_first(admission, health, now)
     return admission
+
+
+def _select_of_pools(
+    budgets: Budgets, request: InferenceRequest, context: RoutingContext
+) -> Selection:
+    """Returns the selection of a request, which goes by the requests in flight.
+
+    Raises :class:`UnreadMeters` when meters of its endpoints have not been read.
+    """
+    unread: set[UUID] = set()
+    running_of = partial(count_running, budgets, unread)
+    selection = require_candidates(request, msgspec.structs.replace(context, running_of=running_of))
+    if unread:
+        raise UnreadMeters(frozenset(unread))
+    return selection
+
+
+def count_running(budgets: Budgets, unread: set[UUID], route: Route) -> int:
+    """Returns the requests in flight at an endpoint of a pool, over all workers.
+
+    An old reading counts as none: the endpoint is then tried, and its meter returned. Adds meters
+    that are missing to ``unread``. Raises :class:`StaleReading` when the endpoint is full by a
+    reading that is not current.
+    """
+    if route.pool == NO_POOL:
+        return 0
+    meter = budgets.readings.get(route.endpoint_id)
+    if meter is None:
+        unread.add(route.endpoint_id)
+        return 0
+    taken = budgets.requests[route.endpoint_id]
+    running, most = meter.running + taken, route.pool.max_in_flight
+    if most is not None and running >= most and not budgets.is_current:
+        raise StaleReading
+    is_old = clock.now() - budgets.read_at[route.endpoint_id] > _OLD and not budgets.is_current
+    return taken if is_old else running
 
 
 class JudgedRequest(NamedTuple):
@@ -518,6 +554,14 @@ def _take(
         admission.held_tokens = tokens if any(rule.counts_tokens for rule in rules) else 0
         subjects = dict.fromkeys(rule.subject_id for rule in rules)
         admission.limit_subjects = [each for each in subjects if each not in authority.subjects]
+    route = admission.candidates[0].candidate.route
+    if route.pool != NO_POOL:
+        # Counted where it begins; a fallback goes to an endpoint that is not full at this moment.
+        most = route.pool.max_in_flight
+        limits = {} if most is None else {Rate.CONCURRENT_REQUESTS: most}
+        rule = RateRule(LimitScope.ORGANIZATION, route.endpoint_id, limits)
+        admission.rates = [*admission.rates, rule]
+        admission.limit_subjects = [*admission.limit_subjects, route.endpoint_id]
     budgets.take(
         authority.organization_id,
         (*authority.subjects, *admission.limit_subjects),

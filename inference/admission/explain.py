@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
@@ -16,6 +17,7 @@ from accounts.models import ApiKey, BroadcastDestination, Region
 from accounts.policy import Policy, find_level, require_ingress_region
 from billing.budgets import Budget, MeterReading
 from billing.models import Account, Meter
+from catalog.abilities import NO_POOL
 from catalog.models import Provider
 from catalog.pricing import usd
 from config import sql
@@ -39,7 +41,8 @@ from inference.routing.candidates import RoutingContext, Selection, select_candi
 from inference.routing.health import Health, HealthTable, oldest_bucket
 from inference.routing.needs import describe_needs
 from inference.routing.pacing import oldest_pace
-from inference.routing.routes import Candidate
+from inference.routing.ranking import weight_of
+from inference.routing.routes import Candidate, Route
 from inference.texts.rules import Obstacle
 
 READ_PACE: Final = sql.load_statement("inference", "read_pace")
@@ -104,7 +107,10 @@ class Explainer:
                 None if selection.resolution is None else selection.resolution.describe()
             ),
             "candidates": _describe_candidates(request, choice),
-            "excluded": [excluded.body() for excluded in selection.excluded],
+            "excluded": [
+                each.body() | _describe_pool(each.route, choice.context, {})
+                for each in selection.excluded
+            ],
             "needs": describe_needs(request),
             "budget": _find_refusal(key, request, selection, choice.rules.budgets),
             "shadows": _judge_shadows(key, request, region, choice),
@@ -141,6 +147,7 @@ class Explainer:
             disabled_tools=workspace.disabled_server_tools,
             health_of=partial(health.health, now=now),
             wait_of=lambda pace, tokens: health.pacer.wait(pace, tokens, now),
+            running_of=partial(_count_running, {}),
         )
         selection = select_candidates(request, context)
         return _Choice(selection, context, rules, policy, workspace)
@@ -273,10 +280,42 @@ def _find_refusal(
 
 def _describe_candidates(request: InferenceRequest, choice: _Choice) -> list[dict[str, Any]]:
     health_of = choice.context.health_of
+    routes = {each.route.endpoint_id: each.route for each in choice.selection.candidates}
+    shares = Counter[tuple[str, int | None]]()
+    for route in routes.values():
+        if route.is_private:
+            shares[route.model_slug, route.pool.priority or 0] += weight_of(route)
     return [
         _describe_candidate(number, candidate, request, candidate.health(health_of))
+        | _describe_pool(candidate.route, choice.context, shares)
         for number, candidate in enumerate(choice.selection.candidates, 1)
     ]
+
+
+def _describe_pool(
+    route: Route, context: RoutingContext, shares: Mapping[tuple[str, int | None], int]
+) -> dict[str, Any]:
+    """Describes the place of a private endpoint in its pool; nothing if it states none."""
+    if route.pool == NO_POOL:
+        return {}
+    priority, weight = route.pool.priority or 0, weight_of(route)
+    total = shares.get((route.model_slug, priority), 0)
+    pool = {
+        "priority": priority,
+        "weight": weight,
+        "share": round(weight / total, 4) if total else 0.0,
+        "in_flight": context.running_of(route),
+        "max_in_flight": route.pool.max_in_flight,
+    }
+    return {"pool": pool}
+
+
+def _count_running(known: dict[UUID, int], route: Route) -> int:
+    """Returns the requests in flight at an endpoint of a pool, which is read once."""
+    key = route.endpoint_id
+    if key not in known:
+        known[key] = sum(Meter.objects.filter(subject_id=key).values_list("running", flat=True))
+    return known[key]
 
 
 def _describe_candidate(

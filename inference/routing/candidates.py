@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from accounts.policy import Fallback, Policy, find_level, find_strictest
+from catalog.abilities import NO_POOL
 from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
 from catalog.aliases.spellings import NO_NAMES, put_first
@@ -81,6 +82,7 @@ class Unusable(StrEnum):
     NO_RATE = "no_rate"
     NATIVE = "native_format"
     PRIVATE_ONLY = "private_only"
+    FULL = "max_in_flight"
 
 
 class PrivateUnavailable(GatewayError):
@@ -148,6 +150,11 @@ def never_wait(pace: Pace, prompt_tokens: int) -> float:
     return 0.0
 
 
+def count_nothing(route: Route) -> int:
+    """Returns 0: nobody counts the requests in flight."""
+    return 0
+
+
 def unknown_health(subject: uuid.UUID) -> Health:
     """Returns the health of a subject that nobody has called."""
     return UNKNOWN
@@ -159,7 +166,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     ``own`` has the organization's endpoints and credentials. ``member_id`` is the member who made
     the key. Sessions belong to ``organization_id``, or to the workspace if that is ``None``.
     ``health_of`` returns the health of a subject, and ``wait_of`` the seconds until a prompt of so
-    many tokens fits into the limits of a provider. ``seed`` is the random number of the weighted
+    many tokens fits into the limits of a provider, and ``running_of`` the requests in flight at an
+    endpoint of a pool. ``seed`` is the random number of the weighted
     draw between endpoints; with ``None`` the cheapest endpoint comes first.
     """
 
@@ -174,6 +182,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     disabled_tools: frozenset[str] = frozenset()
     health_of: Callable[[uuid.UUID], Health] = unknown_health
     wait_of: Callable[[Pace, int], float] = never_wait
+    running_of: Callable[[Route], int] = count_nothing
     seed: int | None = None
 
     @property
@@ -251,6 +260,13 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
             "serve it in OpenAI's Responses alone. Send the request to /responses, without a "
             "preset or plugins.",
             metadata=metadata,
+        )
+    if any(excluded.reasons == [Unusable.FULL] for excluded in selection.excluded):
+        raise PrivateUnavailable(
+            f"The private endpoints of {selection.requested!r} run as many requests as their "
+            "max_in_flight allows, and its public ones are not used. Try again later.",
+            metadata=metadata,
+            headers={"Retry-After": "1"},
         )
     if selection.kept_private() and any(_is_unreachable(each) for each in selection.excluded):
         raise PrivateUnavailable(
@@ -497,6 +513,11 @@ class _Search:
             return False
         return self._fallback is Fallback.NONE or self._listed.isdisjoint(route.provider_names)
 
+    def _is_full(self, route: Route) -> bool:
+        """Returns whether as many requests run at an endpoint as its owner allows."""
+        running, most = self._context.running_of(route), route.pool.max_in_flight
+        return most is not None and running >= most
+
     def visit(self, route: Route, model: NamedModel, position: int) -> None:
         """Stores the candidates of an endpoint, or the reasons why it has none.
 
@@ -508,6 +529,8 @@ class _Search:
         reasons = _unmet_requirements(route, self._request, model.variants)
         if self._fallback is not None and self._is_kept_from(route):
             reasons.append(Unusable.PRIVATE_ONLY)
+        if route.is_private and route.pool != NO_POOL and self._is_full(route):
+            reasons.append(Unusable.FULL)
         secret = route.secret
         payers = find_payers(
             route,
@@ -537,6 +560,8 @@ class _Search:
             owner = context.organization_id or context.workspace_id
             seed = draw_seed(self._request, owner, context.seed)
             ranking = Ranking(self._request, context.defaults, context.health_of, seed)
+            if any(each.candidate.route.pool != NO_POOL for each in contenders):
+                ranking.draw_pools(contenders, context.running_of)
             contenders.sort(key=ranking.sort_key)
         selection = Selection(
             found.requested,

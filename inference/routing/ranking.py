@@ -1,6 +1,6 @@
 """Ranks the endpoints of a request in the order in which they are tried; pure.
 
-The sort key has eight members. A smaller member comes first, and a later member decides only
+The sort key has nine members. A smaller member comes first, and a later member decides only
 between endpoints whose earlier members are equal:
 
 ====  ===================  =====================================================================
@@ -14,13 +14,14 @@ between endpoints whose earlier members are equal:
                            ``order`` does not name it
    4  is_down              1 when the circuit is open or a rate limit holds
    5  is_public            0 for a private endpoint
-   6  tier                 0 healthy or to be probed, 1 degraded, 2 down
-   7  measure              price, latency, throughput or failure share, by ``sort``; without a
-                           ``sort``, a draw weighted by price
-   8  endpoint_id          keeps the order of equals the same everywhere
+   6  priority             the highest priority of a private endpoint first
+   7  tier                 0 healthy or to be probed, 1 degraded, 2 down
+   8  measure              price, latency, throughput or failure share, by ``sort``; without a
+                           ``sort``, a draw weighted by price, or that of :class:`PoolDraw`
+   9  endpoint_id          keeps the order of equals the same everywhere
 ====  ===================  =====================================================================
 
-An endpoint that ``order`` names keeps its place however healthy it is: members 1, 4 and 6 are 0
+An endpoint that ``order`` names keeps its place however healthy it is: members 1, 4 and 7 are 0
 for it. Without fallbacks a private endpoint that is down still comes before public endpoints.
 """
 
@@ -28,11 +29,13 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
+from catalog.abilities import NO_POOL
 from inference.requests.parsing import InferenceRequest
 from inference.requests.schemas import Percentiles, ProviderPreferences, Sorting
 from inference.routing.health import Health, HealthState
@@ -51,6 +54,8 @@ _TIERS: Final = {
     HealthState.OPEN: _DOWN,
 }
 _MILLISECONDS: Final = 1000
+# The weight of a private endpoint that states none.
+_WEIGHT: Final = 100
 # One more than the count of eight-byte numbers, so that a drawn number lies between 0 and 1.
 _DRAWN_NUMBERS: Final = 2**64 + 1
 
@@ -116,8 +121,8 @@ class Ranking:
     """Makes the sort keys of one request's endpoints."""
 
     __slots__ = (
-        "_default_sort", "_health_of", "_is_one_partition", "_latency", "_may_fall_back", "_order",
-        "_seed", "_sort", "_throughput",
+        "_default_sort", "_health_of", "_is_one_partition", "_is_session", "_latency",
+        "_may_fall_back", "_order", "_pools", "_seed", "_sort", "_throughput",
     )  # fmt: skip
 
     def __init__(
@@ -138,9 +143,17 @@ class Ranking:
         self._order = [name.lower() for name in preferences.order or ()]
         self._health_of = health_of
         self._seed = seed
+        self._is_session = request.session_id is not None
+        self._pools: PoolDraw | None = None
         self._latency = _thresholds(preferences.preferred_max_latency)
         self._throughput = _thresholds(preferences.preferred_min_throughput)
         self._may_fall_back = preferences.allow_fallbacks is not False
+
+    def draw_pools(
+        self, contenders: Iterable[Contender], running_of: Callable[[Route], int]
+    ) -> None:
+        """Draws private endpoints by their weights, unless the request has a ``sort``."""
+        self._pools = PoolDraw(contenders, running_of, self._seed, is_session=self._is_session)
 
     def sort_key(self, contender: Contender) -> tuple[Any, ...]:
         """Returns the sort key of an endpoint; the module's docstring explains its members."""
@@ -163,6 +176,7 @@ class Ranking:
             order_position,
             is_down,
             not route.is_private,
+            -(route.pool.priority or 0),
             tier,
             self._measure(route, health, variants),
             route.endpoint_id.int,
@@ -180,10 +194,13 @@ class Ranking:
         """Returns the measures to sort by; an unknown measure comes last, and price decides."""
         sort: str | None = None
         if not self._order:
-            sort = self._sort or _sort_of(variants) or self._default_sort
+            sort = self._sort or _sort_of(variants)
+            if sort is None and route.is_private and self._pools is not None:
+                return self._pools.measure(route)
+            sort = sort or self._default_sort
         price = _price(route)
         if sort is None and self._seed is not None:
-            return _draw(self._seed, route.endpoint_id, float(price))
+            return _draw(self._seed, route.endpoint_id.bytes, float(price))
         if sort == "latency":
             return (_median(health.latency, math.inf), price)
         if sort == "throughput":
@@ -202,6 +219,52 @@ class Ranking:
             throughput is not None
             and any(throughput[name] < least for name, least in self._throughput)
         )
+
+
+class PoolDraw:
+    """Draws between the private endpoints of a model by their weights.
+
+    Endpoints of the same weight are drawn as one, and the least busy of them comes first. A
+    session draws each endpoint by itself, however busy, so that it stays at its own while that is
+    available: prompt caches are there.
+    """
+
+    def __init__(
+        self,
+        contenders: Iterable[Contender],
+        running_of: Callable[[Route], int],
+        seed: bytes | None,
+        *,
+        is_session: bool,
+    ) -> None:
+        self._running_of = running_of
+        self._seed = seed
+        self._is_session = is_session
+        routes = (contender.candidate.route for contender in contenders)
+        self._counts = Counter(_place_of(route) for route in routes if route.is_private)
+
+    def measure(self, route: Route) -> tuple[float, float, float]:
+        """Returns the place of an endpoint within its priority; the lowest comes first."""
+        place, weight = _place_of(route), weight_of(route)
+        share = weight * self._counts[place]
+        if self._seed is None:
+            return (-share, self._running_of(route), 0)
+        own, _ = _draw(self._seed, route.endpoint_id.bytes, 1)
+        if self._is_session:
+            return (own / weight, 0, 0)
+        drawn, _ = _draw(self._seed, repr(place).encode(), 1)
+        return (drawn / share, self._running_of(route), own)
+
+
+def weight_of(route: Route) -> int:
+    """Returns the weight of an endpoint among those of its priority."""
+    return route.pool.weight or _WEIGHT
+
+
+def _place_of(route: Route) -> tuple[str, int, int, bool]:
+    """Returns what endpoints have in common that are drawn as one; some have no count."""
+    is_counted = route.pool != NO_POOL
+    return route.model_slug, route.pool.priority or 0, weight_of(route), is_counted
 
 
 def _thresholds(preferred: float | Percentiles | None) -> Sequence[tuple[str, float]]:
@@ -223,13 +286,13 @@ def _price(route: Route) -> Decimal:
     return _EXACT.add(route.price.net("prompt"), route.price.net("completion"))
 
 
-def _draw(seed: bytes, endpoint_id: uuid.UUID, price: float) -> tuple[float, float]:
+def _draw(seed: bytes, name: bytes, price: float) -> tuple[float, float]:
     """Draws an endpoint's place, lowest first, with a weight of one over its price squared.
 
     Each endpoint draws an exponential waiting time at the rate of its weight. Sorting by waiting
     time is a weighted draw without replacement, and because each endpoint draws its own number,
     the others keep their order when one disappears. Free endpoints come first.
     """
-    number = int.from_bytes(blake2b(endpoint_id.bytes, key=seed, digest_size=8).digest(), "big")
+    number = int.from_bytes(blake2b(name, key=seed, digest_size=8).digest(), "big")
     waited = -math.log((number + 1) / _DRAWN_NUMBERS)
     return (waited * price * price, waited)

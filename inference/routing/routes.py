@@ -12,7 +12,7 @@ import msgspec
 from accounts.hosts import NO_LIMITS, HostLimits
 from accounts.policy import Fallback
 from catalog import dialects
-from catalog.abilities import UNSTATED, Abilities
+from catalog.abilities import NO_POOL, UNSTATED, Abilities, PoolRouting
 from catalog.aliases.resolution import NO_ALIASES, Alias, AliasTable
 from catalog.aliases.spellings import NO_NAMES, NameIndex
 from catalog.capabilities import UNDESCRIBED, Capabilities, read_capabilities
@@ -150,8 +150,9 @@ class Route:
     ``listed_parameters`` are the endpoint's own list, if it has one. ``supported_parameters``
     are that list, with both names of the reasoning effort where it has either. ``abilities`` are
     what the endpoint states beside its columns; of a private endpoint they are its
-    :class:`catalog.abilities.EndpointSettings`. ``limits`` bound the tokens of a request, and
-    ``family`` tells what the model's tokenizer makes of text.
+    :class:`catalog.abilities.EndpointSettings`, and ``pool`` is its place among the others of its
+    model. ``limits`` bound the tokens of a request, and ``family`` tells what the model's tokenizer
+    makes of text.
     """
 
     endpoint_id: uuid.UUID
@@ -180,6 +181,7 @@ class Route:
     max_completion_tokens: int | None = None
     capabilities: Capabilities = UNDESCRIBED
     abilities: Abilities = UNSTATED
+    pool: PoolRouting = NO_POOL
     limits: TokenLimits = UNSTATED_LIMITS
     family: TokenizerFamily = UNKNOWN_FAMILY
     time_limits: TimeLimits = NO_OWN_LIMITS
@@ -461,7 +463,8 @@ class OrganizationSnapshot:
     organization's own. ``gone_slugs`` are those of them that are not listed. ``slugs`` has the
     slugs of own and of gone models by their names, and ``names`` the other spellings of own ones.
     ``own_slugs`` and ``provider_slugs`` are those of the organization's own models and providers:
-    they mean none of the catalogue.
+    they mean none of the catalogue. ``has_pools`` says that requests in flight are counted at any
+    of its endpoints.
     """
 
     version: int
@@ -474,6 +477,7 @@ class OrganizationSnapshot:
     names: NameIndex = NO_NAMES
     own_slugs: frozenset[str] = frozenset()
     provider_slugs: frozenset[str] = frozenset()
+    has_pools: bool = False
 
 
 @dataclass(frozen=True, slots=True)

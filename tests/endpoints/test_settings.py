@@ -34,6 +34,7 @@ SENT = {
     "string_content": True,
     "bound": {"thoughts_beside": True, "tokens_per_byte": 1.15, "media": {"image": 85}},
     "reported_model": "/models/falcon.gguf",
+    "routing": {"priority": 1, "weight": 5, "max_in_flight": 8},
     "fallback": "none",
 }
 

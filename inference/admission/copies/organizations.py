@@ -13,7 +13,7 @@ from django.db.models import F, Q
 
 from accounts.models import ByokCredential, CredentialNotFound, Organization
 from accounts.policy import Fallback, find_strictest
-from catalog.abilities import UNSET_SETTINGS, EndpointSettings, read_settings
+from catalog.abilities import NO_POOL, UNSET_SETTINGS, EndpointSettings, read_settings
 from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
 from catalog.aliases.spellings import NO_NAMES, ModelNames, patch_names
 from catalog.models import LanguageModel, PriceVersion, hosts_of
@@ -140,6 +140,7 @@ class OrganizationCopy:
                 names=patch_names(NO_NAMES, {model.model_id: _names_of(model) for model in own}),
                 own_slugs=frozenset(model.slug for model in self.own_models.values()),
                 provider_slugs=frozenset(each.slug for each in self.own_providers.values()),
+                has_pools=any(each.settings.routing != NO_POOL for each in self.endpoints),
             )
             self._models, self._providers = catalog.models, catalog.providers
         return self._resolved
@@ -443,6 +444,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         disproved_parameters=share(disproved),
         capabilities=model.capabilities,
         abilities=settings,
+        pool=settings.routing,
         limits=find_limits(settings.bound),
         family=model.family,
         time_limits=endpoint.time_limits,

@@ -11,6 +11,7 @@ import requests
 
 from accounts.models import ApiKey, ByokCredential
 from accounts.policy import Fallback, Policy
+from billing.models import Meter
 from catalog.models import LanguageModel, ModelAlias
 from catalog.visibility import EndpointFacts
 from endpoints.models import PrivateEndpoint
@@ -109,6 +110,11 @@ def lose_key(leak: Leak) -> None:
     ByokCredential.objects.filter(provider_slug="acme").update(sealed=b"lost")
 
 
+def fill(leak: Leak) -> None:
+    leak.private.edit(settings={"routing": {"max_in_flight": 1}})
+    Meter.objects.filter(subject_id=leak.private.pk).update(running=1)
+
+
 def drift(leak: Leak) -> None:
     leak.behave("sim-private", drifted_at=leak.private.created_at)
     leak.private.disable(by="drift watch", reason="model: model_mismatch")
@@ -125,6 +131,7 @@ STATES: Final[dict[str, tuple[Callable[[Leak], None], int]]] = {
     "deleted": (lambda leak: leak.private.remove(), 404),
     "circuit open": (open_circuit, 502),
     "drifted": (drift, 404),
+    "over its in-flight limit": (fill, 503),
 }
 
 
