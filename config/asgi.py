@@ -29,7 +29,7 @@ from accounts.bearers import key_digests
 from config.api.errors import GatewayError, PayloadTooLarge, Unavailable
 from config.console.sign_in.gate import SignInGate
 from config.console.sign_in.recognition import PREFIX, OperatorSessions
-from config.database.patience import PatientConnection
+from config.database.patience import OPEN_SECONDS, PatientConnection
 from config.database.replica.watch import ALIAS as REPLICA
 from config.pages.failures import render_refusal
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, join_headers, mark_recognized
@@ -273,7 +273,7 @@ def pooled_application() -> Any:
             options["pool"] = {
                 "min_size": 0,
                 "max_size": settings.DATABASE_POOL_SIZE,
-                "timeout": 1.8,
+                "timeout": OPEN_SECONDS,
                 # It would try again after 1, 2, 4, 8, 16 seconds: a failover must not last longer.
                 "reconnect_timeout": 2,
                 "connection_class": PatientConnection,

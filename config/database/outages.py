@@ -95,6 +95,8 @@ class Outages:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._present: dict[str, _Outage] = {}
+        # Whether the connection that was wanted or used last got no answer.
+        self.is_silent = False
 
     def report(self, problem: BaseException) -> None:
         """Counts a statement that failed for a reason of the database, and logs a new reason."""

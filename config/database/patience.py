@@ -1,29 +1,35 @@
 """Connections of requests to the control plane, which wait neither for a standby nor for a pooler.
 
-No time limit of PostgreSQL ends the wait of a commit for its synchronous standby, and a pooler
-without a server keeps a statement waiting for minutes. A statement may work for as long as it
-needs, and so may all that the transaction of a file does.
+No time limit of PostgreSQL ends the wait of a commit for its synchronous standby, a server that
+hangs ends nothing, and a pooler without a server keeps a statement waiting for minutes. A statement
+may work for as long as it needs, while its server answers new connections, and so may all that the
+transaction of a file does.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 import psycopg
 from django.db import OperationalError
 from django.db import connection as default_connection
+from psycopg import waiting
+from psycopg.conninfo import make_conninfo
+from psycopg.errors import _WaitTimeout
 from psycopg.pq import TransactionStatus
 from psycopg.sql import Composable
 
+from config.database.outages import find_reason, outages
+
 # A request is answered within two seconds; what comes before and after takes the rest.
+OPEN_SECONDS: Final = 1.5
 COMMIT_SECONDS: Final = 1.2
-CHECK_SECONDS: Final = 0.9
-# How long a statement may take to end once it was cancelled.
-_CANCEL_SECONDS: Final = 0.3
+CHECK_SECONDS: Final = 0.8
+# How long a commit may take to end once it was cancelled.
+_CANCEL_SECONDS: Final = 0.2
 # A commit that waits for its standby has its locks. A pooler passes no options of a session on.
 _LIMIT_LOCKS: Final = f"SET LOCAL lock_timeout = {COMMIT_SECONDS * 1000:.0f}".encode()
 _WRITES: Final = re.compile(r"\s*(INSERT|UPDATE|DELETE)")
@@ -79,37 +85,44 @@ class PatientConnection(psycopg.Connection[Any]):
             yield from self._exec_command(_LIMIT_LOCKS)
 
     def execute(self, query: Any, *args: Any, **options: Any) -> Any:
-        if query:
-            return super().execute(query, *args, **options)
-        # The pool looks whether the connection works.
-        with self.limiting(CHECK_SECONDS):
-            return super().execute(query, *args, **options)
+        # An empty statement is the pool's check, which waits for one connection after the other.
+        return super().execute(query, *args, **options) if query else None
+
+    def answers(self, seconds: float = CHECK_SECONDS) -> bool:
+        """Returns whether the server answers in time; ends a connection to one that does not."""
+        try:
+            with self.lock:
+                super().wait(self._exec_command(b"SELECT"), timeout=seconds)
+        except psycopg.OperationalError:
+            self.pgconn.finish()
+            return False
+        return True
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-        if self._seconds is None:
-            return super().wait(gen, *args, **options)
-        with suppress(_Late):
-            return super().wait(_bound(gen, self._seconds), *args, **options)
-        self._is_canceled = True
-        with suppress(psycopg.Error):
-            self.cancel_safe(timeout=_CANCEL_SECONDS)
-        with suppress(_Late):
-            return super().wait(_bound(gen, _CANCEL_SECONDS), *args, **options)
+        while True:
+            with suppress(_WaitTimeout):
+                return super().wait(gen, timeout=self._seconds or CHECK_SECONDS)
+            if self._seconds is not None or not self._answers_others():
+                break
+        if self._seconds is not None:
+            self._is_canceled = True
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=_CANCEL_SECONDS)
+            with suppress(_WaitTimeout):
+                return super().wait(gen, timeout=_CANCEL_SECONDS)
         self.pgconn.finish()
+        outages.is_silent = True
         raise psycopg.OperationalError("the server does not answer")
 
-
-def _bound(gen: Any, seconds: float) -> Any:
-    """Passes the steps of a generator on, which psycopg resumes ten times a second at least."""
-    until, step = time.monotonic() + seconds, None
-    while True:
+    def _answers_others(self) -> bool:
+        """Returns whether the server answers a new connection."""
+        to_server = make_conninfo(self.info.dsn, password=self.info.password)
         try:
-            wanted = gen.send(step)
-        except StopIteration as end:
-            return end.value
-        step = yield wanted
-        if time.monotonic() > until:
-            raise _Late
+            opening = PatientConnection._connect_gen(to_server)
+            with closing(waiting.wait_conn(opening, timeout=CHECK_SECONDS)) as other:
+                return other.answers()
+        except psycopg.OperationalError as exc:
+            return find_reason(exc) == "connections"
 
 
 def limit_write(

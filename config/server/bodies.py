@@ -132,13 +132,13 @@ def guard_bodies(
                     scope, receive = _with_length(scope, len(body)), _replay_body(body, receive)
                 elif occupancy is not None and is_large:
                     occupancy.reserve(length)
+                if occupancy is not None:
+                    await stack.enter_async_context(occupancy.turn())
             except ClientGone:
                 return
             except GatewayError as error:
                 await _respond(send, error, *render(scope, error))
                 return
-            if occupancy is not None:
-                await stack.enter_async_context(occupancy.turn())
             await application(scope, receive, send)
 
     return serve_guarded

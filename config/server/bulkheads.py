@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
@@ -19,6 +20,7 @@ from uuid import UUID
 from prometheus_client import Counter, Gauge
 
 from config.api.errors import GatewayError, TooManyRequests, Unavailable
+from config.database.outages import outages
 from config.live_settings import settings
 
 logger = logging.getLogger(__name__)
@@ -271,19 +273,26 @@ class Occupancy:
             raise bulkheads.refuse(BulkheadBudget.WORKER_BYTES, self.organization_id)
         self._take(size)
 
-    def turn(self) -> AbstractAsyncContextManager[None]:
-        """Returns a context manager that waits for a turn among the organization's requests.
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Waits for a turn among the organization's requests.
 
         A management request takes a thread and a connection to PostgreSQL, of which a worker has
         few. So only :data:`MANAGEMENT_TURNS` requests of an organization run at once, and the
-        others wait without either.
+        others wait without either. Raises :class:`Unavailable` if the database was silent to those
+        that went before.
         """
         organization = self._organization
         if organization is None:
-            return nullcontext()
+            yield
+            return
         if organization.turns is None:
             organization.turns = asyncio.Semaphore(MANAGEMENT_TURNS)
-        return organization.turns
+        must_wait = organization.turns.locked()
+        async with organization.turns:
+            if must_wait and outages.is_silent:
+                raise Unavailable
+            yield
 
     def release(self, size: int) -> None:
         """Gives bytes back that are no longer in memory."""

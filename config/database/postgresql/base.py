@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import psycopg
 from django.db.backends.postgresql import base
 from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 
-from config.database.patience import limit_write
+from config.database.outages import outages
+from config.database.patience import CHECK_SECONDS, OPEN_SECONDS, limit_write
 
 
 class SchemaEditor(DatabaseSchemaEditor):
@@ -32,6 +35,32 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.execute_wrappers.append(limit_write)
+
+    def get_new_connection(self, conn_params: Any) -> Any:
+        """Returns a connection; one of the pool has answered, or none does in time."""
+        if not self.pool or not self.settings_dict["CONN_HEALTH_CHECKS"]:
+            return super().get_new_connection(conn_params)
+        until = time.monotonic() + OPEN_SECONDS
+        try:
+            session = super().get_new_connection(conn_params)
+            while not session.answers(min(max(until - time.monotonic(), 0.3), CHECK_SECONDS)):
+                self.pool.putconn(session)
+                if (left := until - time.monotonic()) <= 0:
+                    raise psycopg.OperationalError("the server does not answer")
+                session = self.pool.getconn(left)
+        except psycopg.OperationalError:
+            outages.is_silent = True
+            raise
+        outages.is_silent = False
+        return session
+
+    def set_autocommit(self, autocommit: bool, *args: Any, **options: Any) -> None:
+        """Sets the mode; connects for that only if a transaction shall begin.
+
+        Django would connect again at the end of a transaction that has lost its connection.
+        """
+        if self.connection is not None or not autocommit:
+            super().set_autocommit(autocommit, *args, **options)
 
     def is_pooled(self) -> bool:
         """Returns whether another process answers than the one that was connected to.

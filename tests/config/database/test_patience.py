@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -18,16 +19,19 @@ from psycopg.sql import SQL, Identifier
 from config.api.errors import OutcomeUnknown, Unavailable
 from config.api.handler import from_framework
 from config.database import patience
-from config.database.outages import find_reason
-from config.database.patience import CommitUnknown, PatientConnection
+from config.database.outages import find_reason, outages
+from config.database.patience import OPEN_SECONDS, CommitUnknown, PatientConnection
 from config.local import postgres
+from tests.support.clusters.programs import descendants, send_signal
 from tests.support.database.pooler import needs_pgbouncer, run_pooler
+from tests.support.machine.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a server that is busy with other tests end what was cancelled."""
+    """Lets a server that is busy with other tests end what was cancelled, and answer others."""
     monkeypatch.setattr(patience, "_CANCEL_SECONDS", 30.0)
+    monkeypatch.setattr(outages, "is_silent", False)
 
 
 @contextmanager
@@ -82,7 +86,8 @@ def wrapper(db: None, waiting: str) -> Iterator[Any]:
     try:
         yield session
     finally:
-        session.connection.close()
+        if session.connection is not None:
+            session.connection.close()
         del connections["patient"]
 
 
@@ -230,15 +235,87 @@ def test_a_server_that_ends_a_commit_leaves_its_outcome_unknown(waiting: str) ->
         ending.join()
 
 
-@needs_pgbouncer
-def test_a_check_does_not_wait_for_the_server_of_a_pooler(
-    monkeypatch: pytest.MonkeyPatch,
+@contextmanager
+def hanging(session: Any) -> Iterator[None]:
+    """Stops all processes of a session's server, as a machine that hangs does."""
+    with session.cursor() as cursor:
+        cursor.execute("SHOW data_directory")
+        [directory] = cursor.fetchone()
+    server = descendants(int(Path(directory, "postmaster.pid").read_text().split()[0]))
+    send_signal(server, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send_signal(server, signal.SIGCONT)
+
+
+def test_nothing_waits_for_a_server_that_hangs(
+    waiting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_CANCEL_SECONDS", 0.3)
+    """One connection waits for a statement, one for its commit, and one is checked."""
+    with psycopg.connect(waiting, options="-c synchronous_commit=off") as session:
+        session.execute("DELETE FROM kept")
+    reading, checked = (PatientConnection.connect(waiting, autocommit=True) for _ in range(2))
+    writing = PatientConnection.connect(waiting)
+    writing.execute("INSERT INTO kept VALUES (1)")
+    with hanging(reading):
+        with pytest.raises(psycopg.OperationalError, match="does not answer"):
+            reading.execute("SELECT 1")
+        assert outages.is_silent
+        monkeypatch.setattr(patience, "_CANCEL_SECONDS", 0.2)
+        with pytest.raises(CommitUnknown):
+            writing.commit()
+        assert not checked.answers()
+    assert (reading.closed, writing.closed, checked.closed) == (True, True, True)
+
+
+def test_a_request_gets_no_connection_to_a_server_that_hangs(waiting: str, wrapper: Any) -> None:
+    options = {"max_size": 2, "min_size": 0, "timeout": OPEN_SECONDS, "reconnect_timeout": 2}
+    settings = {
+        **wrapper.settings_dict,
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {"pool": {**options, "connection_class": PatientConnection}},
+    }
+    pooled = type(wrapper)(settings, alias="patient_pool")
+
+    def connects() -> bool:
+        try:
+            pooled.ensure_connection()
+        except OperationalError:
+            return False
+        return True
+
+    try:
+        pooled.ensure_connection()
+        pid = pooled.connection.info.backend_pid
+        pooled.close()
+        with hanging(wrapper.connection):
+            assert not connects()
+            assert outages.is_silent
+        wait_until(connects)
+        assert not outages.is_silent
+        assert pooled.connection.info.backend_pid != pid
+    finally:
+        pooled.close()
+        pooled.close_pool()
+
+
+def test_a_transaction_that_lost_its_connection_opens_no_other(wrapper: Any) -> None:
+    with (
+        pytest.raises(OperationalError),
+        transaction.atomic(using="patient"),
+        wrapper.cursor() as cursor,
+    ):
+        wrapper.connection.pgconn.finish()
+        cursor.execute("SELECT 1")
+    assert wrapper.connection is None
+
+
+@needs_pgbouncer
+def test_a_check_does_not_wait_for_the_server_of_a_pooler() -> None:
     with run_server() as (url, directory), run_pooler(url) as pooler:
         session = PatientConnection.connect(pooler.url(url), autocommit=True)
-        session.execute("")
+        assert session.answers()
         postgres.stop(directory)
-        with pytest.raises(psycopg.OperationalError):
-            session.execute("")
+        assert not session.answers()
         assert session.closed

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from config.api.errors import GatewayError, TooManyRequests, Unavailable
+from config.database.outages import outages
 from config.server.bulkheads import MANAGEMENT_TURNS, SMALL_BYTES, BulkheadBudget, Bulkheads
 
 MIB = 1024 * 1024
@@ -102,6 +103,35 @@ def test_management_requests_of_an_organization_take_turns() -> None:
         release.set()
         await asyncio.gather(*tasks)
         assert most == {ORGANIZATION: MANAGEMENT_TURNS, OTHER: 1}
+        assert bulkheads.is_idle
+
+    asyncio.run(scenario())
+
+
+def test_who_waited_for_a_turn_does_not_ask_a_silent_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        bulkheads = Bulkheads()
+        monkeypatch.setattr(outages, "is_silent", True)
+        release = asyncio.Event()
+        served: list[int] = []
+
+        async def request(number: int) -> None:
+            with bulkheads.enter(ORGANIZATION, KEY, is_management=True) as occupancy:
+                async with occupancy.turn():
+                    served.append(number)
+                    await release.wait()
+
+        tasks = [asyncio.create_task(request(number)) for number in range(MANAGEMENT_TURNS + 1)]
+        while bulkheads.running <= MANAGEMENT_TURNS or len(served) < MANAGEMENT_TURNS:
+            await asyncio.sleep(0)
+        release.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in found] == [type(None)] * MANAGEMENT_TURNS + [Unavailable]
+        # Whoever comes to a free turn asks again.
+        await request(99)
+        assert served == [*range(MANAGEMENT_TURNS), 99]
         assert bulkheads.is_idle
 
     asyncio.run(scenario())
