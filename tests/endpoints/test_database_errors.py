@@ -78,7 +78,7 @@ def test_an_activation_that_cannot_be_stored_keeps_the_draft(
     assert answer.status_code == 500
     assert answer.json()["error"] == {
         "code": 500,
-        "message": "The endpoint could not be activated; the draft was kept.",
+        "message": "The endpoint could not be activated. The draft was kept.",
     }
     assert answer.json()["data"]["validation"]["passed"] is True
     assert PrivateEndpoint.objects.get().status == "draft"
