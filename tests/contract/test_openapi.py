@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -302,6 +303,21 @@ def test_every_inference_operation_documents_its_headers(golden: dict[str, Any])
         if path != "/messages/count_tokens":
             assert "X-Generation-Id" in answers["200"]["headers"], path
             assert "X-RateLimit-Reset-Tokens" in answers["429"]["headers"], path
+
+
+def test_constants_and_words_name_their_type(golden: dict[str, Any]) -> None:
+    found = [schema for schema in _list_objects(golden) if {"const", "enum"} & schema.keys()]
+    # Without one, openapi-generator takes anything for the tag that tells alternatives apart.
+    assert found
+    assert [schema for schema in found if "type" not in schema] == []
+
+
+def _list_objects(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        yield node
+    for inner in node.values() if isinstance(node, dict) else node:
+        if isinstance(inner, dict | list):
+            yield from _list_objects(inner)
 
 
 def test_the_requests_of_chat_are_typed(golden: dict[str, Any]) -> None:

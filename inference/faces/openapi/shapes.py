@@ -14,6 +14,7 @@ import msgspec
 _REFERENCE: Final = "#/components/schemas/{name}"
 # What a reference to a private type begins with.
 _PRIVATE: Final = _REFERENCE.format(name="_")
+_TYPES: Final = {str: "string", bool: "boolean"}
 
 
 class Open(msgspec.Struct):
@@ -90,7 +91,9 @@ def _publish(shape: Any) -> Any:
 
     The parser's private types get names without an underscore, descriptions are Markdown, patterns
     end as in JavaScript, arrays say that they may hold anything, and an enumeration of one value is
-    a constant. No member has a default: generators of types would require it of callers.
+    a constant. Both name their type, or generators take any value for them, and a tag says that one
+    alternative alone fits. No member has a default: generators of types would require it of
+    callers.
     """
     if isinstance(shape, list):
         return [_publish(item) for item in shape]
@@ -104,9 +107,10 @@ def _publish(shape: Any) -> Any:
             published["$ref"] = target.replace(_PRIVATE, _PRIVATE.removesuffix("_"))
         case {"type": "array"}:
             published.setdefault("items", {})
-        case {"enum": [only]}:
-            del published["enum"]
-            published["const"] = only
+        case {"enum": [first, *others]}:
+            published["type"] = _TYPES[type(first)]
+            if not others:
+                published["const"] = published.pop("enum")[0]
     if isinstance(pattern := published.get("pattern"), str):
         published["pattern"] = pattern.replace(r"\Z", "$")
     if isinstance(text := published.get("description"), str):
@@ -114,6 +118,7 @@ def _publish(shape: Any) -> Any:
     if isinstance(title := published.get("title"), str):
         published["title"] = title.lstrip("_")
     if isinstance(kind := published.get("discriminator"), dict) and "mapping" in kind:
+        published["oneOf"] = published.pop("anyOf")
         kind["mapping"] = {
             tag: target.replace(_PRIVATE, _PRIVATE.removesuffix("_"))
             for tag, target in kind["mapping"].items()
