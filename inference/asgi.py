@@ -37,6 +37,7 @@ from inference.exchange.workload import Workload
 from inference.faces.audio import SpeechConnection
 from inference.faces.connection import Connection
 from inference.faces.routes import ROUTES
+from inference.requests.operations.completions import EFFORTS
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 
@@ -178,6 +179,7 @@ class Inference:
         connection.rate_headers = exchange.rate_headers
         if (
             request.server_tools is not NO_TOOLS
+            or not EFFORTS.isdisjoint(request.fields)
             or request.has_long_cache
             or request.native is not None
         ):

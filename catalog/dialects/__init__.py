@@ -8,14 +8,16 @@ OpenAI's completion objects, which is the format of this gateway's callers.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from catalog.abilities import Abilities
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
-from catalog.dialects.base import Dialect, NativeBody
+from catalog.dialects.base import Dialect, NativeBody, Untranslatable
+from catalog.dialects.openai.abilities import has_word, read_wish
 from catalog.dialects.shared import constraints, searches
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.dialects.shared.searches import SearchForm
@@ -128,6 +130,30 @@ def search_form(
     if listed is None:
         return searches.PASSED
     return searches.BY_FIELD if searches.WEB_SEARCH_OPTIONS in listed else searches.BY_NO_TOOL
+
+
+def tells_thinking(
+    name: str | None,
+    capabilities: Capabilities,
+    abilities: Abilities,
+    listed: Set[str] | None,
+    fields: Mapping[str, Any],
+) -> bool:
+    """Returns whether a provider is told of the thinking that a request of chat asks for, or
+    refuses it; true where it asks for nothing.
+    """
+    try:
+        wish = read_wish(fields)
+    except Untranslatable:
+        return True  # the dialect refuses it
+    if wish.is_on is None:
+        return True
+    if name == "bedrock" and not capabilities.is_anthropic:
+        # The common format has the effort alone.
+        return wish.effort not in (None, "none")
+    if name in _WITHOUT_TOOLS or _is_claude(name, capabilities):
+        return True
+    return has_word(wish, abilities.reasoning, listed)
 
 
 def _is_claude(name: str | None, capabilities: Capabilities) -> bool:

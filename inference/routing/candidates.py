@@ -733,6 +733,8 @@ def _lacks_a_parameter(route: Route, request: InferenceRequest) -> bool:
         return True
     if "image" in request.inputs and _IMAGE_INPUT in route.disproved_parameters:
         return True
+    if route.drops_thinking(request):
+        return True
     known = route.offered_parameters if route.is_private else route.supported_parameters
     return known is not None and any(
         name not in known and (name not in BOUNDS or known.isdisjoint(BOUNDS)) for name in needed

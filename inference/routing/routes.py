@@ -30,6 +30,7 @@ from catalog.visibility import EndpointFacts
 from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import NO_REACH, Reach
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
+from inference.requests.operations.completions import EFFORTS
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 from inference.routing.health import Health, HealthState
@@ -225,6 +226,16 @@ class Route:
         """Returns whether the endpoint serves a request in its caller's own format."""
         return dialects.speaks(self.dialect, self.capabilities, native)
 
+    def drops_thinking(self, request: InferenceRequest) -> bool:
+        """Returns whether the endpoint is not told of the thinking that a request asks for."""
+        if EFFORTS.isdisjoint(request.fields):
+            return False
+        if request.native is not None and self.speaks(request.native):
+            return False
+        return not dialects.tells_thinking(
+            self.dialect, self.capabilities, self.abilities, self.listed_parameters, request.fields
+        )
+
     @property
     def provider_names(self) -> tuple[str, str]:
         """The provider's slug and display name in lower case: a request may use either."""
@@ -317,6 +328,8 @@ class Candidate:
     def name_left_out(self, request: InferenceRequest) -> list[str]:
         """Returns what the request offers or prefers, and the provider is not told of."""
         names = self.find_unpriced(request) | self.find_dearer(request)
+        if self.route.drops_thinking(request):
+            names |= EFFORTS.intersection(request.fields)
         if request.has_long_cache and self.shortens_caches(request):
             names |= {LIFETIME}
         native = self.native_of(request)

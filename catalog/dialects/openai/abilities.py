@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from typing import Any, Final, get_args
 
 import msgspec
@@ -17,6 +18,7 @@ _EFFORTS: Final[tuple[str, ...]] = get_args(Effort)
 _COMMON: Final = ("low", "medium", "high")
 _SYSTEM: Final = frozenset(("system", "developer"))
 _LEAD: Final = "\n\n"
+_encode = msgspec.json.Encoder().encode
 
 
 class Wish(msgspec.Struct):
@@ -33,6 +35,38 @@ class Wish(msgspec.Struct):
             return False
         asks = self.enabled or self.effort is not None or self.max_tokens is not None
         return True if asks else None
+
+
+_decode_reasoning = msgspec.json.Decoder(Wish | None).decode
+
+
+def read_wish(fields: Mapping[str, Any]) -> Wish:
+    """Returns the thinking that the fields of a request ask for; raises :class:`Untranslatable`."""
+    options = decode_wish(fields.get("reasoning")) or Wish()
+    if (effort := read_text(fields.get("reasoning_effort"))) is not None:
+        options.effort = options.effort or effort
+    return options
+
+
+def decode_wish(reasoning: Any) -> Wish | None:
+    """Decodes the member ``reasoning`` of a request; raises :class:`Untranslatable`."""
+    try:
+        options: Wish | None = _decode_reasoning(_encode(reasoning))
+    except (msgspec.DecodeError, RecursionError):
+        raise Untranslatable("The reasoning of the request has an unexpected shape.") from None
+    return options
+
+
+def has_word(wish: Wish, stated: Reasoning, listed: Set[str] | None) -> bool:
+    """Returns whether an endpoint is told of the thinking that a caller asks for, or refuses it.
+
+    ``listed`` are the parameters that it lists, or ``None`` without a list.
+    """
+    if stated.switch == "none":
+        return wish.is_on is False or (wish.effort is None and wish.max_tokens is None)
+    if stated.switch is not None or listed is None:
+        return True
+    return "reasoning_effort" in listed or "reasoning" not in listed
 
 
 def write_switch(fields: dict[str, Any], wish: Wish, stated: Reasoning) -> None:

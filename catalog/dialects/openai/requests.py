@@ -9,12 +9,17 @@ from typing import Any, Final
 import msgspec
 
 from catalog.abilities import UNSTATED
-from catalog.dialects.base import Call, Operation, Untranslatable, decode_object
-from catalog.dialects.openai.abilities import Wish, choose_effort, shape_messages, write_switch
+from catalog.dialects.base import Call, Operation, decode_object
+from catalog.dialects.openai.abilities import (
+    choose_effort,
+    decode_wish,
+    read_wish,
+    shape_messages,
+    write_switch,
+)
 from catalog.dialects.openai.fields import (
     adapt_fields,
     drop_lifetimes,
-    read_text,
     repair_calls,
     return_thoughts,
     tidy_tools,
@@ -51,7 +56,6 @@ _WRITERS: Final[Mapping[Operation, Callable[[Call], MultipartContent]]] = {
 }
 # The operations whose answers any server may stream.
 _STREAMED: Final = frozenset((Operation.CHAT, Operation.TEXT))
-_decode_reasoning = msgspec.json.Decoder(Wish | None).decode
 
 
 def build_request(
@@ -76,8 +80,9 @@ def build_request(
     if call.abilities is not UNSTATED:
         shape_messages(fields, call.abilities)
     if call.abilities.reasoning.switch is not None:
-        wish = _read_wish(fields)
-        fields.pop("reasoning_effort", None)
+        wish = read_wish(fields)
+        for name in ("reasoning", "include_reasoning", "reasoning_effort"):
+            fields.pop(name, None)
         write_switch(fields, wish, call.abilities.reasoning)
     elif listed is not None:
         _set_effort(fields, accepts_effort="reasoning_effort" in listed)
@@ -167,26 +172,9 @@ def _set_effort(fields: dict[str, Any], *, accepts_effort: bool) -> None:
         fields["reasoning_effort"] = effort
 
 
-def _read_wish(fields: dict[str, Any]) -> Wish:
-    """Takes the thinking that the caller asks for out of the fields."""
-    fields.pop("include_reasoning", None)
-    options = _decode_options(fields.pop("reasoning", None)) or Wish()
-    if (effort := read_text(fields.get("reasoning_effort"))) is not None:
-        options.effort = options.effort or effort
-    return options
-
-
-def _decode_options(reasoning: Any) -> Wish | None:
-    try:
-        options: Wish | None = _decode_reasoning(_encode(reasoning))
-    except (msgspec.DecodeError, RecursionError):
-        raise Untranslatable("The reasoning of the request has an unexpected shape.") from None
-    return options
-
-
 def _choose_effort(reasoning: Any) -> str | None:
     """Returns the effort that a ``reasoning`` asks for; ``None`` leaves it to the model."""
-    options = _decode_options(reasoning)
+    options = decode_wish(reasoning)
     if options is None:
         return None
     if options.enabled is False:

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from accounts.policy import Policy
+from catalog.abilities import read_abilities
 from catalog.dialects.base import Operation
 from endpoints.models import IMAGE_INPUT, Validation
 from inference.requests import parsing, schemas
@@ -202,3 +203,45 @@ def test_required_parameters_of_a_private_endpoint(
     assert [each.reasons for each in found.excluded] == (
         [] if admitted else [["require_parameters"]]
     )
+
+
+@pytest.mark.parametrize(
+    ("listed", "stated", "asked", "serves"),
+    [
+        ({"reasoning"}, {}, '"reasoning": {"enabled": false}', False),
+        ({"reasoning"}, {}, '"reasoning": {"effort": "high"}', False),
+        ({"reasoning"}, {}, '"reasoning": {"exclude": true}', True),
+        ({"reasoning", "reasoning_effort"}, {}, '"reasoning": {"effort": "high"}', True),
+        ({"reasoning"}, {"switch": "thinking.type"}, '"reasoning": {"enabled": false}', True),
+        ({"reasoning"}, {"switch": "none"}, '"reasoning": {"enabled": true}', True),
+        ({"reasoning"}, {"switch": "none"}, '"reasoning": {"effort": "low"}', False),
+    ],
+)
+def test_thinking_that_an_endpoint_is_not_told_of_counts_as_a_parameter(
+    listed: set[str], stated: dict[str, str], asked: str, serves: bool
+) -> None:
+    text = (
+        '{"model": "a/b", "messages": [{"role": "user", "content": "x"}], %s,'
+        ' "provider": {"require_parameters": true}}'
+    )
+    request = parsing.parse(Operation.CHAT, (text % asked).encode())
+    endpoint = route(
+        "one",
+        supported_parameters=frozenset(listed | {"reasoning_effort"}),
+        listed_parameters=frozenset(listed),
+        abilities=read_abilities({"reasoning": stated} if stated else {}),
+    )
+    assert endpoint.drops_thinking(request) is not serves
+
+
+def test_thinking_that_is_not_sent_is_named(site: Site) -> None:
+    site.publish("sim-echo", supported_parameters=["reasoning", "max_tokens"])
+    wish = {"reasoning": {"effort": "high"}}
+    answer = site.chat(**wish)
+    assert answer.status_code == 200
+    assert answer.headers["X-Left-Out"] == "reasoning"
+    assert site.dialled()[0].body.keys().isdisjoint(wish)
+    assert "X-Left-Out" not in site.chat(reasoning={"exclude": True}).headers
+    refused = site.chat(**wish, provider={"require_parameters": True})
+    assert refused.status_code == 404
+    assert len(site.dialled()) == 2
