@@ -14,7 +14,7 @@ from tests.contract.clients.drivers.driver import SCHEMA
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
 from tests.support.markdown import SHELL, read_blocks
-from tests.support.upstreams.acting import Act, Actor, calling, saying
+from tests.support.upstreams.acting import Act, Actor, are_whole, calling, cutting, saying
 
 
 def act(request: Any) -> dict[str, Any]:
@@ -100,3 +100,21 @@ def test_claude_code_answers_with_a_schema(
         **read_variables(server, tenant.api_key),
     )
     assert json.loads(done.stdout)["structured_output"] == answer
+
+
+def test_claude_code_goes_on_after_a_call_that_was_cut_off(
+    tenant: Tenant, play: Callable[[Act], Actor], run_agent: Callable[..., Any], server: str
+) -> None:
+    """Every later request has the call in its history."""
+
+    def act(request: Any) -> dict[str, Any]:
+        if not any(tool["function"]["name"] == "Bash" for tool in request.get("tools", ())):
+            return saying("A title")
+        if request["messages"][-1]["role"] == "tool":
+            return saying("DONE")
+        return cutting("Bash", '{"command": "printf Hi')
+
+    actor = play(act)
+    done = run_agent("claude", "-p", "Hi", **read_variables(server, tenant.api_key))
+    assert (done.returncode, done.stdout.strip()) == (0, "DONE"), done.stdout + done.stderr
+    assert are_whole(actor.bodies[-1])

@@ -13,7 +13,7 @@ from tests.contract.clients.drivers.driver import SCHEMA
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
 from tests.support.markdown import read_blocks
-from tests.support.upstreams.acting import Act, Actor, calling, saying
+from tests.support.upstreams.acting import Act, Actor, are_whole, calling, cutting, saying
 
 THOUGHT = {
     "type": "reasoning.text",
@@ -108,3 +108,20 @@ def test_codex_passes_the_schema_of_an_answer(site: Site, run_agent: Any, tmp_pa
     )
     wanted = json.loads(done.stdout)["body"]["response_format"]
     assert (wanted["type"], wanted["json_schema"]["schema"]) == ("json_schema", SCHEMA)
+
+
+def test_codex_goes_on_after_a_call_that_was_cut_off(
+    tenant: Tenant, play: Callable[[Act], Actor], run_agent: Any, server: str, tmp_path: Path
+) -> None:
+    """Every later request has the call in its history."""
+
+    def act(request: Any) -> dict[str, Any]:
+        if request["messages"][-1]["role"] == "tool":
+            return saying("DONE")
+        return cutting("exec_command", '{"cmd": "printf Hi')
+
+    actor = play(act)
+    set_up(tmp_path / "codex", server)
+    done = run_agent(*EXEC, CODEX_HOME=str(tmp_path / "codex"), KEY=tenant.api_key)
+    assert (done.returncode, done.stdout.strip()) == (0, "DONE"), done.stdout + done.stderr
+    assert are_whole(actor.bodies[-1])

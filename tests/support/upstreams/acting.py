@@ -24,6 +24,20 @@ def calling(name: str, number: int = 0, **arguments: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
+def cutting(name: str, arguments: str) -> dict[str, Any]:
+    """Returns a message whose call of a tool has a part of its arguments alone."""
+    message = calling(name)
+    message["tool_calls"][0]["function"]["arguments"] = arguments
+    return message
+
+
+def are_whole(request: Any) -> bool:
+    """Returns whether a history has calls, and the arguments of each are an object."""
+    calls = [call for each in request["messages"] for call in each.get("tool_calls") or ()]
+    written = [json.loads(call["function"]["arguments"]) for call in calls]
+    return bool(written) and all(isinstance(each, dict) for each in written)
+
+
 def saying(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
