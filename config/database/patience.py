@@ -119,7 +119,8 @@ class PatientConnection(psycopg.Connection[Any]):
         to_server = make_conninfo(self.info.dsn, password=self.info.password)
         try:
             opening = PatientConnection._connect_gen(to_server)
-            with closing(waiting.wait_conn(opening, timeout=CHECK_SECONDS)) as other:
+            # Without an interval it would poll without a pause.
+            with closing(waiting.wait_conn(opening, 0.1, CHECK_SECONDS)) as other:
                 return other.answers()
         except psycopg.OperationalError as exc:
             return find_reason(exc) == "connections"
