@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.http import HttpRequest
 
 from accounts.admin.forms import may_point_secrets
-from accounts.models import Member
+from accounts.models import Member, remove_member
+from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin
 from config.console.forms import ConsoleForm
 
@@ -40,6 +41,25 @@ class MemberAdmin(ConsoleAdmin):
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("id", "created_at", "updated_at")
+
+    actions_detail = ("remove",)
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.delete_member")
+
+    @transition(
+        description="Delete",
+        question="The member leaves every workspace and gets no mail any more. Reports still name "
+        "the member. Keys of the member must be revoked before. This cannot be undone.",
+        submit="Delete the member",
+        permission="remove",
+        icon="delete",
+        danger=True,
+    )
+    def remove(self, request: HttpRequest, member: Member, form: Any) -> Message:
+        email = member.email
+        remove_member(member)
+        return messages.SUCCESS, f"{email} is deleted."
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).filter(deleted_at=None)

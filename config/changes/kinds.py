@@ -29,7 +29,8 @@ DESCRIPTIONS = {
     "endpoints, broadcast destinations, operators and groups.",
     ChangeKind.CREDENTIALS: "Base URLs, dialects and credentials of providers, and credentials of "
     "organizations.",
-    ChangeKind.MANAGEMENT_KEYS: "New management keys. The operator who approves one sees it, once.",
+    ChangeKind.MANAGEMENT_KEYS: "New management keys, and their rotation. The operator who "
+    "approves one sees it, once.",
 }
 
 

@@ -284,7 +284,7 @@ class GuardedPage:
         return "It is changed." if is_change else f"{_name(obj)} is added."
 
     def show_applied(self, request: HttpRequest) -> HttpResponse | None:
-        """Returns the page that the operator sees who approved a form; ``None`` for a message."""
+        """Returns the page that shows what was made, to who made it or approved it; or ``None``."""
         return None
 
     def label_state(self: Any, names: Sequence[str]) -> list[str]:

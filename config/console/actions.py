@@ -109,6 +109,7 @@ def transition(
 
 def _respond(page: Any, request: HttpRequest, obj: Any, answer: Answer) -> Any:
     """Returns the page that an action has made, or leads back to the object with its message."""
+    answer = page.show_applied(request) or answer
     if isinstance(answer, HttpResponse):
         return answer
     level, text = answer

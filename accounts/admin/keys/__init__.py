@@ -233,7 +233,7 @@ class ApiKeyAdmin(
         origin = request.build_absolute_uri("/").rstrip("/")
         context = {
             **self.admin_site.each_context(request),
-            "title": "API key created",
+            "title": f"API key {'rotated' if obj.former.exists() else 'created'}",
             "opts": self.opts,
             "key": obj,
             "kind": "Management" if obj.is_management else "Inference",

@@ -10,6 +10,9 @@ from django.http import HttpRequest
 
 from accounts.admin.forms import DollarsFormField, nano_of
 from accounts.models import ApiKey, LimitReset
+from accounts.rotation import rotate_key
+from config.changes.kinds import ChangeKind, FourEyes
+from config.changes.proposals import Difference
 from config.console.actions import Message, bulk_action, report, transition
 from config.console.formatting import nano_dollars
 from config.console.unfold import Dialog, SelectWidget
@@ -47,16 +50,69 @@ class LimitDialog(Dialog):
             }
 
 
+class RotateKeyDialog(Dialog):
+    """Asks how long the former secret works."""
+
+    overlap = forms.ChoiceField(
+        label="The former secret works for",
+        choices=[
+            ("3600", "an hour"),
+            ("86400", "a day"),
+            ("604800", "a week"),
+            ("0", "no time: it has leaked"),
+        ],
+        widget=SelectWidget(),
+    )
+
+
+def _describe_rotation(key: ApiKey, form: Any) -> list[Difference]:
+    return [Difference("API key", key.label, "a new secret")]
+
+
 class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
     """Adds the transitions of a key: limit, pause, resume and revoke, singly or for many."""
 
     actions = ("pause_selected", "resume_selected", "revoke_selected")
-    actions_detail = ("limit_spending", "limit_rates", "pause", "resume", "revoke", "delete_texts")
+    actions_detail = (
+        "limit_spending",
+        "limit_rates",
+        "rotate",
+        "pause",
+        "resume",
+        "revoke",
+        "delete_texts",
+    )
 
     def offers_action(self, request: HttpRequest, obj: ApiKey, name: str) -> bool:
         if obj.successor_id is not None:
             return obj.deleted_at is None and name == "revoke"
         return obj.deleted_at is None and name != ("pause" if obj.disabled else "resume")
+
+    def has_rotate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        # The operator sees the new secret, as that of a new key.
+        return request.user.has_perm("accounts.add_apikey")
+
+    @transition(
+        description="Rotate",
+        question="Gives this key a new secret, which is shown only once. Name, limits, usage and "
+        "rights stay, but as with every key that an operator has seen, it reads no stored texts.",
+        submit="Rotate the key",
+        permission="rotate",
+        icon="autorenew",
+        form=RotateKeyDialog,
+        four_eyes=FourEyes(
+            (ChangeKind.MANAGEMENT_KEYS,),
+            "accounts.add_apikey",
+            is_guarded=lambda key: key.is_management,
+            describe=_describe_rotation,
+        ),
+    )
+    def rotate(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
+        overlap = int(form.cleaned_data["overlap"])
+        _, key.issued_secret = rotate_key(key, overlap=overlap, issued_by_operator=True)  # type: ignore[attr-defined]
+        # The page with the secret is the answer; see show_applied.
+        request.applied = key  # type: ignore[attr-defined]
+        return messages.SUCCESS, "The key is rotated."
 
     def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.change_apikey")

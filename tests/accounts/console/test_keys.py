@@ -16,6 +16,7 @@ from accounts.models import (
 from billing.models import Meter
 from config.audit.entries import AuditEntry
 from config.clocks.clock import clock
+from config.secrets import digest_api_key
 from tests.support import factories
 from tests.support.console import SUBMIT, fingerprint, listing, messages_of, page, report_of
 from tests.support.factories import Tenant
@@ -75,6 +76,46 @@ def test_a_revoked_key_is_refused(operator: Client, tenant: Tenant) -> None:
     assert not LogEntry.objects.exists()
     again = operator.post(page(key, "revoke"), SUBMIT, follow=True)
     assert messages_of(again) == ["The key is already revoked."]
+
+
+@pytest.mark.parametrize("name", ["inference", "management"])
+def test_a_rotated_key_shows_its_new_secret_once(
+    operator: Client, tenant: Tenant, name: str
+) -> None:
+    key = ApiKey.objects.get(name=name)
+    former = tenant.management_key if key.is_management else tenant.api_key
+    path = "/api/v1/keys" if key.is_management else "/api/v1/key"
+
+    response = operator.post(page(key, "rotate"), {**SUBMIT, "overlap": "3600"})
+
+    assert "no-store" in response["Cache-Control"]
+    assert "API key rotated" in response.text
+    [secret] = set(KEY.findall(response.text))
+    found = ApiKey.objects.get(pk=key.pk)
+    assert (found.digest, found.issued_by_operator) == (digest_api_key(secret), True)
+    for works in (former, secret):
+        assert factories.client(works).get(path).status_code == 200
+    assert secret not in operator.get(page(key)).text
+    assert secret not in str(fingerprint())
+    entries = AuditEntry.objects.filter(object_id=str(key.pk)).values_list("actor", "action")
+    assert set(entries) == {("operator operator", "admin: accounts_apikey_rotate")}
+
+    again = operator.post(page(key, "rotate"), {**SUBMIT, "overlap": "0"})
+    assert factories.client(secret).get(path).status_code == 401
+    [newest] = set(KEY.findall(again.text))
+    assert factories.client(newest).get(path).status_code == 200
+
+
+def test_what_cannot_be_rotated_is_refused(operator: Client, tenant: Tenant) -> None:
+    key = ApiKey.objects.get(name="inference")
+    operator.post(page(key, "rotate"), {**SUBMIT, "overlap": "3600"})
+    former = key.former.get()
+    key.revoke()
+    before = fingerprint()
+    for row, overlap in ((key, "3600"), (former, "3600"), (key, "5"), (key, "")):
+        response = operator.post(page(row, "rotate"), {**SUBMIT, "overlap": overlap})
+        assert not KEY.search(response.text)
+    assert fingerprint() == before
 
 
 def test_a_paused_key_is_refused_until_it_is_resumed(operator: Client, tenant: Tenant) -> None:

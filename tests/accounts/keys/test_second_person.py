@@ -81,6 +81,25 @@ def test_a_management_key_waits_for_a_second_person_who_sees_it_once(
         assert not KEY.search(client.get(page(made)).content.decode())
 
 
+def test_the_rotation_of_a_management_key_waits_for_a_second_person(
+    ann: Client, bob: Client, tenant: Tenant
+) -> None:
+    demand(ChangeKind.MANAGEMENT_KEYS)
+    key = ApiKey.objects.get(name="management")
+    shown = press(ann, key, "rotate", overlap="0", **WHY)
+    assert not KEY.search(shown.content.decode())
+    assert ApiKey.objects.get(pk=key.pk).digest == key.digest
+    made = proposed()
+    assert (made.kind, made.needs) == ("management_keys", "accounts.add_apikey")
+    shown = press(bob, made, "approve")
+    [secret] = set(KEY.findall(shown.content.decode()))
+    assert factories.client(secret).get("/api/v1/keys").status_code == 200
+    assert factories.client(tenant.management_key).get("/api/v1/keys").status_code == 401
+    # An inference key needs nobody else.
+    shown = press(ann, ApiKey.objects.get(name="inference"), "rotate", overlap="0")
+    assert KEY.search(shown.content.decode())
+
+
 def test_an_inference_key_needs_nobody_else(ann: Client, tenant: Tenant) -> None:
     demand(ChangeKind.MANAGEMENT_KEYS)
     shown = ann.post(reverse(ADD), form_of(tenant))

@@ -46,6 +46,8 @@ WRITES = {
             "accounts_apikey_delete_texts",
             "inference_generation_delete_text",
             "accounts_apikey_add",
+            "accounts_apikey_rotate",
+            "accounts_member_remove",
             "accounts_byokcredential_add",
             "accounts_byokcredential_change",
             "accounts_byokcredential_keys",
