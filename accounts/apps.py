@@ -121,6 +121,7 @@ class AccountsConfig(CausewayApp):
         ),
         "keydigest": INTERNAL,
         "creation": INTERNAL,
+        "credentialrest": INTERNAL,
         "byokcredential": ModelDeclaration(
             "encrypted", title_columns=("name", "label"), tab=Tab("Credentials", 4)
         ),

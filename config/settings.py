@@ -398,6 +398,7 @@ SPECTACULAR_SETTINGS = {
     "ENUM_ADD_EXPLICIT_BLANK_NULL_CHOICE": True,
     "ENUM_NAME_OVERRIDES": {
         "PrivateEndpointStatus": "endpoints.models.PrivateEndpoint.Status",
+        "StateEnum": "inference.serializers.HEALTH_STATES",
         "DeclaredRegion": "accounts.models.Region",
         "LimitResetEnum": "accounts.models.LimitReset",
         "PresetStatus": "accounts.models.Preset.Status",

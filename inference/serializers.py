@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from rest_framework import serializers
 
@@ -10,6 +10,8 @@ from catalog.aliases.resolution import Origin
 from config.api.openapi import envelope
 from inference.routing.health import HealthState
 from inference.texts.rules import Obstacle
+
+HEALTH_STATES: Final = [state.value for state in HealthState]
 
 
 class _PriceSerializer(serializers.Serializer[Any]):
@@ -20,7 +22,7 @@ class _PriceSerializer(serializers.Serializer[Any]):
 
 
 class _HealthSerializer(serializers.Serializer[Any]):
-    state = serializers.ChoiceField([state.value for state in HealthState])
+    state = serializers.ChoiceField(HEALTH_STATES)
     failure_share = serializers.FloatField(help_text="Share of failures in the last minute.")
     latency = serializers.DictField(
         child=serializers.FloatField(), allow_null=True, help_text="Percentiles, in milliseconds."

@@ -10,6 +10,7 @@ from accounts.models.credentials import (
     HOST_NAME,
     ByokCredential,
     CredentialNotFound,
+    CredentialRest,
     SecretRequired,
 )
 from accounts.models.guardrails import (
@@ -74,6 +75,7 @@ __all__ = [
     "Ceilings",
     "Creation",
     "CredentialNotFound",
+    "CredentialRest",
     "Delivery",
     "FallbackField",
     "Guardrail",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from datetime import timedelta
 from typing import Any, Final, Self
 
 from django.conf import settings
@@ -25,6 +26,8 @@ from config.clocks.clock import clock
 from config.credentials import Secret
 from config.models import BaseModel
 
+# How long a credential rests after each refusal.
+_REST: Final = timedelta(minutes=1)
 HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
 
 
@@ -182,6 +185,15 @@ class ByokCredential(BaseModel):
         """Decrypts the secret; raises :class:`config.secrets.DecryptionFailed`."""
         return secrets.unseal(bytes(self.sealed), associated=self._associated)
 
+    @property
+    def health(self) -> dict[str, Any]:
+        """Returns whether the credential rests, because its provider has refused it just now."""
+        rest: CredentialRest | None = getattr(self, "rest", None)
+        if rest is None or rest.seen_at + _REST <= clock.now():
+            return {"state": "working", "since": None, "upstream_status": None}
+        status = rest.upstream_status
+        return {"state": "resting", "since": rest.since, "upstream_status": status}
+
     def rotate(self, secret: Secret) -> None:
         """PRESENT → PRESENT. Replaces the secret; validations with the old one become stale.
 
@@ -192,6 +204,7 @@ class ByokCredential(BaseModel):
             self.seal(secret)
             self.version = self.version + 1
             self.save_fields("sealed", "label", "version")
+            CredentialRest.objects.filter(credential=self).delete()
 
     def edit(self, *, secret: Secret | None = None, **changes: Any) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ, and the secret when there is one.
@@ -272,3 +285,21 @@ class ByokCredential(BaseModel):
             bound_domains=None if self.bound_domains is None else tuple(self.bound_domains),
             rule=HostRule(settings.CREDENTIALS_REQUIRE_HOSTS),
         )
+
+
+class CredentialRest(models.Model):
+    """The latest refusals of a credential by its provider; it rests for a minute after each.
+
+    Workers write it beside the requests. It is no column of the credential, because each change of
+    a credential is a new version of its organization.
+    """
+
+    credential = models.OneToOneField(
+        ByokCredential, on_delete=models.CASCADE, primary_key=True, related_name="rest"
+    )
+    upstream_status = models.PositiveSmallIntegerField()
+    since = models.DateTimeField(help_text="When the provider refused it first.")
+    seen_at = models.DateTimeField(help_text="When the provider refused it last.")
+
+    def __str__(self) -> str:
+        return f"rest of {self.credential_id}"

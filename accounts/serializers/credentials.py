@@ -146,11 +146,23 @@ class UpdateByokSerializer(_ByokFields):
         return self.find_dialect(self.context["provider_slug"])
 
 
+@extend_schema_serializer(component_name="BYOKKeyHealth")
+class CredentialHealthSerializer(serializers.Serializer[Any]):
+    state = serializers.ChoiceField(["working", "resting"])
+    since = serializers.DateTimeField(allow_null=True)
+    upstream_status = serializers.IntegerField(allow_null=True)
+
+
 @extend_schema_serializer(component_name="BYOKKey")
 class ByokSerializer(serializers.ModelSerializer[ByokCredential]):
     provider = serializers.CharField(source="provider_slug")
     workspace_id = serializers.UUIDField(allow_null=True)
     declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
+    health = CredentialHealthSerializer(
+        read_only=True,
+        help_text="Extension: a credential that its provider refuses (401, 402, 403) rests for a "
+        "minute, in which others are tried first.",
+    )
 
     class Meta:
         model = ByokCredential
@@ -172,6 +184,7 @@ class ByokSerializer(serializers.ModelSerializer[ByokCredential]):
             "declared_region",
             "declared_zdr",
             "created_at",
+            "health",
         )
         read_only_fields = fields
 

@@ -38,7 +38,9 @@ class ByokViewSet(ListModelMixin, CreatingViewSet):
         "partial_update": (ChangeKind.CREDENTIALS,),
         "destroy": (ChangeKind.DELETIONS,),
     }
-    queryset = ByokCredential.objects.order_by("provider_slug", "sort_order", "id")
+    queryset = ByokCredential.objects.select_related("rest").order_by(
+        "provider_slug", "sort_order", "id"
+    )
     serializer_class = ByokSerializer
     filterset_class = ByokFilters
     not_found = CredentialNotFound

@@ -283,10 +283,7 @@ class Attempts:
         if outcome is AttemptOutcome.FAILURE and not self._is_certain(error, now):
             outcome = None
         if (rest := candidate.rest) is not None:
-            if error is None:
-                self._health.end_rest(rest, now)
-            elif refuses_credential(error):
-                self._health.begin_rest(rest, now)
+            self._report_rest(rest, error, now)
         if outcome is None or self.probe not in (None, candidate.subject):
             self.release_probe()
         if outcome is not None:
@@ -300,6 +297,17 @@ class Attempts:
             self.probe = None
         if latency_ms is not None and self._request.stream:
             self._health.measure(candidate.measured_subject, latency_ms, now=now)
+
+    def _report_rest(self, rest: uuid.UUID, error: GatewayError | None, now: float) -> None:
+        """Tells whether the provider has refused or accepted an own credential."""
+        credential_id, refused = self.candidate.credential_id, self._health.refused
+        assert credential_id is not None, "only an own credential rests"
+        if error is None:
+            if self._health.end_rest(rest, now):
+                refused.clear_own(credential_id)
+        elif isinstance(error, UpstreamError) and refuses_credential(error):
+            self._health.begin_rest(rest, now)
+            refused.mark_own(credential_id, self.candidate.secret.label, error.upstream_status or 0)
 
     def _is_certain(self, error: GatewayError | None, now: float) -> bool:
         """Returns whether a failure is the endpoint's.

@@ -377,14 +377,15 @@ class HealthTable:
         bucket.failures += _MINIMUM
         record.opened_at, record.probed_until = now, -math.inf
 
-    def end_rest(self, rest: uuid.UUID, now: float) -> None:
-        """Notes that an upstream has accepted a credential, which may have rested."""
-        if (record := self._records.get(rest)) is None:
-            return
+    def end_rest(self, rest: uuid.UUID, now: float) -> bool:
+        """Notes that an upstream has accepted a credential; returns whether it has rested."""
+        if (record := self._records.get(rest)) is None or record.opened_at is None:
+            return False
         for bucket in record.recent(oldest_bucket(now)):
             bucket.retry_at = 0.0
         record.opened_at, record.forgiven = None, _bucket(now)
         record.computed_at = record.probed_until = -math.inf
+        return True
 
     def measure(
         self,

@@ -38,6 +38,8 @@ BEAT: Final = load_statement("inference", "beat")
 EXCHANGE_PACE: Final = load_statement("inference", "exchange_pace")
 MARK_REFUSED: Final = load_statement("inference", "mark_refused")
 CLEAR_REFUSED: Final = load_statement("inference", "clear_refused")
+MARK_RESTS: Final = load_statement("inference", "mark_rests")
+CLEAR_RESTS: Final = load_statement("inference", "clear_rests")
 READ_REFUSED: Final = load_statement("inference", "read_refused")
 
 # Output since the last heartbeat stays unbilled if the process dies. A heartbeat therefore runs
@@ -224,6 +226,12 @@ class Heartbeat:
         if cleared:
             await self._connection.execute(CLEAR_REFUSED, [cleared])
         refused.merge(sent, await self._connection.execute(READ_REFUSED, []))
+        own = refused.outgoing_own()
+        if rests := [each for each in own.values() if each is not None]:
+            await self._connection.execute(MARK_RESTS, [_encode(rests).decode()])
+        if ended := [key for key, each in own.items() if each is None]:
+            await self._connection.execute(CLEAR_RESTS, [ended])
+        refused.note_written(own)
 
 
 def _end_wait(flushed: asyncio.Future[None] | None) -> None:

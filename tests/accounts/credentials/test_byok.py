@@ -64,6 +64,7 @@ def test_create_returns_every_field_except_the_secret(
             "declared_region": None,
             "declared_zdr": None,
             "created_at": stored.created_at.isoformat().replace("+00:00", "Z"),
+            "health": {"state": "working", "since": None, "upstream_status": None},
         }
     }
     assert stored.organization == tenant.organization

@@ -84,6 +84,7 @@ def shown(credential: ByokCredential) -> dict[str, Any]:
         **{name: getattr(credential, name) for name in (*FULL, "label", "sort_order")},
         "allowed_api_key_hashes": credential.allowed_api_key_hashes,
         "created_at": credential.created_at.isoformat().replace("+00:00", "Z"),
+        "health": {"state": "working", "since": None, "upstream_status": None},
     }
 
 
