@@ -246,14 +246,16 @@ async def _reply(connection: Connection, exchange: Exchange, taps: Sequence[Tap]
         ways = Ways(connection.deliver, connection.send_events, connection.rewrite_reply)
         for tap in taps:
             ways = tap.deliver(ways)
-        reply = await exchange.reply(ways.rewrite)
+        reply = await exchange.reply(ways.rewrite, connection.copies)
     elif known.is_native:
         reply = [known.body]
     else:
         size = len(known.body)
         # The answer in the caller's format is another one.
         connection.workload.reserve(size)
-        reply = await connection.workload.run(size, connection.rewrite_reply, [known.body])
+        reply = await connection.workload.run(
+            size, connection.rewrite_reply, [known.body], copies=connection.copies
+        )
     for tap in taps:
         await tap.reply(reply)
     await connection.respond_pieces(200, reply)

@@ -426,8 +426,8 @@ class Peer:
 class OutboundResponse:
     """The response to a request: `status`, case-insensitive `headers`, and the body.
 
-    The headers are known once `receive_head` has returned. At most about 128 KiB wait in memory:
-    when the reader pauses, reading from the upstream pauses. Reading to the end returns the
+    The headers are known once `receive_head` has returned. When the reader pauses, reading from the
+    upstream pauses with at most 320 KiB in memory. Reading to the end returns the
     connection for reuse; `close()` before the end closes it.
     """
 
@@ -532,6 +532,14 @@ class OutboundResponse:
             return b""
         raise copy_problem(connection)
 
+    def watch_unread(self, note: Callable[[int], None]) -> None:
+        """Calls `note` with the bytes that wait while the upstream is paused; with 0 at the end."""
+        connection = self._connection
+        if connection is not None:
+            connection.note_unread = note
+            if connection.unread:
+                note(connection.unread)
+
     def take_spent(self) -> float:
         """Returns the seconds that parsing HTTP took since the last call."""
         connection = self._connection
@@ -585,6 +593,10 @@ class OutboundResponse:
         if connection is None:
             return
         self._was_sent = connection.is_sent
+        if (note := connection.note_unread) is not None:
+            connection.note_unread = None
+            if connection.unread:
+                note(0)
         if connection.is_complete:
             self._keep(connection)
         elif linger and connection.problem is None:

@@ -23,6 +23,8 @@ _HEAD_BYTES: Final = 64 * 1024
 _MAX_HEADERS: Final = 128
 # Encrypting a longer piece at once would block the event loop.
 _PIECE_BYTES: Final = 256 * 1024
+# An empty part of a body would keep all of it in memory.
+_NOTHING: Final = memoryview(b"")
 
 
 class _Waits:
@@ -185,6 +187,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._reading: _Reading
         self._on_lost = on_lost
         self._on_end: Callable[[UpstreamConnection], None] | None = None
+        # The bytes of the part for which the upstream is paused, until the reader wants the next.
+        self.unread = 0
+        self.note_unread: Callable[[int], None] | None = None
         self._body = _Body()
         self.on_body = self._body.add
         self._parser = httptools.HttpResponseParser(self)
@@ -203,7 +208,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.spent = 0.0
         self._has_head = False
         self._is_begun = False
-        self._unsent = memoryview(b"")
+        self._unsent = _NOTHING
         self._rest: list[bytes | memoryview] = []  # the last piece of the body comes first
         self._is_reusable = False
         self._header_count = 0
@@ -240,7 +245,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self._is_begun = True
         self.transport.write(head + body[:_PIECE_BYTES])
-        self._unsent = memoryview(body)[_PIECE_BYTES:]
+        self._unsent = memoryview(body)[_PIECE_BYTES:] or _NOTHING
         self._rest = [*reversed(rest)]
 
     async def receive_head(self, seconds: float, deadline: float) -> None:
@@ -256,7 +261,7 @@ class UpstreamConnection(asyncio.Protocol):
                     self._unsent = memoryview(self._rest.pop())
                 elif self._unsent and self._is_writable:
                     self.transport.write(self._unsent[:_PIECE_BYTES])
-                    self._unsent = self._unsent[_PIECE_BYTES:]
+                    self._unsent = self._unsent[_PIECE_BYTES:] or _NOTHING
                 else:
                     await self._waits.wait()
         finally:
@@ -265,7 +270,13 @@ class UpstreamConnection(asyncio.Protocol):
             raise copy_problem(self)
 
     async def wait_for_news(self, seconds: float, deadline: float) -> None:
-        """Waits for bytes, the end or a problem; idle for longer than this is a problem."""
+        """Waits for bytes, the end or a problem; idle for longer than this is a problem.
+
+        Only a reader that waits lets the upstream continue, so that one part of the body is in
+        memory and not a second one behind it.
+        """
+        if self._reading.is_paused:
+            self._resume()
         self._waits.begin("idle", seconds, deadline)
         try:
             while not self.has_news:
@@ -274,11 +285,17 @@ class UpstreamConnection(asyncio.Protocol):
             self._waits.end()
 
     def take_body(self) -> bytes:
-        """Returns the unread bytes of the body and resumes reading from the upstream."""
+        """Returns the unread bytes of the body."""
         body = self._body.take()
-        if self._reading.is_paused:
-            self._reading.resume()
+        if self.is_complete and self._reading.is_paused:
+            self._resume()
         return body
+
+    def _resume(self) -> None:
+        self._reading.resume()
+        self.unread = 0
+        if self.note_unread is not None:
+            self.note_unread(0)
 
     def linger(self, seconds: float, on_end: Callable[[UpstreamConnection], None]) -> None:
         """Waits in the background for the end of a response that is no longer read."""
@@ -328,8 +345,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._bytes_without_body = 0
             if is_lingering:
                 self._body.clear()
-            elif self._body.size > _WAITING_BYTES and not self._reading.is_paused and self.is_open:
-                self._reading.pause()
+            elif self._body.size > _WAITING_BYTES and self.is_open:
+                if not self._reading.is_paused:
+                    self._reading.pause()
+                self.unread = self._body.size
+                if self.note_unread is not None:
+                    self.note_unread(self.unread)
         elif self._bytes_without_body > _HEAD_BYTES:
             self.fail(BadResponse("headers without end"))
         if self._has_head:

@@ -32,7 +32,7 @@ _RUNNING: Final = Gauge(
 )
 _BUFFERED: Final = Gauge(
     "causeway_buffered_bytes",
-    "Bytes of request bodies and whole answers in memory.",
+    "Bytes of requests, answers and what is made of them in memory.",
     multiprocess_mode="livesum",
 )
 _REFUSALS: Final = Counter(
@@ -178,7 +178,7 @@ class Bulkheads:
                 del self._organizations[organization_id]
         self._publish_soon()
 
-    def _take(self, size: int) -> None:
+    def count(self, size: int) -> None:
         """Counts buffered bytes of the worker; a negative size gives them back."""
         self._buffered += size
         if size < 0:
@@ -215,7 +215,8 @@ class Occupancy:
     """Counts what one request takes of its worker, from the recognition of its caller on."""
 
     __slots__ = (
-        "_bulkheads", "_is_management", "_key_id", "_organization", "held", "organization_id",
+        "_bulkheads", "_is_management", "_key_id", "_organization", "_unread", "held",
+        "organization_id",
     )  # fmt: skip
 
     def __init__(
@@ -231,8 +232,8 @@ class Occupancy:
         self._key_id = key_id
         self._is_management = is_management
         self._organization: _Organization | None = None
-        # The bytes that the request holds.
-        self.held = 0
+        # The bytes that the request holds, and those of its stream that its caller has to read yet.
+        self.held = self._unread = 0
 
     def __enter__(self) -> Self:
         self._organization = self._bulkheads._join(
@@ -247,6 +248,8 @@ class Occupancy:
         traceback: TracebackType | None,
     ) -> None:
         self.release_all()
+        if self._unread:
+            self.note_unread(0)
         self._bulkheads._leave(
             self.organization_id, self._organization, is_management=self._is_management
         )
@@ -262,7 +265,9 @@ class Occupancy:
         bulkheads, organization, key_id = self._bulkheads, self._organization, self._key_id
         if organization is not None and key_id is not None:
             held = organization.keys.get(key_id, 0)
-            if held > self.held and held + size > _limit_of(BulkheadBudget.KEY_BYTES):
+            if held > self.held + self._unread and held + size > _limit_of(
+                BulkheadBudget.KEY_BYTES
+            ):
                 raise bulkheads.refuse(BulkheadBudget.KEY_BYTES, self.organization_id)
             if organization.buffered + size > settings.ORGANIZATION_BUFFERED_BYTES:
                 raise bulkheads.refuse(BulkheadBudget.ORGANIZATION_BYTES, self.organization_id)
@@ -271,7 +276,19 @@ class Occupancy:
             limit += limit // _SMALL_SHARE
         if bulkheads._buffered + size > limit:
             raise bulkheads.refuse(BulkheadBudget.WORKER_BYTES, self.organization_id)
-        self._take(size)
+        self.held += size
+        self._count(size)
+
+    def add(self, size: int) -> None:
+        """Counts bytes that are in memory already; what comes later is refused for them."""
+        self.held += size
+        self._count(size)
+
+    def note_unread(self, size: int) -> None:
+        """Counts the bytes of a stream that wait for a slow caller, in place of those before."""
+        if size != self._unread:
+            self._count(size - self._unread)
+            self._unread = size
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -297,22 +314,22 @@ class Occupancy:
     def release(self, size: int) -> None:
         """Gives bytes back that are no longer in memory."""
         assert 0 <= size <= self.held, "more bytes are released than were reserved"
-        self._take(-size)
+        self.add(-size)
 
     def release_all(self) -> None:
         """Gives all bytes of the request back."""
         if self.held:
-            self._take(-self.held)
+            self._count(-self.held)
+            self.held = 0
 
-    def _take(self, size: int) -> None:
-        self.held += size
+    def _count(self, size: int) -> None:
         organization, key_id = self._organization, self._key_id
         if organization is not None and key_id is not None:
             organization.buffered += size
             held = organization.keys.pop(key_id, 0) + size
             if held:
                 organization.keys[key_id] = held
-        self._bulkheads._take(size)
+        self._bulkheads.count(size)
 
 
 def _limit_of(budget: BulkheadBudget) -> int:

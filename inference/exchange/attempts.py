@@ -87,6 +87,8 @@ logger = logging.getLogger(__name__)
 Begun = TypeVar("Begun")
 Repin = Callable[[Admission, Candidate], Awaitable[bool]]
 Replan = Callable[[Admission, Collection[Candidate]], Awaitable[None]]
+# What is made of a large request while its body is built: decoded parts, and the body.
+_BUILDING_COPIES: Final = 2
 # Their requests have a file, or a voice, that a server may not be able to use.
 _FILE_OPERATIONS: Final = (Operation.SPEECH, Operation.TRANSCRIPTION)
 # How often the candidates are selected again between two attempts, while changes go on.
@@ -426,6 +428,7 @@ class Attempts:
             parser.expect(self.sound, is_plain=is_plain)
         if self._names:
             parser = RenamingParser(parser, self._names)
+        response.watch_unread(self._workload.note_unread)
         self.reader = ChunkReader(response, parser, self._workload)
         return self.reader
 
@@ -434,6 +437,10 @@ class Attempts:
         self.close()
         self.response = self.reader = self._answer = None
         self._names = {}
+
+    def forget_answer(self) -> None:
+        """Frees the upstream's answer where the caller gets it in another format."""
+        self._answer = None
 
     def close(self) -> None:
         """Closes the response of the latest attempt; an unread rest is not waited for."""
@@ -453,13 +460,23 @@ class Attempts:
             most = dialects.longest_name(candidate.route.dialect, call.capabilities)
             fields, self._names = shorten_names(call.fields, most)
             call = replace(call, fields=fields)
-        outbound = await self._workload.run(request.size, build_request, dialect, candidate, call)
+        outbound = await self._workload.run(
+            request.size, build_request, dialect, candidate, call, copies=_BUILDING_COPIES
+        )
         if settings.TRACE_UPSTREAMS:
             outbound = self._watcher.trace_request(outbound)
-        self.response = response = await start_request(
-            self._egress_client, candidate, outbound, self._attempt_deadline
-        )
-        await accept_response(response, candidate, request, headers_timeout)
+        # What was made for the upstream is in memory until it answers.
+        made = size if (size := len(outbound.body)) > LARGE_BYTES else 0
+        if made:
+            self._workload.add(made)
+        try:
+            self.response = response = await start_request(
+                self._egress_client, candidate, outbound, self._attempt_deadline
+            )
+            await accept_response(response, candidate, request, headers_timeout)
+        finally:
+            if made:
+                self._workload.release(made)
         if (pause := read_pause(response.headers)) is not None:
             self._health.pause(candidate.subject, pause, now=clock.time())
         if candidate.first_use is not None:

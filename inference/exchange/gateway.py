@@ -41,7 +41,7 @@ from inference.exchange.tap import Deliver, Rewrite, Watcher
 from inference.exchange.workload import Workload
 from inference.filters.definitions import Filters
 from inference.filters.problems import ContentBlocked, Unscreened
-from inference.filters.screening import Screened, measure, screen
+from inference.filters.screening import Screened, bound_scratch, measure, screen
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure
 from inference.routing.health import HealthTable
@@ -96,10 +96,10 @@ class Gateway:
         self._running: set[Exchange] = set()
         # The newest settlement of each organization that is not stored yet.
         self._ending: dict[UUID, asyncio.Future[None]] = {}
-        self.large_work = LargeWork("large-work")
+        self.large_work = LargeWork("large-work", self.bulkheads.count)
         self.loop_time = LoopTime(lambda: self.bulkheads.is_shared)
         # Threads of their own: content filters may take seconds.
-        self._screening = LargeWork("screening")
+        self._screening = LargeWork("screening", self.bulkheads.count)
 
     async def open(self) -> None:
         await self.egress_client.__aenter__()
@@ -296,9 +296,11 @@ class Gateway:
         self, filters: Filters, request: InferenceRequest, occupancy: Occupancy
     ) -> Screened:
         """Screens a request in a thread, and counts the bytes that redactions add to it."""
-        room = max(settings.MAX_REQUEST_BYTES - measure(request), 0)
+        size = measure(request)
+        room = max(settings.MAX_REQUEST_BYTES - size, 0)
+        scratch = bound_scratch(filters, size, room)
         owner = occupancy.organization_id
-        screened = await self._screening.run(owner, screen, filters, request, room)
+        screened = await self._screening.run(owner, screen, filters, request, room, scratch=scratch)
         occupancy.reserve(screened.growth)
         return screened
 
@@ -346,19 +348,22 @@ class Exchange:
     def is_stream(self) -> bool:
         return self._request.stream
 
-    async def reply(self, rewrite: Rewrite) -> list[Piece]:
+    async def reply(self, rewrite: Rewrite, copies: int = 0) -> list[Piece]:
         """Returns the pieces of a whole reply and settles; raises :class:`GatewayError`.
 
-        ``rewrite`` puts the body into the format of the caller's interface. It raises
-        :class:`GatewayError` when that format cannot express it.
+        ``rewrite`` puts the body into the format of the caller's interface, for which it takes
+        ``copies`` of it. It raises :class:`GatewayError` when that format cannot express it.
         """
         error: BaseException | None = None
         try:
             reply = await self.attempts.first_success(self.attempts.fetch_reply)
             renderer, metadata = self._renderer(), self.attempts.metadata()
-            return await self._workload.run(
-                reply.size, _render_reply, renderer, reply, metadata, rewrite
+            pieces = await self._workload.run(
+                reply.size, _render_reply, renderer, reply, metadata, rewrite, copies=copies
             )
+            if copies:
+                self.attempts.forget_answer()
+            return pieces
         except BaseException as exc:
             error = exc
             if isinstance(exc, UpstreamError):

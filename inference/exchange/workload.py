@@ -31,13 +31,18 @@ class Workload:
         self._loop_time = loop_time
         self._organization_id = occupancy.organization_id
 
-    async def run(self, size: int, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def run(
+        self, size: int, function: Callable[..., Result], *arguments: Any, copies: int = 0
+    ) -> Result:
         """Calls a function that works on this number of bytes; a large number in a thread.
 
-        Raises :class:`TooManyRequests` if too much large work of the organization waits.
+        ``copies`` is how often the function has these bytes in memory while it runs. Raises
+        :class:`TooManyRequests` if too much large work of the organization waits.
         """
         if size > LARGE_BYTES:
-            return await self._large_work.run(self._organization_id, function, *arguments)
+            return await self._large_work.run(
+                self._organization_id, function, *arguments, scratch=copies * size
+            )
         loop_time, owner = self._loop_time, self._organization_id
         if loop_time.must_wait(owner):
             await loop_time.wait_turn(owner)
@@ -51,9 +56,18 @@ class Workload:
         """Counts bytes that the request is about to hold; see :meth:`Occupancy.reserve`."""
         self._occupancy.reserve(size)
 
+    def add(self, size: int) -> None:
+        """Counts bytes that the request holds already, if they are many."""
+        if size > LARGE_BYTES:
+            self._occupancy.add(size)
+
     def release(self, size: int) -> None:
         """Gives bytes back that the request holds no longer."""
         self._occupancy.release(size)
+
+    def note_unread(self, size: int) -> None:
+        """Counts what waits of a stream; see :meth:`Occupancy.note_unread`."""
+        self._occupancy.note_unread(size)
 
     async def wait_turn(self) -> None:
         """Waits while the organization has used up its share of the loop and others need it."""

@@ -33,6 +33,7 @@ from config.server.bodies import (
 )
 from config.server.bulkheads import Occupancy
 from config.server.connections.cycle import Cycle
+from config.server.load.large_work import LARGE_BYTES
 from config.telemetry.access_log import ENTRY, AccessEntry
 from config.telemetry.tracing import NO_ATTRIBUTES, Attributes
 from inference.admission.copies.presets import PresetReader
@@ -40,6 +41,7 @@ from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck
 from inference.exchange.tap import KnownAnswer
 from inference.exchange.workload import Workload
+from inference.filters.screening import measure
 from inference.requests import parsing
 from inference.requests.limits import is_large
 from inference.requests.multipart import MAX_PARTS, is_form, read_boundary
@@ -282,6 +284,8 @@ class Connection(RequestHead):
     comments: ClassVar = frozenset((_KEEPALIVE,))
     # True for a route that counts the tokens of a request and sends nothing upstream.
     is_count: ClassVar = False
+    # How often a body or a whole answer is in memory while it is put into another format.
+    copies: ClassVar = 0
     # Set once the caller is recognized.
     workload: Workload
     _patience, _since = Patience(), 0.0
@@ -323,7 +327,12 @@ class Connection(RequestHead):
         if OPERATIONS[self.operation].is_written and (is_large(body) or may_name_preset(body)):
             rest = await self._take_preset(body)
         # Repeats are recognized by what the caller sent, whatever its preset says.
-        request = await self.workload.run(len(body), self.parse_body, body, rest)
+        request = await self.workload.run(
+            len(body), self.parse_body, body, rest, copies=self.copies
+        )
+        if self.copies and len(body) > LARGE_BYTES:
+            # The request is kept in two formats.
+            occupancy.reserve(max(measure(request) - len(body), 0))
         self.left_out = request.left_out
         return request
 

@@ -11,6 +11,8 @@ from config.api.errors import UpstreamError
 
 # The longest answer that is converted, which takes several times its size.
 _CONVERTED_BYTES: Final = 8_388_608
+# The given one, its texts and the new one; texts outside of ASCII may take more.
+CONVERTED_COPIES: Final = 3
 
 
 def convert_reply(reply: list[Piece], render: Callable[[bytes], bytes]) -> list[Piece]:

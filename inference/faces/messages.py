@@ -9,7 +9,7 @@ from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError
 from config.server.bodies import Receive, Scope, Send
 from inference.faces.connection import Connection
-from inference.faces.conversion import convert_reply
+from inference.faces.conversion import CONVERTED_COPIES, convert_reply
 from inference.requests.messages.events import PING, MessageEvents
 from inference.requests.messages.native import parse_message
 from inference.requests.messages.reply import render_error, render_reply
@@ -20,6 +20,7 @@ class MessagesConnection(Connection):
     """Speaks Anthropic's Messages: rewrites requests to chat, and replies and events back."""
 
     comments = Connection.comments | {PING}
+    copies = CONVERTED_COPIES
 
     def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(operation, scope, receive, send)

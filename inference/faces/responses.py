@@ -10,7 +10,7 @@ from typing import Any
 
 from catalog.dialects.shared.raw import Piece
 from inference.faces.connection import Connection
-from inference.faces.conversion import convert_reply
+from inference.faces.conversion import CONVERTED_COPIES, convert_reply
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses.events import ResponseEvents
 from inference.requests.responses.reply import render_reply
@@ -21,6 +21,7 @@ from inference.requests.responses.tools import CallerTool
 class ResponsesConnection(Connection):
     """Speaks OpenAI's Responses: rewrites requests to chat, and replies and events back."""
 
+    copies = CONVERTED_COPIES
     # Set once the request is parsed.
     _echo: Mapping[str, Any]
     _tools: Mapping[str, CallerTool]

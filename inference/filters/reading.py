@@ -26,7 +26,7 @@ from inference.filters.recogniser import Span
 
 _NUMBERS: Final = frozenset((b"-", *(b"%d" % digit for digit in range(10))))
 _MAX_DEPTH: Final = 32
-_MAX_REDACTIONS: Final = 100_000
+MAX_REDACTIONS: Final = 100_000
 # A number with a larger exponent is no number of a card or a person.
 _MAX_EXPONENT: Final = 40
 _PSEUDONYM_BYTES: Final = 12
@@ -480,7 +480,7 @@ class Reader:
                 if self.room < 0:
                     raise TooLong
                 self._redactions += 1
-                if self._redactions > _MAX_REDACTIONS:
+                if self._redactions > MAX_REDACTIONS:
                     raise ContentBlocked(
                         each.report(),
                         f"The request contains {each.label} too often to redact it.",
@@ -526,12 +526,12 @@ class Reader:
 def _merge(cuts: list[_Cut]) -> list[_Cut]:
     """Returns cuts without overlaps; overlapping matches get one label, that of the first."""
     merged: list[_Cut] = []
-    for start, order, end in cuts:
-        if merged and start < merged[-1][2]:
+    for cut in cuts:
+        if merged and cut[0] < merged[-1][2]:
             first = merged[-1]
-            merged[-1] = (first[0], first[1], max(first[2], end))
+            merged[-1] = (first[0], first[1], max(first[2], cut[2]))
         else:
-            merged.append((start, order, end))
+            merged.append(cut)
     return merged
 
 

@@ -16,7 +16,7 @@ from inference.filters.definitions import Filters, Finding, are_compiled, work_o
 from inference.filters.native_places import NATIVE_BODIES, REPLACED
 from inference.filters.places import BODIES, FIXED, MESSAGE, PROMPTS, TEXT, Place
 from inference.filters.problems import ContentBlocked, TooLong, TooSlow, Unscreened
-from inference.filters.reading import Reader, first_byte
+from inference.filters.reading import MAX_REDACTIONS, Reader, first_byte
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
 
@@ -30,6 +30,9 @@ _AT_ONCE_WORK: Final = 250_000
 _AT_ONCE_SECONDS: Final = 0.005
 _SECONDS: Final = 10.0
 _ROOM_BYTES: Final = 16 * 1024 * 1024
+# While a text is read it is there in bytes, decoded, and anew; a match takes a few small objects.
+_READING_COPIES: Final = 3
+_MATCH_BYTES: Final = 256
 _encode = msgspec.json.Encoder().encode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -139,6 +142,14 @@ def screen(
 def measure(request: InferenceRequest) -> int:
     """Returns the bytes of all fields that may be sent."""
     return sum(memoryview(raw).nbytes for fields in _sent(request) for raw in fields.values())
+
+
+def bound_scratch(filters: Filters, size: int, room: int) -> int:
+    """Returns about the most bytes that screening a request of this size takes while it runs."""
+    labels = [len(each.label.encode()) + 2 for each in filters if each.action == "redact"]
+    matches = min(size, MAX_REDACTIONS) if labels else 0
+    grown = min(matches * max(labels, default=0), room)
+    return _READING_COPIES * (size + grown) + matches * _MATCH_BYTES
 
 
 def _with_native(request: InferenceRequest, native: NativeBody | None) -> InferenceRequest:

@@ -12,7 +12,9 @@ import pytest
 
 from accounts.models import ApiKey, Guardrail
 from billing.models import Meter
+from inference.filters.screening import measure
 from inference.models import Generation, KeptAnswer
+from inference.requests.messages.native import parse_message
 from tests.support import factories
 from tests.support.attack import Line, connect, head_of
 from tests.support.bulkheads.counters import read_counter
@@ -23,19 +25,22 @@ from tests.support.inference.site import CHAT, Site
 
 BUFFERED = "causeway_buffered_bytes"
 RUNNING = "causeway_running_requests"
+MESSAGES = "/api/v1/messages"
 ANSWER = 7_000_000
 # The buffers of the kernel could take most of an answer.
 SMALL = 4_096
 
 
-def begin(site: Site, lines: ExitStack, body: dict[str, Any], **headers: str) -> Line:
+def begin(
+    site: Site, lines: ExitStack, body: dict[str, Any], *, path: str = CHAT, **headers: str
+) -> Line:
     """Sends a request and reads nothing of its answer."""
     raw = json.dumps(body).encode()
     headers |= {
         "Authorization": f"Bearer {site.tenant.api_key}",
         "Content_Type": "application/json",
     }
-    head = head_of("POST", CHAT, Content_Length=len(raw), **headers)
+    head = head_of("POST", path, Content_Length=len(raw), **headers)
     line = lines.enter_context(connect(site.server, buffer=SMALL))
     line.send(head + raw)
     return line
@@ -170,6 +175,32 @@ def test_a_request_that_redactions_make_too_long_is_refused(
     assert everything() == before
     assert service.dialled() == []
     assert is_served()
+
+
+def test_what_a_stream_holds_for_a_slow_caller_is_counted(
+    service: Site, is_served: Callable[[], bool]
+) -> None:
+    service.own("sim-burst:200000")
+    with ExitStack() as lines:
+        begin(service, lines, service.chat_body(stream=True))
+        service.eventually(lambda: read_counter(service.server, BUFFERED) > 65_536)
+        assert is_served()
+    service.eventually(lambda: read_counter(service.server, BUFFERED) == 0)
+
+
+def test_a_request_that_is_kept_in_two_formats_is_counted_twice(
+    service: Site, is_served: Callable[[], bool]
+) -> None:
+    service.own("sim-stall")
+    body = {**service.chat_body("a" * 90_000), "max_tokens": 16}
+    raw = json.dumps(body).encode()
+    held = measure(parse_message(raw))
+    assert held > 180_000
+    with ExitStack() as lines:
+        begin(service, lines, body, path=MESSAGES)
+        service.eventually(lambda: read_counter(service.server, BUFFERED) == held)
+        assert is_served()
+    service.eventually(lambda: read_counter(service.server, BUFFERED) == 0)
 
 
 @pytest.mark.parametrize("how", ["revoked", "suspended"])

@@ -51,6 +51,8 @@ _MESSAGES: Final = "/api/v1/messages"
 _JSON: Final = "application/json"
 # A gauge is published a tenth of a second after a change.
 _SAMPLES: Final = 5
+# The first answers of /metrics load what they need.
+_WARM_SAMPLES: Final = 20
 
 
 class Request(NamedTuple):
@@ -158,11 +160,20 @@ def _read_counted(worker: Worker) -> int:
     return int(read_counter(f"http://{worker.host}:{worker.port}", "causeway_buffered_bytes"))
 
 
+async def _wait_until_free(worker: Worker) -> None:
+    """Waits until the worker says that it holds nothing."""
+    free = 0
+    while free < _SAMPLES:
+        free = 0 if await asyncio.to_thread(_read_counted, worker) else free + 1
+        await asyncio.sleep(_PAUSE)
+
+
 async def _measure(worker: Worker, name: str, request: Request, seconds: float) -> None:
+    await _wait_until_free(worker)
     # The first one is kept, and what it loads stays.
     if (status := await _ask(worker, request, is_slow=False)) != 200:
         raise SystemExit(f"{name}: the gateway answers {status}")
-    await asyncio.sleep(1)
+    await _wait_until_free(worker)
     before = memory_of(worker.pid)
     calls = [asyncio.create_task(_ask(worker, request, is_slow=True)) for _ in range(_CALLERS)]
     counted: deque[int] = deque(maxlen=_SAMPLES)
@@ -184,7 +195,6 @@ async def _measure(worker: Worker, name: str, request: Request, seconds: float) 
         f"{name:<16}{peak / 1e6:>9,.0f}{said / 1e6:>9,.0f}{excess / 1e6:>9,.0f}  {shown}",
         flush=True,
     )
-    await asyncio.sleep(4)
 
 
 def _make_catalogue(address: str) -> dict[str, Any]:
@@ -276,6 +286,8 @@ def main() -> None:
         plain, filtered = (
             Worker(address.hostname or "", address.port or 80, system.pid, key) for key in keys
         )
+        for _ in range(_WARM_SAMPLES):
+            _read_counted(plain)
         print(f"{'case':<16}{'grown MB':>9}{'said MB':>9}{'excess':>9}  statuses", flush=True)
         for name in options.only.split(","):
             worker = filtered if name == "redacted" else plain

@@ -17,7 +17,7 @@ import pytest
 import requests
 from django.db.models import QuerySet
 
-from accounts.models import Organization
+from accounts.models import ApiKey, Organization
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from catalog.models import ModelEndpoint
@@ -97,6 +97,18 @@ def test_a_locked_organization_is_refused_and_all_others_are_served(
     service.eventually(lambda: not Generation.objects.filter(status="pending").exists())
     assert Generation.objects.filter(organization_id=organization_id).count() == 2
     assert Generation.objects.exclude(status="completed").count() == 0
+    assert_in_order()
+
+
+def test_a_locked_key_holds_up_nobody(service: Site, neighbours: list[Tenant], load: Load) -> None:
+    assert service.chat().status_code == 200
+    before = read_counter(service.server, "causeway_lock_timeouts_total")
+    with locked(ApiKey.objects.filter(organization=service.tenant.organization)), load:
+        assert service.chat().status_code == 200
+        load.wait_for_answers(2)
+    assert set(load.statuses()) == {200}
+    assert read_counter(service.server, "causeway_lock_timeouts_total") == before
+    service.eventually(lambda: not Generation.objects.filter(status="pending").exists())
     assert_in_order()
 
 

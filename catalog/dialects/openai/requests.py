@@ -28,7 +28,7 @@ from catalog.dialects.openai.speech import write_speech
 from catalog.dialects.openai.transcriptions import write_transcription
 from catalog.dialects.shared.constraints import MISTRAL, OPENAI
 from catalog.dialects.shared.multipart import MultipartContent
-from catalog.dialects.shared.raw import LONG_BYTES, encode_pieces
+from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS, write_options
 from config.egress import OutboundRequest
 
@@ -95,9 +95,10 @@ def build_request(
         fields = drop_lifetimes(fields)
     if "tools" in fields or "tool_choice" in fields or "parallel_tool_calls" in fields:
         tidy_tools(fields)
-    body = _write_body(fields)
-    if _MARKED.search(body) is not None:
-        body = _adapt_body(call, fields, body, has_signatures=has_signatures)
+    body, *rest = pieces = _write_pieces(fields)
+    if any(_MARKED.search(piece) for piece in pieces):
+        whole = b"".join(pieces)
+        body, rest = _adapt_body(call, fields, whole, has_signatures=has_signatures), []
     return OutboundRequest(
         method="POST",
         url=url,
@@ -106,7 +107,8 @@ def build_request(
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },
-        body=body,
+        body=bytes(body),
+        rest=rest,
     )
 
 
@@ -150,12 +152,16 @@ def _returns_thoughts(call: Call) -> bool:
     return listed is None or ("reasoning" in listed and "reasoning_effort" not in listed)
 
 
-def _write_body(fields: dict[str, Any]) -> bytes:
-    """Encodes a body; long raw members are copied once, where an encoder copies them repeatedly."""
+def _write_pieces(fields: dict[str, Any]) -> list[Piece]:
+    """Encodes a body; long raw members are not copied, where an encoder copies them repeatedly."""
     raws = (value for value in fields.values() if isinstance(value, msgspec.Raw))
     if any(len(raw) > LONG_BYTES for raw in raws):
-        return b"".join(encode_pieces(fields))
-    return _encode(fields)
+        return encode_pieces(fields)
+    return [_encode(fields)]
+
+
+def _write_body(fields: dict[str, Any]) -> bytes:
+    return b"".join(_write_pieces(fields))
 
 
 def _set_effort(fields: dict[str, Any], *, accepts_effort: bool) -> None:

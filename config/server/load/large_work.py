@@ -37,6 +37,10 @@ _REFUSALS: Final = Counter(
 )
 
 
+def _ignore(size: int) -> None:
+    """Counts nothing."""
+
+
 class LargeWork:
     """Runs work of many organizations in turn: at most one piece of each at a time.
 
@@ -44,8 +48,13 @@ class LargeWork:
     them. Only the worker's event loop calls it.
     """
 
-    def __init__(self, name: str) -> None:
-        """Makes the threads, which have this name in the process list."""
+    def __init__(self, name: str, count: Callable[[int], None] = _ignore) -> None:
+        """Makes the threads, which have this name in the process list.
+
+        ``count`` counts the bytes of a worker that running work takes; it gives a negative number
+        back.
+        """
+        self._count = count
         self._threads = ThreadPoolExecutor(_THREADS, name)
         self._free = _THREADS
         # The waiting work of each owner; an owner is in exactly one of ``_turns`` and ``_running``.
@@ -54,11 +63,16 @@ class LargeWork:
         self._running: set[Hashable] = set()
 
     async def run(
-        self, owner: Hashable, function: Callable[..., Result], *arguments: Any
+        self,
+        owner: Hashable,
+        function: Callable[..., Result],
+        *arguments: Any,
+        scratch: int = 0,
     ) -> Result:
         """Returns what the function returns, when it was the owner's turn.
 
-        Raises :class:`TooManyRequests` if too much work of this owner waits. Work whose caller is
+        ``scratch`` is the number of bytes that it takes beside its arguments while it runs. Raises
+        :class:`TooManyRequests` if too much work of this owner waits. Work whose caller is
         cancelled is never begun, or its result is dropped.
         """
         waiting = self._waiting.setdefault(owner, deque())
@@ -70,7 +84,7 @@ class LargeWork:
                 "worker allows. Wait for one of them to end.",
                 headers={"Retry-After": "1"},
             )
-        piece = _Piece(function, arguments, asyncio.get_running_loop().create_future())
+        piece = _Piece(function, arguments, asyncio.get_running_loop().create_future(), scratch)
         waiting.append(piece)
         _WAITING.inc()
         if owner not in self._running and len(waiting) == 1:
@@ -95,12 +109,14 @@ class LargeWork:
                 continue
             self._free -= 1
             self._running.add(owner)
+            self._count(piece.scratch)
             loop = asyncio.get_running_loop()
             running = loop.run_in_executor(self._threads, piece.function, *piece.arguments)
             running.add_done_callback(partial(self._end, owner, piece))
 
     def _end(self, owner: Hashable, piece: _Piece, done: asyncio.Future[Any]) -> None:
         self._free += 1
+        self._count(-piece.scratch)
         self._running.discard(owner)
         self._end_turn(owner)
         if piece.result.cancelled() or done.cancelled():
@@ -122,14 +138,16 @@ class LargeWork:
 class _Piece:
     """One call that waits for its turn or runs, and the future of its result."""
 
-    __slots__ = ("arguments", "function", "result")
+    __slots__ = ("arguments", "function", "result", "scratch")
 
     def __init__(
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
         result: asyncio.Future[Any],
+        scratch: int,
     ) -> None:
         self.function = function
         self.arguments = arguments
         self.result = result
+        self.scratch = scratch

@@ -370,6 +370,8 @@ def _echo(request: ResponsesRequest, tools: Tools, choice: Any) -> dict[str, Any
         ("instructions", b"null"),
         ("tools", b"[]"),
         ("prompt_cache_key", b"null"),
+        ("tool_choice", b'"auto"'),
+        ("text", b'{"format":{"type":"text"}}'),
     ):
         if len(encoded[name]) > _ECHO_BYTES:
             encoded[name] = absent

@@ -196,6 +196,43 @@ def test_a_paused_reader_stops_the_upstream_from_sending(policy: EgressPolicy) -
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_what_waits_for_a_slow_reader_is_noted_until_it_is_read(
+    policy: EgressPolicy, run: Callable[[Awaitable[None]], None]
+) -> None:
+    size = 4 << 20
+    body = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (size, b"x" * size)
+
+    async def read(url: str) -> None:
+        async with through(replace(policy, max_response_bytes=size)) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
+            noted: list[int] = []
+            is_paused = asyncio.Event()
+
+            def note(count: int) -> None:
+                noted.append(count)
+                if count:
+                    is_paused.set()
+
+            response.watch_unread(note)
+            await is_paused.wait()
+            first = await response.readany()
+            assert len(first) == noted[-1]
+            assert noted[-1] > 65_536
+            # The first part is in memory until the reader asks for the next one.
+            assert 0 not in noted
+            is_paused.clear()
+            await response.readany()
+            assert 0 in noted
+            await is_paused.wait()
+            assert noted[-1] > 65_536
+            response.close()
+            assert noted[-1] == 0
+
+    with serving(sending(body)) as server:
+        run(read(upstream(server)))
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("pause", [0, 0.01], ids=["quick", "slow"])
 @pytest.mark.parametrize("framing", ["length", "chunks"])
 def test_an_answer_is_read_whole_after_the_upstream_disconnects(

@@ -66,6 +66,32 @@ def test_an_organization_runs_no_more_than_its_limit_at_once(settings: object) -
     run(check)
 
 
+def test_what_waits_for_a_slow_caller_is_counted_and_refuses_only_what_follows(
+    settings: object,
+) -> None:
+    settings.ORGANIZATION_BUFFERED_BYTES = 2 * MIB
+
+    def check(bulkheads: Bulkheads) -> None:
+        with bulkheads.enter(ORGANIZATION, KEY) as slow:
+            slow.note_unread(3 * MIB)
+            slow.note_unread(2 * MIB)
+            assert (bulkheads.buffered, slow.held) == (2 * MIB, 0)
+            with bulkheads.enter(ORGANIZATION, OTHER_KEY) as other:
+                refused(
+                    TooManyRequests, lambda: other.reserve(1), BulkheadBudget.ORGANIZATION_BYTES
+                )
+                slow.note_unread(0)
+                other.reserve(2 * MIB)
+                other.add(MIB)
+                slow.note_unread(MIB)
+                assert bulkheads.buffered == 4 * MIB
+            slow.release_all()
+            assert bulkheads.buffered == MIB
+        assert bulkheads.buffered == 0
+
+    run(check)
+
+
 def test_management_requests_are_counted_apart(settings: object) -> None:
     settings.ORGANIZATION_CONCURRENCY = 1
 

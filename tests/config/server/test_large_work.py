@@ -106,3 +106,29 @@ def test_cancelled_work_never_begins_and_its_turn_passes_on() -> None:
         assert cancelled.cancelled()
 
     run(scenario)
+
+
+def test_scratch_is_counted_while_the_work_runs() -> None:
+    async def scenario() -> None:
+        counted: list[int] = []
+        work = LargeWork("test", counted.append)
+        gate = threading.Event()
+        running = asyncio.create_task(work.run("a", gate.wait, scratch=7))
+        waiting = asyncio.create_task(work.run("a", int, scratch=5))
+        dropped = asyncio.create_task(work.run("a", int, scratch=3))
+        await asyncio.sleep(0)
+        assert counted == [7]
+        dropped.cancel()
+        # Its thread goes on.
+        running.cancel()
+        await asyncio.sleep(0)
+        assert counted == [7]
+        gate.set()
+        await waiting
+        assert counted == [7, -7, 5, -5]
+        with pytest.raises(ZeroDivisionError):
+            await work.run("b", divmod, 7, 0, scratch=2)
+        assert counted[-2:] == [2, -2]
+        work.close()
+
+    asyncio.run(scenario())
