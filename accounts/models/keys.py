@@ -21,7 +21,7 @@ from accounts.models.terms import LimitReset, number_of_key
 from accounts.models.versions import RoutingVersionBump
 from accounts.models.workspaces import Workspace, require_workspace
 from config import secrets
-from config.api.errors import InvalidTransition, NotFound
+from config.api.errors import InvalidTransition, NotFound, Unprocessable
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import Secret
@@ -32,6 +32,8 @@ from config.triggers import Trigger
 
 NOT_KNOWN: Final = "not known before the next use"
 NOT_LISTED: Final = "no longer listed"
+# Each former secret that still works is one more that may be lost.
+_MOST_FORMER: Final = 20
 # What the row of a former secret has of its key.
 _SHARED: Final = (
     "organization_id", "workspace_id", "name", "is_management", "disabled", "limit_nano",
@@ -63,6 +65,16 @@ class KeyRotated(InvalidTransition):
     """The row is that of a former secret, which another one has replaced."""
 
     message = "The API key was rotated already: rotate or change the key that replaced it."
+
+
+class FormerSecretsReached(Unprocessable):
+    """A key has as many former secrets that still work as it may have."""
+
+    error_type = "former_secrets_reached"
+    message = (
+        f"former_secrets_reached: {_MOST_FORMER} former secrets of the API key still work. Delete "
+        "one by its hash, wait for its end, or rotate with overlap_seconds 0."
+    )
 
 
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
@@ -325,8 +337,8 @@ class ApiKey(BaseModel):
         ``overlap`` seconds more, but not longer than it would have, nor at all if the key is
         disabled. It counts on the same meter, because that belongs to the row of the key.
         ``issued_by_operator`` says that the caller's own key is such a key; then this one becomes
-        one too. Raises :class:`KeyRotated` when the key has another hash meanwhile, and
-        :class:`InvalidTransition` for a revoked or expired key.
+        one too. Raises :class:`KeyRotated` when the key has another hash meanwhile,
+        :class:`InvalidTransition` for a revoked or expired key, and :class:`FormerSecretsReached`.
         """
         digest = self.digest
         with transaction.atomic():
@@ -337,6 +349,9 @@ class ApiKey(BaseModel):
             ends_at = now if self.disabled else now + timedelta(seconds=overlap)
             if self.expires_at is not None:
                 ends_at = min(ends_at, self.expires_at)
+            working = self.former.filter(deleted_at=None, expires_at__gt=now)
+            if ends_at > now and working.count() >= _MOST_FORMER:
+                raise FormerSecretsReached
             # The caller sees the new secret, so the key may do no more than the caller's own.
             self.issued_by_operator = self.issued_by_operator or issued_by_operator
             former = ApiKey(

@@ -247,6 +247,7 @@ class KeyBudgetSerializer(serializers.Serializer[Any]):
 class CurrentKeySerializer(_UsageSerializer):
     """The key that made the request; amounts are USD."""
 
+    hash = serializers.CharField(help_text="Names the key in `/keys/{hash}/rotate`.")
     label = serializers.CharField()  # type: ignore[assignment]
     organization_id = serializers.UUIDField(allow_null=True)
     workspace_id = serializers.UUIDField(allow_null=True)
@@ -275,6 +276,7 @@ class CurrentKeySerializer(_UsageSerializer):
         workspace = instance.workspace
         return super().to_representation(
             {
+                "hash": instance.digest,
                 "label": instance.label,
                 "organization_id": instance.organization_id,
                 "workspace_id": workspace.pk if workspace.deleted_at is None else None,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import OperationalError, ProgrammingError, transaction
 
+from config.api.errors import GatewayError
 from config.audit import context as audit
 from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
@@ -57,9 +58,11 @@ class JSONCommand(AuditedCommand):
         )
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Runs the command; reports an unreachable or unmigrated database in one sentence."""
+        """Runs the command; reports a refusal, and a database that is away, in one sentence."""
         try:
             return super().execute(*args, **options)
+        except GatewayError as exc:
+            refuse(exc.message)
         except (OperationalError, ProgrammingError) as exc:
             refuse(
                 f"The database cannot be used: {str(exc).splitlines()[0]}. "

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import pytest
+from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 from django.db import connection
 
@@ -77,6 +78,22 @@ def test_two_organizations_may_have_the_same_name(db: None) -> None:
 def test_create_organization_accepts_a_name(db: None, name: str) -> None:
     run("create_organization", "--json", "--", name)
     assert Organization.objects.get().name == name
+
+
+def test_create_organization_refuses_what_a_limit_does_not_allow(
+    db: None, settings: LazySettings
+) -> None:
+    settings.ORGANIZATION_MAX_KEYS = 1
+    before = snapshots.everything()
+    assert refused("create_organization", "Acme", "--json") == (
+        1,
+        (
+            "organization_limit_reached: ORGANIZATION_MAX_KEYS is 1 for this organization, which "
+            "has 1 API keys; 1 more would be too many. Delete some first, or ask the operator for "
+            "a higher limit."
+        ),
+    )
+    assert snapshots.everything() == before
 
 
 @pytest.mark.parametrize(

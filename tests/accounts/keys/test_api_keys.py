@@ -136,6 +136,7 @@ def test_the_current_key_shows_itself(tenant: Tenant, is_management: bool) -> No
             "label": f"{key[:9]}…{key[-3:]}",
             "organization_id": str(tenant.organization.pk),
             "workspace_id": str(tenant.workspace.pk),
+            "hash": secrets.digest_api_key(key),
             "is_management_key": is_management,
             "is_provisioning_key": is_management,
         }

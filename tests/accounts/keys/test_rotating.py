@@ -292,3 +292,36 @@ def test_a_late_renewal_does_not_outlive_the_former_secret(
         cursor.execute(text, [msgspec.json.encode(batch).decode()])
     assert KeyDigest.objects.get(digest=digests[0]).api_key.digest == key.digest
     assert status_of(tenant.api_key) == 401
+
+
+def test_twenty_former_secrets_work_at_once(management: APIClient, tenant: Tenant) -> None:
+    key = inference_key(tenant)
+    for _ in range(20):
+        assert rotate(management, key.digest, {"overlap_seconds": WEEK}).status_code == 201
+        key.refresh_from_db()
+    before = snapshots.everything()
+    refused = rotate(management, key.digest, {"overlap_seconds": 1})
+    assert message_of(refused) == (
+        422,
+        (
+            "former_secrets_reached: 20 former secrets of the API key still work. Delete one by "
+            "its hash, wait for its end, or rotate with overlap_seconds 0."
+        ),
+    )
+    assert refused.json()["error"]["metadata"]["error_type"] == "former_secrets_reached"
+    assert snapshots.everything() == before
+    assert rotate(management, key.digest, {"overlap_seconds": 0}).status_code == 201
+    key.refresh_from_db()
+    assert rotate(management, key.digest).status_code == 422
+    former = key.former.filter(expires_at__gt=clock.now())[0]
+    assert management.delete(f"/api/v1/keys/{former.digest}").status_code == 200
+    assert rotate(management, key.digest).status_code == 201
+
+
+def test_a_key_learns_its_own_hash(management: APIClient, tenant: Tenant) -> None:
+    shown = management.get("/api/v1/key").json()["data"]["hash"]
+    assert shown == digest_api_key(tenant.management_key)
+    answer = rotate(management, shown).json()
+    renewed = factories.client(answer["key"])
+    assert renewed.get("/api/v1/key").json()["data"]["hash"] == answer["data"]["hash"]
+    assert management.get("/api/v1/key").json()["data"]["hash"] == shown
