@@ -44,7 +44,7 @@ def play(tenant: Tenant) -> Iterator[Callable[[Act], Actor]]:
 
 @pytest.fixture
 def start_agent(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Returns a function that starts an agent in an empty folder, with a home of its own."""
+    """Returns a function that starts an agent in a folder and a home of its own."""
     started: list[subprocess.Popen[str]] = []
 
     def start(program: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -52,7 +52,7 @@ def start_agent(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]
         if not path.exists():
             pytest.skip("needs `npm ci` in tests/contract/agents")
         work = tmp_path / "work"
-        work.mkdir()
+        work.mkdir(exist_ok=True)
         process = subprocess.Popen(
             [str(path), *arguments],
             cwd=work,

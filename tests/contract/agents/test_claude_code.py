@@ -118,3 +118,25 @@ def test_claude_code_goes_on_after_a_call_that_was_cut_off(
     done = run_agent("claude", "-p", "Hi", **read_variables(server, tenant.api_key))
     assert (done.returncode, done.stdout.strip()) == (0, "DONE"), done.stdout + done.stderr
     assert are_whole(actor.bodies[-1])
+
+
+def test_claude_code_compacts_a_history_with_calls(
+    tenant: Tenant, play: Callable[[Act], Actor], run_agent: Callable[..., Any], server: str
+) -> None:
+    """The summary is asked for with the calls; it stands for them afterwards."""
+
+    def act(request: Any) -> dict[str, Any]:
+        if len(actor.bodies) == 1:
+            return calling("Bash", command="true", description="Does nothing")
+        return saying("DONE")
+
+    actor = play(act)
+    variables = read_variables(server, tenant.api_key)
+    asks = [("Hi", "--allowedTools", "Bash"), ("/compact", "--continue"), ("Go on", "--continue")]
+    for ask in asks:
+        done = run_agent("claude", "-p", *ask, **variables)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == "DONE"
+    *_, summary, last = actor.bodies
+    assert are_whole(summary)
+    assert "tool" not in [each["role"] for each in last["messages"]]

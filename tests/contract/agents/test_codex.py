@@ -125,3 +125,25 @@ def test_codex_goes_on_after_a_call_that_was_cut_off(
     done = run_agent(*EXEC, CODEX_HOME=str(tmp_path / "codex"), KEY=tenant.api_key)
     assert (done.returncode, done.stdout.strip()) == (0, "DONE"), done.stdout + done.stderr
     assert are_whole(actor.bodies[-1])
+
+
+def test_codex_compacts_a_history_with_calls(
+    tenant: Tenant, play: Callable[[Act], Actor], run_agent: Any, server: str, tmp_path: Path
+) -> None:
+    """The summary is asked for with the calls and without tools."""
+
+    def act(request: Any) -> dict[str, Any]:
+        return saying("DONE") if len(actor.bodies) > 1 else calling("exec_command", cmd="true")
+
+    actor = play(act)
+    set_up(tmp_path / "codex", server)
+    done = run_agent(
+        *(*EXEC, "-c", "model_auto_compact_token_limit=110"),
+        CODEX_HOME=str(tmp_path / "codex"),
+        KEY=tenant.api_key,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "DONE"), done.stdout + done.stderr
+    first, summary, last = actor.bodies
+    assert ("tools" in first, "tools" in summary, "tools" in last) == (True, False, True)
+    assert are_whole(summary)
+    assert "tool" not in [each["role"] for each in last["messages"]]
