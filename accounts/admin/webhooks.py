@@ -64,6 +64,11 @@ class SubscriptionForm(ConsoleForm):
         member, owner = cleaned.get("member"), cleaned.get("organization")
         if member is not None and owner is not None and member.organization_id != owner.pk:
             self.add_error("member", "The member belongs to another organization.")
+        if "form" in cleaned:
+            is_mail = cleaned["form"] == Subscription.Form.EMAIL
+            for name in ("url",) if is_mail else ("member", "email"):
+                if cleaned.get(name):
+                    self.add_error(name, f"Leave it empty for the form {cleaned['form']}.")
         kinds = event_kinds()
         closed = [name for name in cleaned["kinds"] or () if kinds[name].for_operators]
         if owner is not None and closed:

@@ -68,6 +68,7 @@ class ProviderForm(ConsoleForm):
                 cleaned["base_url"] = parse_base_url(
                     base_url, policy=policy, require_https=False
                 ).text
+                self._require_host(cleaned)
             except InvalidURL as exc:
                 self.add_error("base_url", str(exc))
             except ValueError as exc:
@@ -78,6 +79,17 @@ class ProviderForm(ConsoleForm):
             except InvalidCredential as exc:
                 self.add_error("secret", str(exc))
         return cleaned
+
+    def _require_host(self, cleaned: dict[str, Any]) -> None:
+        stored = Provider.objects.filter(pk=self.instance.pk).first()
+        if stored is not None and (
+            refusal := stored.explain_stay(
+                cleaned["dialect"],
+                cleaned["base_url"],
+                has_secret=cleaned.get("secret") is not None or bool(cleaned.get("is_keyless")),
+            )
+        ):
+            self.add_error("base_url", refusal)
 
 
 class RefusalFilter(admin.SimpleListFilter):

@@ -9,6 +9,8 @@ from django.contrib import messages
 from django.http import HttpRequest
 
 from catalog import imports
+from catalog.models import Provider
+from config.bulk.problems import Problems
 from config.bulk.report import Report, RowListener
 from config.changes.kinds import ChangeKind
 from config.console.actions import Message, bulk_action, transition
@@ -17,6 +19,17 @@ from config.console.uploads import Upload, UploadsAdmin
 from inference.reports.usage.consequences import foresee_all_off, foresee_off
 
 _LISTED: Final = {"listed": "success", "not listed": "warning"}
+
+
+def _require_hosts(catalog: imports.Catalog) -> None:
+    """Raises :class:`ImportRefused` for providers whose stored secrets would go to another host."""
+    stored = Provider.objects.in_bulk([row.slug for row in catalog.providers], field_name="slug")
+    problems = Problems()
+    for row in catalog.providers:
+        provider = stored.get(row.slug)
+        if provider is not None and (refusal := provider.explain_stay(row.dialect, row.base_url)):
+            problems.add_at(f"the provider {row.slug}", refusal)
+    problems.raise_if_any()
 
 
 class CatalogueAdmin(UploadsAdmin):
@@ -34,7 +47,9 @@ class CatalogueAdmin(UploadsAdmin):
     written_models = ("catalog.provider", "catalog.languagemodel", "catalog.modelendpoint")
 
     def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
-        return imports.apply(imports.parse(upload.content), dry_run=dry_run, on_row=on_row)
+        catalog = imports.parse(upload.content)
+        _require_hosts(catalog)
+        return imports.apply(catalog, dry_run=dry_run, on_row=on_row)
 
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
         data, _ = imports.export()

@@ -12,7 +12,7 @@ from django.db import models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Lower
 
-from accounts.models import Organization
+from accounts.models import ByokCredential, Organization
 from catalog.capabilities import (
     Capabilities,
     NativeFormat,
@@ -152,6 +152,28 @@ class Provider(ReachingModel, ListedRow):
     def own_hosts(self, named: str = "") -> frozenset[str]:
         """Returns the provider's own hosts; see :func:`hosts_of`."""
         return hosts_of(self.dialect, self.base_url, named)
+
+    def explain_stay(
+        self, dialect: str, base_url: str | None, *, has_secret: bool = False
+    ) -> str | None:
+        """Returns why the provider may not move to a base URL: no stored secret goes there.
+
+        Whoever may not see a secret may not point it elsewhere. ``has_secret`` says that the
+        operator's own one is replaced too.
+        """
+        if hosts_of(dialect, base_url) <= self.own_hosts():
+            return None
+        if self.sealed_credential is not None and not has_secret:
+            return (
+                "The host changes, and the stored credential goes to no other host. Enter the "
+                "credential again on the provider's page."
+            )
+        if ByokCredential.objects.filter(provider_slug=self.slug, deleted_at=None).exists():
+            return (
+                "The host changes, and credentials of organizations at this provider go to no "
+                "other host. Add another provider."
+            )
+        return None
 
     @property
     def _associated(self) -> str:

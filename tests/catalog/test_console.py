@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
+from accounts.models import ByokCredential
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.credentials import Secret
 from tests.support import factories
 from tests.support.console import SECRET, change, fingerprint, listing, page
+from tests.support.factories import Tenant
 
 FORM = {"name": "Acme AI", "dialect": "openai", "base_url": "https://api.example.com/v1"}
 
@@ -31,6 +33,44 @@ def test_change_provider_stores_the_credential_of_the_operator(operator: Client,
     assert found.reveal_credential() == Secret(SECRET)
     operator.post(page(provider), {**form, "secret": ""})
     assert Provider.objects.get().reveal_credential() == Secret(SECRET)
+
+
+def test_stored_credentials_go_to_no_other_host(operator: Client, tenant: Tenant) -> None:
+    provider = factories.make_provider("acme-ai", name="Acme AI", base_url=FORM["base_url"])
+    provider.set_credential(Secret(SECRET))
+    moved = {**FORM, "is_listed": "on", "base_url": "https://listener.example/v1"}
+    before = fingerprint()
+    refused = operator.post(page(provider), moved)
+    assert refused.context["adminform"].form.errors == {
+        "base_url": [
+            (
+                "The host changes, and the stored credential goes to no other host. Enter the "
+                "credential again on the provider's page."
+            )
+        ]
+    }
+    assert fingerprint() == before
+    # Another path of the same host shows the credential to nobody new.
+    near = {**moved, "base_url": "https://api.example.com:8443/v2"}
+    assert operator.post(page(provider), near).status_code == 302
+    assert operator.post(page(provider), {**moved, "secret": SECRET}).status_code == 302
+    assert Provider.objects.get().base_url == "https://listener.example/v1"
+
+    factories.make_credential(tenant, Provider.objects.get(), SECRET)
+    before = fingerprint()
+    refused = operator.post(page(provider), {**FORM, "is_listed": "on", "secret": SECRET})
+    assert refused.context["adminform"].form.errors == {
+        "base_url": [
+            (
+                "The host changes, and credentials of organizations at this provider go to no "
+                "other host. Add another provider."
+            )
+        ]
+    }
+    assert fingerprint() == before
+    ByokCredential.objects.get().remove()
+    again = operator.post(page(provider), {**FORM, "is_listed": "on", "secret": SECRET})
+    assert again.status_code == 302
 
 
 def test_a_provider_that_takes_no_key_forgets_its_credential(operator: Client, db: None) -> None:

@@ -169,6 +169,14 @@ def test_operators_have_receivers_of_their_own(operator: Client) -> None:
         ({"url": "http://hooks.example.com"}, "must begin with https"),
         ({"url": "https://127.0.0.1.nip.example/?x=1"}, "query"),
         ({"form": "email", "email": "x@example.com"}, "one of its members"),
+        (
+            {"url": "https://hooks.example.com", "email": "x@example.com"},
+            "Leave it empty for the form webhook.",
+        ),
+        (
+            {"form": "email", "email": "x@example.com", "url": "https://hooks.example.com"},
+            "Leave it empty for the form email.",
+        ),
         ({"url": "https://hooks.example.com", "kinds": ["grant.waiting"]}, "not get grant"),
     ],
 )

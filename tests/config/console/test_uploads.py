@@ -56,6 +56,26 @@ def content_of(response: Any) -> bytes:
     return b"".join(response.streaming_content)
 
 
+def test_an_import_sends_no_stored_credential_to_another_host(
+    operator: Client, tenant: Tenant
+) -> None:
+    provider = factories.make_provider("acme-ai", base_url="https://api.example.com/v1")
+    factories.make_credential(tenant, provider)
+    catalog = json.loads(catalogue.export()[0])
+    [row] = catalog["providers"]
+    row["base_url"] = "https://listener.example/v1"
+    before = snapshots.everything()
+    refused = send(operator, "catalog_provider", "catalogue.json", json.dumps(catalog).encode())
+    assert "signed_upload" not in refused.context
+    text = "the provider acme-ai: The host changes, and credentials of organizations"
+    assert text in refused.content.decode()
+    assert snapshots.everything() == before
+    row["base_url"] = "https://api.example.com/v2"
+    planned = send(operator, "catalog_provider", "catalogue.json", json.dumps(catalog).encode())
+    confirm(operator, "catalog_provider", planned)
+    assert Provider.objects.get().base_url == "https://api.example.com/v2"
+
+
 def test_end_users_are_planned_and_imported_when_confirmed(
     operator: Client, tenant: Tenant
 ) -> None:
