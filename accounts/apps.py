@@ -7,9 +7,10 @@ from config.apps import (
     SLUG,
     CausewayApp,
     Finder,
+    MenuEntry,
+    MenuPage,
     ModelDeclaration,
     Role,
-    Section,
     Tab,
 )
 from config.events.kinds import EventKind
@@ -19,7 +20,22 @@ class AccountsConfig(CausewayApp):
     default = True
     name = "accounts"
     verbose_name = "Accounts"
-    section = Section("Customers", position=1)
+    menu = (
+        MenuEntry(
+            "Organizations", "domain", 1, (MenuPage("Organizations", "accounts.organization"),)
+        ),
+        MenuEntry("Keys", "key", 2, (MenuPage("Keys", "accounts.apikey"),)),
+        MenuEntry(
+            "Alerts",
+            "campaign",
+            9,
+            (
+                MenuPage("Webhooks", "accounts.subscription"),
+                MenuPage("Deliveries", "accounts.delivery"),
+                MenuPage("Destinations", "accounts.broadcastdestination"),
+            ),
+        ),
+    )
     tenant = "accounts.organization"
     events: ClassVar = (
         EventKind(
@@ -123,12 +139,12 @@ class AccountsConfig(CausewayApp):
         "creation": INTERNAL,
         "credentialrest": INTERNAL,
         "byokcredential": ModelDeclaration(
-            "encrypted", title_columns=("name", "label"), tab=Tab("Credentials", 4)
+            "encrypted", title_columns=("name", "label"), tab=Tab("Credentials", 9)
         ),
         "guardrail": ModelDeclaration(
             "policy",
             permissions={Role.SUPPORT: ("add", "change", "delete")},
-            tab=Tab("Guardrails", 5),
+            tab=Tab("Guardrails", 6),
             finders=(NAME,),
         ),
         "guardrailshadow": ModelDeclaration(),
@@ -137,12 +153,12 @@ class AccountsConfig(CausewayApp):
             "tune",
             permissions={Role.SUPPORT: ("add", "change", "delete")},
             title_columns=("name", "slug"),
-            tab=Tab("Presets", 6),
+            tab=Tab("Presets", 10),
             finders=(NAME, SLUG),
         ),
         # A destination receives what an organization spends, so support adds and changes none.
         "broadcastdestination": ModelDeclaration(
-            "cell_tower", tab=Tab("Destinations", 8), finders=(NAME,)
+            "cell_tower", tab=Tab("Destinations", 14), finders=(NAME,)
         ),
         "broadcastprogress": INTERNAL,
         "broadcastwait": INTERNAL,
@@ -155,9 +171,13 @@ class AccountsConfig(CausewayApp):
             "campaign",
             permissions={Role.SUPPORT: ("change", "delete")},
             title_columns=("name", "url", "email"),
-            tab=Tab("Subscriptions", 16),
+            words=("webhooks", "mail"),
+            tab=Tab("Webhooks", 16),
         ),
         "delivery": ModelDeclaration(
-            "outgoing_mail", title_columns=("id",), tab=Tab("Deliveries", 17)
+            "outgoing_mail",
+            title_columns=("id",),
+            words=("webhooks", "logs"),
+            tab=Tab("Deliveries", 17),
         ),
     }

@@ -7,9 +7,10 @@ from config.apps import (
     INTERNAL,
     TRANSACTION,
     CausewayApp,
+    MenuEntry,
+    MenuPage,
     ModelDeclaration,
     Role,
-    Section,
     Tab,
     Waiting,
 )
@@ -44,7 +45,22 @@ class BillingConfig(CausewayApp):
     default = True
     name = "billing"
     verbose_name = "Billing"
-    section = Section("Money", position=5)
+    menu = (
+        MenuEntry(
+            "Money",
+            "account_balance",
+            8,
+            (
+                MenuPage("Accounts", "billing.account"),
+                MenuPage("Ledger", "billing.transfer"),
+                MenuPage("Grants", "billing.grantrequest"),
+                MenuPage("Top-ups", "billing.topup"),
+                MenuPage("Deposits", "billing.deposit"),
+                MenuPage("Under review", "billing.excess"),
+                MenuPage("Chains", "billing.chainstate"),
+            ),
+        ),
+    )
     collectors = (
         "billing.metrics.TopUpCollector",
         "billing.open_transactions.OpenTransactionCollector",
@@ -118,9 +134,12 @@ class BillingConfig(CausewayApp):
         ),
     )
     models_declared: ClassVar = {
-        "account": ModelDeclaration("account_balance"),
+        "account": ModelDeclaration("account_balance", words=("balances", "credits")),
         "transfer": ModelDeclaration(
-            "receipt_long", permissions={Role.FINANCE: ("add",)}, tab=Tab("Ledger", 10)
+            "receipt_long",
+            words=("costs", "ledger"),
+            permissions={Role.FINANCE: ("add",)},
+            tab=Tab("Ledger", 8),
         ),
         "grantrequest": ModelDeclaration(
             "approval_delegation",
@@ -139,7 +158,7 @@ class BillingConfig(CausewayApp):
             "gavel",
             permissions={Role.FINANCE: ("change",)},
             title_columns=("reference",),
-            tab=Tab("Excesses", 13),
+            tab=Tab("Under review", 13),
             waiting=(
                 Waiting(
                     "Excesses in review",

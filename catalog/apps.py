@@ -6,9 +6,10 @@ from config.apps import (
     NAME,
     SLUG,
     CausewayApp,
+    MenuEntry,
+    MenuPage,
     ModelDeclaration,
     Role,
-    Section,
     Waiting,
 )
 from config.events.kinds import EventKind
@@ -28,7 +29,20 @@ class CatalogConfig(CausewayApp):
     default = True
     name = "catalog"
     verbose_name = "Catalogue"
-    section = Section("Catalogue", position=3)
+    menu = (
+        MenuEntry("Endpoints", "hub", 4, (MenuPage("Public endpoints", "catalog.modelendpoint"),)),
+        MenuEntry(
+            "Models",
+            "neurology",
+            5,
+            (
+                MenuPage("Models", "catalog.languagemodel"),
+                MenuPage("Aliases", "catalog.modelalias"),
+            ),
+        ),
+        MenuEntry("Providers", "cloud", 6, (MenuPage("Providers", "catalog.provider"),)),
+        MenuEntry("System", "dns", 11, (MenuPage("Proposals", "catalog.catalogproposal"),)),
+    )
     events: ClassVar = (
         EventKind(
             "catalog.proposed",
@@ -61,7 +75,7 @@ class CatalogConfig(CausewayApp):
             permissions={Role.SUPPORT: ("add", "change", "delete")},
             finders=(NAME,),
         ),
-        "priceversion": ModelDeclaration("sell"),
+        "priceversion": ModelDeclaration("sell", words=("costs",)),
         "catalogproposal": ModelDeclaration(
             "price_change",
             title_columns=("subject",),

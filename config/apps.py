@@ -1,7 +1,7 @@
 """Declarations of the apps, which the project package collects at start.
 
 The project package imports no app. Instead, an app's ``apps.py`` subclasses :class:`CausewayApp`
-and declares its section of the console, the permissions and icon of each model, and its metrics.
+and declares its entries of the menu, the permissions and icon of each model, and its metrics.
 """
 
 from __future__ import annotations
@@ -40,11 +40,28 @@ class Audience(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """A section of the console's sidebar; apps with the same title share one."""
+class MenuEntry:
+    """An entry of the console's menu. It leads to its first page, and its pages are tabs there.
+
+    Entries of several apps with one title are one entry; its pages are in the order of the apps.
+    """
 
     title: str
+    icon: str
     position: int
+    pages: tuple[MenuPage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MenuPage:
+    """The list of a model, by its full label, or another page, by the name of its route.
+
+    ``permission`` is that of the operators who may see a page that is no list.
+    """
+
+    title: str
+    target: str
+    permission: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +128,14 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsolePage:
-    """A page of a section of the console that is not the list of a model.
-
-    ``name`` is the name of its route, and ``permission`` that of the operators who may see it.
-    """
-
-    title: str
-    icon: str
-    name: str
-    permission: str
-
-
-@dataclass(frozen=True, slots=True)
 class ModelDeclaration:
     """The icon, the viewers and the permissions of a model in the console.
 
-    ``icon`` is the Material symbol of the model's page in the sidebar. ``permissions`` are the
+    ``icon`` is the Material symbol of what the search finds. ``permissions`` are the
     verbs that a role has beyond viewing; an administrator has every verb. ``title_columns`` are
     the columns whose values name a row in the audit log. ``title`` replaces the plural name of the
-    model of an installed package in the sidebar. ``tab`` shows the model's list on the page of a
+    model of an installed package. ``words`` are others by which people look for the list. ``tab``
+    shows the model's list on the page of a
     tenant. ``finders`` find a row in the search over everything, which finds a UUID by itself.
     ``waiting`` are the rows that the first page shows as waiting for an operator.
     """
@@ -140,6 +145,7 @@ class ModelDeclaration:
     permissions: Mapping[Role, tuple[str, ...]] = field(default_factory=dict)
     title_columns: tuple[str, ...] = ("name",)
     title: str = ""
+    words: tuple[str, ...] = ()
     tab: Tab | None = None
     finders: tuple[Finder, ...] = ()
     waiting: tuple[Waiting, ...] = ()
@@ -165,17 +171,16 @@ class CausewayApp(AppConfig):
     A key of ``models_declared`` is the name of a model of the app, or the full label of a model of
     an installed package. ``collectors`` are dotted paths of Prometheus collectors. ``tenant`` is
     the full label of the model whose rows own the rows of other models, such as
-    ``accounts.organization``; only one app declares it. ``pages``
-    are shown in the sidebar before the lists of the section. ``alerts`` are dotted paths of
+    ``accounts.organization``; only one app declares it. ``menu`` are the entries of the console's
+    menu that lead to pages of the app. ``alerts`` are dotted paths of
     functions that yield each :class:`Alert` for the first page. ``events`` are the kinds of events
     that the app records. ``outbound`` are dotted paths of the sources of what is sent to receivers.
     """
 
-    section: ClassVar[Section]
     models_declared: ClassVar[Mapping[str, ModelDeclaration]] = {}
     collectors: ClassVar[tuple[str, ...]] = ()
     tenant: ClassVar[str] = ""
-    pages: ClassVar[tuple[ConsolePage, ...]] = ()
+    menu: ClassVar[tuple[MenuEntry, ...]] = ()
     alerts: ClassVar[tuple[str, ...]] = ()
     events: ClassVar[tuple[EventKind, ...]] = ()
     outbound: ClassVar[tuple[str, ...]] = ()
@@ -191,7 +196,28 @@ class FloorConfig(CausewayApp):
 
     name = "config"
     verbose_name = "Causeway"
-    section = Section("Operators", position=6)
+    menu = (
+        MenuEntry(
+            "Operators",
+            "badge",
+            10,
+            (
+                MenuPage("Operators", "auth.user"),
+                MenuPage("Roles", "auth.group"),
+                MenuPage("Sign-ins", "config.signinlimit"),
+                MenuPage("Second factors", "otp_totp.totpdevice"),
+                MenuPage("Change sets", "config.changeset"),
+                MenuPage("Change rules", "config.changerule"),
+                MenuPage("Audit", "config.auditentry"),
+            ),
+        ),
+        MenuEntry(
+            "System",
+            "dns",
+            11,
+            (MenuPage("Events", "config.event"), MenuPage("Partitions", "config.departure")),
+        ),
+    )
     collectors = (
         "config.clocks.duties.DutyCollector",
         "config.partitions.metrics.PartitionCollector",
@@ -223,8 +249,10 @@ class FloorConfig(CausewayApp):
             "phonelink_lock", Audience.ADMINISTRATORS, title="Second factors"
         ),
         "signinlimit": ModelDeclaration("lock_clock", Audience.ADMINISTRATORS),
-        "auditentry": ModelDeclaration("history", tab=Tab("Audit", 15, "organization_id__exact")),
-        "departure": ModelDeclaration("inventory_2"),
+        "auditentry": ModelDeclaration(
+            "history", words=("logs",), tab=Tab("Audit", 15, "organization_id__exact")
+        ),
+        "departure": ModelDeclaration("inventory_2", words=("retention", "archives")),
         "event": ModelDeclaration("notifications", title_columns=("kind",)),
         "changeset": ModelDeclaration(
             "rule",

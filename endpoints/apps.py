@@ -1,6 +1,16 @@
 from typing import ClassVar, Final
 
-from config.apps import HOST, INTERNAL, CausewayApp, ModelDeclaration, Role, Section, Tab, Waiting
+from config.apps import (
+    HOST,
+    INTERNAL,
+    CausewayApp,
+    MenuEntry,
+    MenuPage,
+    ModelDeclaration,
+    Role,
+    Tab,
+    Waiting,
+)
 from config.events.kinds import EventKind
 
 _ENDPOINT: Final = {
@@ -15,7 +25,17 @@ class EndpointsConfig(CausewayApp):
     default = True
     name = "endpoints"
     verbose_name = "Private endpoints"
-    section = Section("Endpoints", position=2)
+    menu = (
+        MenuEntry(
+            "Endpoints",
+            "hub",
+            4,
+            (
+                MenuPage("Private endpoints", "endpoints.privateendpoint"),
+                MenuPage("Validations", "endpoints.validation"),
+            ),
+        ),
+    )
     events: ClassVar = (
         EventKind(
             "endpoint.activated",
@@ -46,7 +66,7 @@ class EndpointsConfig(CausewayApp):
         "privateendpoint": ModelDeclaration(
             "dns",
             permissions={Role.SUPPORT: ("add", "change", "delete")},
-            tab=Tab("Endpoints", 7),
+            tab=Tab("Endpoints", 5),
             finders=(HOST,),
             waiting=(
                 Waiting(

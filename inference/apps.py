@@ -1,23 +1,24 @@
 import re
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from config.apps import (
     INTERNAL,
     CausewayApp,
-    ConsolePage,
     Finder,
+    MenuEntry,
+    MenuPage,
     ModelDeclaration,
-    Section,
     Tab,
 )
 from config.events.kinds import EventKind
+
+_VIEW: Final = "inference.view_generation"
 
 
 class InferenceConfig(CausewayApp):
     default = True
     name = "inference"
     verbose_name = "Inference"
-    section = Section("Traffic", position=4)
     outbound = ("inference.broadcast.sender.broadcaster",)
     collectors = (
         "inference.archive.retention.RetentionCollector",
@@ -84,24 +85,25 @@ class InferenceConfig(CausewayApp):
             },
         ),
     )
-    pages = (
-        ConsolePage(
-            "Live", "sensors", "admin:inference_generation_live", "inference.view_generation"
-        ),
-        ConsolePage(
-            "Health",
-            "monitor_heart",
-            "admin:inference_generation_health",
-            "inference.view_generation",
-        ),
-        ConsolePage(
-            "Errors", "error", "admin:inference_generation_errors", "inference.view_generation"
+    menu = (
+        MenuEntry(
+            "Requests",
+            "bolt",
+            7,
+            (
+                MenuPage("Requests", "inference.generation"),
+                MenuPage("Live", "admin:inference_generation_live", _VIEW),
+                MenuPage("Health", "admin:inference_generation_health", _VIEW),
+                MenuPage("Errors", "admin:inference_generation_errors", _VIEW),
+                MenuPage("Feedback", "inference.feedback"),
+            ),
         ),
     )
     models_declared: ClassVar = {
         "generation": ModelDeclaration(
             "bolt",
-            tab=Tab("Generations", 9),
+            words=("requests", "logs", "costs", "usage"),
+            tab=Tab("Requests", 7),
             # A whole ID names its partition.
             finders=(Finder("id", re.compile(r"gen-\d+-[0-9a-f]+")),),
         ),

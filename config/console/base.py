@@ -43,7 +43,7 @@ from config.console.lists.saved_views import (
     find_default,
     refuse_view,
 )
-from config.console.navigation import build_bar, find_preserved_tenant, find_tenant
+from config.console.navigation import build_bar, build_menu_bar, find_preserved_tenant, find_tenant
 from config.console.unfold import ModelAdmin, TextareaWidget
 
 # The suffixes that Django's list filters append to a column's name; the filter of all values of a
@@ -122,8 +122,11 @@ class StrictList(GuardedPage, ComputedColumns, ModelAdmin):
     ) -> HttpResponse:
         context = dict(extra_context or {})
         tenant_id = find_tenant(request, self.opts.label_lower)
-        if tenant_id is not None:
-            context["tab_bar"] = build_bar(request, tenant_id, self.opts.label_lower)
+        context["tab_bar"] = (
+            build_menu_bar(request)
+            if tenant_id is None
+            else build_bar(request, tenant_id, self.opts.label_lower)
+        )
         match = request.resolver_match
         is_list = match is not None and str(match.url_name).endswith("_changelist")
         if not is_list or request.method != "GET" or "_popup" in request.GET:

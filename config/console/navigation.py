@@ -1,10 +1,10 @@
-"""Groups the console's pages into the sections of its sidebar and first page."""
+"""Builds the console's menu, the tabs of its entries, and those of a tenant."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
 from uuid import UUID
 
@@ -16,35 +16,31 @@ from django.urls import reverse
 from django.utils.text import slugify
 
 from config.api.text import parse_uuid
-from config.apps import Tab, declarations, declaring_apps, tenant_label
+from config.apps import MenuEntry, Tab, declarations, declaring_apps, tenant_label
 from config.console.lists.waiting import read_badge
+
+# The tabs of a tenant beside the one that unfolds the others.
+_TABS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the console that the operator may see, under an entry of the menu or under none.
+
+    ``names`` are other words by which people look for it.
+    """
+
+    title: str
+    link: str
+    icon: str
+    entry: str
+    names: tuple[str, ...] = ()
 
 
 def build_sidebar(request: HttpRequest) -> list[dict[str, Any]]:
-    """Returns the sections of the sidebar, with the pages that the operator may see.
-
-    The first one leads to the first page, and says how much waits there for the operator.
-    """
-    sections = [
-        {
-            "title": title,
-            "separator": True,
-            "items": [
-                *_list_pages(request, title),
-                *(
-                    {
-                        "title": model["name"],
-                        "icon": icon,
-                        "link": model["admin_url"],
-                        "active": partial(_is_of_list, model["admin_url"]),
-                    }
-                    for model, icon in entries
-                ),
-            ],
-        }
-        for title, entries in _sections(request)
-    ]
-    if not sections:
+    """Returns the menu: the first page, with what waits there, and each entry by its first page."""
+    entries = _entries(request)
+    if not (entries or _lists(request)):
         return []
     first = {
         "title": "Overview",
@@ -53,37 +49,73 @@ def build_sidebar(request: HttpRequest) -> list[dict[str, Any]]:
         "badge": read_badge(request),
         "badge_variant": "primary",
     }
-    return [{"title": "", "separator": False, "items": [first]}, *sections]
-
-
-def _list_pages(request: HttpRequest, section: str) -> list[dict[str, Any]]:
-    """Returns the pages of a section that are no lists, as far as the operator may see them."""
-    return [
+    items = [
         {
-            "title": page.title,
-            "icon": page.icon,
-            "link": reverse(page.name),
-            "active": partial(_is_page, reverse(page.name)),
+            "title": entry.title,
+            "icon": entry.icon,
+            "link": pages[0].link,
+            "active": partial(_is_below, tuple(page.link for page in pages)),
         }
-        for app in declaring_apps()
-        if app.section.title == section
-        for page in app.pages
-        if request.user.has_perm(page.permission)
+        for entry, pages in entries
     ]
+    return [{"title": "", "separator": False, "items": [first, *items]}]
 
 
-def _is_page(link: str, request: HttpRequest) -> bool:
-    return request.path == link
+def _is_below(links: tuple[str, ...], request: HttpRequest) -> bool:
+    return request.path.startswith(links)
 
 
-def _is_of_list(link: str, request: HttpRequest) -> bool:
-    """Returns whether a request is for a list or for a page below it that has no own entry."""
-    own = (reverse(page.name) for app in declaring_apps() for page in app.pages)
-    return request.path.startswith(link) and request.path not in own
+def _entries(request: HttpRequest) -> list[tuple[MenuEntry, list[Page]]]:
+    """Returns the entries of the menu, each with the pages that the operator may see."""
+    lists = _lists(request)
+    found: dict[str, tuple[MenuEntry, list[Page]]] = {}
+    declared = (entry for app in declaring_apps() for entry in app.menu)
+    for entry in sorted(declared, key=lambda entry: entry.position):
+        shown = found.setdefault(entry.title, (entry, []))[1]
+        for page in entry.pages:
+            if page.target in lists:
+                listed = lists[page.target]
+                shown.append(replace(listed, title=page.title, entry=entry.title))
+            elif page.permission and request.user.has_perm(page.permission):
+                shown.append(Page(page.title, reverse(page.target), entry.icon, entry.title))
+    return [(entry, pages) for entry, pages in found.values() if pages]
 
 
-def group_by_section(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Replaces the list of applications in the first page's context with the sections."""
+def _lists(request: HttpRequest) -> dict[str, Page]:
+    """Returns the lists that the operator may see, by the full label of their model."""
+    kept: dict[str, Page] | None = request.__dict__.get("console_lists")
+    if kept is not None:
+        return kept
+    declared = declarations()
+    labels = {
+        model["model"]._meta.label_lower: model
+        for application in admin.site.get_app_list(request)
+        for model in application["models"]
+        if model["admin_url"]
+    }
+    found: dict[str, Page] = {}
+    for label, model in labels.items():
+        if label in declared:
+            own = declared[label]
+            title = own.title or str(model["name"])
+            found[label] = Page(title, model["admin_url"], own.icon, "", (title, *own.words))
+    request.__dict__["console_lists"] = found
+    return found
+
+
+def list_pages(request: HttpRequest) -> list[Page]:
+    """Returns all pages of the menu, and the lists that no entry leads to."""
+    entries = _entries(request)
+    inside = [page for _, pages in entries for page in pages]
+    known = {page.link for page in inside}
+    return [*inside, *(page for page in _lists(request).values() if page.link not in known)]
+
+
+def group_by_entry(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """Replaces the list of applications in the first page's context with all pages."""
+    groups: dict[str, list[Page]] = {}
+    for page in list_pages(request):
+        groups.setdefault(page.entry or "More", []).append(page)
     return {
         **context,
         "title": "Overview",
@@ -91,42 +123,24 @@ def group_by_section(request: HttpRequest, context: dict[str, Any]) -> dict[str,
             {
                 "name": title,
                 "app_label": slugify(title),
-                "app_url": entries[0][0]["admin_url"],
-                "models": [model for model, _ in entries],
+                "app_url": pages[0].link,
+                "models": [{"name": page.title, "admin_url": page.link} for page in pages],
             }
-            for title, entries in _sections(request)
+            for title, pages in groups.items()
         ],
     }
 
 
-def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any], str]]]]:
-    """Returns the sections in their order, each with the pages and icons that it shows."""
-    pages = {
-        model["model"]._meta.label_lower: model
-        for application in admin.site.get_app_list(request)
-        for model in application["models"]
-        if model["admin_url"]
-    }
-    sections: dict[str, list[tuple[dict[str, Any], str]]] = {}
-    for app in sorted(declaring_apps(), key=lambda app: app.section.position):
-        shown = sections.setdefault(app.section.title, [])
-        shown += [
-            (
-                {**pages[label], "name": declaration.title or pages[label]["name"]},
-                declaration.icon,
-            )
-            for label, declaration in app.declarations()
-            if label in pages
-        ]
-    return [(title, entries) for title, entries in sections.items() if entries]
-
-
 @dataclass(frozen=True, slots=True)
 class TabBar:
-    """The bar of one tenant: its name, and the title, address and state of each tab."""
+    """The bar of a tenant, or of an entry of the menu without a name.
+
+    It has the title, the address and the state of each tab; ``more`` are those that are folded.
+    """
 
     name: str
     tabs: list[tuple[str, str, bool]]
+    more: list[tuple[str, str, bool]] = field(default_factory=list)
 
 
 def find_tenant(request: HttpRequest, label: str) -> UUID | None:
@@ -173,7 +187,20 @@ def bar_of(request: HttpRequest, tenant: Any, label: str) -> TabBar:
             query = urlencode({tab.lookup: str(tenant.pk)})
             url = f"{reverse(f'admin:{app}_{name}_changelist')}?{query}"
             tabs.append((tab.title, url, label == other))
-    return TabBar(str(tenant), tabs)
+    return TabBar(str(tenant), tabs[:_TABS], tabs[_TABS:])
+
+
+def build_menu_bar(request: HttpRequest) -> TabBar | None:
+    """Returns the bar of the entry to which the page of a request belongs; none for a single page.
+
+    The longest address counts: some pages lie below the list of their model.
+    """
+    for _, pages in _entries(request):
+        links = [page.link for page in pages if request.path.startswith(page.link)]
+        if links and len(pages) > 1:
+            present = max(links, key=len)
+            return TabBar("", [(page.title, page.link, page.link == present) for page in pages])
+    return None
 
 
 def _tab_of(label: str) -> Tab | None:

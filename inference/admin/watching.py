@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 
 from catalog.models import ModelEndpoint
 from config.console.base import ConsoleAdmin
+from config.console.navigation import build_menu_bar
 from endpoints.models import PrivateEndpoint
 from inference.reports.usage.sums import PERIODS
 from inference.watch.board import Level, Row, read_board
@@ -85,6 +86,7 @@ class WatchPages(ConsoleAdmin):
     ) -> HttpResponse:
         request.current_app = self.admin_site.name
         shared = {**self.admin_site.each_context(request), "title": title}
+        shared["tab_bar"] = build_menu_bar(request)
         return TemplateResponse(request, template, {**shared, **context})
 
 

@@ -26,7 +26,7 @@ from config.clocks.clock import clock
 from config.console.charts import Axis, Card, Chart, Rank, Top
 from config.console.formatting import nano_dollars, short_count, short_dollars
 from config.console.lists.waiting import read_inbox
-from config.console.navigation import group_by_section
+from config.console.navigation import group_by_entry
 from endpoints.models import Validation
 from inference.ids import first_id
 from inference.models import HourlyUsage, UsageDay
@@ -134,7 +134,7 @@ _Used = tuple[UUID | None, str | None, int, int]
 
 def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Adds to the first page's context the numbers of those rows that the operator may view."""
-    context = group_by_section(request, context)
+    context = group_by_entry(request, context)
     chosen = RANGES.get(request.GET.get("range", ""), RANGES["24h"])
     dashboard: dict[str, Any] = {
         "ranges": [(name, f"?range={name}", choice is chosen) for name, choice in RANGES.items()],

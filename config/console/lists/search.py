@@ -19,7 +19,7 @@ from django.urls import reverse
 from config.api.text import NOT_STORABLE
 from config.apps import ModelDeclaration, declarations
 from config.console.lists.pages import limit_time
-from config.console.navigation import build_sidebar
+from config.console.navigation import list_pages
 
 MAX_TERM: Final = 255
 # Of each model.
@@ -48,11 +48,10 @@ def find_anything(request: HttpRequest, term: str) -> list[Found]:
 
 
 def _find_pages(request: HttpRequest, term: str) -> Iterator[Found]:
-    for section in build_sidebar(request):
-        for page in section["items"]:
-            if term.casefold() in str(page["title"]).casefold():
-                title = str(page["title"]).capitalize()
-                yield Found(title, section["title"], page["link"], page["icon"])
+    term = term.casefold()
+    for page in list_pages(request):
+        if any(term in word.casefold() for word in (page.title, *page.names)):
+            yield Found(page.title.capitalize(), page.entry, page.link, page.icon)
 
 
 def _find_rows(request: HttpRequest, term: str) -> Iterator[Found]:

@@ -80,13 +80,45 @@ def test_pages_have_a_content_security_policy_and_load_nothing_from_other_hosts(
     assert "unsafe-eval" not in operator.get("/docs")["Content-Security-Policy"]
 
 
-def test_index_lists_the_sections_in_the_order_of_the_sidebar(operator: Client) -> None:
-    response = operator.get("/admin/")
+MENU = {
+    "Organizations": ["Organizations"],
+    "Keys": ["Keys"],
+    "End users": ["End users"],
+    "Endpoints": ["Public endpoints", "Private endpoints", "Validations"],
+    "Models": ["Models", "Aliases"],
+    "Providers": ["Providers"],
+    "Requests": ["Requests", "Live", "Health", "Errors", "Feedback"],
+    "Money": ["Accounts", "Ledger", "Grants", "Top-ups", "Deposits", "Under review", "Chains"],
+    "Alerts": ["Webhooks", "Deliveries", "Destinations"],
+    "Operators": [
+        "Operators", "Roles", "Sign-ins", "Second factors", "Change sets", "Change rules", "Audit",
+    ],
+    "System": ["Events", "Partitions", "Proposals"],
+}  # fmt: skip
 
-    names = ["Customers", "Endpoints", "Catalogue", "Traffic", "Money", "Operators"]
-    assert [section["name"] for section in response.context["app_list"]] == names
-    sidebar = [section["title"] for section in response.context["sidebar_navigation"]]
-    assert sidebar == ["", *names]
+
+def test_the_menu_has_twelve_entries_whose_pages_are_tabs(operator: Client) -> None:
+    response = operator.get("/admin/")
+    [section] = response.context["sidebar_navigation"]
+    assert [item["title"] for item in section["items"]] == ["Overview", *MENU]
+    groups = {
+        group["name"]: [page["name"] for page in group["models"]]
+        for group in response.context["app_list"]
+    }
+    assert groups.pop("More") != []
+    assert groups == MENU
+    for item in section["items"][1:]:
+        answer = operator.get(item["link"])
+        titles = MENU[item["title"]]
+        bar = answer.context["tab_bar"]
+        assert (bar is None) == (len(titles) == 1)
+        for title, link, _ in [] if bar is None else bar.tabs:
+            shown = operator.get(link).context
+            assert [name for name, _, here in shown["tab_bar"].tabs if here] == [title]
+            active = [
+                each["title"] for each in shown["sidebar_navigation"][0]["items"] if each["active"]
+            ]
+            assert active == [item["title"]]
 
 
 def test_index_offers_only_what_the_operator_may_see(db: None) -> None:
@@ -97,7 +129,8 @@ def test_index_offers_only_what_the_operator_may_see(db: None) -> None:
 
     response = client.get("/admin/")
 
-    assert [section["name"] for section in response.context["app_list"]] == ["Traffic"]
+    [group] = response.context["app_list"]
+    assert [page["name"] for page in group["models"]] == ["Requests", "Live", "Health", "Errors"]
 
 
 def _organizations(tenant: Tenant, count: int) -> None:

@@ -89,9 +89,15 @@ def test_endpoints_are_found_by_their_host(operator: Client, tenant: Tenant) -> 
 
 
 def test_pages_are_found_by_their_title(operator: Client) -> None:
-    assert ("Generations", reverse("admin:inference_generation_changelist")) in search(
-        operator, "generat"
-    )
+    # By the name of the menu, by that of the list, and by other words.
+    for page, title, terms in (
+        ("inference_generation", "Requests", ("request", "generat", "logs", "cost")),
+        ("accounts_subscription", "Webhooks", ("webhook", "subscription")),
+        ("config_departure", "Partitions", ("retention",)),
+        ("accounts_guardrail", "Guardrails", ("guardrail",)),
+    ):
+        for term in terms:
+            assert (title, reverse(f"admin:{page}_changelist")) in search(operator, term)
 
 
 @pytest.mark.parametrize(
