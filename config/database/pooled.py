@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, generators, waiting
 from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.types.string import TextLoader
@@ -127,7 +127,7 @@ class PooledConnection:
             return
         if pgconn.transaction_status == TransactionStatus.ACTIVE:
             # It opens a connection and waits; nobody waits for it.
-            cancel = pgconn.get_cancel()
+            cancel = pgconn.cancel_conn()
             threading.Thread(target=partial(_cancel, cancel), daemon=True).start()
         pgconn.finish()
 
@@ -236,8 +236,10 @@ def _set_ready(ready: asyncio.Future[None]) -> None:
 
 
 def _cancel(cancel: Any) -> None:
+    """Cancels in steps: libpq's blocking call stops all threads while a pooler does not answer."""
     with suppress(psycopg.Error):
-        cancel.cancel()
+        cancel.start()
+        waiting.wait_conn(generators.cancel(cancel), 0.1, CONNECT_SECONDS)
 
 
 def _warn_of_functions(statement: Statement) -> None:
