@@ -24,7 +24,7 @@ _TABS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MenuLink:
     """A page of the console that the operator may see, under an entry of the menu or under none.
 
     ``names`` are other words by which people look for it.
@@ -65,10 +65,10 @@ def _is_below(links: tuple[str, ...], request: HttpRequest) -> bool:
     return request.path.startswith(links)
 
 
-def _entries(request: HttpRequest) -> list[tuple[MenuEntry, list[Page]]]:
+def _entries(request: HttpRequest) -> list[tuple[MenuEntry, list[MenuLink]]]:
     """Returns the entries of the menu, each with the pages that the operator may see."""
     lists = _lists(request)
-    found: dict[str, tuple[MenuEntry, list[Page]]] = {}
+    found: dict[str, tuple[MenuEntry, list[MenuLink]]] = {}
     declared = (entry for app in declaring_apps() for entry in app.menu)
     for entry in sorted(declared, key=lambda entry: entry.position):
         shown = found.setdefault(entry.title, (entry, []))[1]
@@ -77,13 +77,13 @@ def _entries(request: HttpRequest) -> list[tuple[MenuEntry, list[Page]]]:
                 listed = lists[page.target]
                 shown.append(replace(listed, title=page.title, entry=entry.title))
             elif page.permission and request.user.has_perm(page.permission):
-                shown.append(Page(page.title, reverse(page.target), entry.icon, entry.title))
+                shown.append(MenuLink(page.title, reverse(page.target), entry.icon, entry.title))
     return [(entry, pages) for entry, pages in found.values() if pages]
 
 
-def _lists(request: HttpRequest) -> dict[str, Page]:
+def _lists(request: HttpRequest) -> dict[str, MenuLink]:
     """Returns the lists that the operator may see, by the full label of their model."""
-    kept: dict[str, Page] | None = request.__dict__.get("console_lists")
+    kept: dict[str, MenuLink] | None = request.__dict__.get("console_lists")
     if kept is not None:
         return kept
     declared = declarations()
@@ -93,17 +93,17 @@ def _lists(request: HttpRequest) -> dict[str, Page]:
         for model in application["models"]
         if model["admin_url"]
     }
-    found: dict[str, Page] = {}
+    found: dict[str, MenuLink] = {}
     for label, model in labels.items():
         if label in declared:
             own = declared[label]
             title = own.title or str(model["name"])
-            found[label] = Page(title, model["admin_url"], own.icon, "", (title, *own.words))
+            found[label] = MenuLink(title, model["admin_url"], own.icon, "", (title, *own.words))
     request.__dict__["console_lists"] = found
     return found
 
 
-def list_pages(request: HttpRequest) -> list[Page]:
+def list_pages(request: HttpRequest) -> list[MenuLink]:
     """Returns all pages of the menu, and the lists that no entry leads to."""
     entries = _entries(request)
     inside = [page for _, pages in entries for page in pages]
@@ -113,7 +113,7 @@ def list_pages(request: HttpRequest) -> list[Page]:
 
 def group_by_entry(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Replaces the list of applications in the first page's context with all pages."""
-    groups: dict[str, list[Page]] = {}
+    groups: dict[str, list[MenuLink]] = {}
     for page in list_pages(request):
         groups.setdefault(page.entry or "More", []).append(page)
     return {
