@@ -115,6 +115,7 @@ WRITES: Final = {
             "endusers_enduser_change",
             "endpoints_privateendpoint_add",
             "endpoints_privateendpoint_edit",
+            "endpoints_privateendpoint_replace_deployment",
             "endpoints_privateendpoint_edit_price",
             "endpoints_privateendpoint_limit_time",
             "endpoints_privateendpoint_limit_fallback",
