@@ -34,7 +34,7 @@ from inference.archive.plans import NOWHERE, BucketPlace, Place, parse_place, pa
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment()
-VERSION = importlib.metadata.version("causeway")
+VERSION = importlib.metadata.version("causeway-gateway")
 
 DATA_DIR = Path(env.str("DATA_DIR", default=str(default_data_dir()))).expanduser().absolute()
 _database_url = env.str("DATABASE_URL", default="").strip()
@@ -209,11 +209,11 @@ def _archive(name: str, *, retention: dict[str, int]) -> Place | None:
         )
     if retention and place and importlib.util.find_spec("pyarrow") is None:
         raise ImproperlyConfigured(
-            f'{name} needs pyarrow, which is not installed: pip install "causeway[parquet]"'
+            f'{name} needs pyarrow, which is not installed: pip install "causeway-gateway[parquet]"'
         )
     if isinstance(place, BucketPlace) and importlib.util.find_spec("botocore") is None:
         raise ImproperlyConfigured(
-            f'{name} is a bucket, which needs botocore: pip install "causeway[s3]"'
+            f'{name} is a bucket, which needs botocore: pip install "causeway-gateway[s3]"'
         )
     return place
 

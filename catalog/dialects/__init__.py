@@ -91,7 +91,7 @@ def describe_missing_extra(name: str) -> str | None:
         return None
     return (
         f"This installation of Causeway does not speak the dialect {name}: its operator must "
-        f"install the extra, pip install 'causeway[{extra}]', and start it again."
+        f"install the extra, pip install 'causeway-gateway[{extra}]', and start it again."
     )
 
 

@@ -15,7 +15,8 @@ from config.bulk.problems import ImportRefused
 GROUP_ROWS: Final = 10_000
 
 _MISSING: Final = (
-    'Parquet needs pyarrow, which is not installed. Install it: pip install "causeway[parquet]"'
+    "Parquet needs pyarrow, which is not installed. Install it: pip install "
+    '"causeway-gateway[parquet]"'
 )
 
 

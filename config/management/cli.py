@@ -86,7 +86,7 @@ def main(argv: list[str]) -> None:
     """Runs the command in ``argv``; exits with 1 and one sentence if the settings are wrong."""
     arguments = argv[1:]
     if arguments in _VERSION_ARGUMENTS:
-        sys.stdout.write(f"{importlib.metadata.version('causeway')}\n")
+        sys.stdout.write(f"{importlib.metadata.version(DISTRIBUTION)}\n")
         return
     _share_metrics(arguments)
     try:

@@ -28,7 +28,7 @@ def log_missing_extras() -> None:
         )
         logger.log(
             logging.WARNING if is_used else logging.INFO,
-            "cannot call %s: pip install 'causeway[%s]', and start again",
+            "cannot call %s: pip install 'causeway-gateway[%s]', and start again",
             ", ".join(slugs),
             extra,
         )

@@ -51,7 +51,7 @@ def has_receiver(endpoint: str, traces_endpoint: str, protocol: str) -> bool:
     if not _has_packages():
         raise ImproperlyConfigured(
             "OTEL_EXPORTER_OTLP_ENDPOINT needs the extra otel, which is not installed: "
-            "pip install 'causeway[otel]'."
+            "pip install 'causeway-gateway[otel]'."
         )
     return True
 

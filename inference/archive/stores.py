@@ -53,7 +53,9 @@ def open_store(place: Place) -> Store:
     if isinstance(place, DirectoryPlace):
         return DirectoryStore(place)
     if find_spec("botocore") is None:
-        raise StoreFailed("A bucket needs botocore: pip install 'causeway[s3]', and start again")
+        raise StoreFailed(
+            "A bucket needs botocore: pip install 'causeway-gateway[s3]', and start again"
+        )
     # The library takes thirty megabytes, which only installations with a bucket have.
     return cast(Store, import_module("inference.archive.buckets").BucketStore(place))
 

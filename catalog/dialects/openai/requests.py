@@ -108,7 +108,7 @@ def build_request(
             "Accept": "text/event-stream" if call.stream else "application/json",
         },
         body=bytes(body),
-        rest=rest,
+        rest=tuple(rest),
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs `causeway COMMAND`, and `python -m causeway COMMAND`."""
+"""Runs `causeway COMMAND`, and `python -m causeway_gateway COMMAND`."""
 
 import sys
 

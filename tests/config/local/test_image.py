@@ -40,7 +40,7 @@ KEPT = [
     "inference/sql/admit.sql",
 ]
 SIGNING = """
-import causeway, json
+import causeway_gateway, json
 from catalog.dialects.base import Call, Operation
 from catalog.dialects import get
 from config.credentials import Secret
@@ -227,7 +227,7 @@ def test_the_built_image_works(tmp_path: Path) -> None:
     assert signed.stdout.startswith(signature), signed.stderr
     # This machine may have a PostgreSQL of its own, which an image has not.
     without = (
-        "import causeway, pathlib; from config.local import postgres; "
+        "import causeway_gateway, pathlib; from config.local import postgres; "
         "postgres.SYSTEM_PROGRAMS = pathlib.Path('/nowhere'); "
         "from config.management import cli; cli.main(['causeway', 'migrate'])"
     )

@@ -210,7 +210,7 @@ def test_without_the_extra_the_start_says_what_to_install(
     result = manage("check", **variables)
     assert result.returncode == 1
     assert "OTEL_EXPORTER_OTLP_ENDPOINT needs the extra otel" in result.stderr
-    assert "causeway[otel]" in result.stderr
+    assert "causeway-gateway[otel]" in result.stderr
     assert manage("check", **variables, OTEL_SDK_DISABLED="true").returncode == 0
     refused = manage(
         "check", OTEL_EXPORTER_OTLP_ENDPOINT="http://x", OTEL_EXPORTER_OTLP_PROTOCOL="grpc"

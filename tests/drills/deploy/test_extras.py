@@ -24,7 +24,7 @@ from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.upstreams import clouds
 
-MISSING = "pip install 'causeway[bedrock]'"
+MISSING = "pip install 'causeway-gateway[bedrock]'"
 SECRET = json.dumps(clouds.bedrock())
 
 
@@ -88,7 +88,7 @@ def test_a_credential_is_refused_in_every_place(
     form = {"slug": provider.slug, "name": provider.name, "dialect": "bedrock", "secret": SECRET}
     page = operator.post(f"/admin/catalog/provider/{provider.pk}/change/", form)
     assert page.status_code == 200
-    assert "causeway[bedrock]" in page.content.decode()
+    assert "causeway-gateway[bedrock]" in page.content.decode()
     assert snapshots.everything() == before
 
 

@@ -34,7 +34,7 @@ MOST_BYTES = 140_000_000
 BEDROCK_KEY = '{"region": "us-east-1", "access_key_id": "AKID", "secret_access_key": "hidden"}'
 MISSING = (
     "This installation of Causeway does not speak the dialect bedrock: its operator must install "
-    "the extra, pip install 'causeway[bedrock]', and start it again."
+    "the extra, pip install 'causeway-gateway[bedrock]', and start it again."
 )
 
 
@@ -49,15 +49,20 @@ def test_the_wheel_has_every_file_of_the_applications_and_no_other(wheel: Path) 
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert found == {
-        f"causeway/{path.name}" if path.parent == package else f"causeway/_apps/{path}"
+        f"causeway_gateway/{path.name}"
+        if path.parent == package
+        else f"causeway_gateway/_apps/{path}"
         for path in files
     }
-    assert {"causeway/_apps/inference/sql/admit.sql", "causeway/__main__.py"} <= found
+    assert {
+        "causeway_gateway/_apps/inference/sql/admit.sql",
+        "causeway_gateway/__main__.py",
+    } <= found
 
 
 def test_an_installation_adds_one_package(bare: Installation) -> None:
     """Neither `config` nor `billing` stand beside the packages of others."""
-    assert (bare.packages / "causeway").is_dir()
+    assert (bare.packages / "causeway_gateway").is_dir()
     assert [name for name in APPS if (bare.packages / name).exists()] == []
 
 
@@ -86,7 +91,7 @@ def test_a_trimmed_installation_is_small_with_its_bytecode(
     subprocess.run([bare.python, "-m", "compileall", "-q", copy / "lib"], check=True)
     assert weigh(copy.rglob("*")) < MOST_BYTES
     done = subprocess.run(
-        [copy / "bin" / "python", "-m", "causeway", "--version"],
+        [copy / "bin" / "python", "-m", "causeway_gateway", "--version"],
         env=outside_environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "0.1.0\n"
@@ -95,15 +100,15 @@ def test_a_trimmed_installation_is_small_with_its_bytecode(
 def test_modules_of_the_same_names_in_the_folder_do_not_matter(
     bare: Installation, tmp_path: Path
 ) -> None:
-    for name in ("config", "billing", "causeway"):
+    for name in ("config", "billing", "causeway_gateway"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong one')\n")
     assert bare.run("--version", cwd=tmp_path).stdout == "0.1.0\n"
     module = subprocess.run(
-        [bare.python, "-P", "-m", "causeway", "--version"],
+        [bare.python, "-P", "-m", "causeway_gateway", "--version"],
         cwd=tmp_path, env=outside_environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert module.stdout == "0.1.0\n"
+    assert module.stdout == "0.1.0\n", module.stderr
 
 
 def test_the_command_line_names_itself(bare: Installation) -> None:
@@ -124,7 +129,7 @@ def test_the_data_of_an_installation_lie_in_the_users_folder(
         ({"XDG_DATA_HOME": str(tmp_path / "data")}, tmp_path / "data" / "causeway"),
     ):
         done = subprocess.run(
-            [bare.python, "-c", f"import causeway; {shown}"],
+            [bare.python, "-c", f"import causeway_gateway; {shown}"],
             env={
                 **outside_environment(),
                 "DJANGO_SETTINGS_MODULE": "config.settings",
@@ -144,7 +149,7 @@ def test_the_demo_installs_the_postgresql_that_it_lacks(wheel: Path, tmp_path: P
         installed = Installation.make(folder / "venv", wheel)
         customize = installed.packages / "nowhere.pth"
         customize.write_text(
-            "import causeway, pathlib; from config.local import postgres; "
+            "import causeway_gateway, pathlib; from config.local import postgres; "
             "postgres.SYSTEM_PROGRAMS = pathlib.Path('/nowhere')\n"
         )
         with reserved_port() as port:
@@ -177,7 +182,7 @@ def test_an_installation_serves_and_names_the_extra_that_it_lacks(
     for extra, changes in (("parquet", archive), ("s3", {**archive, "RETENTION_DAYS": ""})):
         unable = bare.run("migrate", **{**variables, **changes})
         assert unable.returncode == 1
-        assert unable.stderr.strip().endswith(f'pip install "causeway[{extra}]"')
+        assert unable.stderr.strip().endswith(f'pip install "causeway-gateway[{extra}]"')
     early = run("work", "--once")
     assert early.returncode == 1
     assert early.stderr.strip().endswith("run: causeway migrate")
@@ -209,7 +214,7 @@ def test_an_installation_serves_and_names_the_extra_that_it_lacks(
         process.terminate()
         process.wait(30)
     assert process.returncode == 0, log.read_text()
-    assert "cannot call amazon-bedrock: pip install 'causeway[bedrock]'" in log.read_text()
+    assert "cannot call amazon-bedrock: pip install 'causeway-gateway[bedrock]'" in log.read_text()
     assert "Traceback" not in log.read_text()
     assert run("work", "--once").returncode == 0
     assert run("verify_ledger").returncode == 0

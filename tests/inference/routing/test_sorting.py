@@ -66,7 +66,7 @@ def test_select_candidates_excludes_and_orders_by_its_rules(
     found_as = {one: states[each.endpoint_id.int - 1] for each in routes for one in subjects(each)}
 
     def health(subject: uuid.UUID) -> Health:
-        return found_as[subject]
+        return found_as.get(subject, UNKNOWN)
 
     options = {"health_of": health, "seed": seed}
     found = planned(**split(routes), **preferences, options=options, by=select_candidates)
