@@ -254,7 +254,7 @@ class ApiKey(BaseModel):
 
     @property
     def is_usable(self) -> bool:
-        return not self.disabled and (self.expires_at is None or self.expires_at > clock.now())
+        return not self.disabled and not self.is_expired
 
     @property
     def subject_id(self) -> uuid.UUID:
@@ -330,6 +330,10 @@ class ApiKey(BaseModel):
             self.record("key.revoked")
         return True
 
+    @property
+    def is_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= clock.now()
+
     def rotate(self, *, overlap: int, issued_by_operator: bool = False) -> tuple[ApiKey, Secret]:
         """PRESENT → PRESENT. Gives the key a new secret and a new hash.
 
@@ -384,7 +388,7 @@ class ApiKey(BaseModel):
             raise KeyRotated
         if self.deleted_at is not None:
             raise InvalidTransition("The API key is revoked, so it cannot be rotated.")
-        if self.expires_at is not None and self.expires_at <= clock.now():
+        if self.is_expired:
             raise InvalidTransition("The API key has expired, so it cannot be rotated.")
 
     def record(self, kind: str) -> None:

@@ -18,6 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import ManagementUtility
 from django.core.management.base import BaseCommand
 
+from config.local.bootstrap import DISTRIBUTION
 from config.server import shared_counters
 
 _VERSION_ARGUMENTS: Final = (["version"], ["--version"])

@@ -12,7 +12,16 @@ from playwright.sync_api import Page, expect
 from accounts.models import Organization
 from config import urls as routes
 from tests.support import factories
-from tests.support.browser import MARKS, PASSWORD, browse, find_faults, is_file, log_in, page_of
+from tests.support.browser import (
+    MARKS,
+    PASSWORD,
+    browse,
+    find_faults,
+    is_file,
+    log_in,
+    open_search,
+    page_of,
+)
 from tests.support.console import expected_status, listing, urls
 from tests.support.console import page as change_page
 
@@ -108,8 +117,7 @@ def test_keyboard_skips_the_navigation_and_finds_a_page(server: str) -> None:
         note(page)
         page.keyboard.press("Enter")
         page.locator("main:focus").wait_for()
-        page.keyboard.press("Control+k")
-        page.locator("#search-input-command:focus").wait_for()
+        open_search(page)
         for _ in range(2):
             # Nothing else can be focused in the dialog.
             page.keyboard.press("Tab")
@@ -123,8 +131,7 @@ def test_keyboard_skips_the_navigation_and_finds_a_page(server: str) -> None:
         page.keyboard.press("Shift+Tab")
         page.keyboard.press("Enter")
         page.wait_for_url("**/admin/config/auditentry/")
-        page.keyboard.press("Control+k")
-        page.locator("#search-input-command:focus").wait_for()
+        open_search(page)
         page.keyboard.press("Escape")
         page.locator("[role=dialog][aria-label='Find anything']").wait_for(state="hidden")
 
@@ -165,8 +172,7 @@ def test_errors_of_a_form_lead_to_their_fields(server: str) -> None:
 
     def visit(page: Page) -> None:
         page.goto(listing(Organization, "add"))
-        page.keyboard.press("Control+k")
-        page.locator("#search-input-command:focus").wait_for()
+        open_search(page)
         page.keyboard.press("Escape")
         page.locator("[role=dialog][aria-label='Find anything']").wait_for(state="hidden")
         page.locator("[name=_save]").click()

@@ -26,7 +26,7 @@ from config.console.sign_in import roles
 from endusers.models import EndUser
 from inference.models import Generation
 from tests.support import factories
-from tests.support.browser import MARKS, choose, press, submit_dialog
+from tests.support.browser import MARKS, choose, open_search, press, submit_dialog
 from tests.support.catalogue import make_proposal
 from tests.support.console import listing
 from tests.support.console import page as page_path
@@ -293,7 +293,7 @@ def find_anything(walk: Walk, scene: Scene, role: str) -> None:
     tried = terms if role == SUPERUSER else ("glob", "operator")
     for term in tried:
         found = terms[term]
-        page.keyboard.press("Control+k")
+        open_search(page)
         box = page.locator("#search-input-command")
         with page.expect_response(lambda answer: "/search/" in answer.url):
             box.fill(term)

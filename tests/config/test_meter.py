@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.machine.waiting import wait_until
 from tests.support.suite import meter
 from tests.support.suite.meter import Cost
 from tests.support.suite.reach import TESTS
@@ -89,14 +89,16 @@ def test_every_budget_is_that_of_a_room() -> None:
 
 def test_the_time_of_a_child_counts_while_it_runs() -> None:
     burn = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint()\nsys.stdin.read()"
-    before = meter.sum_descendants(os.getpid())
-    child = subprocess.Popen(
-        [sys.executable, "-uc", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert child.stdout is not None
-    child.stdout.readline()
-    own, of_children = meter.read_process(child.pid)
+    start = f"import subprocess, sys\nsubprocess.run([sys.executable, '-uc', {burn!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        [child] = meter.find_children(parent.pid)
+        # The child waits for its input now, or soon.
+        wait_until(lambda: meter.sum_descendants(parent.pid) == meter.read_process(child)[0])
+        own, of_children = meter.read_process(child)
+        parent.communicate()
     assert (round(own, 1) >= 0.2, of_children) == (True, 0.0)
-    assert meter.sum_descendants(os.getpid()) == pytest.approx(before + own)
-    child.communicate()
-    assert meter.sum_descendants(os.getpid()) == before
+    assert meter.sum_descendants(parent.pid) == 0

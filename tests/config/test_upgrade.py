@@ -92,6 +92,8 @@ def upgraded(restored: str) -> Iterator[Upgraded]:
             "DATABASE_URL": restored,
             "SECRET_KEY": FACTS["secret_key"],
             "CREDENTIAL_KEYS": FACTS["credential_keys"],
+            # The operator signed in when the dump was made.
+            "SESSION_LIFETIME": str(10**9),
             "UPSTREAM_HOSTS": ",".join(f"{name}=127.0.0.1:{upstream.port}" for name in HOSTS),
         }
         done = manage("migrate", **changes)

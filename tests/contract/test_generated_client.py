@@ -166,7 +166,7 @@ def test_a_private_endpoint_is_created(
             base_url="https://llm.example.com/v1",
         ),
     )
-    assert isinstance(created, models.ManagedPrivateEndpointResponse)
+    assert isinstance(created, models.CreatePrivateEndpointResponse)
     assert created.data.status == "draft"
     assert str(created.data.id) == str(PrivateEndpoint.objects.get().pk)
 

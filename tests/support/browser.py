@@ -90,6 +90,15 @@ def press(page: Page, name: str) -> None:
         page.get_by_role("button", name=name, exact=True).click()
 
 
+def open_search(page: Page) -> None:
+    """Opens the field that finds anything; a key that Alpine does not listen to yet is lost."""
+    page.wait_for_function(
+        "[...document.querySelectorAll('[x-data]')].every(each => each._x_dataStack)"
+    )
+    page.keyboard.press("Control+k")
+    page.locator("#search-input-command:focus").wait_for()
+
+
 def submit_dialog(page: Page, title: str, **fields: str) -> None:
     """Opens the dialog of an action, fills in its fields, and sends it."""
     page.get_by_role("link", name=title, exact=False).first.click()

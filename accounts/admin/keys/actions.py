@@ -86,6 +86,8 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
     def offers_action(self, request: HttpRequest, obj: ApiKey, name: str) -> bool:
         if obj.successor_id is not None:
             return obj.deleted_at is None and name == "revoke"
+        if name == "rotate" and obj.is_expired:
+            return False
         return obj.deleted_at is None and name != ("pause" if obj.disabled else "resume")
 
     def has_rotate_permission(self, request: HttpRequest, obj: Any = None) -> bool:

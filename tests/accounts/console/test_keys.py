@@ -252,10 +252,12 @@ def test_keys_are_filtered_by_state(operator: Client, tenant: Tenant) -> None:
     ApiKey.objects.get(name="paused").pause()
     ApiKey.objects.get(name="revoked").revoke()
     offered = {
-        "paused": ["Limit spending", "Rate limits", "Resume", "Revoke", "Delete stored texts"],
+        "paused": [
+            "Limit spending", "Rate limits", "Rotate", "Resume", "Revoke", "Delete stored texts",
+        ],
         "expired": ["Limit spending", "Rate limits", "Pause", "Revoke", "Delete stored texts"],
         "revoked": [],
-    }
+    }  # fmt: skip
 
     for state in ("paused", "revoked", "expired"):
         listed = operator.get(f"{listing(ApiKey)}?status={state}").context["cl"].result_list

@@ -117,7 +117,7 @@ def test_names_that_no_column_holds_are_no_models(operator: Client) -> None:
 
 
 def test_a_rule_of_two_people_forbids_a_connection(operator: Client, ollama: Server) -> None:
-    ChangeRule.objects.filter(kind=ChangeKind.CREDENTIALS).update(is_required=True)
+    ChangeRule.objects.update_or_create(kind=ChangeKind.CREDENTIALS, defaults={"is_required": True})
     tested = operator.post(PAGE, fill(ollama, test="1"))
     assert "Provider credentials need a second person" in tested.text
     assert 'name="connect"' not in tested.text

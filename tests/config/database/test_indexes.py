@@ -60,6 +60,7 @@ UNSERVED: Final = {
     "accounts_preset.designated_version_id": "a version is deleted with its preset alone",
     "endpoints_privateendpoint.private_provider_id": "a provider is marked as deleted and stays",
     "endpoints_privateprovider.organization_id": "no organization is deleted; it has few of them",
+    "endpoints_validationslot.endpoint_id": "the table has a few rows, and no endpoint is deleted",
 }
 _FOREIGN_KEYS: Final = r"""
 SELECT t.relname || '.' || a.attname

@@ -17,7 +17,7 @@ from inference.requests import schemas
 from inference.routing.candidates import (
     select_candidates,
 )
-from inference.routing.health import Health, HealthState
+from inference.routing.health import UNKNOWN, Health, HealthState
 from inference.routing.routes import (
     Route,
     RoutingDefaults,
