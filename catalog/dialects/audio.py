@@ -144,7 +144,7 @@ def _read_length(found: str, head: Piece, tail: Piece, size: int) -> int | None:
 
 
 class PlainSound(NamedTuple):
-    """What the head of an answer says of samples: whether they lack a container, and their rate."""
+    """Raw samples as the head of an answer states them; ``rate`` is in samples a second."""
 
     is_stated: bool
     rate: int | None

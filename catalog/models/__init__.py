@@ -158,8 +158,8 @@ class Provider(ReachingModel, ListedRow):
     ) -> str | None:
         """Returns why the provider may not move to a base URL: no stored secret goes there.
 
-        Whoever may not see a secret may not point it elsewhere. ``has_secret`` says that the
-        operator's own one is replaced too.
+        An operator who cannot see a secret must not send it to another host. ``has_secret`` is
+        true if the operator's own secret is replaced too.
         """
         if hosts_of(dialect, base_url) <= self.own_hosts():
             return None

@@ -75,6 +75,8 @@ class Explainer:
         self._health, self._now = _read_health(), clock.time()
         self._copies: dict[UUID, OrganizationCopy] = {}
         self._assignments: dict[UUID, Assignment] = {}
+        # The requests in flight by endpoint of a pool.
+        self._running: dict[UUID, int] = {}
 
     def load(self, ids: Collection[UUID]) -> dict[UUID, ApiKey]:
         """Reads keys with the rules of their organizations, by their ids, with two queries."""
@@ -147,10 +149,19 @@ class Explainer:
             disabled_tools=workspace.disabled_server_tools,
             health_of=partial(health.health, now=now),
             wait_of=lambda pace, tokens: health.pacer.wait(pace, tokens, now),
-            running_of=partial(_count_running, {}),
+            running_of=partial(_count_running, self._read_running(copy)),
         )
         selection = select_candidates(request, context)
         return _Choice(selection, context, rules, policy, workspace)
+
+    def _read_running(self, copy: OrganizationCopy) -> Mapping[UUID, int]:
+        """Returns the requests in flight at an organization's pools, which are read once."""
+        pools = {each.endpoint_id for each in copy.endpoints if each.settings.routing != NO_POOL}
+        if unread := pools - self._running.keys():
+            meters = Meter.objects.filter(subject_id__in=unread)
+            self._running |= dict.fromkeys(unread, 0)
+            self._running |= dict(meters.values_list("subject_id", "running"))
+        return self._running
 
 
 def _describe_broadcast(key: ApiKey, region: str | None) -> list[dict[str, Any]]:
@@ -310,12 +321,8 @@ def _describe_pool(
     return {"pool": pool}
 
 
-def _count_running(known: dict[UUID, int], route: Route) -> int:
-    """Returns the requests in flight at an endpoint of a pool, which is read once."""
-    key = route.endpoint_id
-    if key not in known:
-        known[key] = sum(Meter.objects.filter(subject_id=key).values_list("running", flat=True))
-    return known[key]
+def _count_running(running: Mapping[UUID, int], route: Route) -> int:
+    return running.get(route.endpoint_id, 0)
 
 
 def _describe_candidate(

@@ -56,7 +56,7 @@ _PATTERNS: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """What an organization uses of one limit; ``is_own`` says that the limit is its own."""
+    """The use of one limit; ``is_own`` is true if the limit was set for this organization."""
 
     title: str
     used: int
