@@ -25,6 +25,7 @@ from billing.topups.chains import Chain, parse_chains
 from config import environment
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts, parse_proxy
 from config.environment import Environment, find_misspelt, parse_credential_keys
+from config.local.bootstrap import DISTRIBUTION, install_command
 from config.local.entry import default_data_dir
 from config.local.programs import has_programs
 from config.server.connections.peers import parse_proxies
@@ -34,7 +35,7 @@ from inference.archive.plans import NOWHERE, BucketPlace, Place, parse_place, pa
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment()
-VERSION = importlib.metadata.version("causeway-gateway")
+VERSION = importlib.metadata.version(DISTRIBUTION)
 
 DATA_DIR = Path(env.str("DATA_DIR", default=str(default_data_dir()))).expanduser().absolute()
 _database_url = env.str("DATABASE_URL", default="").strip()
@@ -209,11 +210,11 @@ def _archive(name: str, *, retention: dict[str, int]) -> Place | None:
         )
     if retention and place and importlib.util.find_spec("pyarrow") is None:
         raise ImproperlyConfigured(
-            f'{name} needs pyarrow, which is not installed: pip install "causeway-gateway[parquet]"'
+            f"{name} needs pyarrow, which is not installed: {install_command('parquet')}"
         )
     if isinstance(place, BucketPlace) and importlib.util.find_spec("botocore") is None:
         raise ImproperlyConfigured(
-            f'{name} is a bucket, which needs botocore: pip install "causeway-gateway[s3]"'
+            f"{name} is a bucket, which needs botocore: {install_command('s3')}"
         )
     return place
 

@@ -22,6 +22,7 @@ from catalog.dialects.shared import constraints, searches
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.dialects.shared.searches import SearchForm
 from config.credentials import Secret
+from config.local.bootstrap import install_command
 
 if TYPE_CHECKING:
     from catalog.dialects import (
@@ -91,7 +92,7 @@ def describe_missing_extra(name: str) -> str | None:
         return None
     return (
         f"This installation of Causeway does not speak the dialect {name}: its operator must "
-        f"install the extra, pip install 'causeway-gateway[{extra}]', and start it again."
+        f"install the extra, {install_command(extra)}, and start it again."
     )
 
 

@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import IO, Any, Final
 
 from config.bulk.problems import ImportRefused
+from config.local.bootstrap import install_command
 
 # The rows of one group of a file; memory is bounded by a group.
 GROUP_ROWS: Final = 10_000
 
 _MISSING: Final = (
-    "Parquet needs pyarrow, which is not installed. Install it: pip install "
-    '"causeway-gateway[parquet]"'
+    f"Parquet needs pyarrow, which is not installed. Install it: {install_command('parquet')}"
 )
 
 

@@ -37,6 +37,11 @@ INSTALLER_LOCK = "requirements-build.lock"
 REPEATED = "CAUSEWAY_BOOTSTRAPPED"
 
 
+def install_command(extra: str) -> str:
+    """Returns the command that adds an extra to an installation."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
 def ensure() -> None:
     """Returns if this interpreter can run the command in `sys.argv`; else starts one that can.
 
@@ -85,7 +90,8 @@ def _has_distribution() -> bool:
 
 def _is_made_by_others() -> bool:
     """Returns whether `.venv` holds Causeway without a stamp, so was made by another tool."""
-    installed = any(ENVIRONMENT.glob(f"lib/python*/site-packages/{DISTRIBUTION}-*.dist-info"))
+    folder = f"{DISTRIBUTION.replace('-', '_')}-*.dist-info"
+    installed = any(ENVIRONMENT.glob(f"lib/python*/site-packages/{folder}"))
     return installed and not STAMP.exists() and PYTHON.exists()
 
 

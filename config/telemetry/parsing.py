@@ -10,6 +10,8 @@ from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
 
+from config.local.bootstrap import install_command
+
 _PROTOCOL: Final = "http/protobuf"
 # What the extra otel installs.
 _PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
@@ -51,7 +53,7 @@ def has_receiver(endpoint: str, traces_endpoint: str, protocol: str) -> bool:
     if not _has_packages():
         raise ImproperlyConfigured(
             "OTEL_EXPORTER_OTLP_ENDPOINT needs the extra otel, which is not installed: "
-            "pip install 'causeway-gateway[otel]'."
+            f"{install_command('otel')}."
         )
     return True
 

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, cast
 
+from config.local.bootstrap import install_command
 from inference.archive.plans import DirectoryPlace, Place
 
 logger = logging.getLogger("causeway.retention")
@@ -53,9 +54,7 @@ def open_store(place: Place) -> Store:
     if isinstance(place, DirectoryPlace):
         return DirectoryStore(place)
     if find_spec("botocore") is None:
-        raise StoreFailed(
-            "A bucket needs botocore: pip install 'causeway-gateway[s3]', and start again"
-        )
+        raise StoreFailed(f"A bucket needs botocore: {install_command('s3')}, and start again")
     # The library takes thirty megabytes, which only installations with a bucket have.
     return cast(Store, import_module("inference.archive.buckets").BucketStore(place))
 

@@ -70,7 +70,7 @@ def install_marker(environment: Path, *modules: str) -> None:
 
 
 def stamp(checkout: Path, *locks: str) -> None:
-    lines = [str(checkout)]
+    lines = ["causeway-gateway", str(checkout)]
     for kind, name in (("runtime", "requirements.lock"), ("dev", "requirements-dev.lock")):
         if kind in locks:
             lines.append(f"{kind} {hashlib.sha256((checkout / name).read_bytes()).hexdigest()}")
@@ -296,7 +296,9 @@ def test_the_first_run_installs_and_the_next_run_reuses(checkout: Path, bare_pyt
     }
     for package in ("accounts", "billing", "catalog", "endpoints", "endusers", "inference"):
         (checkout / package).mkdir()
-    shutil.copy(PROJECT / "config/management/cli.py", checkout / "config/management/cli.py")
+    (checkout / "config" / "server").mkdir()
+    for name in ("management/cli.py", "server/__init__.py", "server/shared_counters.py"):
+        shutil.copy(PROJECT / "config" / name, checkout / "config" / name)
 
     def version() -> subprocess.CompletedProcess[str]:
         return subprocess.run(

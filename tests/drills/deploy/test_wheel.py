@@ -182,7 +182,7 @@ def test_an_installation_serves_and_names_the_extra_that_it_lacks(
     for extra, changes in (("parquet", archive), ("s3", {**archive, "RETENTION_DAYS": ""})):
         unable = bare.run("migrate", **{**variables, **changes})
         assert unable.returncode == 1
-        assert unable.stderr.strip().endswith(f'pip install "causeway-gateway[{extra}]"')
+        assert unable.stderr.strip().endswith(f"pip install 'causeway-gateway[{extra}]'")
     early = run("work", "--once")
     assert early.returncode == 1
     assert early.stderr.strip().endswith("run: causeway migrate")

@@ -254,7 +254,7 @@ def without_pyarrow() -> Iterator[None]:
 @pytest.mark.usefixtures("without_pyarrow")
 def test_parquet_without_pyarrow_names_the_extra(db: None, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    with pytest.raises(CommandError, match=r'pip install "causeway-gateway\[parquet\]"') as refusal:
+    with pytest.raises(CommandError, match=r"pip install 'causeway-gateway\[parquet\]'") as refusal:
         export(path)
     assert refusal.value.returncode == 1
     assert not path.exists()
