@@ -148,6 +148,22 @@ def expires_by_own_clock(node: ast.AST) -> bool:
     )
 
 
+def orders_by_place(node: ast.AST) -> bool:
+    """Returns whether a statement takes the place of a row for the order of its insertion."""
+    text = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(text, str) and re.search(r"ORDER BY ctid\b", text) is not None
+
+
+def test_no_order_is_that_of_places() -> None:
+    """A later row may take the place that a deleted one left."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name, node in parse_tests()
+        if name != "test_chance.py" and isinstance(node, ast.Constant) and orders_by_place(node)
+    ]
+    assert found == []
+
+
 def test_statements_see_their_own_database_alone() -> None:
     """The databases of all processes are copies, so their tables have the same numbers."""
     found = [
@@ -194,10 +210,12 @@ cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
 cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
 make(expires_at=timezone.now())
 make(expires_at=timezone.now() - HOUR)
+cursor.execute(f"SELECT id FROM {table} ORDER BY ctid")
 """
     nodes = list(ast.walk(ast.parse(program)))
     kinds = (
         lets_port_go, is_sleep, is_deadline, is_bound, looks_at_others, expires_by_own_clock,
+        orders_by_place,
     )  # fmt: skip
     found = [[node.lineno for node in nodes if kind(node)] for kind in kinds]
-    assert found == [[3], [6], [8], [9], [11], [13]]
+    assert found == [[3], [6], [8], [9], [11], [13], [15]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
@@ -74,12 +75,12 @@ def copy_tenant(wish: tuple[object, ...]) -> tuple[UUID, str, str] | None:
 
 
 def read_rows(organization_id: UUID) -> dict[str, list[dict[str, Any]]]:
-    """Returns the rows of a tenant by table, in the order of their insertion."""
+    """Returns the rows of a tenant by table, in no order that one may rely on."""
     found = {}
     with connection.cursor() as cursor:
         for table, condition in TABLES.items():
             cursor.execute(
-                f"SELECT to_jsonb(t)::text FROM {table} t WHERE {condition} ORDER BY ctid",
+                f"SELECT to_jsonb(t)::text FROM {table} t WHERE {condition}",
                 {"id": organization_id},
             )
             found[table] = [json.loads(row) for (row,) in cursor.fetchall()]
@@ -126,13 +127,14 @@ def _mark(name: str) -> str:
 
 def _values_of(rows: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     """Returns the marks of the values of which each tenant has its own."""
-    management, inference = rows["accounts_apikey"]
+    inference, management = sorted(rows["accounts_apikey"], key=itemgetter("is_management"))
     [organization], [workspace] = rows["accounts_organization"], rows["accounts_workspace"]
     found = {organization["id"]: "organization", workspace["id"]: "workspace"}
     for name, key in (("management", management), ("inference", inference)):
         found |= {key["id"]: f"{name}_id", key["digest"]: f"{name}_digest"}
         found[json.dumps(key["label"])[1:-1]] = f"{name}_label"
-    return found | {row["id"]: f"event{at}" for at, row in enumerate(rows["config_event"])}
+    events = sorted(row["id"] for row in rows["config_event"])
+    return found | {event: f"event{at}" for at, event in enumerate(events)}
 
 
 def _copy(pattern: _Pattern) -> tuple[UUID, str, str]:

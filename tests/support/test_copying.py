@@ -11,6 +11,7 @@ from django.db import connection
 from django.db.models import F
 
 from accounts.models import ApiKey, Organization
+from config import secrets
 from tests.support import copying, factories
 from tests.support.copying import TABLES, read_rows
 from tests.support.factories import Tenant, make_tenant
@@ -73,6 +74,26 @@ def test_a_copy_has_the_rows_that_the_models_make(
     with connection.cursor() as cursor:
         cursor.execute("SHOW session_replication_role")
         assert cursor.fetchone() == ("origin",)
+
+
+def test_the_place_of_a_row_in_its_table_tells_nothing(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_patterns", {})
+    made = make_tenant()
+    ApiKey.objects.filter(organization=made.organization, is_management=True).update(name=F("name"))
+    copying.remember_tenant(("moved",), made.organization.pk)
+    Organization.objects.filter(pk=made.organization.pk).update(slug="another")
+    copied = copying.copy_tenant(("moved",))
+    assert copied
+    organization_id, management, inference = copied
+    kinds = {
+        secrets.digest_api_key(key): is_management
+        for key, is_management in ((management, True), (inference, False))
+    }
+    rows = ApiKey.objects.filter(organization=organization_id)
+    assert dict(rows.values_list("digest", "is_management")) == kinds
+    assert {key.name for key in rows if key.is_management} == {"management"}
 
 
 def test_each_copy_has_keys_of_its_own(db: None) -> None:
