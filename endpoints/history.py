@@ -23,7 +23,6 @@ from config.models import TIME_COLUMNS
 from endpoints.models import Attestation, PrivateEndpoint, Proof, Validation
 from endpoints.pricing import render_endpoint_pricing
 from endpoints.validation.parameters import TRIED_NAMES
-from endpoints.watch import ACTOR
 
 # The columns of the audit log that a change shows, with their names in the API. Declarations are
 # entries of their own.
@@ -74,8 +73,6 @@ def read_entries(
     for _, table, key in moments:
         keys.setdefault(table, []).append(key)
     validations = Validation.objects.filter(pk__in=keys.get("validation", ()))
-    recorded = _audit_entries(endpoint).filter(after__validation_id__in=keys.get("validation", ()))
-    who = {entry.after["validation_id"]: entry.actor for entry in recorded if entry.after}
     audited = list(AuditEntry.objects.filter(pk__in=keys.get("auditentry", ())))
     stated = Attestation.objects.filter(pk__in=keys.get("attestation", ()))
     versions = {
@@ -86,7 +83,7 @@ def read_entries(
     }
     prices = PriceVersion.objects.in_bulk(versions)
     found = {
-        **{("validation", str(row.pk)): _show_validation(row, who) for row in validations},
+        **{("validation", str(row.pk)): _show_validation(row) for row in validations},
         **{("auditentry", str(row.pk)): _show_change(row, prices) for row in audited},
         **{
             ("attestation", str(row.pk)): HistoryEntry(
@@ -108,12 +105,12 @@ def _name_rows(rows: QuerySet[Any], column: str) -> QuerySet[Any, Any]:
     return named.values_list("moment", "table", "key")
 
 
-def _show_validation(row: Validation, who: Mapping[str, str]) -> HistoryEntry:
+def _show_validation(row: Validation) -> HistoryEntry:
     is_watch = row.purpose == Validation.Purpose.WATCH
     return HistoryEntry(
         at=row.created_at,
         kind="watched" if is_watch else "validated",
-        by=ACTOR if is_watch else who.get(str(row.pk)),
+        by=row.validated_by or None,
         changes=[_show_difference(each["name"], each["was"], each["is"]) for each in row.changes],
         drift=row.shows_drift if is_watch else None,
         validation=row,
@@ -212,6 +209,7 @@ def _validations(endpoint: PrivateEndpoint) -> Iterator[HistoryEvent]:
             at=validation.created_at,
             title=f"validation {outcome.label}",
             kind=_PASSED.get(outcome, "danger"),
+            by=validation.validated_by,
             text=", ".join(part for part in parts if part),
             body=render_checks(validation),
         )

@@ -86,6 +86,12 @@ def _find_actor(acting: _Acting) -> str:
         _acting.reset(token)
 
 
+def current_actor() -> str:
+    """Returns the name of who is acting; empty if nobody is."""
+    acting = _acting.get()
+    return "" if acting is None else _find_actor(acting)[:MAX_LENGTH]
+
+
 @contextmanager
 def _acting_as(acting: _Acting) -> Iterator[None]:
     with ExitStack() as stack:

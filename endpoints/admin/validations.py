@@ -36,7 +36,10 @@ class ValidationAdmin(ReadOnlyAdmin):
     ordering = ("-created_at", "-id")
     sortable_by = ()
     fieldsets = (
-        (None, {"fields": ("endpoint", ("result", "purpose"), ("cost", "duration"))}),
+        (
+            None,
+            {"fields": ("endpoint", ("result", "purpose", "validated_by"), ("cost", "duration"))},
+        ),
         ("Credential", {"fields": ("workspace", ("credential", "credential_version"), "host")}),
         ("Checks", {"fields": ("checks_table",)}),
         ("Operations and parameters", {"fields": ("operations", "proofs")}),

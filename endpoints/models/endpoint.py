@@ -24,6 +24,7 @@ from catalog.models import LanguageModel, PriceVersion, Provider, require_basis
 from catalog.pricing import Price
 from config.api.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
+from config.audit.context import current_actor
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
@@ -804,6 +805,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     def _store(self, validation: Validation) -> None:
         """Stores a validation and binds its credential; the caller has locked both rows."""
         validation.bind_credential(self.upstream_provider)
+        validation.validated_by = current_actor()
         validation.save(force_insert=True)
         if not validation.passed:
             failed = [

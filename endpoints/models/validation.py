@@ -129,6 +129,9 @@ class Validation(BaseModel):
         related_name="validations",
         db_index=False,
     )
+    validated_by = models.CharField(
+        max_length=255, default="", db_default="", help_text="Who asked for it."
+    )
     workspace = models.ForeignKey(Workspace, on_delete=models.SET_NULL, null=True)
     credential = models.ForeignKey(
         ByokCredential, on_delete=models.SET_NULL, null=True, related_name="+"

@@ -176,8 +176,11 @@ def test_a_failed_validation_changes_nothing(
     assert body["data"]["validation"]["passed"] is False
     assert row_of(active) == before
     assert management.get(f"{ROUTE}/{active.pk}").json() == shown
-    # The history keeps what was tried.
+    # The history keeps what was tried, and who tried it.
     assert Validation.objects.exclude(pk=before["validation_id"]).get().passed is False
+    key = tenant.management_key
+    last = management.get(f"{ROUTE}/{active.pk}/history").json()["data"][0]
+    assert (last["kind"], last["by"]) == ("validated", f"key {key[:9]}…{key[-3:]}")
 
 
 def test_a_host_that_the_credential_may_not_go_to_is_refused_with_the_remedy(
