@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
-from django.db import transaction
+from django.db import connection, transaction
 
 from accounts.models import (
     ApiKey,
@@ -47,6 +47,8 @@ MEMBERS: Final = "members"
 KEYS: Final = "keys"
 _OUTPUT_HEADER: Final = ("name", "email", "workspace", "hash", "key")
 _MOST_DOLLARS: Final = 1_000_000_000
+# Existing secrets are unique among all organizations.
+_LOCK_SECRETS: Final = "SELECT pg_advisory_xact_lock(hashtextextended('causeway_secrets', 0))"
 
 _Text = Annotated[str, msgspec.Meta(max_length=255)]
 
@@ -183,6 +185,9 @@ def import_keys(
         organization = Organization.objects.lock(organization_id)
         _refuse_repeated([(line, row.name) for line, row in rows], "name", problems)
         secret_rows = [(line, row.key) for line, row in rows if row.key is not None]
+        if secret_rows:
+            with connection.cursor() as cursor:
+                cursor.execute(_LOCK_SECRETS)
         _refuse_repeated(secret_rows, "key", problems)
         planned = list(_plan_keys(organization_id, rows, problems))
         if output is None and not dry_run and any(row.key is None for _, row in rows):

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import CharField, Value
 from django.db.models.functions import Cast, Concat
 
@@ -44,6 +44,8 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 KINDS: Final = ("providers", "models", "endpoints")
 BUNDLED: Final = Path(__file__).with_name("data") / "catalogue.json"
 """The catalogue that comes with the product."""
+# Rows of providers that are not there yet cannot be locked.
+_TAKE_TURNS: Final = "SELECT pg_advisory_xact_lock(hashtextextended('causeway_catalogue', 0))"
 _ORIGIN: Final = ("source", "as_of", "updated_at")
 
 
@@ -123,9 +125,8 @@ def apply(catalog: Catalog, *, dry_run: bool = False, on_row: RowListener | None
     report = Report.of_kinds(*KINDS, dry_run=dry_run)
     count_row = report.counter(on_row)
     with transaction.atomic():
-        # The primary keys do not change, so the weaker lock lets inserts refer to these rows.
-        stored_providers = Provider.objects.select_for_update(no_key=True)
-        providers = {row.slug: row for row in stored_providers}
+        lock_providers()
+        providers = {row.slug: row for row in Provider.objects.all()}
         _require_no_secrets(catalog.providers, providers)
         _upsert(
             count_row,
@@ -159,6 +160,9 @@ def lock_providers() -> None:
 
     A transaction that locks endpoints before it applies rows calls this, to avoid a deadlock.
     """
+    with connection.cursor() as cursor:
+        cursor.execute(_TAKE_TURNS)
+    # The primary keys do not change, so the weaker lock lets inserts refer to these rows.
     list(Provider.objects.select_for_update(no_key=True).values_list("pk"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import stat
@@ -20,6 +21,7 @@ from accounts.imports import import_keys, import_members
 from accounts.models import ApiKey, Member, WorkspaceMember
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.database.locks import at_once
 from tests.support.factories import Tenant
 
 SECRET = "an-old-secret-of-another-gateway"
@@ -231,6 +233,52 @@ def test_a_slow_input_locks_nothing(tenant: Tenant, kind: str) -> None:
             report = import_keys(organization_id, read_slowly(), as_csv=True, output=None)
     assert report.created == {kind: 1}
     assert any("FOR NO KEY UPDATE" in query["sql"] for query in found.captured_queries)
+
+
+def import_at_once(folder: Path, owners: list[Any], text: str) -> list[Any]:
+    """Imports one file of keys at once for each owner; returns the reports and the refusals."""
+    file = write(folder, text)
+
+    def load(number: int) -> Any:
+        try:
+            output = folder / f"secrets-{number}.csv"
+            return run("import_keys", owners[number].pk, file, "--output", output)[0]
+        except CommandError as exc:
+            return str(exc)
+
+    ids = ", ".join(f"'{owner.pk}'" for owner in owners)
+    return at_once(
+        *(functools.partial(load, number) for number in range(len(owners))),
+        held=f"SELECT 1 FROM accounts_organization WHERE id IN ({ids}) FOR UPDATE",
+    )
+
+
+def test_of_two_files_of_keys_at_once_the_second_changes_nothing(
+    transactional_db: None, tmp_path: Path
+) -> None:
+    owner = factories.make_tenant().organization
+    before = ApiKey.objects.count()
+    found = import_at_once(tmp_path, [owner] * 2, f"name,key\nold,{SECRET}\nnew,\n")
+    assert sorted(found, key=str) == [
+        counts("keys", unchanged=2),
+        counts("keys", created=2),
+    ]
+    assert ApiKey.objects.count() == before + 2
+    [lines] = [path.read_text().splitlines() for path in tmp_path.glob("secrets-*.csv")]
+    assert (len(lines), status_of(lines[1].rpartition(",")[2]), status_of(SECRET)) == (2, 200, 200)
+
+
+def test_of_two_organizations_at_once_one_gets_an_existing_secret(
+    transactional_db: None, tmp_path: Path
+) -> None:
+    owners = [factories.make_tenant(name).organization for name in ("One", "Other")]
+    before = ApiKey.objects.count()
+    found = import_at_once(tmp_path, owners, f"name,key\nold,{SECRET}\n")
+    [refused] = [each for each in found if isinstance(each, str)]
+    assert "line 2: key: another key has this secret already" in refused
+    assert SECRET not in refused
+    assert counts("keys", created=1) in found
+    assert (ApiKey.objects.count(), status_of(SECRET)) == (before + 1, 200)
 
 
 def test_a_single_key_takes_no_output(tenant: Tenant, tmp_path: Path) -> None:

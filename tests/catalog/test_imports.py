@@ -21,6 +21,7 @@ from config.credentials import Secret
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.database.locks import at_once
 
 FILE: dict[str, Any] = {
     "providers": [
@@ -361,6 +362,13 @@ def test_import_does_not_block_inserts_that_refer_to_its_rows(
         [made] = together(create)
         assert PrivateEndpoint.objects.filter(pk=made).exists()
     assert LanguageModel.objects.filter(name="Changed").exists()
+
+
+def test_of_two_first_imports_at_once_the_second_changes_nothing(transactional_db: None) -> None:
+    """No row of an empty catalogue can be locked."""
+    reports = at_once(*[lambda: load(FILE)] * 2, held=imports._TAKE_TURNS)
+    found = [(each.created, each.unchanged) for each in reports]
+    assert sorted(found, key=str) == sorted([(ALL_NEW, NONE), (NONE, ALL_NEW)], key=str)
 
 
 def test_a_new_model_may_take_the_former_name_of_another(db: None) -> None:

@@ -16,6 +16,7 @@ from catalog.models import ModelAlias, Provider
 from endpoints.models import PrivateEndpoint, PrivateProvider
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.database.locks import at_once
 from tests.support.factories import Tenant
 
 KINDS = ("private_providers", "private_endpoints", "credentials", "aliases")
@@ -136,6 +137,31 @@ def test_a_second_run_leaves_the_drafts_as_they_are(
     second = load(tenant.organization.pk, file)
     assert second == first | {"created": first["updated"], "unchanged": first["created"]}
     assert snapshots.everything() == before
+
+
+def test_of_two_imports_at_once_the_second_changes_nothing(
+    transactional_db: None, falcon: Provider, file: Path
+) -> None:
+    owner = factories.make_tenant().organization.pk
+    found = at_once(
+        *[lambda: load(owner, file)] * 2,
+        held=f"SELECT 1 FROM accounts_organization WHERE id = '{owner}' FOR UPDATE",
+    )
+    first, second = sorted(found, key=lambda each: each["unchanged"]["aliases"])
+    assert (first["created"], second["unchanged"]) == (counts(1, 2, 2, 1),) * 2
+    assert (first["unchanged"], second["created"]) == (counts(0, 0, 0, 0),) * 2
+
+
+def test_two_organizations_import_at_once(
+    transactional_db: None, falcon: Provider, file: Path
+) -> None:
+    one, other = (factories.make_tenant(name).organization.pk for name in ("One", "Other"))
+    found = at_once(
+        *(lambda owner=owner: load(owner, file) for owner in (one, other)),
+        held=f"SELECT 1 FROM accounts_organization WHERE id IN ('{one}', '{other}') FOR UPDATE",
+    )
+    assert [each["created"] for each in found] == [counts(1, 2, 2, 1)] * 2
+    assert {each.organization_id for each in PrivateProvider.objects.all()} == {one, other}
 
 
 def test_a_plan_changes_nothing(tenant: Tenant, falcon: Provider, file: Path) -> None:

@@ -15,7 +15,7 @@ from django.db import transaction
 
 from catalog import dialects, imports
 from catalog.aliases import imports as alias_imports
-from catalog.aliases.changes import find_problem, known_models, lock_owner
+from catalog.aliases.changes import find_problem, known_models
 from catalog.connecting.gateways.deployments import Deployment, GatewayFile, LeftOut, NotTaken
 from catalog.connecting.gateways.known import KnownModels
 from catalog.connecting.servers import guess_output, name_models, number_names, recognize
@@ -67,7 +67,6 @@ def apply(
     count_row = report.counter(on_row)
     with transaction.atomic():
         # Of two imports at once, the second one sees what the first one has made.
-        lock_owner(None)
         imports.lock_providers()
         plan = _Plan(gateway, KnownModels.load())
         plan.add_all()

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from catalog import imports
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from config.audit.entries import AuditEntry
 from config.egress import EgressPolicy
 from tests.support.database import snapshots
+from tests.support.database.locks import at_once
 
 FILES = Path(__file__).with_name("files")
 KINDS = ("providers", "models", "endpoints", "credentials", "aliases")
@@ -245,6 +247,20 @@ def test_a_second_run_changes_nothing(file: str, source: str) -> None:
     second = load(file, source=source)
     assert second == first | {"created": first["updated"], "unchanged": first["created"]}
     assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_of_two_imports_at_once_the_second_changes_nothing(
+    transactional_db: None, is_empty: bool
+) -> None:
+    if not is_empty:
+        load("clouds.yaml")
+    found = at_once(*[lambda: load("balanced.yaml")] * 2, held=imports._TAKE_TURNS)
+    first, second = sorted(found, key=lambda each: each["unchanged"]["endpoints"])
+    assert (first["updated"], second["created"], second["updated"]) == (counts(0, 0, 0, 0, 0),) * 3
+    assert second["unchanged"] == {
+        kind: first["created"][kind] + first["unchanged"][kind] for kind in KINDS
+    }
 
 
 def test_a_new_price_is_planned_and_changes_the_endpoint(write: Callable[[str], Path]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django.db import connection
 from django.db.models import QuerySet
+
+from tests.support.machine.waiting import wait_until
 
 
 @contextmanager
@@ -64,3 +66,21 @@ def beside(work: Callable[[], Any]) -> Iterator[Future[Any]]:
     yield result
     result.result(30)
     thread.join(30)
+
+
+def at_once(*works: Callable[[], Any], held: str) -> list[Any]:
+    """Runs works in threads that all wait for a lock, releases it, and returns their results.
+
+    ``held`` is the statement that takes the lock.
+    """
+    with ExitStack() as threads:
+        session = connection.copy()
+        try:
+            session.set_autocommit(False)
+            with session.cursor() as cursor:
+                cursor.execute(held)
+            results = [threads.enter_context(beside(work)) for work in works]
+            wait_until(lambda: waiting() == len(works), "not all wait for the lock")
+        finally:
+            session.close()
+    return [result.result() for result in results]
