@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 WIDTH: Final = 600
 HEIGHT: Final = 160
@@ -40,7 +40,10 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A number with a link to the list of the counted rows; without ``url`` it has none."""
+    """A number with a link to the list of the counted rows; without ``url`` it has none.
+
+    ``exact`` is what a rounded number is exactly.
+    """
 
     title: str
     value: str
@@ -48,10 +51,17 @@ class Card:
     icon: str
     note: str = ""
     is_alarming: bool = False
+    exact: str = ""
 
 
-Rank: TypeAlias = tuple[str, str, str, int]
-"""The name, link, numbers and bar length in percent of a row of a ranking."""
+class RankRow(NamedTuple):
+    """A row of a ranking, with the length of its bar and the amount without rounding."""
+
+    name: str
+    url: str
+    numbers: str
+    percent: int
+    exact: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ class Top:
     """A ranking of at most five rows; ``empty`` says what to do while it has none."""
 
     title: str
-    rows: Sequence[Rank]
+    rows: Sequence[RankRow]
     empty: str
 
 

@@ -7,6 +7,7 @@ from decimal import Context, Decimal
 from typing import Any, Final
 
 from django.template.loader import render_to_string
+from django.utils.html import format_html
 
 # Wide enough that no price or balance is rounded.
 _EXACT: Final = Context(prec=80)
@@ -33,6 +34,11 @@ def short_dollars(nano: int) -> str:
         return f"{'-' if nano < 0 else ''}${amount:,}"
     small: int = 10 ** max(len(str(abs(nano))) - 2, 0)
     return nano_dollars(abs(nano) // small * small * (-1 if nano < 0 else 1))
+
+
+def rounded_dollars(nano: int) -> str:
+    """Returns nano-USD as :func:`short_dollars`, with the exact amount on hover."""
+    return format_html('<span title="{}">{}</span>', nano_dollars(nano), short_dollars(nano))
 
 
 def short_count(count: int) -> str:

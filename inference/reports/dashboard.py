@@ -1,4 +1,4 @@
-"""The console's first page: traffic, open tasks of operators, and the most used models.
+"""The console's first page: traffic, open tasks of operators, and who spends most.
 
 Traffic is read from the sums of past hours and days, and from the generations that are not summed
 yet. It is cached for a minute. Open tasks are read from the database every time.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -20,10 +20,9 @@ from django.db.models import BigIntegerField, ExpressionWrapper, F
 from django.http import HttpRequest
 from django.urls import reverse
 
-from accounts.models import Organization
 from billing.models import Account, Deposit, Excess
 from config.clocks.clock import clock
-from config.console.charts import Axis, Card, Chart, Rank, Top
+from config.console.charts import Axis, Card, Chart, RankRow, Top
 from config.console.formatting import nano_dollars, short_count, short_dollars
 from config.console.lists.waiting import read_inbox
 from config.console.navigation import group_by_entry
@@ -76,42 +75,76 @@ _HOURS_LEFT: Final = (
     + SUMS
     + "FROM inference_generation WHERE id >= %s AND created_at >= %s GROUP BY 1"
 )
+# What the rankings can be ordered by, and its column.
+MEASURES: Final = {"spend": "cost_nano", "requests": "requests", "errors": "failed"}
+# The kinds are what GROUPING returns for each set, and 0 for end users.
+_MODEL, _ORGANIZATION, _KEY, _MEMBER, _END_USER = 0b0111, 0b1110, 0b1010, 0b1100, 0
 # Adds the sums of whole days to the generations that are not summed yet; returns five of each kind.
-# The days are read from two indexes only. The cost of end users is looked up for the five busiest.
+# End users are many: an index alone ranks them, and the sums of five are looked up.
 _TOPS: Final = """
 WITH recent AS MATERIALIZED (
-    SELECT organization_id, model, end_user::text, cost_nano FROM inference_generation
-    WHERE id >= %(first_id)s AND created_at >= %(left)s
+    SELECT organization_id, api_key_id, member_id, model, end_user::text, 1 AS requests,
+           (status = 'failed')::int AS failed, cost_nano
+    FROM inference_generation WHERE id >= %(first_id)s AND created_at >= %(left)s
 ),
-used AS MATERIALIZED (
-    SELECT organization_id, model, count(*) AS requests, sum(cost_nano) AS cost_nano
-    FROM recent GROUP BY 1, 2
+days AS NOT MATERIALIZED (
+    SELECT * FROM inference_dailyusage WHERE day >= %(first)s AND day < %(until)s
+),
+used AS (
+    SELECT organization_id, api_key_id, member_id, model, requests, failed, cost_nano FROM recent
     UNION ALL
-    SELECT organization_id, model, sum(requests), sum(cost_nano) FROM inference_dailyusage
-    WHERE NOT by_end_user AND day >= %(first)s AND day < %(until)s GROUP BY 1, 2
+    SELECT organization_id, api_key_id, member_id, model, requests, failed, cost_nano FROM days
+    WHERE NOT by_end_user
+),
+parts AS (
+    SELECT GROUPING(model, api_key_id, member_id, organization_id) AS kind, organization_id,
+           coalesce(model, api_key_id::text, member_id::text) AS name, sum(requests) AS requests,
+           coalesce(sum(failed), 0) AS failed, sum(cost_nano) AS cost_nano
+    FROM used
+    GROUP BY GROUPING SETS (
+        (model), (organization_id), (organization_id, api_key_id), (organization_id, member_id)
+    )
+),
+ranked AS (
+    SELECT *, row_number() OVER (
+        PARTITION BY kind
+        ORDER BY {measure} DESC, requests DESC, cost_nano DESC, name, organization_id
+    ) AS place
+    FROM parts WHERE kind <> {member} OR name IS NOT NULL
 ),
 busiest AS MATERIALIZED (
-    SELECT organization_id, end_user, sum(requests) AS requests
-    FROM (SELECT organization_id, end_user, 1 AS requests FROM recent WHERE end_user IS NOT NULL
+    SELECT organization_id, end_user, row_number() OVER (
+        ORDER BY sum(measured) DESC NULLS LAST, sum(requests) DESC, end_user, organization_id
+    ) AS place
+    FROM (SELECT organization_id, end_user, {measure} AS measured, requests FROM recent
+          WHERE end_user IS NOT NULL
           UNION ALL
-          SELECT organization_id, end_user::text, requests::int FROM inference_dailyusage
-          WHERE by_end_user AND end_user IS NOT NULL AND day >= %(first)s AND day < %(until)s
+          SELECT organization_id, end_user::text, {measure}, requests FROM days
+          WHERE by_end_user AND end_user IS NOT NULL
          ) asked
-    GROUP BY 1, 2 ORDER BY 3 DESC, 2, 1 LIMIT 5
+    GROUP BY 1, 2 ORDER BY 3 LIMIT 5
+),
+found AS (
+SELECT kind, organization_id, name, requests, failed, cost_nano, place
+FROM ranked WHERE place <= 5
+UNION ALL
+SELECT {end_user}, b.organization_id, b.end_user, sum(requests), coalesce(sum(failed), 0),
+       sum(cost_nano), place
+FROM busiest b, LATERAL (
+    SELECT requests, failed, cost_nano FROM recent r
+    WHERE r.organization_id = b.organization_id AND r.end_user = b.end_user
+    UNION ALL
+    SELECT requests, failed, cost_nano FROM days d
+    WHERE by_end_user AND d.organization_id = b.organization_id AND d.end_user = b.end_user
+) looked_up
+GROUP BY 2, 3, place
 )
-(SELECT 'model', NULL::uuid, model, sum(requests) AS requests, sum(cost_nano) FROM used
- GROUP BY model ORDER BY 4 DESC, 3 LIMIT 5)
-UNION ALL
-(SELECT 'organization', organization_id, NULL, sum(requests), sum(cost_nano) FROM used
- GROUP BY 2 ORDER BY 4 DESC, 2 LIMIT 5)
-UNION ALL
-(SELECT 'end_user', b.organization_id, b.end_user, b.requests,
-        (SELECT coalesce(sum(cost_nano), 0) FROM recent r
-         WHERE r.organization_id = b.organization_id AND r.end_user = b.end_user)
-        + (SELECT coalesce(sum(cost_nano), 0) FROM inference_dailyusage d
-           WHERE by_end_user AND d.organization_id = b.organization_id AND d.end_user = b.end_user
-             AND day >= %(first)s AND day < %(until)s)
- FROM busiest b ORDER BY 4 DESC, 3, 2)
+SELECT kind, f.organization_id, coalesce(f.name, ''), coalesce(k.name, m.email, f.name, ''),
+       coalesce(o.name, ''), m.deleted_at IS NOT NULL, requests, failed, cost_nano
+FROM found f LEFT JOIN accounts_organization o ON o.id = f.organization_id
+LEFT JOIN accounts_apikey k ON k.id = CASE kind WHEN {key} THEN f.name::uuid END
+LEFT JOIN accounts_member m ON m.id = CASE kind WHEN {member} THEN f.name::uuid END
+ORDER BY kind, place
 """
 
 # A lying upstream may cause an excess with each answer, so only the first ones are counted.
@@ -128,20 +161,41 @@ SELECT
     (SELECT count(*) FROM catalog_credentialrefusal)
 FROM endpoints_privateendpoint WHERE deleted_at IS NULL
 """
-_Used = tuple[UUID | None, str | None, int, int]
-"""An organization, a model's or an end user's name, requests, and nano-USD."""
+
+
+class Used(NamedTuple):
+    """The use by a part: an organization, a model, or a key, member or end user of one.
+
+    ``name`` is the id of a key and of a member, and ``title`` the text for it.
+    """
+
+    owner: UUID | None
+    name: str
+    title: str
+    organization: str
+    is_deleted: bool
+    requests: int
+    failed: int
+    cost_nano: int
 
 
 def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Adds to the first page's context the numbers of those rows that the operator may view."""
     context = group_by_entry(request, context)
     chosen = RANGES.get(request.GET.get("range", ""), RANGES["24h"])
+    by = request.GET.get("by", "")
+    by = by if by in MEASURES else "spend"
     dashboard: dict[str, Any] = {
-        "ranges": [(name, f"?range={name}", choice is chosen) for name, choice in RANGES.items()],
+        "ranges": [
+            (name, f"?range={name}&by={by}", choice is chosen) for name, choice in RANGES.items()
+        ],
+        "measures": [
+            (name, f"?range={chosen.name}&by={name}#most", name == by) for name in MEASURES
+        ],
         "cards": [],
     }
     if request.user.has_perm("inference.view_generation"):
-        traffic = _read_traffic(chosen)
+        traffic = _read_traffic(chosen, by)
         dashboard["cards"] += traffic["cards"]
         dashboard["charts"] = traffic["charts"]
         dashboard["tops"] = traffic["tops"]
@@ -272,8 +326,8 @@ def _alert_card(alerts: Sequence[Any]) -> Card:
     )
 
 
-def _read_traffic(chosen: TimeRange) -> dict[str, Any]:
-    key = f"console:traffic:{chosen.name}"
+def _read_traffic(chosen: TimeRange, by: str) -> dict[str, Any]:
+    key = f"console:traffic:{chosen.name}:{by}"
     found: dict[str, Any] | None = cache.get(key)
     if found is None:
         now = clock.now()
@@ -282,7 +336,7 @@ def _read_traffic(chosen: TimeRange) -> dict[str, Any]:
         found = {
             "cards": _traffic_cards(rows.values(), begin),
             "charts": _build_charts(chosen, begin, rows),
-            "tops": _build_tops(begin),
+            "tops": _build_tops(begin, by),
         }
         cache.set(key, found, _SECONDS)
     return found
@@ -312,15 +366,23 @@ def _traffic_cards(rows: Iterable[Mapping[str, int]], begin: datetime) -> list[C
     since = {"created_at__gte": _iso(begin)}
     everything = _url("inference_generation", **since)
     share = 100 * sums["failed"] / sums["requests"] if sums["requests"] else 0
+    upstream = nano_dollars(sums["upstream_nano"])
     return [
         Card("Requests", f"{sums['requests']:,}", everything, "bolt"),
-        Card("Tokens", short_count(sums["tokens"]), everything, "token"),
+        Card(
+            "Tokens",
+            short_count(sums["tokens"]),
+            everything,
+            "token",
+            exact=f"{sums['tokens']:,}",
+        ),
         Card(
             "Revenue",
             short_dollars(sums["cost_nano"]),
             _url("billing_transfer", kind__exact="usage", created_at__gte=_iso(begin)),
             "payments",
             f"{short_dollars(sums['upstream_nano'])} upstream cost",
+            exact=f"{nano_dollars(sums['cost_nano'])}, {upstream} upstream cost",
         ),
         Card(
             "Error rate",
@@ -355,50 +417,55 @@ def _build_charts(
     axis = Axis(starts)
     return [
         axis.plot("Requests", f"{sum(requests):,}", requests, "{:,}".format, bad=failed),
-        axis.plot("Spend", short_dollars(sum(spend)), spend, short_dollars),
+        axis.plot("Spend", short_dollars(sum(spend)), spend, nano_dollars),
         axis.plot("Latency", f"{mean:,} ms to the first event", latency, "{:,} ms".format),
     ]
 
 
-def _build_tops(begin: datetime) -> list[Top]:
-    used = _find_most_used(begin)
-    owners = {owner for rows in used.values() for owner, *_ in rows if owner}
-    names: dict[UUID | None, str] = dict(
-        Organization.objects.filter(pk__in=owners).values_list("pk", "name")
-    )
+def _build_tops(begin: datetime, by: str) -> list[Top]:
+    used = _find_most_used(begin, by)
 
-    def of_model(owner: UUID | None, name: str | None) -> tuple[str, str]:
-        return str(name), _url("inference_generation", model__exact=str(name))
+    def of_model(one: Used) -> str:
+        return _url("inference_generation", model__exact=one.name)
 
-    def of_organization(owner: UUID | None, name: str | None) -> tuple[str, str]:
-        url = reverse("admin:accounts_organization_change", args=[owner])
-        return names.get(owner, ""), url
+    def of_organization(one: Used) -> str:
+        return reverse("admin:accounts_organization_change", args=[one.owner])
 
-    def of_end_user(owner: UUID | None, name: str | None) -> tuple[str, str]:
-        query = {"organization__id__exact": str(owner), "end_user__exact": str(name)}
-        return f"{name} ({names.get(owner, '')})", _url("inference_generation", **query)
+    def of_key(one: Used) -> str:
+        return reverse("admin:accounts_apikey_change", args=[one.name])
 
+    def of_member(one: Used) -> str:
+        # The page of a deleted member is gone.
+        if one.is_deleted:
+            return of_organization(one)
+        return reverse("admin:accounts_member_change", args=[one.name])
+
+    def of_end_user(one: Used) -> str:
+        query = {"organization__id__exact": str(one.owner), "end_user__exact": one.name}
+        return _url("inference_generation", **query)
+
+    kinds: tuple[tuple[str, int, Callable[[Used], str], str], ...] = (
+        ("organizations", _ORGANIZATION, of_organization,
+         "No organization has sent a request yet. Create one and add an API key for it."),
+        ("keys", _KEY, of_key, "No key was used yet."),
+        ("members", _MEMBER, of_member, "No key with a member as its creator was used yet."),
+        ("models", _MODEL, of_model,
+         "No model was used yet. Send a request to /api/v1/chat/completions."),
+        ("end users", _END_USER, of_end_user,
+         'No request has named an end user yet. Callers name it in the field "user".'),
+    )  # fmt: skip
     return [
         Top(
-            "Top models",
-            _rank_rows(used["model"], of_model),
-            "No model was used yet. Send a request to /api/v1/chat/completions.",
-        ),
-        Top(
-            "Top organizations",
-            _rank_rows(used["organization"], of_organization),
-            "No organization has sent a request yet. Create one and add an API key for it.",
-        ),
-        Top(
-            "Top end users",
-            _rank_rows(used["end_user"], of_end_user),
-            'No request has named an end user yet. Callers name it in the field "user".',
-        ),
+            f"Top {title}",
+            _rank_rows(used[kind], by, link),
+            "No errors in this range." if used[kind] else empty,
+        )
+        for title, kind, link, empty in kinds
     ]
 
 
-def _find_most_used(begin: datetime) -> dict[str, list[_Used]]:
-    """Returns the models, organizations and end users with the most requests since ``begin``.
+def _find_most_used(begin: datetime, by: str) -> dict[int, list[Used]]:
+    """Returns what ranks first of each kind since ``begin``, by one of ``MEASURES``.
 
     A range of more than a day includes its whole first day, because the sums are of whole days.
     """
@@ -410,27 +477,44 @@ def _find_most_used(begin: datetime) -> dict[str, list[_Used]]:
         # The generations of days that are summed without a gap are not read again.
         while left.date() in days:
             left += _DAY
-    used: dict[str, list[_Used]] = {"model": [], "organization": [], "end_user": []}
+    used: dict[int, list[Used]] = {
+        kind: [] for kind in (_MODEL, _ORGANIZATION, _KEY, _MEMBER, _END_USER)
+    }
     # When no day is summed, the span is empty and reads no sums.
     span = {"first": first, "until": left.date() if left > begin else first}
+    statement = _TOPS.format(measure=MEASURES[by], key=_KEY, member=_MEMBER, end_user=_END_USER)
     with connection.cursor() as cursor:
-        cursor.execute(_TOPS, {"first_id": first_id(left), "left": left, **span})
-        for kind, owner, name, count, cost in cursor.fetchall():
-            used[kind].append((owner, name, int(count), int(cost)))
+        cursor.execute(statement, {"first_id": first_id(left), "left": left, **span})
+        for kind, *texts, requests, failed, cost in cursor.fetchall():
+            used[kind].append(Used._make([*texts, int(requests), int(failed), int(cost)]))
     return used
 
 
-def _rank_rows(rows: Sequence[_Used], describe: Callable[..., tuple[str, str]]) -> list[Rank]:
-    """Returns the name, link, numbers and bar length in percent of each row, the busiest first."""
-    highest = rows[0][2] if rows else 0
+def _rank_rows(rows: Sequence[Used], by: str, link: Callable[[Used], str]) -> list[RankRow]:
+    """Returns the rows of a ranking; its bars are by requests while nothing was spent."""
+    column = MEASURES[by]
+    if by == "spend" and not (rows and rows[0].cost_nano):
+        column = "requests"
+    highest = max((getattr(one, column) for one in rows), default=0)
     return [
-        (
-            *describe(owner, name),
-            f"{count:,} · {short_dollars(cost)}",
-            max(100 * count // highest, 1),
+        RankRow(
+            _write_title(one),
+            link(one),
+            f"{one.failed:,} of {one.requests:,} failed"
+            if by == "errors"
+            else f"{one.requests:,} · {short_dollars(one.cost_nano)}",
+            max(100 * getattr(one, column) // highest, 1),
+            nano_dollars(one.cost_nano),
         )
-        for owner, name, count, cost in rows
+        for one in rows
+        if by != "errors" or one.failed
     ]
+
+
+def _write_title(one: Used) -> str:
+    if not one.title:
+        return one.organization
+    return f"{one.title} ({one.organization})" if one.organization else one.title
 
 
 def _iso(moment: datetime) -> str:

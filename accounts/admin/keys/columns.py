@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import OuterRef, Subquery, Value
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 
 from accounts.models import ApiKey, LimitReset
@@ -25,7 +27,16 @@ class MeterColumns(ComputedColumns):
         for row in rows:
             row.meter = meters.get(row.subject_id)
 
-    @display(description="Spent this month")
+    def get_queryset(self, request: HttpRequest) -> Any:
+        """Lets the list be sorted by spending; a month begins with nothing."""
+        month = clock.now().date().replace(day=1)
+        meters = Meter.objects.filter(
+            pk=Coalesce(OuterRef("successor_id"), OuterRef("pk")), day__gte=month
+        )
+        spent = Coalesce(Subquery(meters.values("cost_monthly")), Value(0))
+        return super().get_queryset(request).alias(spent_order=spent)
+
+    @display(description="Spent this month", ordering="spent_order")
     def spent(self, key: ApiKey) -> str:
         meter = _meter_of(key)
         if meter is None:

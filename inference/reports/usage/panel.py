@@ -19,8 +19,8 @@ from django.urls import reverse
 
 from accounts.models import ApiKey
 from config.clocks.clock import clock
-from config.console.charts import Axis, Card, Chart, Rank, Top
-from config.console.formatting import short_dollars
+from config.console.charts import Axis, Card, Chart, RankRow, Top
+from config.console.formatting import nano_dollars, short_dollars
 from inference.reports.usage.sums import PERIODS, Period, PeriodUsage, Sums, UsageScope, read_usage
 
 _PARAMETER: Final = "usage"
@@ -143,6 +143,8 @@ def _make_cards(total: Sums, links: _Links) -> list[Card]:
             links.to_generations(),
             "payments",
             f"{short_dollars(total.upstream_nano)} upstream cost",
+            exact=f"{nano_dollars(total.cost_nano)}, "
+            f"{nano_dollars(total.upstream_nano)} upstream cost",
         ),
         Card(
             "Errors",
@@ -173,7 +175,7 @@ def _plot(usage: PeriodUsage, period: Period) -> list[Chart]:
             "Spend",
             short_dollars(total.cost_nano),
             [bar.cost_nano for bar in bars],
-            short_dollars,
+            nano_dollars,
         ),
         axis.plot("Errors", f"{total.failed:,}", failed, "{:,}".format),
         axis.plot(
@@ -194,21 +196,19 @@ def _rank(name: str, parts: Mapping[str, Sums], links: _Links) -> Top:
     shown = order[:_SHOWN]
     describe = _DESCRIBE[name](shown, links)
     highest = max((_weigh(parts[part]) for part in shown), default=(0, 0))
-    rows: list[Rank] = []
+    rows: list[RankRow] = []
     for part in shown:
-        numbers = f"{parts[part].requests:,} · {short_dollars(parts[part].cost_nano)}"
-        rows.append((*describe(part), numbers, _percent(_weigh(parts[part]), highest)))
+        percent = _percent(_weigh(parts[part]), highest)
+        rows.append(_make_rank(*describe(part), parts[part], percent))
     if rest := order[_SHOWN:]:
         sums = sum((parts[part] for part in rest), Sums())
-        rows.append(
-            (
-                f"{len(rest):,} more",
-                links.to_generations(),
-                f"{sums.requests:,} · {short_dollars(sums.cost_nano)}",
-                0,
-            )
-        )
+        rows.append(_make_rank(f"{len(rest):,} more", links.to_generations(), sums, 0))
     return Top(_TITLES[name], rows, "No requests in this range.")
+
+
+def _make_rank(name: str, url: str, sums: Sums, percent: int) -> RankRow:
+    numbers = f"{sums.requests:,} · {short_dollars(sums.cost_nano)}"
+    return RankRow(name, url, numbers, percent, nano_dollars(sums.cost_nano))
 
 
 def _weigh(sums: Sums) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from django.utils import timezone
 from accounts.models import ApiKey, Member, Organization
 from billing.models import Meter
 from config.apps import declarations
+from config.clocks.clock import clock
 from inference.reports.rollups import roll_up_usage
 from tests.support import console, factories
 from tests.support.factories import Tenant
@@ -196,12 +197,31 @@ def test_the_list_shows_money_activity_and_status(operator: Client, tenant: Tena
     columns = ("state", "balance", "spent")
     assert [getattr(page, name)(rows["Acme"]) for name in columns] == [
         "active",
-        "$997.50",
-        "$2.50",
+        '<span title="$997.5">$997.50</span>',
+        '<span title="$2.5">$2.50</span>',
     ]
-    assert [getattr(page, name)(rows["Low"]) for name in columns] == ["suspended", "$1.00", "$0.00"]
+    assert page.spent(rows["Low"]) == '<span title="$0">$0.00</span>'
     assert page.last_activity(rows["Acme"]) is not None
     assert page.last_activity(rows["Low"]) is None
+
+
+def test_the_list_is_sorted_by_what_was_spent(operator: Client, tenant: Tenant) -> None:
+    for name, days in (("Low", 3), ("Most", 4)):
+        at = clock.now() - days * DAY
+        factories.make_generation(factories.make_tenant(name), cost_nano=days, created_at=at)
+    roll_up_usage()
+    path = reverse("admin:accounts_organization_changelist")
+
+    def names(client: Client, order: str) -> list[str]:
+        return [row.name for row in client.get(path, {"o": order}).context["cl"].result_list]
+
+    assert names(operator, "-4") == ["Most", "Low", "Acme"]
+    assert names(operator, "4") == ["Acme", "Low", "Most"]
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    viewer.user_permissions.add(Permission.objects.get(codename="view_organization"))
+    client = Client()
+    client.force_login(viewer)
+    assert names(client, "-4") == names(client, "4")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -214,6 +215,22 @@ def test_the_list_shows_what_keys_have_spent_and_when(operator: Client, tenant: 
     assert "$1.25" in listed
     shown = operator.get(page(key)).content.decode()
     assert "$1.25 this month, $5 in all, and $0.000000007 by own credentials" in shown
+
+
+def test_the_list_is_sorted_by_what_was_spent_this_month(operator: Client, tenant: Tenant) -> None:
+    today = clock.now().date()
+    for name, cost, day in (
+        ("inference", 2, today),
+        ("management", 9, today - timedelta(days=40)),
+    ):
+        Meter.objects.filter(pk=ApiKey.objects.get(name=name).pk).update(cost_monthly=cost, day=day)
+
+    def names(order: str) -> list[str]:
+        page = operator.get(listing(ApiKey), {"o": order})
+        return [key.name for key in page.context["cl"].result_list]
+
+    assert names("-6") == ["inference", "management"]
+    assert names("6") == ["management", "inference"]
 
 
 def test_revoke_selected_asks_for_confirmation(operator: Client, tenant: Tenant) -> None:

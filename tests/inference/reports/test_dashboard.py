@@ -15,7 +15,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from accounts.models import Organization
+from accounts.models import ApiKey, Member, Organization, remove_member
 from billing import ledger
 from endpoints.models import PrivateEndpoint
 from inference.ids import new_generation_id
@@ -181,12 +181,72 @@ def test_numbers_link_to_the_lists_that_they_count(operator: Client, tenant: Ten
         "Low balances": 1,
     }
     for top in shown["tops"]:
-        for _, url, numbers, _ in top.rows:
-            response = operator.get(url)
+        for row in top.rows:
+            response = operator.get(row.url)
             if "cl" in response.context:
-                assert response.context["cl"].result_count == int(numbers.split()[0])
+                assert response.context["cl"].result_count == int(row.numbers.split()[0])
             else:
-                assert response.context["original"] == tenant.organization
+                name = row.name.removesuffix(" (Acme)")
+                assert str(response.context["original"]).startswith(name)
+
+
+def ranked(client: Client, **query: str) -> dict[str, list[tuple[str, str, int]]]:
+    return {
+        top.title.removeprefix("Top "): [(row.name, row.numbers, row.percent) for row in top.rows]
+        for top in home(client, **query)["tops"]
+    }
+
+
+def test_rankings_are_by_spend_requests_or_errors(operator: Client, tenant: Tenant) -> None:
+    now = timezone.now()
+    other = factories.make_tenant("Other")
+    ann = Member.objects.create(organization=tenant.organization, email="ann@acme.example")
+    busy, _ = ApiKey.objects.create_key(workspace=tenant.workspace, name="busy", creator=ann)
+    used = {"api_key": busy, "end_user": "u-1", "model": "acme/eagle"}
+    for number in range(3):
+        make(tenant, now, status="failed" if number else "completed", cost_nano=0, **used)
+    make(tenant, now, cost_nano=2_000_000_001)
+    make(other, now, cost_nano=1_000_000_000, end_user="u-2")
+
+    by_spend = ranked(operator)
+    assert by_spend == {
+        "organizations": [("Acme", "4 · $2.00", 100), ("Other", "1 · $1.00", 49)],
+        "keys": [
+            ("inference (Acme)", "1 · $2.00", 100),
+            ("inference (Other)", "1 · $1.00", 49),
+            ("busy (Acme)", "3 · $0.00", 1),
+        ],
+        "members": [("ann@acme.example (Acme)", "3 · $0.00", 100)],
+        "models": [("acme/falcon", "2 · $3.00", 100), ("acme/eagle", "3 · $0.00", 1)],
+        "end users": [("u-2 (Other)", "1 · $1.00", 100), ("u-1 (Acme)", "3 · $0.00", 1)],
+    }
+    assert ranked(operator, by="nonsense") == by_spend
+    by_requests = ranked(operator, by="requests", range="7d")
+    assert [row[0] for row in by_requests["keys"]] == [
+        "busy (Acme)", "inference (Acme)", "inference (Other)",
+    ]  # fmt: skip
+    assert by_requests["end users"][0] == ("u-1 (Acme)", "3 · $0.00", 100)
+    assert ranked(operator, by="errors", range="30d") == {
+        "organizations": [("Acme", "2 of 4 failed", 100)],
+        "keys": [("busy (Acme)", "2 of 3 failed", 100)],
+        "members": [("ann@acme.example (Acme)", "2 of 3 failed", 100)],
+        "models": [("acme/eagle", "2 of 3 failed", 100)],
+        "end users": [("u-1 (Acme)", "2 of 3 failed", 100)],
+    }
+    text = operator.get("/admin/", {"range": "7d", "by": "requests"}).content.decode()
+    assert 'title="$2.000000001"' in text
+    assert 'href="?range=7d&amp;by=errors#most"' in text
+    assert 'href="?range=24h&amp;by=requests"' in text
+
+
+def test_a_deleted_member_is_ranked_by_the_organization(operator: Client, tenant: Tenant) -> None:
+    ann = Member.objects.create(organization=tenant.organization, email="ann@acme.example")
+    make(tenant, timezone.now(), member_id=ann.pk, cost_nano=1)
+    remove_member(ann)
+
+    [row] = next(top for top in home(operator)["tops"] if top.title == "Top members").rows
+
+    assert operator.get(row.url).context["original"] == tenant.organization
 
 
 def test_alerts_name_organizations_with_low_credits(operator: Client, tenant: Tenant) -> None:

@@ -239,7 +239,7 @@ def test_rankings_name_the_keys_that_spend_most(operator: Client, tenant: Tenant
     shown = operator.get(console.page(tenant.organization)).context["usage"]
     by_key = next(top for top in shown.tops if top.title == "By key")
 
-    assert [(name, numbers, percent) for name, _, numbers, percent in by_key.rows] == [
+    assert [(row.name, row.numbers, row.percent) for row in by_key.rows] == [
         ("key 6", "1 · $6.00", 100),
         ("key 5", "1 · $5.00", 83),
         ("key 4", "1 · $4.00", 66),
@@ -247,7 +247,7 @@ def test_rankings_name_the_keys_that_spend_most(operator: Client, tenant: Tenant
         ("key 2", "1 · $2.00", 33),
         ("2 more", "2 · $1.00", 0),
     ]
-    assert by_key.rows[0][1] == console.page(keys[6])
+    assert (by_key.rows[0].url, by_key.rows[0].exact) == (console.page(keys[6]), "$6")
 
 
 def test_usage_is_hidden_from_operators_without_generations(db: None, tenant: Tenant) -> None:
