@@ -39,10 +39,6 @@ class CommitUnknown(psycopg.OperationalError):
     """The outcome of a commit is unknown, because its server did not confirm it."""
 
 
-class _Late(Exception):
-    pass
-
-
 class PatientConnection(psycopg.Connection[Any]):
     """A connection whose commits, checks and waits for locks have a time limit."""
 

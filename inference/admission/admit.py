@@ -60,13 +60,6 @@ _PATIENCE_SECONDS: Final = 4.5
 # Generations that one connection moves in turn, before others may use it.
 _REPINS: Final = 8
 _encode = msgspec.json.Encoder().encode
-# The columns of :class:`GenerationRow` that the parameters of :data:`REPIN` are.
-_REPINNED: Final = (
-    "id", "organization_id", "key_expires_at", "private_endpoint_id", "model_endpoint_id",
-    "provider_name", "price_id", "is_byok", "attestation_id", "model", "routing_version",
-    "catalog_version",
-)  # fmt: skip
-
 # Stands for a request that has no decision yet.
 _UNDECIDED: Final = StaleReading()
 # The decision about one request. It must be decided again after ``None``, because its data changed,
@@ -441,10 +434,10 @@ class RepinStore:
             try:
                 if organization_id in blocked:
                     raise blocked[organization_id]
-                parameters = _make_parameters(admission, candidate)
-                rows = await self._connection.execute(REPIN, parameters, [organization_id])
+                moved = _make_move(admission, candidate)
+                given = list(moved.values())
+                rows = await self._connection.execute(REPIN, given, [organization_id])
                 if rows:
-                    moved = dict(zip(_REPINNED, parameters, strict=True))
                     self._memory.note(
                         (time.monotonic(), Committed.MOVED, _encode([moved]).decode())
                     )
@@ -464,24 +457,24 @@ async def _has_moved(snapshots: Snapshots, catalog: CatalogSnapshot) -> bool:
     return snapshots.catalog is not catalog
 
 
-def _make_parameters(admission: Admission, candidate: Candidate) -> list[Any]:
-    """Returns the parameters of :data:`REPIN`."""
+def _make_move(admission: Admission, candidate: Candidate) -> dict[str, Any]:
+    """Returns the parameters of :data:`REPIN` in order, named as in :class:`GenerationRow`."""
     route = candidate.route
     authority = admission.authority
-    return [
-        admission.generation_id,
-        authority.organization_id,
-        authority.expires_at,
-        route.endpoint_id if route.is_private else None,
-        None if route.is_private else route.endpoint_id,
-        route.facts.provider_name,
-        route.price_id,
-        candidate.is_byok,
-        route.attestation_id,
-        route.model_slug,
-        authority.routing_version,
-        admission.catalog_version,
-    ]
+    return {
+        "id": admission.generation_id,
+        "organization_id": authority.organization_id,
+        "key_expires_at": authority.expires_at,
+        "private_endpoint_id": route.endpoint_id if route.is_private else None,
+        "model_endpoint_id": None if route.is_private else route.endpoint_id,
+        "provider_name": route.facts.provider_name,
+        "price_id": route.price_id,
+        "is_byok": candidate.is_byok,
+        "attestation_id": route.attestation_id,
+        "model": route.model_slug,
+        "routing_version": authority.routing_version,
+        "catalog_version": admission.catalog_version,
+    }
 
 
 class AdmissionLanes:

@@ -12,7 +12,8 @@ import os
 import secrets
 import socket
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +22,7 @@ import msgspec
 from config.clocks.clock import clock
 from config.database.driver import Rejected
 from config.server.readiness import readiness
-from config.sql import Statement, load_statement
+from config.sql import load_statement
 from inference.ids import id_range
 from inference.models import HistoryLoss
 from inference.settlement.settle import SETTLE
@@ -32,9 +33,8 @@ logger = logging.getLogger(__name__)
 FIND_UNSTORED: Final = load_statement("inference", "find_unstored")
 READMIT: Final = load_statement("inference", "readmit")
 
-# Ids of generations that one log line names, and generations of one statement.
+# Ids of generations that one log line names.
 _NAMED: Final = 20
-_BATCH: Final = 128
 _encode = msgspec.json.Encoder().encode
 
 
@@ -141,14 +141,17 @@ class History:
         if not unstored:
             return False
         admitted, moved, ends = map(self._memory.read, Committed)
-        rows = []
-        for key in sorted(unstored & admitted.keys()):
-            rows.append({**admitted[key], **moved.get(key, {})})
-            if key in ends:
-                # What it cost is known, so no more has to be held.
-                rows[-1]["hold_nano"] = min(rows[-1]["hold_nano"], ends[key]["cost_nano"])
-        await _store(connection, READMIT, rows)
-        await _store(connection, SETTLE, [ends[key] for key in sorted(unstored & ends.keys())])
+        for key in sorted(unstored):
+            end = ends.get(key)
+            with suppress(Rejected):
+                if key in admitted:
+                    row = {**admitted[key], **moved.get(key, {})}
+                    if end is not None:
+                        # What it cost is known, so no more has to be held.
+                        row["hold_nano"] = min(row["hold_nano"], end["cost_nano"])
+                    await connection.execute(READMIT, [_encode(row).decode(), key])
+                if end is not None:
+                    await connection.execute(SETTLE, [_encode([end]).decode(), key, key])
         found = await self._find_unstored(connection)
         # One that has ended in between runs now, and its end is stored the next time.
         gone = found & unstored - (self._memory.read(Committed.SETTLED).keys() - ends.keys())
@@ -160,18 +163,3 @@ class History:
             ", ".join(sorted(gone)[:_NAMED]),
         )
         return True
-
-
-async def _store(
-    connection: DataPlaneConnection, statement: Statement, rows: Sequence[dict[str, Any]]
-) -> None:
-    """Stores rows, a bounded number with each statement; leaves out those that are rejected."""
-    for start in range(0, len(rows), _BATCH):
-        part = rows[start : start + _BATCH]
-        given = [_encode(part).decode(), *id_range([row["id"] for row in part])]
-        try:
-            await connection.execute(statement, given)
-        except Rejected:
-            if len(part) > 1:
-                for row in part:
-                    await _store(connection, statement, [row])

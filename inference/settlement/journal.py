@@ -47,6 +47,8 @@ READ_REFUSED: Final = load_statement("inference", "read_refused")
 # statements when many streams are fast.
 _INTERVAL_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.05
+# A database that was away is asked again soon: nothing is admitted until it has answered.
+_RETRY_SECONDS: Final = 0.3
 # The generations of one statement. A settlement deletes its journal, and waits for a statement that
 # has locked it: short ones hold it up for milliseconds, whatever number of requests is running.
 _GENERATIONS: Final = 128
@@ -178,10 +180,13 @@ class Heartbeat:
             except Exception as exc:
                 readiness.is_database_available = False
                 # The next heartbeat writes everything that this one would have written.
-                if not isinstance(exc, Unavailable):
+                if isinstance(exc, Unavailable):
+                    self._last_full = 0.0
+                    await asyncio.sleep(_RETRY_SECONDS)
+                else:
                     trace = None if isinstance(exc, Rejected) else exc
                     logger.error("the heartbeat failed: %s", exc, exc_info=trace)
-                await asyncio.sleep(_INTERVAL_SECONDS)
+                    await asyncio.sleep(_INTERVAL_SECONDS)
             finally:
                 _end_wait(flushed)
             outages.end_old()

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 from django.db import connection
 
+from config.api.errors import Unavailable
 from config.server.readiness import readiness
 from inference.routing.health import HealthTable
+from inference.settlement import journal
 from inference.settlement.journal import Heartbeat
 
 
@@ -34,3 +36,32 @@ def test_a_lock_does_not_mean_that_the_database_is_away(
         asyncio.run(beat())
     finally:
         session.close()
+
+
+def test_a_database_that_was_away_is_asked_again_soon(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next full heartbeat would be a minute later."""
+    monkeypatch.setattr(journal, "_INTERVAL_SECONDS", 60.0)
+    monkeypatch.setattr(journal, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(readiness, "is_database_available", True)
+    asked: list[bool] = []
+
+    async def beat() -> None:
+        is_again = asyncio.Event()
+
+        def collect_progress(is_urgent: bool) -> list[journal.Progress]:
+            asked.append(is_urgent)
+            if len(asked) == 1:
+                raise Unavailable
+            is_again.set()
+            return []
+
+        heartbeat = Heartbeat(collect_progress, HealthTable(), lambda: None)
+        heartbeat.start()
+        async with asyncio.timeout(30):
+            await is_again.wait()
+        await heartbeat.close()
+
+    asyncio.run(beat())
+    assert asked[:2] == [False, False]

@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any, Final, Self
 
 import aiohttp
@@ -140,6 +141,13 @@ class Callers:
         """Returns when the first answer came that began after a moment or was waiting then."""
         found = [each.opened_at for each in list(self.log) if each.opened_at >= moment]
         return min(found, default=None)
+
+    def longest_pause(self, moment: float) -> float:
+        """Returns the most seconds without an answer or a new stream since a moment."""
+        opened = [each.opened_at for each in list(self.log) if each.opened_at]
+        before = max((each for each in opened if each < moment), default=moment)
+        times = sorted([before, *(each for each in opened if each >= moment)])
+        return max(b - a for a, b in pairwise(times))
 
     def wait_for_success(self, moment: float, seconds: float = 60) -> float:
         """Returns how many seconds after a moment the first answer came."""
