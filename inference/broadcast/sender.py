@@ -57,6 +57,8 @@ class Broadcaster(Source):
 
     def begin_run(self) -> None:
         self._resting.clear()
+        now = time.monotonic()
+        self._spent = {key: each for key, each in self._spent.items() if each[0] > now}
 
     def begin_due(self, attempts: DeliveryAttempts) -> bool:
         horizon = find_horizon()

@@ -638,3 +638,17 @@ def test_an_organization_whose_reading_took_long_waits_for_the_next_minute(
     assert broadcaster.run() == 1
     monkeypatch.setattr(sender, "_SECONDS", 60.0)
     assert broadcaster.run() == 1
+
+
+def test_what_the_reading_took_is_forgotten_after_its_minute(
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    broadcast_to(tenant.workspace, receiver.url)
+    make_some(tenant, 1)
+    assert broadcaster.run() == 1
+    broadcaster.begin_run()
+    assert list(broadcaster._spent) == [tenant.organization.pk]
+    # Its minute is over.
+    broadcaster._spent = {tenant.organization.pk: (0.0, 1.0)}
+    broadcaster.begin_run()
+    assert not broadcaster._spent
