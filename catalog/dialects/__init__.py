@@ -19,6 +19,7 @@ from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.base import Dialect, NativeBody, Untranslatable
 from catalog.dialects.openai.abilities import has_word, read_wish
 from catalog.dialects.shared import constraints, searches
+from catalog.dialects.shared.constraints import Constraints
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.dialects.shared.searches import SearchForm
 from config.credentials import Secret
@@ -169,10 +170,11 @@ def speaks(name: str | None, capabilities: Capabilities, native: NativeBody) -> 
     return name not in _PARTIAL or name in native.clouds
 
 
-def longest_name(name: str | None, capabilities: Capabilities) -> int:
-    """Returns the longest name of a function that a dialect's targets accept."""
-    is_anthropic = name == "anthropic" or _is_claude(name, capabilities)
-    return (constraints.ANTHROPIC if is_anthropic else constraints.OPENAI).longest_name
+def constraints_of(name: str | None, capabilities: Capabilities) -> Constraints:
+    """Returns what a dialect's targets accept of names."""
+    if name == "anthropic" or _is_claude(name, capabilities):
+        return constraints.ANTHROPIC
+    return constraints.GEMINI if name == "gemini" else constraints.OPENAI
 
 
 def get_native(name: str, capabilities: Capabilities) -> Dialect | None:

@@ -31,7 +31,7 @@ from catalog.dialects.base import (
     check_answer,
 )
 from catalog.dialects.openai.speech import SpeechParser
-from catalog.dialects.shared.constraints import LONG_NAME, restore_names, shorten_names
+from catalog.dialects.shared.constraints import ODD_NAME, fit_names, restore_names
 from catalog.dialects.wholes import (
     JSON_TYPES,
     RenamingParser,
@@ -455,10 +455,12 @@ class Attempts:
         own_total = tighten(math.inf, candidate.route.time_limits.total)
         self._attempt_deadline = min(self._deadline, time.monotonic() + own_total)
         call = build_call(candidate, request, self._admission.user, item.max_tokens)
-        raw = call.fields.get("tools", call.fields.get("messages", b""))
-        if isinstance(raw, msgspec.Raw) and LONG_NAME.search(raw) and call.native is None:
-            most = dialects.longest_name(candidate.route.dialect, call.capabilities)
-            fields, self._names = shorten_names(call.fields, most)
+        raws = (call.fields.get(name, b"") for name in ("tools", "messages"))
+        if call.native is None and any(
+            isinstance(raw, msgspec.Raw) and ODD_NAME.search(raw) for raw in raws
+        ):
+            target = dialects.constraints_of(candidate.route.dialect, call.capabilities)
+            fields, self._names = fit_names(call.fields, target)
             call = replace(call, fields=fields)
         outbound = await self._workload.run(
             request.size, build_request, dialect, candidate, call, copies=_BUILDING_COPIES

@@ -53,6 +53,10 @@ _DOCUMENTS: Final = {
     "application/vnd.ms-excel": "xls",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
 }
+# Its names of formats of videos that others name otherwise.
+_FORMATS: Final = {
+    "quicktime": "mov", "3gpp": "three_gp", "x-matroska": "mkv", "x-ms-wmv": "wmv", "x-flv": "flv",
+}  # fmt: skip
 _FINISHES: Final = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -362,7 +366,7 @@ def _build_media(part: Media, name: str) -> dict[str, Any]:
         if part.kind == "image" and main == "image" and subtype in _IMAGES:
             return {"image": {"format": subtype, "source": source}}
         if part.kind in ("audio", "video") and main == part.kind:
-            return {part.kind: {"format": subtype, "source": source}}
+            return {part.kind: {"format": _FORMATS.get(subtype, subtype), "source": source}}
     raise messages.unsupported_part(part, "Bedrock")
 
 

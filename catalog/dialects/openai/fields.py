@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.shared.constraints import OPENAI, CallIds, Constraints
-from catalog.dialects.shared.messages import EMPTY_SCHEMA
-from catalog.dialects.shared.raw import first_byte, is_empty
+from catalog.dialects.shared.messages import complete_schema
+from catalog.dialects.shared.raw import first_byte, is_blank, is_empty, write_arguments
 from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE, UNSIGNED_FORMAT
 
 ATTACHED: Final = "The result is attached to the next message."
@@ -29,7 +29,9 @@ class _Thought(msgspec.Struct):
 
 
 _NULL: Final = msgspec.Raw(b"null")
-_NO_SCHEMA: Final = re.compile(rb'"parameters"\s*:\s*(?:null|\{\s*\})')
+# Schemas without an object inside have no properties.
+_NO_PROPERTIES: Final = re.compile(rb'"parameters"\s*:\s*(?:null|\{[^{}]*\})')
+_NO_ITEM: Final = re.compile(rb"\s*\[\s*\]\s*")
 _decode_thoughts = msgspec.json.Decoder(list[_Thought] | None).decode
 _encode = msgspec.json.Encoder().encode
 _decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
@@ -55,21 +57,40 @@ def adapt_fields(
     return fields
 
 
-def tidy_tools(fields: dict[str, Any]) -> None:
-    """Leaves out an empty list of tools and what only tools need; completes empty schemas."""
+def tidy_fields(fields: dict[str, Any]) -> None:
+    """Leaves out what is empty and what only tools need; completes empty schemas."""
+    if "tools" in fields or "tool_choice" in fields or "parallel_tool_calls" in fields:
+        _tidy_tools(fields)
+    if "stop" in fields:
+        _tidy_stop(fields)
+
+
+def _tidy_tools(fields: dict[str, Any]) -> None:
     raw = fields.get("tools")
-    if raw is None or (isinstance(raw, msgspec.Raw) and is_empty(raw)):
+    if raw is None or (isinstance(raw, msgspec.Raw) and (is_empty(raw) or _NO_ITEM.fullmatch(raw))):
         for name in ("tools", "tool_choice", "parallel_tool_calls"):
             fields.pop(name, None)
         return
-    if not isinstance(raw, msgspec.Raw) or _NO_SCHEMA.search(raw) is None:
+    if not isinstance(raw, msgspec.Raw) or _NO_PROPERTIES.search(raw) is None:
         return
     tools = decode_list(raw)
     for tool in tools or ():
         function = _decode_members(tool.get("function"))
-        if function is not None and is_empty(function.get("parameters", _NULL)):
-            tool["function"] = {**function, "parameters": EMPTY_SCHEMA}
+        if function is not None and "parameters" in function:
+            tool["function"] = {**function, "parameters": complete_schema(function["parameters"])}
     fields["tools"] = raw if tools is None else tools
+
+
+def _tidy_stop(fields: dict[str, Any]) -> None:
+    """Leaves out empty stop sequences, at which some servers stop at once and others refuse."""
+    raw = fields["stop"]
+    if not isinstance(raw, msgspec.Raw) or b'""' not in bytes(raw):
+        return
+    stop = msgspec.json.decode(raw)
+    if kept := [each for each in stop if each] if isinstance(stop, list) else stop:
+        fields["stop"] = kept
+    else:
+        del fields["stop"]
 
 
 def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
@@ -84,19 +105,28 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
         if ids is not None and (given := read_text(message.get("tool_call_id"))) is not None:
             message["tool_call_id"] = ids.name_result(given)
             has_changed = True
-        calls = decode_list(message.get("tool_calls"))
-        for call in calls or ():
-            if ids is not None:
-                call["id"] = ids.name_call(read_text(call.get("id")) or "")
+        calls = decode_list(message.get("tool_calls")) or []
+        if ids is not None and calls:
+            named = ids.name_calls([read_text(call.get("id")) or "" for call in calls])
+            for call, name in zip(calls, named, strict=True):
+                call["id"] = name
+            message["tool_calls"], has_changed = calls, True
+        for call in calls:
             function = _decode_members(call.get("function"))
-            arguments = None if function is None else read_text(function.get("arguments"))
-            is_whole = arguments is None or _is_object(arguments)
-            if function is not None and not is_whole:
-                text = _encode({"arguments": arguments} if arguments else {}).decode()
-                call["function"] = {**function, "arguments": text}
-            if ids is not None or not is_whole:
+            if function is None:
+                continue
+            raw = function.get("arguments", _NULL)
+            text = write_arguments(raw)
+            if first_byte(raw) != b'"' or not _is_object(text):
+                call["function"] = {**function, "arguments": _complete_arguments(text)}
                 message["tool_calls"], has_changed = calls, True
     return {**fields, "messages": messages} if has_changed else fields
+
+
+def _complete_arguments(text: str) -> str:
+    if _is_object(text):
+        return text
+    return _encode({} if is_blank(text) else {"arguments": text}).decode()
 
 
 def _is_object(text: str) -> bool:

@@ -22,11 +22,11 @@ from catalog.dialects.openai.fields import (
     drop_lifetimes,
     repair_calls,
     return_thoughts,
-    tidy_tools,
+    tidy_fields,
 )
 from catalog.dialects.openai.speech import write_speech
 from catalog.dialects.openai.transcriptions import write_transcription
-from catalog.dialects.shared.constraints import MISTRAL, OPENAI
+from catalog.dialects.shared.constraints import MISTRAL, OPENAI, SHORT_IDS, name_media_type
 from catalog.dialects.shared.multipart import MultipartContent
 from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS, write_options
@@ -41,10 +41,17 @@ _EXTENSIONS: Final = (
     ("reasoning", "reasoning_details", b'"reasoning"'),
     ("reasoning_details", "reasoning_details", b'"reasoning_details"'),
 )
-_JPG: Final = b'"data:image/jpg;'
+# An id of a call that is empty or too long, or another long id.
+_ODD_ID: Final = re.compile(rb'"(?:tool_call_)?id"\s*:\s*"(?:"|[^"\\]{41})')
+# A picture or a document whose type is absent, or written in another way. Some encoders escape
+# every slash.
+_ODD_DATA: Final = re.compile(
+    rb'"(?i:data):([a-zA-Z]+\\?/[a-zA-Z0-9.+-]+)?(?:;[^;,"\\]{1,64})*;(?i:base64),(?=([^"]{0,344}))'
+)
 # What may have to be adapted: earlier calls, thoughts, marks of cached prefixes, a wrong name.
 _MARKED: Final = re.compile(
-    rb'"(?:tool_call(?:s|_id)"|reasoning(?:_details|_content)?"|cache_control"|data:image/jpg;)'
+    rb'"(?:tool_call(?:s|_id)"|reasoning(?:_details|_content)?"|cache_control"'
+    rb"|(?i:data):(?:;|application\\?/(?:octet-stream|x-pdf)|image\\?/(?!(?:png|jpeg|gif|webp);base64,)|[a-zA-Z]+\\?/[a-z.-]*[A-Z]))"
 )
 _MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
 
@@ -93,8 +100,7 @@ def build_request(
         fields["stream_options"] = _add_include_usage(fields.get("stream_options"))
     if not call.keeps_lifetimes:
         fields = drop_lifetimes(fields)
-    if "tools" in fields or "tool_choice" in fields or "parallel_tool_calls" in fields:
-        tidy_tools(fields)
+    tidy_fields(fields)
     body, *rest = pieces = _write_pieces(fields)
     if any(_MARKED.search(piece) for piece in pieces):
         whole = b"".join(pieces)
@@ -116,7 +122,9 @@ def _adapt_body(call: Call, fields: dict[str, Any], body: bytes, *, has_signatur
     """Returns a body with a mark as its server accepts it; the same bytes if nothing is wrong."""
     listed = call.supported_parameters
     if b'"tool_calls"' in body:
-        target = MISTRAL if call.capabilities.has_short_call_ids else OPENAI
+        target = SHORT_IDS if _ODD_ID.search(body) else OPENAI
+        if call.capabilities.has_short_call_ids:
+            target = MISTRAL
         repaired = repair_calls(fields, target)
         if repaired is not fields:
             fields, body = repaired, _write_body(repaired)
@@ -136,7 +144,14 @@ def _adapt_body(call: Call, fields: dict[str, Any], body: bytes, *, has_signatur
             adapt_fields(fields, unsupported, restores_signatures=restores_signatures)
         )
     # Some servers know the type by its registered name alone.
-    return body.replace(_JPG, b'"data:image/jpeg;')
+    return _ODD_DATA.sub(_name_data, body)
+
+
+def _name_data(found: re.Match[bytes]) -> bytes:
+    """Returns the beginning of a data URL with the type as all servers write it."""
+    given, data = ((each or b"").replace(b"\\", b"").decode() for each in found.groups())
+    kind = name_media_type(given, data)
+    return found[0] if kind is None else b'"data:%b;base64,' % kind.encode()
 
 
 def _returns_thoughts(call: Call) -> bool:

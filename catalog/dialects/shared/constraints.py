@@ -7,9 +7,10 @@ accepts are errors of the next. What is changed here means the same to a model.
 from __future__ import annotations
 
 import hashlib
+import mimetypes
 import re
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -20,33 +21,49 @@ _ALPHANUMERIC: Final = string.digits + string.ascii_letters
 _IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NINE: Final = re.compile(r"[a-zA-Z0-9]{9}")
 _ANY: Final = re.compile(r".+", re.DOTALL)
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_HASH_LENGTH: Final = 16
 
 
 class Constraints(NamedTuple):
     """The constraints of one target.
 
-    ``call_id`` is the form of the ids of tool calls. ``longest_name`` is that of a function's name.
-    ``needs_tools`` says that a conversation with tool calls must have tools, ``has_blank_stops``
-    that a stop sequence may be white space alone, and ``has_strict_schemas`` that a schema may have
-    few keywords.
+    ``call_id`` is the form of the ids of tool calls. ``longest_name`` is that of a function's name,
+    which some targets want to begin with a letter. ``needs_tools`` says that a conversation with
+    tool calls must have tools, ``has_blanks`` that a stop sequence may be white space alone and an
+    answer to be continued may end in it, and ``has_strict_schemas`` that a schema may have few
+    keywords.
     """
 
     call_id: re.Pattern[str] = _ANY
     longest_name: int = 64
+    has_letter_first: bool = False
     needs_tools: bool = False
-    has_blank_stops: bool = True
+    has_blanks: bool = True
     has_strict_schemas: bool = False
+
+    def fit_name(self, name: str) -> str:
+        """Returns the name of a function as the target accepts it."""
+        fitting = _NOT_IN_NAMES.sub("_", name) or "_"
+        if self.has_letter_first and fitting[0] in "-0123456789":
+            fitting = f"_{fitting}"
+        if len(fitting) <= self.longest_name:
+            return fitting
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{fitting[: self.longest_name - _HASH_LENGTH - 1]}_{digest[:_HASH_LENGTH]}"
 
 
 OPENAI: Final = Constraints()
 # https://docs.mistral.ai/api: the id of a call has exactly nine letters and digits.
 MISTRAL: Final = Constraints(call_id=_NINE)
-GEMINI: Final = Constraints()
+# The longest id at OpenAI itself, for a conversation with others; no id may be empty.
+SHORT_IDS: Final = Constraints(call_id=re.compile(r".{1,40}", re.DOTALL))
+GEMINI: Final = Constraints(has_letter_first=True)
 ANTHROPIC: Final = Constraints(
     call_id=_IDENTIFIER,
     longest_name=128,
     needs_tools=True,
-    has_blank_stops=False,
+    has_blanks=False,
     has_strict_schemas=True,
 )
 BEDROCK: Final = ANTHROPIC._replace(longest_name=64)
@@ -55,19 +72,28 @@ BEDROCK: Final = ANTHROPIC._replace(longest_name=64)
 class CallIds:
     """Gives the calls of a conversation ids that the target accepts, no two of them alike.
 
-    The id of a result is that of the latest call with its id. An id that fits stays, and one that
-    does not becomes the same id in every request, so that cached prefixes stay valid.
+    The id of a result is that of the latest call with its id; calls of one answer that share an id
+    have their results in their own order. An id that fits stays, and one that does not becomes the
+    same id in every request, so that cached prefixes stay valid.
     """
 
-    __slots__ = ("_form", "_given", "_taken")
+    __slots__ = ("_form", "_given", "_open", "_taken")
 
     def __init__(self, form: re.Pattern[str]) -> None:
         self._form = form
         self._given: dict[str, str] = {}
+        self._open: dict[str, list[str]] = {}
         self._taken: set[str] = set()
 
-    def name_call(self, given: str) -> str:
-        """Returns the id of a further call."""
+    def name_calls(self, given: Sequence[str]) -> list[str]:
+        """Returns the ids of the calls of a further answer."""
+        named = [self._name_call(each) for each in given]
+        self._open = {each: [] for each in given}
+        for each, name in zip(given, named, strict=True):
+            self._open[each].append(name)
+        return named
+
+    def _name_call(self, given: str) -> str:
         name = given if self._form.fullmatch(given) else self._hash(given)
         while name in self._taken:
             name = self._hash(f"{given}\0{len(self._taken)}")
@@ -77,6 +103,8 @@ class CallIds:
 
     def name_result(self, given: str) -> str:
         """Returns the id of the call that a result belongs to."""
+        if waiting := self._open.get(given):
+            return waiting.pop(0)
         found = self._given.get(given)
         if found is None:
             found = given if self._form.fullmatch(given) else self._hash(given)
@@ -90,24 +118,30 @@ class CallIds:
         return "".join(_ALPHANUMERIC[number // 62**place % 62] for place in range(9))
 
 
-_HASH_LENGTH: Final = 16
 # A name that some targets refuse, in raw tools or messages.
-LONG_NAME: Final = re.compile(rb'"name"\s*:\s*"[^"\\]{65,}"')
+ODD_NAME: Final = re.compile(rb'"name"\s*:\s*"(?![a-zA-Z_][a-zA-Z0-9_-]{0,63}")')
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 
 
-def shorten_names(fields: Mapping[str, Any], most: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the fields with names of at most this length, and the long ones by the short ones."""
+def fit_names(
+    fields: Mapping[str, Any], target: Constraints
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the fields with names that a target accepts, and those of the tools by the new ones.
+
+    Calls of earlier turns may have names that no tool has: models invent some.
+    """
     changed = dict(fields)
     names: dict[str, str] = {}
+    has_changed = False
 
-    def shorten(function: Any) -> None:
+    def fit(function: Any, member: str) -> None:
+        nonlocal has_changed
         name = function.get("name") if isinstance(function, dict) else None
-        if isinstance(name, str) and len(name) > most:
-            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-            short = f"{name[: most - _HASH_LENGTH - 1]}_{digest[:_HASH_LENGTH]}"
-            names[short], function["name"] = name, short
+        if isinstance(name, str) and (fitting := target.fit_name(name)) != name:
+            function["name"], has_changed = fitting, True
+            if member == "tools":
+                names[fitting] = name
 
     for member in ("tools", "tool_choice", "messages"):
         if member not in fields:
@@ -115,9 +149,9 @@ def shorten_names(fields: Mapping[str, Any], most: int) -> tuple[dict[str, Any],
         value = _decode(_encode(fields[member]))
         for item in value if isinstance(value, list) else [value]:
             for call in [item, *_list(item, "tool_calls")] if isinstance(item, dict) else ():
-                shorten(call.get("function") if isinstance(call, dict) else None)
+                fit(call.get("function") if isinstance(call, dict) else None, member)
         changed[member] = value
-    return (changed, names) if names else (dict(fields), {})
+    return (changed, names) if has_changed else (dict(fields), {})
 
 
 def restore_names(choices: Any, names: Mapping[str, str]) -> list[Any]:
@@ -141,16 +175,31 @@ _ALIASES: Final = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
     "image/x-png": "image/png",
+    "application/x-pdf": "application/pdf",
+    "application/csv": "text/csv",
+    "text/x-markdown": "text/markdown",
+    "audio/x-wav": "audio/wav",
+    "audio/wave": "audio/wav",
 }
+_PDF: Final = "JVBERi0"
 
 
-def name_media_type(given: str | None, data: str) -> str | None:
-    """Returns the type of media in Base64 as all targets write it, by its bytes if it is absent."""
+def name_media_type(given: str | None, data: str, name: str | None = None) -> str | None:
+    """Returns the type of media in Base64 as all targets write it.
+
+    The bytes of a picture say more than its sender, whose type some targets compare with them. A
+    type that is absent is that of the bytes or of the file's name.
+    """
     kind = (given or "").lower()
     kind = _ALIASES.get(kind, kind)
-    if kind in ("", "application/octet-stream", "image/*"):
-        return sniff(data[:512].encode()) or kind or None
-    return kind
+    is_unknown = kind in ("", "application/octet-stream")
+    if is_unknown and data.startswith(_PDF):
+        return "application/pdf"
+    if is_unknown or kind.startswith("image/"):
+        kind = sniff(data[:512].encode()) or kind
+    if is_unknown and kind in ("", "application/octet-stream") and name:
+        kind = mimetypes.guess_type(name)[0] or kind
+    return kind or None
 
 
 # What a strict schema may have; other keywords become a part of the description.
@@ -165,6 +214,33 @@ _FORMATS: Final = frozenset(
         "date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid",
     )
 )  # fmt: skip
+
+
+# What the schema of a tool's arguments may not have at its top.
+_ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
+
+
+def flatten_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a tool's arguments without alternatives at its top.
+
+    Every member of an alternative may be given; the description says how they go together.
+    """
+    told = {name: schema[name] for name in _ALTERNATIVES if isinstance(schema.get(name), list)}
+    if not told:
+        return schema
+    kept = {name: value for name, value in schema.items() if name not in told}
+    properties = dict(kept.get("properties") or {})
+    for each in (each for several in told.values() for each in several):
+        if isinstance(each, dict) and isinstance(each.get("properties"), dict):
+            properties = {**each["properties"], **properties}
+    return _describe({**kept, "properties": properties}, told)
+
+
+def _describe(schema: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a schema whose description has the keywords that a target does not know."""
+    text = _encode(told).decode()
+    given = schema.get("description")
+    return {**schema, "description": f"{given}\n\n{text}" if given else text}
 
 
 def restrict_schema(schema: Any) -> Any:
@@ -192,9 +268,4 @@ def restrict_schema(schema: Any) -> Any:
     kind = kept.get("type")
     if kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in kept:
         kept["additionalProperties"] = False
-    if told:
-        text = _encode(told).decode()
-        kept["description"] = (
-            f"{kept['description']}\n\n{text}" if kept.get("description") else text
-        )
-    return kept
+    return _describe(kept, told) if told else kept

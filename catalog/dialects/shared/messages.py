@@ -21,18 +21,26 @@ from catalog.dialects.shared import searches
 from catalog.dialects.shared.constraints import (
     CallIds,
     Constraints,
+    flatten_schema,
     name_media_type,
     restrict_schema,
 )
+from catalog.dialects.shared.raw import first_byte, is_blank, is_null, write_arguments
 from catalog.dialects.shared.searches import Search
 
 Raw = msgspec.Raw
 Kind = Literal["image", "file", "audio", "video"]
 
 EMPTY_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
+_NULL: Final = Raw(b"null")
+_OBJECT: Final = Raw(b'"object"')
+# What may be alternatives at the top of a schema.
+_OPTIONS: Final = re.compile(rb'"(?:any|one|all)Of"')
 _encode = msgspec.json.Encoder().encode
-_DATA_URL: Final = re.compile(r"data:([A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+)?(?:;[^;,]*)*;base64")
-_WEB_URL: Final = re.compile(r"https?://")
+_DATA_URL: Final = re.compile(
+    r"data:\s*([a-z0-9.+-]+/[a-z0-9.+-]+)?\s*(?:;[^;,]*)*;\s*base64\s*", re.IGNORECASE
+)
+_WEB_URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _SYSTEM_ROLES: Final = frozenset(("system", "developer"))
 _JSON_ONLY: Final = (
     "Answer with one JSON object and nothing else: no text around it, no code fence."
@@ -68,7 +76,7 @@ class _Part(msgspec.Struct):
 
 class _Function(msgspec.Struct):
     name: str
-    arguments: str = ""
+    arguments: Raw = Raw()
 
 
 class _ToolCall(msgspec.Struct):
@@ -342,9 +350,10 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
     response_format = request.response_format
     schema = None if response_format is None else response_format.json_schema
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    turns = _parse_turns(request.messages, CallIds(target.call_id))
+    turns = _parse_turns(request.messages, target)
     tools = [_parse_tool(tool, target) for tool in functions]
-    used = _find_used_tools(turns) if target.needs_tools and not tools else []
+    needs_tools = target.needs_tools and not tools and search is None
+    used = _find_used_tools(turns) if needs_tools else []
     return Chat(
         system=[
             part
@@ -368,7 +377,7 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
         frequency_penalty=request.frequency_penalty,
         seed=request.seed,
         choices=request.n,
-        stop=[each for each in stop if target.has_blank_stops or each.strip()],
+        stop=[each for each in stop if each.strip() or (each and target.has_blanks)],
         is_json=response_format is not None
         and response_format.type in ("json_object", "json_schema"),
         schema=None if schema is None else _read_schema(schema.schema, target),
@@ -405,6 +414,12 @@ def unsupported_part(part: Media, provider: str) -> Untranslatable:
     return Untranslatable(f"{provider} does not accept {part.kind} parts of type {kind}.")
 
 
+def _trim_answer(turns: list[Turn]) -> None:
+    """Removes the white space at the end of an answer that the model is to continue."""
+    if turns and turns[-1].role == "assistant" and isinstance(last := turns[-1].parts[-1], Text):
+        turns[-1].parts[-1] = replace(last, text=last.text.rstrip())
+
+
 def _find_used_tools(turns: list[Turn]) -> list[Tool]:
     """Returns a tool for each name that a conversation has called."""
     parts = (part for turn in turns for part in turn.parts)
@@ -412,10 +427,11 @@ def _find_used_tools(turns: list[Turn]) -> list[Tool]:
     return [Tool(name, None, EMPTY_SCHEMA, None, None) for name in names]
 
 
-def _parse_turns(messages: list[_Message], ids: CallIds) -> list[Turn]:
+def _parse_turns(messages: list[_Message], target: Constraints) -> list[Turn]:
     """Joins consecutive messages of one role, because the formats require alternating roles."""
     turns: list[Turn] = []
     names: dict[str, str] = {}
+    ids = CallIds(target.call_id)
     for message in messages:
         if message.role in _SYSTEM_ROLES:
             continue
@@ -437,6 +453,8 @@ def _parse_turns(messages: list[_Message], ids: CallIds) -> list[Turn]:
             turns[-1].parts.extend(parts)
         else:
             turns.append(Turn(role, parts))
+    if not target.has_blanks:
+        _trim_answer(turns)
     return turns
 
 
@@ -451,17 +469,17 @@ def _parse_tool_result(message: _Message, names: Mapping[str, str], ids: CallIds
 
 def _parse_assistant_message(message: _Message, ids: CallIds) -> Iterator[Part]:
     calls = message.tool_calls or ()
-    named = [ids.name_call(call.id) for call in calls]
+    named = ids.name_calls([call.id for call in calls])
     by_id = dict(zip((call.id for call in calls), named, strict=True))
     for block in _join_reasoning(message.reasoning_details or []):
         yield replace(block, id=by_id.get(block.id or "", block.id))
     yield from _parse_parts(message.content or message.refusal)
     for call, call_id in zip(calls, named, strict=True):
-        text = call.function.arguments
-        arguments: Mapping[str, Raw] | None = decode_object(text.encode() or b"{}")
+        text = write_arguments(call.function.arguments)
+        arguments: Mapping[str, Raw] | None = decode_object(text.encode())
         if arguments is None:
             # Cut off by a limit, for instance: every later turn would be refused for it.
-            arguments = {"arguments": Raw(_encode(text))}
+            arguments = {} if is_blank(text) else {"arguments": Raw(_encode(text))}
         yield ToolCall(call_id, call.function.name, arguments)
 
 
@@ -499,7 +517,8 @@ def _parse_parts(content: str | list[_Part] | None) -> Iterator[Text | Media]:
             yield _parse_media("video", part.video_url, cache=cache)
         elif part.input_audio is not None:
             audio = part.input_audio
-            yield Media("audio", f"audio/{audio.format}", audio.data, cache=cache)
+            media_type = name_media_type(f"audio/{audio.format}", audio.data)
+            yield Media("audio", media_type, audio.data, cache=cache)
         elif part.file is not None and part.file.file_data is not None:
             yield _parse_media("file", part.file.file_data, name=part.file.filename, cache=cache)
         else:
@@ -510,7 +529,7 @@ def _parse_media(
     kind: Kind, place: str | _URL, *, name: str | None = None, cache: dict[str, Any] | None
 ) -> Media:
     url = place.url if isinstance(place, _URL) else place
-    if not url.startswith("data:"):
+    if url[:5].lower() != "data:":
         if not _WEB_URL.match(url):
             raise Untranslatable("The URL of a part must begin with https://, http:// or data:.")
         media_type, _ = mimetypes.guess_type(url.partition("?")[0])
@@ -519,7 +538,7 @@ def _parse_media(
     match = _DATA_URL.fullmatch(head)
     if match is None:
         raise Untranslatable("A data: URL must be encoded in Base64.")
-    return Media(kind, name_media_type(match[1], data), data, name=name, cache=cache)
+    return Media(kind, name_media_type(match[1], data, name), data, name=name, cache=cache)
 
 
 def _split_tools(call: Call, tools: list[_Tool]) -> tuple[Search | None, list[_Tool]]:
@@ -540,9 +559,12 @@ def _parse_tool(tool: _Tool, target: Constraints) -> Tool:
     function = tool.function
     if tool.type != "function" or function is None:
         raise Untranslatable("This provider accepts only tools of the type function.")
-    schema = _complete_schema(function.parameters)
-    if function.strict and target.has_strict_schemas:
-        schema = Raw(_encode(restrict_schema(msgspec.json.decode(schema))))
+    schema = complete_schema(function.parameters)
+    if target.has_strict_schemas:
+        found = flatten_schema(msgspec.json.decode(schema)) if _OPTIONS.search(schema) else None
+        if function.strict:
+            found = restrict_schema(msgspec.json.decode(schema) if found is None else found)
+        schema = schema if found is None else Raw(_encode(found))
     return Tool(
         name=function.name,
         description=function.description or None,
@@ -559,14 +581,17 @@ def _read_schema(raw: Raw, target: Constraints) -> Raw | None:
     return Raw(_encode(restrict_schema(msgspec.json.decode(raw))))
 
 
-def _complete_schema(raw: Raw) -> Raw:
+def complete_schema(raw: Raw) -> Raw:
     """Returns the schema of a tool's arguments, which are always an object."""
-    if bytes(raw) in (b"", b"null", b"{}"):
-        return EMPTY_SCHEMA
-    members = decode_object(bytes(raw))
-    if members is None or "type" in members:
+    members = decode_object(bytes(raw)) or {}
+    kind = members.get("type", _NULL)
+    if kind == b'"object"' and not is_null(members.get("properties", _NULL)):
         return raw
-    return Raw(_encode({"type": "object", **members}))
+    if is_null(kind) or (first_byte(kind) == b"[" and b'"object"' in bytes(kind)):
+        members["type"] = _OBJECT
+    if members["type"] == _OBJECT and is_null(members.get("properties", _NULL)):
+        members["properties"] = Raw(b"{}")
+    return Raw(_encode(members))
 
 
 def _none_if_empty(raw: Raw) -> Raw | None:

@@ -47,6 +47,11 @@ def write_arguments(raw: msgspec.Raw) -> str:
     return _encode(members).decode() if members else ""
 
 
+def is_blank(arguments: str) -> bool:
+    """Tells whether the text of a call's arguments says nothing."""
+    return arguments.strip() in ("", "null")
+
+
 def spell(text: str) -> bytes:
     """Returns the pattern of a text in JSON, where any of its characters may be an escape."""
     return b"".join(

@@ -12,6 +12,7 @@ from catalog import dialects
 from catalog.abilities import read_abilities
 from catalog.capabilities import UNDESCRIBED, Capabilities
 from catalog.dialects.base import Call, Operation, Untranslatable
+from catalog.dialects.shared.constraints import ODD_NAME, fit_names
 from config.credentials import Secret
 from tests.support.inference.messages import messages_of
 from tests.support.upstreams import clouds
@@ -108,6 +109,73 @@ def test_an_id_that_a_server_repeats_in_every_turn_is_another_one_each_time() ->
     assert (used[0], len({*used})) == ("call_0", 2)
 
 
+def test_calls_of_one_answer_that_share_an_id_have_their_results_in_order() -> None:
+    for given in ("call_0", ""):
+        history = turns(call_of(given, name="look"), call_of(given, name="find"))
+        for dialect, capabilities in (("anthropic", UNDESCRIBED), ("openai", MISTRAL)):
+            sent = body_of(dialect, capabilities, messages=history, tools=[TOOL])
+            if dialect == "anthropic":
+                used = [each["id"] for each in blocks_of(sent, "tool_use")]
+                told = [each["tool_use_id"] for each in blocks_of(sent, "tool_result")]
+            else:
+                used = [each["id"] for each in sent["messages"][1]["tool_calls"]]
+                told = [each["tool_call_id"] for each in sent["messages"][2:]]
+            assert (told, len({*used}), "" in used) == (used, 2, False)
+
+
+@pytest.mark.parametrize("given", ["", "x" * 41])
+def test_an_id_that_openai_refuses_is_another_one(given: str) -> None:
+    sent = body_of("openai", messages=turns(call_of(given), call_of("b")))
+    ids = [each["id"] for each in sent["messages"][1]["tool_calls"]]
+    assert [each["tool_call_id"] for each in sent["messages"][2:]] == ids
+    assert (ids[1], len(ids[0]) in range(1, 41)) == ("b", True)
+    longest = turns(call_of("x" * 40))
+    assert body_of("openai", messages=longest)["messages"] == longest
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "fitting"),
+    [
+        ("openai", "functions.look:0", "functions_look_0"),
+        ("anthropic", "look it", "look_it"),
+        ("bedrock", "mcp/look", "mcp_look"),
+        ("gemini", "2nd-look", "_2nd-look"),
+        ("openai", "2nd-look", "2nd-look"),
+        ("openai", "", "_"),
+        ("anthropic", "x" * 128, "x" * 128),
+    ],
+)
+def test_names_fit_their_target(dialect: str, name: str, fitting: str) -> None:
+    fields = {"messages": turns(call_of("a", name=name)), "tools": [TOOL]}
+    target = dialects.constraints_of(dialect, UNDESCRIBED)
+    changed, names = fit_names(fields, target)
+    [call] = changed["messages"][1]["tool_calls"]
+    assert (call["function"]["name"], names) == (fitting, {})
+    assert fields["messages"] == turns(call_of("a", name=name))
+    tool = {"type": "function", "function": {"name": name}}
+    assert fit_names({"tools": [tool]}, target)[1] == ({} if name == fitting else {fitting: name})
+    is_odd = ODD_NAME.search(json.dumps(fields).encode()) is not None
+    assert is_odd >= (name != fitting)
+
+
+NOTHING: Final = [None, {}, "", " ", "null"]
+
+
+@pytest.mark.parametrize("arguments", NOTHING)
+@pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini", "bedrock"])
+def test_no_arguments_are_an_empty_object(dialect: str, arguments: Any) -> None:
+    sent = body_of(dialect, messages=turns(call_of("a", arguments)), tools=[TOOL])
+    assert sent == body_of(dialect, messages=turns(call_of("a")), tools=[TOOL])
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini", "bedrock"])
+def test_arguments_may_be_an_object(dialect: str) -> None:
+    given: Any = {"city": "Oslo"}
+    sent = body_of(dialect, messages=turns(call_of("a", given)), tools=[TOOL])
+    text = turns(call_of("a", '{"city":"Oslo"}'))
+    assert sent == body_of(dialect, messages=text, tools=[TOOL])
+
+
 @pytest.mark.parametrize("arguments", ['{"city": "Os', "[1]", "Oslo", '"{}"'])
 def test_arguments_that_are_no_object_go_on_as_one(arguments: str) -> None:
     history = turns(call_of("a", arguments))
@@ -141,19 +209,76 @@ def test_what_only_tools_need_is_left_out_without_tools(
     assert body_of(dialect, **asked) == body_of(dialect)
 
 
-@pytest.mark.parametrize("parameters", [{}, None])
+def test_a_search_needs_no_tools_of_earlier_calls() -> None:
+    search = {"type": "openrouter:web_search"}
+    history = turns(call_of("a"))
+    call = Call(
+        operation=Operation.CHAT, base_url="https://host/v1", model="m", secret=Secret("key"),
+        fields={"messages": msgspec.Raw(json.dumps(history).encode()),
+                "tools": msgspec.Raw(json.dumps([search]).encode())},
+        most_searches=1,
+    )  # fmt: skip
+    found = dialects.get("anthropic")
+    assert found is not None
+    sent = json.loads(found.build(call).body or b"")
+    assert ([each["name"] for each in sent["tools"]], "tool_choice" in sent) == (
+        ["web_search"],
+        False,
+    )
+
+
+def test_an_answer_to_be_continued_ends_in_no_blank_at_claude() -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "It is: \n"}]
+    assert body_of("anthropic", messages=messages)["messages"][1]["content"][0]["text"] == "It is:"
+    assert body_of("bedrock", messages=messages)["messages"][1]["content"] == [{"text": "It is:"}]
+    assert body_of("openai", messages=messages)["messages"] == messages
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {}, None, {"type": "object"}, {"type": "object", "properties": None}, {"type": None},
+        {"properties": {}}, {"type": ["object", "null"]},
+    ],
+)  # fmt: skip
 def test_an_empty_schema_is_that_of_an_empty_object(parameters: Any) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": parameters}}]
     schema = {"type": "object", "properties": {}}
-    sent = body_of("openai", tools=tools)
-    assert sent["tools"][0]["function"]["parameters"] == schema
+    if parameters != {"properties": {}}:
+        sent = body_of("openai", tools=tools)
+        assert sent["tools"][0]["function"]["parameters"] == schema
     assert body_of("anthropic", tools=tools)["tools"][0]["input_schema"] == schema
+    [tool] = body_of("gemini", tools=tools)["tools"][0]["functionDeclarations"]
+    assert tool["parametersJsonSchema"] == schema
+
+
+@pytest.mark.parametrize("kind", ["anyOf", "oneOf", "allOf"])
+def test_alternatives_at_the_top_of_a_schema_are_told_to_claude(kind: str) -> None:
+    text, number = {"type": "string"}, {"type": "number"}
+    options = [{"properties": {"a": text}}, {"properties": {"a": text, "b": number}}]
+    schema = {"type": "object", "properties": {"b": text}, kind: options}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
+    told = {
+        "type": "object",
+        "properties": {"a": text, "b": text},
+        "description": json.dumps({kind: options}, separators=(",", ":")),
+    }
+    assert body_of("anthropic", tools=tools)["tools"][0]["input_schema"] == told
+    [tool] = body_of("bedrock", tools=tools)["toolConfig"]["tools"]
+    assert tool["toolSpec"]["inputSchema"]["json"] == told
+    tools[0]["function"]["strict"] = True  # type: ignore[index]
+    strict = {**told, "additionalProperties": False}
+    assert body_of("anthropic", tools=tools)["tools"][0]["input_schema"] == strict
+    assert body_of("openai", tools=tools)["tools"] == tools
 
 
 def test_stop_sequences_of_white_space_alone_are_left_out() -> None:
     assert body_of("anthropic", stop=["\n\n", "END", " "])["stop_sequences"] == ["END"]
     assert body_of("bedrock", stop=["\n"]).keys() == {"messages"}
     assert body_of("openai", stop=["\n"])["stop"] == ["\n"]
+    for dialect in ("openai", "anthropic", "gemini", "bedrock"):
+        assert body_of(dialect, stop=["", "END"]) == body_of(dialect, stop=["END"])
+        assert body_of(dialect, stop="") == body_of(dialect, stop=[""]) == body_of(dialect)
 
 
 def test_a_schema_has_the_keywords_that_anthropic_accepts() -> None:
@@ -186,8 +311,12 @@ def test_a_schema_has_the_keywords_that_anthropic_accepts() -> None:
 
 
 @pytest.mark.parametrize(
-    "head", ["data:IMAGE/PNG;base64", "data:;base64", "data:image/x-png;base64"]
-)
+    "head",
+    [
+        "data:IMAGE/PNG;base64", "data:;base64", "data:image/x-png;base64", "data:image/png;BASE64",
+        "data:application/octet-stream;base64", "data:image/png;charset=utf-8;base64",
+    ],
+)  # fmt: skip
 def test_the_type_of_a_picture_has_its_registered_name(head: str) -> None:
     picture = {"type": "image_url", "image_url": {"url": f"{head},{PNG}"}}
     messages = [{"role": "user", "content": [picture]}]
@@ -195,6 +324,60 @@ def test_the_type_of_a_picture_has_its_registered_name(head: str) -> None:
     assert block["source"]["media_type"] == "image/png"
     [part] = body_of("gemini", messages=messages)["contents"][0]["parts"]
     assert part["inlineData"]["mimeType"] == "image/png"
+    [part] = body_of("openai", messages=messages)["messages"][0]["content"]
+    assert part["image_url"]["url"] == f"data:image/png;base64,{PNG}"
+
+
+@pytest.mark.parametrize("head", ["data:image/jpeg;base64", "DATA:image/gif;base64"])
+def test_the_bytes_of_a_picture_say_its_type(head: str) -> None:
+    picture = {"type": "image_url", "image_url": {"url": f"{head},{PNG}"}}
+    messages = [{"role": "user", "content": [picture]}]
+    [block] = body_of("anthropic", messages=messages)["messages"][0]["content"]
+    assert block["source"]["media_type"] == "image/png"
+    [block] = body_of("bedrock", messages=messages)["messages"][0]["content"]
+    assert block["image"]["format"] == "png"
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "found"),
+    [
+        ("a.pdf", "data:application/x-pdf;base64,JVBERi0xLjQ=", "pdf"),
+        ("a", "data:;base64,JVBERi0xLjQ=", "pdf"),
+        ("a.pdf", "data:application/octet-stream;base64,JVBERi0xLjQ=", "pdf"),
+        ("a.csv", "data:application/octet-stream;base64,YSxi", "csv"),
+        ("a", "data:application/csv;base64,YSxi", "csv"),
+        ("a", "data:text/x-markdown;base64,YSxi", "md"),
+    ],
+)
+def test_the_type_of_a_document_has_its_registered_name(name: str, head: str, found: str) -> None:
+    file = {"type": "file", "file": {"filename": name, "file_data": head}}
+    [block] = body_of("bedrock", messages=[{"role": "user", "content": [file]}])["messages"]
+    assert block["content"][0]["document"]["format"] == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"), [("quicktime", "mov"), ("3gpp", "three_gp"), ("mp4", "mp4")]
+)
+def test_bedrock_has_its_own_names_of_videos(kind: str, found: str) -> None:
+    video = {"type": "video_url", "video_url": {"url": f"data:video/{kind};base64,AAAA"}}
+    [turn] = body_of("bedrock", messages=[{"role": "user", "content": [video]}])["messages"]
+    assert turn["content"][0]["video"]["format"] == found
+
+
+def test_escaped_slashes_of_a_picture_change_nothing() -> None:
+    raw = (
+        rb'[{"role":"user","content":[{"type":"image_url","image_url":{"url":'
+        rb'"data:image\/jpg;base64,\/9j\/4AAQ"}}]}]'
+    )
+    found = dialects.get("openai")
+    assert found is not None
+    call = Call(
+        operation=Operation.CHAT, base_url="https://host/v1", model="m", secret=Secret("key"),
+        fields={"messages": msgspec.Raw(raw)},
+    )  # fmt: skip
+    body = json.loads(found.build(call).body or b"")
+    [part] = body["messages"][0]["content"]
+    assert part["image_url"]["url"] == "data:image/jpeg;base64,/9j/4AAQ"
 
 
 def test_a_jpeg_has_its_registered_name_everywhere() -> None:

@@ -300,7 +300,14 @@ def test_a_request_survives_the_round_trip_to_anthropic(wanted: dict[str, Any]) 
             {"role": "assistant", "content": [thinking, text("Let me look."), call]},
             {"role": "user", "content": [result, text("And now?", cache_control=CACHED)]},
         ],
-        "tools": [{**TOOL, "description": "Looks.", "cache_control": CACHED}],
+        "tools": [
+            {
+                **TOOL,
+                "input_schema": {"type": "object", "properties": {}},
+                "description": "Looks.",
+                "cache_control": CACHED,
+            }
+        ],
         "stop_sequences": ["END"],
         "cache_control": CACHED,
         **wanted,
