@@ -455,13 +455,13 @@ class Attempts:
         own_total = tighten(math.inf, candidate.route.time_limits.total)
         self._attempt_deadline = min(self._deadline, time.monotonic() + own_total)
         call = build_call(candidate, request, self._admission.user, item.max_tokens)
-        raws = (call.fields.get(name, b"") for name in ("tools", "messages"))
-        if call.native is None and any(
-            isinstance(raw, msgspec.Raw) and ODD_NAME.search(raw) for raw in raws
-        ):
-            target = dialects.constraints_of(candidate.route.dialect, call.capabilities)
-            fields, self._names = fit_names(call.fields, target)
-            call = replace(call, fields=fields)
+        for name in ("tools", "messages"):
+            raw = call.fields.get(name)
+            if isinstance(raw, msgspec.Raw) and ODD_NAME.search(raw) and call.native is None:
+                target = dialects.constraints_of(candidate.route.dialect, call.capabilities)
+                fields, self._names = fit_names(call.fields, target)
+                call = replace(call, fields=fields)
+                break
         outbound = await self._workload.run(
             request.size, build_request, dialect, candidate, call, copies=_BUILDING_COPIES
         )

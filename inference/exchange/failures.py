@@ -106,12 +106,15 @@ _ERRORS: Final[Mapping[int, type[UpstreamError]]] = {
     529: UpstreamOverloaded,
 }
 # Members of a request that an error may be about.
-_NAMED_PARTS: Final = frozenset(("tools", "voice"))
+_NAMED_PARTS: Final = frozenset(("tools", "voice", "reasoning", "reasoning_effort"))
 # With these and all from 500 on, the error concerns the candidate's credential or model, so the
 # next candidate may succeed.
 _RETRYABLE: Final = frozenset((401, 402, 403, 404, 424))
 # The statuses by which a provider refuses the operator's credential, if it says nothing better.
 _UNAUTHORIZED: Final = frozenset((401, 402, 403))
+# The statuses by which some providers say that they are busy, which the name of the error tells.
+_MISNAMED: Final = frozenset((400, 413, 422, 500, 502))
+_BUSY: Final = frozenset((429, 529))
 _ACCOUNT: Final = frozenset((401, 402))
 
 
@@ -367,9 +370,11 @@ async def read_refusal(
     if not candidate.is_byok and status in _UNAUTHORIZED:
         scope = RefusedScope.MODEL if is_permission_refused(status, failure) else None
         return CredentialRefused(candidate, failure, status, scope)
-    if status == 413:
+    # A limit of the account by a status that says something else, such as Groq's 413.
+    named = infer_status(failure) if status in _MISNAMED else None
+    if named not in _BUSY and status == 413:
         return PayloadTooLarge(message, metadata=metadata)
-    if (kind := _ERRORS.get(status)) is not None:
+    if (kind := _ERRORS.get(named if named in _BUSY else status)) is not None:
         wait = None
         if kind is not UpstreamTimeout:
             wait = read_wait(response.headers, failure.retry_after, clock.time())

@@ -28,6 +28,8 @@ class _Thought(msgspec.Struct):
     format: str | None = None
 
 
+# The members that may have to be tidied.
+TIDIED: Final = frozenset(("tools", "tool_choice", "parallel_tool_calls", "stop"))
 _NULL: Final = msgspec.Raw(b"null")
 # Schemas without an object inside have no properties.
 _NO_PROPERTIES: Final = re.compile(rb'"parameters"\s*:\s*(?:null|\{[^{}]*\})')
@@ -59,10 +61,10 @@ def adapt_fields(
 
 def tidy_fields(fields: dict[str, Any]) -> None:
     """Leaves out what is empty and what only tools need; completes empty schemas."""
-    if "tools" in fields or "tool_choice" in fields or "parallel_tool_calls" in fields:
-        _tidy_tools(fields)
     if "stop" in fields:
         _tidy_stop(fields)
+    if fields.keys() & TIDIED - {"stop"}:
+        _tidy_tools(fields)
 
 
 def _tidy_tools(fields: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from catalog.dialects.openai.abilities import (
     write_switch,
 )
 from catalog.dialects.openai.fields import (
+    TIDIED,
     adapt_fields,
     drop_lifetimes,
     repair_calls,
@@ -100,7 +101,8 @@ def build_request(
         fields["stream_options"] = _add_include_usage(fields.get("stream_options"))
     if not call.keeps_lifetimes:
         fields = drop_lifetimes(fields)
-    tidy_fields(fields)
+    if not TIDIED.isdisjoint(fields):
+        tidy_fields(fields)
     body, *rest = pieces = _write_pieces(fields)
     if any(_MARKED.search(piece) for piece in pieces):
         whole = b"".join(pieces)

@@ -72,17 +72,42 @@ _MODEL_SAYINGS: Final = (
         "OpenAI, vLLM, SGLang, Ollama, LM Studio",
         (
             rf"(?:error: )?(?:the )?(?:requested )?model:? {_NAME},? (?:does not exist|"
-            r"(?:was |is )?not (?:found|exist)|is not (?:available|loaded|deployed|served))"
+            r"(?:was |is )?not (?:found|exist)|is not (?:available|loaded|deployed|served)|"
+            r"is not supported(?: by any| for this environment|\.?$)|is no longer available|"
+            r"has been de(?:commission|preca))"
         ),
     ),
+    ("GitHub, Copilot", r"the requested model is not supported"),
+    ("OpenAI", r"project \S{1,100} does not have access to model "),
+    ("LM Studio", r"no models loaded"),
+    ("llama-swap", r"could not find real modelid for |no router for requested model"),
+    ("Triton", r"request for unknown model: "),
+    ("NVIDIA", r"function '\S{1,200}': not found for account "),
+    ("Moonshot", r"not found the model "),
+    ("Z.AI", "模型不存在"),
+    ("SiliconFlow", r"model disabled\b"),
+    ("Volcengine", r"the model or endpoint \S{1,200} does not exist"),
+    ("Databricks", r"the given endpoint does not exist"),
+    ("Cloudflare", r"no such model: "),
     (
         "DeepSeek, Fireworks, local-embed 0.4.1",
         r"(?:the )?model (?:does not exist|not exist|not found|is not loaded|not loaded)\b",
     ),
     ("Together", r"unable to access model "),
     ("OpenRouter", rf"{_NAME} is not a valid model id|no endpoints found for "),
-    ("Google", r"models/\S{1,200} is not found for api version"),
-    ("Bedrock", r"the provided model identifier is invalid"),
+    (
+        "Google",
+        r"(?:this model )?models/\S{1,200} is (?:not found for api version|no longer available)",
+    ),
+    ("Google", rf"publisher model {_NAME} was not found"),
+    (
+        "Bedrock",
+        (
+            r"the provided model identifier is invalid|could not resolve the foundation model"
+            r"|this model version has reached the end of its life"
+            r"|invocation of model id \S{1,200} with on-demand throughput isn"
+        ),
+    ),
     ("Azure", r"the api deployment for this resource does not exist"),
     ("Anthropic", r"model: \S{1,200}$"),
     (
@@ -99,16 +124,51 @@ _LENGTH_SAYINGS: Final = (
         ),
     ),
     ("OpenAI, vLLM", r"this model's maximum context length is "),
+    ("OpenAI", r"input tokens exceed the configured limit of "),
+    ("GitHub", r"request body too large for \S{1,100} model\. max size: [0-9]+ tokens"),
     ("Anthropic", r"prompt is too long: [0-9]"),
     ("Bedrock", r"input is too long for requested model"),
-    ("Google", r"the input token count "),
+    ("Google", r"(?:unable to submit request because )?the input token count "),
+    ("vLLM", r"max_tokens must be at least 1, got -[0-9]"),
+    ("TensorRT-LLM", r"prompt length \([0-9]+\) exceeds maximum input length"),
+    ("LM Studio", r"reached context length of [0-9]+ tokens"),
+    ("TabbyAPI", r"prompt length [0-9]+ is greater than max_seq_len"),
+    ("SiliconFlow", r"(?:length of prompt_tokens|max_total_tokens) \([0-9]+\) must be less than "),
+    ("Z.AI", "prompt 超长"),
     ("SGLang", r"(?:the )?input (?:length )?\([0-9]+ tokens\) (?:is longer than|exceeds) the"),
     ("LM Studio", r"trying to keep the first [0-9]+ tokens when "),
     ("TEI", r"input validation error: `inputs` must have less than [0-9]+ tokens"),
 )
 # What an endpoint cannot do; the group, or the third column, is the part that it lacks.
 _ABILITY_SAYINGS: Final = (
-    ("llama.cpp of 2026", r"(image|audio|video) input is not supported", ""),
+    (
+        "llama.cpp of 2026, Mistral, xAI, Gemma at Google",
+        r"(image|audio|video) inputs?(?: modality)? (?:is|are) not (?:supported|enabled)",
+        "",
+    ),
+    ("Gemma at Google", r"(function) calling is not enabled for ", ""),
+    (
+        "DeepSeek",
+        r"failed to deserialize .{0,120}?unknown variant `(image_url|input_audio|file)`",
+        "",
+    ),
+    ("OpenAI", r"invalid content type\. (image_url|input_audio) is only supported by ", ""),
+    ("OpenAI", r"(tools) is not supported in this model", ""),
+    (
+        "OpenAI, Azure",
+        (
+            r"this is not a chat model|this model is only supported in v1/responses"
+            r"|the (?:chatcompletion|completion) operation does not work with the specified model"
+        ),
+        "chat",
+    ),
+    ("Groq", r"(?:'messages\.[0-9]+' : for |messages\[[0-9]+\]).{0,120}?must be a string", "media"),
+    (
+        "Bedrock",
+        r"this model doesn.t support (?:the )?(tool|image|audio|video|document)\b",
+        "",
+    ),
+    ("Groq, Perplexity", r"`?(tool|function) (?:calling|use)`? is not supported (?:for|with) ", ""),
     (
         "llama.cpp of 2026",
         r"this server does not support (embeddings|rerank|completions|chat)",
@@ -126,7 +186,10 @@ _ABILITY_SAYINGS: Final = (
     ("vLLM", r"\"(?:auto|required)\" tool choice requires ", "tools"),
     (
         "Ollama, LM Studio",
-        rf"(?:{_NAME}|this model|model) does not support (tools|chat|embeddings|image|vision)",
+        (
+            rf"(?:{_NAME}|(?:this |the )?model(?: {_NAME})?) does not support "
+            r"(tool|function|chat|embeddings|image|vision|thinking)"
+        ),
         "",
     ),
     ("Ollama", r"this model is missing data required for (image|audio) input", ""),
@@ -144,9 +207,13 @@ _ABILITY_SAYINGS: Final = (
 _INPUT_SAYINGS: Final = (
     (
         "vocal-ai 0.3.8",
-        rf"(?:unknown|unsupported|invalid|no such) voice\b|voice:? (?:{_NAME} )?(?:is |was )?not ",
+        (
+            r"(?:unknown|unsupported|invalid|no such) voice\b|a voice with the voice_id "
+            rf"|voice:? (?:{_NAME} )?(?:(?:is |was )?not |does not exist)"
+        ),
         "voice",
     ),
+    ("vLLM, SGLang", r"incorrect padding|invalid base64", "media"),
     (
         "faster-whisper-server 0.0.3, transformers serve 5.24",
         (
@@ -172,13 +239,19 @@ _SAYINGS: Final = tuple(
 _MODEL_CODES: Final = frozenset(
     (
         "model_not_found", "model_not_available", "invalid_model", "deploymentnotfound",
+        "model_not_supported", "model_decommissioned", "unknown_model",
     )
 )  # fmt: skip
 # The words of servers for the parts of a request.
 _PARTS: Final[Mapping[str, frozenset[str]]] = {
     "media": frozenset(("image", "audio", "video", "file", "audio/transcriptions")),
     "vision": frozenset(("image",)),
+    "image_url": frozenset(("image",)),
+    "input_audio": frozenset(("audio",)),
+    "document": frozenset(("file",)),
     "tool": frozenset(("tools",)),
+    "function": frozenset(("tools",)),
+    "thinking": frozenset(("reasoning", "reasoning_effort")),
     "embed": frozenset(("embeddings",)),
     "image_embed": frozenset(("embeddings",)),
     "chat": frozenset(("chat/completions",)),
@@ -186,8 +259,7 @@ _PARTS: Final[Mapping[str, frozenset[str]]] = {
 }
 _MEMBERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("image", "audio", "video", "file"), "messages"),
-    "tools": "tools",
-    "voice": "voice",
+    **{name: name for name in ("tools", "voice", "reasoning", "reasoning_effort")},
     "audio/transcriptions": "file",
 }
 # An error with one of these statuses may have the words of a saying. Gateways wrap the error of a
@@ -200,6 +272,8 @@ _NO_METHOD: Final = "unexpected endpoint or method"
 _WRAPPER: Final = re.compile(
     r"(?:litellm\.\w{1,40}: )?(?:\w{1,40}: )?\w{1,40}exception - "
     r"|litellm\.\w{1,40}: (?:\w{1,40}: )?"
+    r"|the model returned the following errors: |aierror: |invalid params, "
+    r"|failed to create new sequence: failed to process inputs: "
 )
 _INNER: Final = re.compile(r"\bfrom \w{1,40} (?:client|server): ?(\{.{0,4000})", re.DOTALL)
 
@@ -210,7 +284,7 @@ _STATUSES: Final = frozenset((200, 400, 403, 413, 422, 451, 500))
 _CONTEXT_CODES: Final = frozenset(
     (
         "context_length_exceeded", "context_window_exceeded", "exceed_context_size_error",
-        "model_max_prompt_tokens_exceeded",
+        "model_max_prompt_tokens_exceeded", "tokens_limit_reached",
     )
 )  # fmt: skip
 _CONTENT_CODES: Final = frozenset(
@@ -229,6 +303,8 @@ _CONTEXT: Final = re.compile(
     r"|exceed[^.]{0,40}context[ _-]?(?:length|window|size|limit)"
     r"|(?:greater|longer|larger) than the (?:maximum )?(?:context|model)"
     r"|input token count[^.]{0,60}exceed|prompt token count[^.]{0,60}exceed"
+    r"|(?:input|prompt|tokens)[^.]{0,40}exceeds? (?:the )?maximum (?:input |allowed )?length"
+    r"|maximum input length is [0-9]{1,9} tokens"
     r"|exceeded model token limit|prompt exceeds max length|range of input length should be"
     r"|reduce the length of the (?:messages|prompt|input)"
     r"|must have less than [0-9]{1,9} tokens|`max_new_tokens` must be"

@@ -150,6 +150,170 @@ def test_a_refusal_is_recognized_by_its_code_or_its_words(
     assert found == (None if expected is None else NamedFault(expected))
 
 
+MODEL, ABILITY, INPUT = DialectRefusal.MODEL, DialectRefusal.ABILITY, DialectRefusal.INPUT
+# What each server says, by the fault and the status that it says it with.
+SAID: list[tuple[DialectRefusal | None, int, list[str]]] = [
+    (MODEL, 404, [
+        "The model `x` has been decommissioned and is no longer supported. Please refer to ht",
+        "models/x is not found for API version v1main, or is not supported for generateContent.",
+        "This model models/x is no longer available. Please update your code to use a newer m",
+        "Publisher Model `projects/p/locations/l/publishers/google/models/x` was not found or",
+        "This model version has reached the end of its life. Please refer to the AWS document",
+        "Could not resolve the foundation model from the provided model identifier.",
+        "Not found the model x or Permission denied",
+        "The model or endpoint x does not exist or you do not have access to it.",
+        "The given endpoint does not exist, please retry after checking the specified model a",
+        "Model 'x' is not supported for this environment.",
+        "Function 'abc': Not found for account 'x'",
+        ("No models loaded. Please load a model in the developer page or use the 'lms "
+         "load' command."),
+        ("No models loaded. Please load a model in the developer page or use the `lms "
+         "load` command."),
+        "model 'x' not found",
+        "Model x not found.",
+        "Model x not found or vLLM engine is sleeping.",
+        "no router for requested model",
+        "The model grok-x does not exist or your team 1 does not have access to it.",
+        "Model not found, inaccessible, and/or not deployed",
+    ]),
+    (MODEL, 400, [
+        "The model `x` has been decommissioned and is no longer supported.",
+        "Invocation of model ID x with on-demand throughput isn’t supported. Retry your reque",
+        "模型不存在，请检查模型代码。",
+        "invalid params, unknown model 'x' (2013)",
+        "The requested model is not supported.",
+        "The requested model 'x' is not supported by any provider you have enabled.",
+        "AiError: No such model: @cf/x or task",
+        "Request for unknown model: 'x' is not found",
+        "Model not found in the model list, uid: x",
+        "could not find real modelID for x",
+        "Unknown model: x",
+        "Model does not exist. Please check it carefully.",
+    ]),
+    (MODEL, 403, [
+        "Project `proj_a` does not have access to model `x`",
+        "Model disabled.",
+    ]),
+    (ABILITY, 400, [
+        ("The chatCompletion operation does not work with the specified model, x. Please "
+         "choose different model and try again."),
+        ("Failed to deserialize the JSON body into the target type: messages[0]: unknown "
+         "variant `image_url`, expected `text` at line 1 column 100"),
+        "Invalid content type. image_url is only supported by certain models.",
+        ("'messages.0' : for 'role:user' the following must be "
+         "satisfied[('messages.0.content' : value must be a string)]"),
+        "messages[0].content must be a string",
+        "Image input is not enabled for this model",
+        "Image inputs are not supported by this model",
+        "This model doesn't support tool use in streaming mode.",
+        ("This model doesn't support the image content block that you provided. Remove "
+         "the content block and try again."),
+        "Image input modality is not enabled for models/gemma-3-1b-it",
+        "Function calling is not enabled for models/gemma-3-4b-it",
+        ("tools is not supported in this model. For a list of supported models, refer to "
+         "https://platform.openai.com"),
+        "This model does not support function calling",
+        "Model does not support images. Please use a model that does.",
+        "\"llama3\" does not support thinking",
+        "Tool calling is not supported for this model",
+        "The model does not support Chat Completions API",
+        "registry.ollama.ai/library/x:latest does not support tools",
+        ("\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to "
+         "be set"),
+        "The model x does not support image input.",
+        "`tool calling` is not supported with this model",
+    ]),
+    (ABILITY, 404, [
+        ("This is not a chat model and thus not supported in the v1/chat/completions "
+         "endpoint. Did you mean to use v1/completions?"),
+        "This model is only supported in v1/responses and not in v1/chat/completions.",
+        "No endpoints found that support image input",
+    ]),
+    (LONG, 400, [
+        "Unable to submit request because the input token count is 2,000 but the model only s",
+        "Prompt length (5000) exceeds maximum input length (4096).",
+        "Reached context length of 4096 tokens with model, but this model does not currently ",
+        "Prompt length 5000 is greater than max_seq_len 4096",
+        "Number of input tokens exceeds maximum length. Please update the input to try again.",
+        "The model returned the following errors: prompt is too long: 9 tokens > 8 maximum",
+        "length of prompt_tokens (9000) must be less than max_seq_len (8192).",
+        "max_total_tokens (20000) must be less than or equal to max_seq_len (16384).",
+        "Invalid 'input[0]': maximum input length is 8192 tokens.",
+        "max_tokens must be at least 1, got -300.",
+        "Prompt 超长",
+        "Your input exceeds the context window of this model. Please adjust your input and tr",
+        "Input tokens exceed the configured limit of 272000 tokens. Your messages are more.",
+        "too many tokens: size limit exceeded by 100 tokens. Try using shorter or fewer inputs",
+        "The decoder prompt (length 5000) is longer than the maximum model length of 4096. Ma",
+        ("The number of tokens to keep from the initial prompt is greater than the "
+         "context length."),
+        "Input text exceeds maximum length of 8192 tokens",
+    ]),
+    (LONG, 413, [
+        "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+    ]),
+    (LONG, 500, [
+        "the input length exceeds the context length",
+    ]),
+    (None, 400, [
+        "max_tokens must be at least 1, got 0.",
+    ]),
+    (ABILITY, 500, [
+        ("Failed to create new sequence: failed to process inputs: this model is missing "
+         "data required for image input"),
+    ]),
+    (INPUT, 500, [
+        "Incorrect padding",
+        "Invalid base64-encoded string: number of data characters (5) cannot be 1 more than a",
+        "Voice x does not exist",
+        "Failed to load image or audio file",
+        "cannot identify image file <_io.BytesIO object at 0x7f>",
+    ]),
+    (INPUT, 400, [
+        "A voice with the voice_id x was not found.",
+        "Voice 'x' not found. Available voices: a",
+    ]),
+]  # fmt: skip
+PARTS = frozenset(("image", "audio", "tools", "voice", "chat/completions", "reasoning"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "message"),
+    [(fault, status, each) for fault, status, several in SAID for each in several],
+)
+def test_the_words_of_servers_name_the_fault(
+    fault: DialectRefusal | None, status: int, message: str
+) -> None:
+    for body in (message, {"error": message}, {"error": {"message": message}}):
+        found = find_fault(status, read(body), Asked(PARTS))
+        assert (None if found is None else found.refusal) == fault
+    if fault is ABILITY:
+        assert find_fault(status, read({"error": message}), Asked()) is None
+    # The caller's own words, repeated by a server, name nothing.
+    repeated = find_fault(status, read({"error": f"Bad value: {message!r}"}),
+                          Asked(PARTS, message.lower().__contains__))  # fmt: skip
+    assert repeated is None
+
+
+@pytest.mark.parametrize(
+    ("message", "parts", "member"),
+    [
+        ('"llama3" does not support thinking', {"reasoning"}, "reasoning"),
+        ('"llama3" does not support thinking', {"reasoning_effort"}, "reasoning_effort"),
+        ("This model does not support function calling", {"tools"}, "tools"),
+        ("messages[0].content must be a string", {"image"}, "messages"),
+        ("This model doesn't support tool use.", {"tools", "image"}, "tools"),
+        ("This is not a chat model", {"chat/completions"}, "model"),
+    ],
+)
+def test_what_an_endpoint_lacks_names_the_member(
+    message: str, parts: set[str], member: str
+) -> None:
+    found = find_fault(400, read({"error": message}), Asked(frozenset(parts)))
+    assert found is not None
+    assert (found.refusal, found.member) == (ABILITY, member)
+
+
 def test_only_the_beginning_of_a_message_is_searched() -> None:
     said = "prompt is too long"
     assert find_fault(400, ProviderFailure("x" * (512 - len(said)) + said), Asked()) == NamedFault(

@@ -226,6 +226,8 @@ def test_a_prompt_that_is_too_long_damages_no_health(
          {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         (openai("tools param requires --jinja flag"),
          {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (openai("Failed to deserialize the JSON body into the target type: messages[0]: unknown "
+                "variant `image_url`, expected `text`"), {"content": [IMAGE]}, "messages"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("status", [400, 500, 501])
@@ -309,6 +311,29 @@ def test_an_error_of_any_shape_is_the_message(
     serve(422, body)
     answer = site.chat()
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        # Groq's limit of tokens a minute
+        (413, openai("Request too large for model `x`", "tokens", "rate_limit_exceeded"), 429),
+        (400, {"__type": "x", "message": "Rate exceeded", "type": "ThrottlingException"}, 429),
+        (500, openai("Slow down.", code="429"), 429),
+        (500, openai("Busy.", "overloaded_error"), 529),
+        (413, openai("Too large.", "invalid_request_error"), 413),
+    ],
+)
+def test_a_busy_account_is_not_the_callers_fault(
+    site: Site, serve: Serve, status: int, body: Any, expected: int, stream: bool
+) -> None:
+    serve(status, body)
+    assert site.chat(stream=stream).status_code == expected
+    next_provider(site)
+    answer = site.chat(stream=stream, provider=ORDER)
+    assert answer.status_code == (413 if expected == 413 else 200)
+    assert_in_order()
 
 
 SPEECH = "/api/v1/audio/speech"
