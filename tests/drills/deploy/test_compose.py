@@ -99,6 +99,16 @@ def test_the_services_read_settings_that_exist(composed: dict[str, Any]) -> None
         assert find_misspelt(composed["services"][name]["environment"], env.names, foreign=()) == {}
 
 
+def test_own_settings_authorities_and_servers_of_the_host_reach_the_services(
+    composed: dict[str, Any],
+) -> None:
+    for name in OURS:
+        one = composed["services"][name]
+        assert one["env_file"] == ["causeway.env"]
+        assert one["volumes"] == ["./ca:/etc/causeway/ca:ro"]
+        assert one["extra_hosts"] == ["host.docker.internal:host-gateway"]
+
+
 def test_the_services_start_commands_that_exist(composed: dict[str, Any]) -> None:
     for name in OURS:
         command, *arguments = composed["services"][name]["command"]
@@ -188,7 +198,11 @@ def test_the_script_makes_secrets_once_and_starts_everything(copy: Path) -> None
     assert made["database_url"] == f"postgres://causeway:{password}@db/causeway"
     assert (copy / ".env").read_text() == "CAUSEWAY_HOST=llm.example.com\n"
 
+    assert (copy / "ca").is_dir()
+    (copy / "causeway.env").write_text("LOG_FORMAT=text\n")
+
     assert start(copy).returncode == 0
+    assert (copy / "causeway.env").read_text() == "LOG_FORMAT=text\n"
     assert {path.name: path.read_text() for path in (copy / "secrets").iterdir()} == made
     calls = (copy.parent / "calls").read_text().splitlines()
     assert calls == [f"{copy}: up --detach --build"] * 2
