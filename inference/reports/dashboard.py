@@ -185,9 +185,10 @@ def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, 
     chosen = RANGES.get(request.GET.get("range", ""), RANGES["24h"])
     by = request.GET.get("by", "")
     by = by if by in MEASURES else "spend"
+    also = "" if by == "spend" else f"&by={by}"
     dashboard: dict[str, Any] = {
         "ranges": [
-            (name, f"?range={name}&by={by}", choice is chosen) for name, choice in RANGES.items()
+            (name, f"?range={name}{also}", choice is chosen) for name, choice in RANGES.items()
         ],
         "measures": [
             (name, f"?range={chosen.name}&by={name}#most", name == by) for name in MEASURES

@@ -54,7 +54,7 @@ def test_home_fits_the_window_and_draws_its_charts(server: str, width: int) -> N
         page.get_by_role("link", name="30d").click()
         page.wait_for_url("**/admin/?range=30d")
         look(page)
-        ranges.append(page.locator(".cw-ranges [aria-current]").inner_text())
+        ranges.append(page.locator("[aria-label=Range] [aria-current]").inner_text())
 
     assert browse(server, visit, width=width) == []
     assert seen == [(7, 0), (7, 0), (9, 0)]
