@@ -93,6 +93,27 @@ def validate_and_replace(
     _conclude(endpoint, result, replace, "Nothing was changed.")
 
 
+def validate_only(
+    endpoint: PrivateEndpoint,
+    *,
+    workspace_id: UUID,
+    may_bind: bool = True,
+    probe_parameters: bool | None = None,
+) -> Validation:
+    """DRAFT | ACTIVE → same. Validates a draft, or an active endpoint again.
+
+    Raises :class:`InvalidTransition` in another state.
+    """
+    endpoint.require_status(PrivateEndpoint.Status.DRAFT, PrivateEndpoint.Status.ACTIVE)
+    return validation.run(
+        endpoint,
+        workspace_id=workspace_id,
+        may_bind=may_bind,
+        probe_parameters=probe_parameters,
+        again=endpoint.status == PrivateEndpoint.Status.ACTIVE,
+    )
+
+
 def _conclude(
     endpoint: PrivateEndpoint, result: Validation, transition: Callable[[], None], kept: str
 ) -> None:
@@ -103,7 +124,7 @@ def _conclude(
             metadata={"endpoint_id": str(endpoint.pk)},
         )
     if not result.passed:
-        raise _describe_failure(endpoint, result, kept)
+        raise _refuse(endpoint, result, kept)
     try:
         transition()
     except (InvalidTransition, WorkspaceNotFound) as exc:
@@ -114,12 +135,18 @@ def _conclude(
         raise NotActivated(500, message, endpoint, result) from exc
 
 
-def _describe_failure(endpoint: PrivateEndpoint, result: Validation, kept: str) -> NotActivated:
+def _refuse(endpoint: PrivateEndpoint, result: Validation, kept: str) -> NotActivated:
     check = next(check for check in result.checks if not check["passed"])
     status = 404
     if check["reason"] not in _MISSING:
         status = _STATUSES.get(Validation.Outcome(result.outcome), 422)
+    return NotActivated(status, f"{describe_failure(result)} {kept}", endpoint, result)
+
+
+def describe_failure(result: Validation) -> str:
+    """Returns the sentences that name the first failed check of a validation."""
+    check = next(check for check in result.checks if not check["passed"])
     message = f"The validation failed: {check['name']} ({check['reason']})."
     if check["reason"] == validation.Reason.INVALID_BASE_URL and "upstream_message" in check:
         message += f" {check['upstream_message']}"
-    return NotActivated(status, f"{message} {kept}", endpoint, result)
+    return message

@@ -26,8 +26,12 @@ from config.api.text import parse_uuid
 from config.api.viewsets import OrganizationViewSet
 from config.changes.kinds import ChangeKind
 from config.egress.rules import NO_OWN_LIMITS
-from endpoints import validation
-from endpoints.activation import NotActivated, validate_and_activate, validate_and_replace
+from endpoints.activation import (
+    NotActivated,
+    validate_and_activate,
+    validate_and_replace,
+    validate_only,
+)
 from endpoints.history import find_moments, read_entries
 from endpoints.models import (
     EndpointNotFound,
@@ -263,14 +267,15 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     def validate(self, request: Request, pk: str) -> Response:
         """Makes a live plain and a streamed call with the workspace's BYOK credential.
 
+        Of an active endpoint too: if it passes, later watches compare with it, and a drift ends.
+        Otherwise the endpoint stays as it is; an answer that differs is a drift.
         Unless `probe_parameters` is false, it also tries which parameters the deployment honours,
         which costs up to 15 more calls. At most two validations of an organization run at a time.
         """
         fields = self.read_body(ActivationSerializer)
         endpoint = self.get_object()
         workspace = workspace_for(self.organization_id, fields["workspace_id"])
-        endpoint.require_status(PrivateEndpoint.Status.DRAFT)
-        result = validation.run(
+        result = validate_only(
             endpoint,
             workspace_id=workspace.pk,
             probe_parameters=fields.get("probe_parameters"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
 from django.db.models import F, Q, Sum
@@ -13,21 +13,11 @@ from config.api.errors import InvalidTransition, NotFound
 from config.audit import context as audit
 from config.clocks.clock import clock
 from endpoints import validation
-from endpoints.models import (
-    PrivateEndpoint,
-    Validation,
-    ValidationsBusy,
-    ValidationSlot,
-    lost_operations,
-    proven_names,
-)
+from endpoints.models import PrivateEndpoint, Validation, ValidationsBusy, ValidationSlot
 
 ACTOR: Final = "drift watch"
 # The batch is small, so that a stopping worker finishes soon.
 _BATCH: Final = 20
-_COMPARED: Final = (
-    "model", "prompt_tokens", "dimensions", "system_fingerprint", "certificate_key", "address",
-)  # fmt: skip
 
 
 def watch_due() -> int:
@@ -79,7 +69,7 @@ def watch(endpoint: PrivateEndpoint) -> Validation | None:
     had_drifted = endpoint.drifted_at is not None
     found = validation.examine(endpoint, workspace_id=baseline.workspace_id, baseline=baseline)
     found.purpose = Validation.Purpose.WATCH
-    found.changes = differences(baseline.evidence, found.evidence)
+    found.changes = found.differences_from(baseline)
     with audit.acting_as(ACTOR, ACTOR):
         return _record(endpoint, found, had_drifted=had_drifted)
 
@@ -96,24 +86,6 @@ def _record(
     except (InvalidTransition, NotFound):
         return None
     return found
-
-
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the evidence that differs between two validations, as ``{name, was, is}``.
-
-    Of the operations, only a loss is a difference.
-    """
-    changes = [
-        {"name": name, "was": before[name], "is": now[name]}
-        for name in _COMPARED
-        if before.get(name) is not None and now.get(name) is not None and before[name] != now[name]
-    ]
-    had = proven_names(before.get("operations"))
-    lost = lost_operations(before.get("operations"), now.get("operations"))
-    if had is not None and lost:
-        was, present = (", ".join(sorted(names)) for names in (had, had - lost))
-        changes.append({"name": "operations", "was": was, "is": present})
-    return changes
 
 
 def spent_today() -> int:

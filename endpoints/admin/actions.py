@@ -12,8 +12,7 @@ from catalog.admin.prices import PricePage
 from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, bulk_action, report, transition
 from config.console.base import ConsoleAdmin, actor_of
-from endpoints import validation as live
-from endpoints.activation import validate_and_replace
+from endpoints.activation import describe_failure, validate_and_replace, validate_only
 from endpoints.admin.forms import (
     DisableDialog,
     EditDialog,
@@ -32,7 +31,8 @@ _BY_STATUS: Final[dict[str, set[str]]] = {
         "edit", "edit_price", "limit_time", "limit_fallback", "validate", "activate", "remove",
     },
     Status.ACTIVE: {
-        "replace_deployment", "edit_price", "limit_time", "limit_fallback", "disable", "remove",
+        "replace_deployment", "edit_price", "limit_time", "limit_fallback", "validate_again",
+        "disable", "remove",
     },
     Status.DISABLED: {"edit_price", "limit_time", "limit_fallback", "enable", "remove"},
 }  # fmt: skip
@@ -46,7 +46,7 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
     actions_detail = (
         "edit", "replace_deployment", "edit_price", "limit_time", "limit_fallback", "validate",
-        "activate", "disable", "enable", "remove", "release",
+        "validate_again", "activate", "disable", "enable", "remove", "release",
     )  # fmt: skip
 
     def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -129,19 +129,19 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         form=ValidateDialog,
     )
     def validate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
-        endpoint.require_status(Status.DRAFT)
-        result = live.run(
-            endpoint,
-            workspace_id=form.cleaned_data["workspace"].pk,
-            may_bind=may_point_secrets(request),
-        )
-        if result.passed:
-            return messages.SUCCESS, "The validation passed."
-        check = next(check for check in result.checks if not check["passed"])
-        message = f"The validation failed: {check['name']} ({check['reason']})."
-        if check["reason"] == live.Reason.INVALID_BASE_URL and "upstream_message" in check:
-            message += f" {check['upstream_message']}"
-        return messages.WARNING, message
+        return _validate(request, endpoint, form)
+
+    @transition(
+        description="Validate again",
+        question="Sends a plain and a streamed request with the BYOK credential of a workspace. If "
+        "they pass, later watches compare with them, and a drift ends. The endpoint stays active.",
+        submit="Validate now",
+        permission="operate",
+        icon="fact_check",
+        form=ValidateDialog,
+    )
+    def validate_again(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        return _validate(request, endpoint, form)
 
     @transition(
         description="Activate",
@@ -237,6 +237,17 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
     )
     def remove_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
         endpoint.remove(by=actor_of(request))
+
+
+def _validate(request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+    result = validate_only(
+        endpoint,
+        workspace_id=form.cleaned_data["workspace"].pk,
+        may_bind=may_point_secrets(request),
+    )
+    if result.passed:
+        return messages.SUCCESS, "The validation passed."
+    return messages.WARNING, describe_failure(result)
 
 
 def _read_upstream(request: HttpRequest, form: Any) -> dict[str, Any]:

@@ -782,6 +782,32 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         self.tested_parameters = learn_tested(self.tested_parameters, validation.parameters)
         self.save_fields("validation", "tested_parameters")
 
+    def record_repetition(self, validation: Validation) -> None:
+        """ANY → same. Stores a validation of an active endpoint that somebody has asked for.
+
+        If it has passed and is of this configuration, it becomes the current one, with which later
+        watches compare, and ends a drift. If it has failed, it may show a drift, as a watch does.
+        """
+        with transaction.atomic():
+            validation.lock_credential()
+            self.lock_present()
+            before = self.validation
+            if before is not None and validation.configuration == self.configuration:
+                validation.changes = validation.differences_from(before)
+                if validation.passed and validation.parameters is None:
+                    # The deployment is the same, so what was proven about it stays.
+                    validation.parameters = before.parameters
+            self._store(validation)
+            if self.status != self.Status.ACTIVE:
+                return
+            is_keyless = self.upstream_provider.is_keyless
+            if not validation.passed:
+                self._note_drift(validation)
+            elif validation.is_current_for(self.configuration, is_keyless=is_keyless):
+                self.drifted_at = None
+                self._keep(validation)
+            self.save_fields("drifted_at")
+
     def record_watch(self, validation: Validation) -> None:
         """ACTIVE | DISABLED → same. Stores a validation of the drift watch and its drift."""
         with transaction.atomic():
@@ -790,17 +816,20 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.require_status(self.Status.ACTIVE, self.Status.DISABLED)
             self._store(validation)
             self.watched_at = clock.now()
-            had_drifted = self.drifted_at is not None
-            since = self.drifted_at or self.watched_at
-            # A deployment that was replaced meanwhile says nothing about the new one.
-            is_same = validation.configuration == self.configuration
-            if is_same and validation.shows_drift:
-                self.drifted_at = since
-            elif is_same and validation.passed:
-                self.drifted_at = None
+            self._note_drift(validation)
             self.save_fields("watched_at", "drifted_at")
-            if self.drifted_at is not None and not had_drifted:
+
+    def _note_drift(self, validation: Validation) -> None:
+        """Notes whether the deployment has drifted; the caller saves the row."""
+        # A deployment that was replaced meanwhile says nothing about the new one.
+        if validation.configuration != self.configuration:
+            return
+        if validation.shows_drift:
+            if self.drifted_at is None:
                 self._record("endpoint.drifted", changes=validation.changes)
+            self.drifted_at = self.drifted_at or clock.now()
+        elif validation.passed:
+            self.drifted_at = None
 
     def _store(self, validation: Validation) -> None:
         """Stores a validation and binds its credential; the caller has locked both rows."""

@@ -120,6 +120,9 @@ class Validation(BaseModel):
 
     # A change of one of these means that another deployment answered.
     IDENTITY = ("model", "prompt_tokens", "operations")
+    COMPARED = (
+        "model", "prompt_tokens", "dimensions", "system_fingerprint", "certificate_key", "address",
+    )  # fmt: skip
     # The reasons of failed checks that judge an answer.
     ANSWERS = ("invalid_response", "invalid_stream", "missing_usage", "model_mismatch")
 
@@ -172,6 +175,24 @@ class Validation(BaseModel):
 
     def __str__(self) -> str:
         return f"{self.outcome} at {write_time(self.created_at)}"
+
+    def differences_from(self, baseline: Validation) -> list[dict[str, Any]]:
+        """Returns the evidence that differs from another validation's, as ``{name, was, is}``.
+
+        Of the operations, only a loss is a difference.
+        """
+        before, now = baseline.evidence, self.evidence
+        changes = [
+            {"name": name, "was": before[name], "is": now[name]}
+            for name in self.COMPARED
+            if None not in (before.get(name), now.get(name)) and before[name] != now[name]
+        ]
+        had = proven_names(before.get("operations"))
+        lost = lost_operations(before.get("operations"), now.get("operations"))
+        if had is not None and lost:
+            was, present = (", ".join(sorted(names)) for names in (had, had - lost))
+            changes.append({"name": "operations", "was": was, "is": present})
+        return changes
 
     @property
     def shows_drift(self) -> bool:

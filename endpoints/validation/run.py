@@ -35,19 +35,23 @@ def run(
     slot: ValidationSlot | None = None,
     may_bind: bool = True,
     probe_parameters: bool | None = None,
+    again: bool = False,
 ) -> Validation:
-    """Validates a draft with the workspace's credential, stores the result and returns it.
+    """Validates a deployment with the workspace's credential, stores the result and returns it.
 
     Makes at most two calls for each operation that the deployment may serve, and further ones of
     another size, within the limits of :func:`_limit_calls`, outside any transaction. With
     ``probe_parameters``, by default ``VALIDATION_PROBES_PARAMETERS`` where they cost no more than
     ``VALIDATION_SPEND_LIMIT``, a passed validation also makes the calls of
     :func:`learn_parameters`. Failed checks and a failure to store the result are part of the
-    result. Takes a ``slot`` of the organization, unless the caller has one, and gives it back.
+    result. ``again`` compares it with the current validation of an active endpoint. Takes a
+    ``slot`` of the organization, unless the caller has one, and gives it back.
 
-    Raises :class:`EndpointNotFound` when the draft was deleted meanwhile, :class:`ValidationsBusy`
-    without a free slot, and, unless the caller ``may_bind`` credentials, :class:`HostIsNew`.
+    Raises :class:`EndpointNotFound` when the endpoint was deleted meanwhile,
+    :class:`ValidationsBusy` without a free slot, and, unless the caller ``may_bind`` credentials,
+    :class:`HostIsNew`.
     """
+    record = endpoint.record_repetition if again else endpoint.record_validation
     if slot is None:
         slot = ValidationSlot(organization_id=endpoint.organization_id).take()
     with slot:
@@ -63,7 +67,7 @@ def run(
             probing_slot=slot if probe_parameters else None,
         )
         try:
-            endpoint.record_validation(validation)
+            record(validation)
         except DatabaseError:
             logger.exception("cannot store a validation")
             validation.outcome = Outcome.BROKEN

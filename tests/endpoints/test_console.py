@@ -203,7 +203,8 @@ def test_private_endpoint_page_offers_the_actions_of_its_state(
     operator.post(page(endpoint, "validate"), {**SUBMIT, "workspace": str(tenant.workspace.pk)})
     operator.post(page(endpoint, "activate"), SUBMIT)
     assert offered() == [
-        "Replace the deployment", "Edit price", "Limit time", "Fallback", "Disable", "Delete",
+        "Replace the deployment", "Edit price", "Limit time", "Fallback", "Validate again",
+        "Disable", "Delete",
     ]  # fmt: skip
     operator.post(page(endpoint, "disable"), SUBMIT)
     assert offered() == ["Edit price", "Limit time", "Fallback", "Enable", "Delete"]

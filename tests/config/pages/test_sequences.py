@@ -36,7 +36,7 @@ HOME: Final = "victim.example"
 PARTS: Final = 6
 # What may use or show a secret; any other page comes before one of these.
 LAST: Final = re.compile(
-    "endpoints_privateendpoint_(add|edit|replace_deployment|validate|activate|enable)"
+    "endpoints_privateendpoint_(add|edit|replace_deployment|validate|validate_again|activate|enable)"
     "|accounts_(byokcredential|subscription|broadcastdestination)_(change|rotate|send_test|move)"
     "|accounts_apikey_(add|change|rotate)|catalog_provider_change|inference_generation_read_text"
     "|auth_(user|group)_(add|change)"

@@ -66,7 +66,7 @@ TABLE: dict[str, dict[str, str]] = {
     "validate": {
         "draft": "200 draft",
         "validated": "200 draft",
-        "active": "409 invalid_state",
+        "active": "200 active",
         "disabled": "409 invalid_state",
     },
     "patch": {

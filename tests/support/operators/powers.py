@@ -121,6 +121,7 @@ WRITES: Final = {
             "endpoints_privateendpoint_limit_fallback",
             "endpoints_privateendpoint_release",
             "endpoints_privateendpoint_validate",
+            "endpoints_privateendpoint_validate_again",
             "endpoints_privateendpoint_activate",
             "endpoints_privateendpoint_disable",
             "endpoints_privateendpoint_enable",
