@@ -618,6 +618,15 @@ DisabledResponseSerializer = envelope(
 
 
 FullResponseSerializer = envelope("PrivateEndpointResponse", data=FullSerializer())
+UpdatedResponseSerializer = envelope(
+    "UpdatePrivateEndpointResponse",
+    data=FullSerializer(),
+    cleared=serializers.ListField(
+        child=serializers.ChoiceField(["declared_region", "declared_zdr"]),
+        required=False,
+        help_text="Extension: the declarations that the change has cleared; absent without any.",
+    ),
+)
 
 
 HistoryResponseSerializer = envelope(

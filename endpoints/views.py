@@ -69,6 +69,7 @@ from endpoints.serializers import (
     ProviderResponseSerializer,
     SummaryListSerializer,
     SummarySerializer,
+    UpdatedResponseSerializer,
     UpdateOwnModelSerializer,
     UpdateParametersSerializer,
     UpdatePricingSerializer,
@@ -193,7 +194,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         operation_id="updatePrivateEndpoint",
         request=UpdateSerializer,
         responses={
-            200: FullResponseSerializer,
+            200: UpdatedResponseSerializer,
             **dict.fromkeys((404, 409, 422, 500, 502), _ERROR_OR_DRAFT),
         },
         extensions=errors(400, 408, 429),
@@ -201,7 +202,8 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes what is named; a change of a draft's upstream clears its validation.
 
-        Everything is optional, and all is checked before anything is written. Prices, parameters,
+        Everything is optional, and all is checked before anything is written. A change of the
+        upstream clears declarations that it does not name; the answer says so. Prices, parameters,
         limits of time and settings can be changed of an active endpoint too, for later requests.
         Its upstream can with `activate`: the changed endpoint is validated first. If that fails,
         nothing is changed.
@@ -211,11 +213,14 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         fields |= fields.pop("settings", None) or {}
         activation = fields.pop("activate", None)
         endpoint = self.get_object()
+        declared = endpoint.declarations
         if activation is None:
             endpoint.edit(by=self.actor, **fields)
         else:
             validate_and_replace(endpoint, fields, by=self.actor, **activation)
-        return self.respond(endpoint)
+        body = {"data": self.get_serializer(endpoint).data}
+        cleared = [name for name in declared if name not in endpoint.declarations]
+        return Response({**body, "cleared": cleared} if cleared else body)
 
     @extend_schema(
         operation_id="deletePrivateEndpoint",

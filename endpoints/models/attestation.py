@@ -36,6 +36,11 @@ class Attestation(models.Model):
     def declarations(self) -> tuple[bool | None, str | None]:
         return self.declared_zdr, self.declared_region
 
+    @property
+    def is_stated(self) -> bool:
+        """Returns whether anything is declared; an attestation may also withdraw all."""
+        return self.declarations != (None, None)
+
 
 def next_attestation(endpoint: Any, *, by: str) -> Attestation | None:
     """Returns an unsaved attestation of an endpoint's declarations.

@@ -457,6 +457,12 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         )
 
     @property
+    def declarations(self) -> dict[str, Any]:
+        """Returns what is declared of the deployment, by the name of its field."""
+        declared = {"declared_region": self.declared_region, "declared_zdr": self.declared_zdr}
+        return {name: value for name, value in declared.items() if value is not None}
+
+    @property
     def keeps_private(self) -> bool:
         """Returns whether the endpoint keeps its model private: it was active, and not released."""
         return self.activated_at is not None and self.released_at is None

@@ -136,6 +136,20 @@ class _TraceField(serializers.Field[Any, Any, Any, Any]):
         return json.loads(value)
 
 
+@extend_schema_serializer(component_name="GenerationAttestation")
+class _AttestationSerializer(serializers.Serializer[Any]):
+    """What the organization had declared of the private endpoint that the request was sent to."""
+
+    declared_zdr = serializers.BooleanField(allow_null=True)
+    declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
+    stated_at = serializers.DateTimeField()
+
+    def get_attribute(self, instance: Any) -> Any:
+        if instance.attestation is None or not instance.attestation.is_stated:
+            raise serializers.SkipField
+        return instance.attestation
+
+
 def _unit(generation: Generation, name: str) -> int | None:
     """Returns a count of what is not a token; ``None`` without one."""
     count: int | None = (generation.units or {}).get(name)
@@ -208,6 +222,7 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     trace = _TraceField(required=False)
     units = _UnitsField(required=False)
     cost_details = _CostDetailsField(required=False)
+    attestation = _AttestationSerializer(required=False)
 
     def absent(self, generation: Generation) -> None:
         return None

@@ -106,7 +106,7 @@ class GenerationViewSet(OrganizationViewSet):
     """The generations of the organization; any of its keys may read all of them."""
 
     permission_classes = [AnyKey]
-    queryset = Generation.objects.select_related("price")
+    queryset = Generation.objects.select_related("price", "attestation")
     serializer_class = GenerationSerializer
     lookup_field = "id"
     not_found = GenerationNotFound

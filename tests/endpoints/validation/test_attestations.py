@@ -67,11 +67,33 @@ def test_a_withdrawn_declaration_is_stored_as_an_attestation(
     tenant: Tenant, management: APIClient
 ) -> None:
     endpoint_id = declare(management, declared_zdr=True)
-    management.patch(f"/api/v1/private-endpoints/{endpoint_id}", {"upstream_model_id": "other"})
+    url = f"/api/v1/private-endpoints/{endpoint_id}"
+    answer = management.patch(url, {"upstream_model_id": "other"}).json()
+    assert (answer["data"]["declared_zdr"], answer["cleared"]) == (None, ["declared_zdr"])
+    again = management.patch(url, {"upstream_model_id": "other"}).json()
+    assert again == {"data": answer["data"]}
     assert [made.declarations for made in Attestation.objects.order_by("id")] == [
         (True, None),
         (None, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "cleared"),
+    [
+        ({"declared_region": None}, ["declared_region"]),
+        ({"upstream_model_id": "other", "declared_zdr": False}, ["declared_region"]),
+        ({"base_url": "https://other.example.com/v1"}, ["declared_region", "declared_zdr"]),
+        ({"declared_region": "us", "settings": {"context_length": 4096}}, None),
+        ({"upstream_model_id": "sim-echo"}, None),
+    ],
+)
+def test_an_edit_names_the_declarations_that_it_clears(
+    tenant: Tenant, management: APIClient, change: dict[str, object], cleared: list[str] | None
+) -> None:
+    endpoint_id = declare(management, declared_zdr=True, declared_region="europe")
+    answer = management.patch(f"/api/v1/private-endpoints/{endpoint_id}", change)
+    assert (answer.status_code, answer.json().get("cleared")) == (200, cleared)
 
 
 @pytest.mark.parametrize("statement", ["UPDATE", "DELETE"])
@@ -111,3 +133,17 @@ def test_a_generation_references_the_current_attestation(
     assert endpoint.attestation is not None
     assert generation.attestation == endpoint.attestation
     eventually(lambda: Generation.objects.filter(status="completed").count() == 1)
+    # It stands there as it was stated then, whatever is declared later.
+    endpoint.declared_zdr = None
+    endpoint.save_fields("declared_zdr")
+    endpoint.attest(by="somebody")
+    shown = factories.client(tenant.api_key).get(f"/api/v1/generation?id={generation.pk}")
+    stated = endpoint.attestations.earliest("id")
+    assert shown.json()["data"]["attestation"] == {
+        "declared_zdr": True,
+        "declared_region": None,
+        "stated_at": stated.stated_at.isoformat().replace("+00:00", "Z"),
+    }
+    Generation.objects.update(attestation=endpoint.attestation)
+    later = factories.client(tenant.api_key).get(f"/api/v1/generation?id={generation.pk}")
+    assert "attestation" not in later.json()["data"]
