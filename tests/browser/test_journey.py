@@ -200,6 +200,7 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
         assert shown(page, "Status", "Validation") == ["DRAFT", "NONE"]
         failed = [
             "VALIDATION FAILED",
+            "by operator operator",
             "for activation, in Default, with acme-ai …3210, N ms, $0",
             "completion FAILED upstream_error 200 401 Incorrect API key provided: Bearer ********.",
         ]
@@ -219,6 +220,7 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
         assert shown(page, "Status", "Validation") == ["ACTIVE", "PASSED"]
         passed = [
             "VALIDATION PASSED",
+            "by operator operator",
             "for activation, in Default, with acme-ai …3210, N ms, $0.000044",
         ]
         activated = ["ACTIVATED", "by operator operator"]

@@ -49,7 +49,7 @@ def test_the_history_lists_actions_of_operators_latest_first(
         ("enabled", "operator operator"),
         ("disabled", "operator operator"),
         ("activated", "operator operator"),
-        ("validation passed", ""),
+        ("validation passed", "operator operator"),
         ("declared", "ann"),
         ("created", ""),
     ]
