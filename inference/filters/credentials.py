@@ -120,6 +120,17 @@ _PREFIXED: Final = (
     (r"rdme_", r"[a-z0-9]{70}"),
     (r"tfp_", r"[0-9A-Za-z_.-]{59}"),
     (r"pnu_", rf"{_A}{{36}}"),
+    (r"sk\.eyJ", rf"{_W}{{40,}}\.{_W}{{20,}}"),  # Mapbox
+    (r"ATTA", rf"{_X}{{64,}}"),
+    (r"access_token\$(?:production|sandbox)\$", rf"[0-9a-z]{{16}}\${_X}{{32}}"),
+    (r"bce-v3/ALTAK-", rf"{_A}{{21}}/{_X}{{40}}"),
+    (r"hc[a-z]{2}k_", r"[0-9a-z]{50,}"),
+    (rf"(?:sdk|api|mob)-{_X}{{8}}-", rf"(?:{_X}{{4}}-){{3}}{_X}{{12}}"),  # LaunchDarkly
+    (r"AAAA[0-9A-Za-z_-]{7}:APA91b", rf"{_W}{{100,}}"),
+    (r"[ps]k-helicone-", r"(?:eu-)?[0-9a-z]{7}(?:-[0-9a-z]{7}){3}"),
+    (r"[0-2]/[0-9]{12,}(?:/[0-9]{12,})?:", rf"{_X}{{32}}\b"),  # Asana
+    (r"rzp_(?:live|test)_", rf"{_A}{{14}}"),
+    (r"(?:IQoJb3JpZ2luX2Vj|F[wQ]oGZXIvYXdz)", r"[0-9A-Za-z+/]{50,}={0,2}"),  # an AWS session
 )
 # What stands inside of one, the width of its head, and the whole, read from the inside.
 _INFIXES: Final = (
@@ -134,9 +145,12 @@ _INFIXES: Final = (
 _NAMED: Final = (
     r"(?i)(?:secret|access|account|api|auth|private|client|app|consumer|subscription)"
     r"[_-]?(?:access[_-]?)?(?:key|token|secret)\W{1,8}[0-9a-z/+]{4}|\bsig=[0-9a-z%/+]{4}"
+    r"|\bauthorization\W{1,8}(?:bearer|basic|token|ssws) [0-9a-z/+]{4}"
 )
 _VALUE: Final = re.compile(
-    rb"(?i)sig=([0-9a-z%/+]{43,90}(?:=|%3d))|aws\w+\W{1,8}([0-9a-z/+]{40})(?![0-9a-z/+=])"
+    rb"(?i)sig=([0-9a-z%/+]{43,90}(?:=|%3d))"
+    rb"|authorization\W{1,8}(?:basic ([0-9a-z/+]{16,}={0,2})|[a-z]+ ([0-9a-z._~/+-]{32,}={0,2}))"
+    rb"|aws\w+\W{1,8}([0-9a-z/+]{40})(?![0-9a-z/+=])"
     rb"|secret_?access_?key\W{1,8}([0-9a-z/+]{40})(?![0-9a-z/+=])"
     rb"|(?:account|access)_?key\W{1,8}([0-9a-z/+]{40,90}={1,2})"
     rb"|[a-z_-]{4,40}\W{1,8}([0-9a-z]{32,64}\b|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b)"
@@ -152,7 +166,7 @@ _PASSWORD: Final = re.compile(rb"://([^:]{0,64}):([^\s/?#@\"'<>\[\]]{3,128})@[0-
 _STAND_INS: Final = re.compile(
     rb"(?i)(?:my|your|the|db|some|user|admin|test)?[_-]?(?:pass(?:word|wort|wd|phrase)?|pw|pwd|secret|token|auth|key"
     rb"|foo|bar|baz|test|guest|root|admin|user(?:name)?|postgres|mysql|example|changeme|xxx+|\*+|\.+)"
-    rb"[_-]?[0-9]{0,4}|.*(?:[${}%]|\\).*|x+|\*+"
+    rb"[_-]?[0-9]{0,4}|.*(?:[${}]|%(?![0-9A-Fa-f]{2})|\\).*|x+|\*+"
 )
 
 
@@ -218,7 +232,8 @@ CREDENTIALS: Final = (
     Recogniser(compile_pattern(_URL), _find_password),
     Recogniser(
         compile_pattern(
-            rf"-----BEGIN {_PRIVATE_KEY}(?:\s|\\[nr])(?:{_PEM}*?-----END {_PRIVATE_KEY}|{_PEM}*)"
+            r"Private-Lines: [0-9]+(?:(?:\s|\\[nr])+[0-9A-Za-z+/=]{16,})+"
+            rf"|-----BEGIN {_PRIVATE_KEY}(?:\s|\\[nr])(?:{_PEM}*?-----END {_PRIVATE_KEY}|{_PEM}*)"
         )
     ),
 )

@@ -298,8 +298,14 @@ def _compile_grouped(regions: tuple[str, ...]) -> str:
             shape = shape.replace(rf"\{number}", group.replace(r"\d", "[0-9]"))
         if "~" in shape:
             shapes.add(shape)
-    ordered = sorted(shapes, key=lambda shape: (-shape.count("~"), shape))
+    ordered = sorted(shapes, key=lambda shape: (-shape.count("~"), -_count_digits(shape), shape))
     return rf"\(?\b(?:{'|'.join(ordered)})".replace("~", rf"{_GAP}{{1,3}}")
+
+
+def _count_digits(shape: str) -> int:
+    """Returns how many digits a shape matches at most."""
+    plain = re.sub(r"\[[^]]*\]", "0", shape)
+    return sum(int(most or 1) for most in re.findall(r"[0-9](?:\{(?:[0-9]+,)?([0-9]+)\})?", plain))
 
 
 def _compile_plans(regions: tuple[str, ...]) -> list[Pattern]:
