@@ -105,13 +105,15 @@ class MediaBound(Facet, frozen=True):
     """The most prompt tokens of one picture, tile, file and so on.
 
     A picture whose size is known has a tile more than squares of 512 pixels cover it, and at most
-    ``image``. ``image_low`` is what one with ``detail: low`` has where the provider reads that.
+    ``image``. ``image_low`` is what one with ``detail: low`` has where the provider reads that, and
+    ``audio_least`` what the shortest sound has.
     """
 
     image: _Extra | None = None
     image_low: _Extra | None = None
     image_tile: _Extra | None = None
     audio: _Extra | None = None
+    audio_least: _Extra | None = None
     audio_second: _Extra | None = None
     video: _Extra | None = None
     video_second: _Extra | None = None

@@ -38,6 +38,7 @@ class _Media(msgspec.Struct, frozen=True):
     image: int
     image_tile: int
     audio: int
+    audio_least: int
     audio_second: int
     video: int
     video_second: int
@@ -53,11 +54,11 @@ class _Media(msgspec.Struct, frozen=True):
             if medium.units is None:
                 return self.image
             return min(self.image, (medium.units + 1) * self.image_tile)
-        most, unit = {
-            "audio": (self.audio, self.audio_second),
-            "video": (self.video, self.video_second),
-        }.get(medium.modality, (self.file, self.page))
-        return most if medium.units is None else max(medium.units, 1) * unit
+        most, unit, least = {
+            "audio": (self.audio, self.audio_second, self.audio_least),
+            "video": (self.video, self.video_second, self.video_second),
+        }.get(medium.modality, (self.file, self.page, self.page))
+        return most if medium.units is None else max(medium.units * unit, least)
 
 
 class TokenLimits(msgspec.Struct, frozen=True):
@@ -117,6 +118,8 @@ def _find_media(stated: MediaBound) -> _Media:
         own["image"] = 9 * stated.image_tile
     elif stated.image is not None and stated.image_tile is None:
         own["image_tile"] = stated.image
+    if stated.audio_second is not None:
+        own.setdefault("audio_least", stated.audio_second)
     return replace(UNSTATED_LIMITS.media, **own)
 
 

@@ -42,6 +42,22 @@ class _PoolSerializer(serializers.Serializer[Any]):
     max_in_flight = serializers.IntegerField(allow_null=True)
 
 
+class _BoundSerializer(serializers.Serializer[Any]):
+    """The most that a request may use, in tokens; the hold is this at the highest rates."""
+
+    tokenizer = serializers.CharField(help_text="The row of the table of tokenizers.")
+    text = serializers.IntegerField(help_text="Of the request's own text, tools among it.")
+    added = serializers.IntegerField(help_text="What the provider adds to it.")
+    media = serializers.IntegerField()
+    results = serializers.IntegerField(help_text="Of searches, which join the prompt.")
+    choices = serializers.IntegerField(help_text="How many answers there are.")
+    answer = serializers.IntegerField(help_text="Of each.")
+    thought = serializers.IntegerField(help_text="Of each, beside its answer.")
+    units = serializers.DictField(
+        child=serializers.IntegerField(), help_text="What is not counted in tokens."
+    )
+
+
 class _CandidateSerializer(serializers.Serializer[Any]):
     order = serializers.IntegerField(help_text="From 1, the candidate that is tried first.")
     provider = serializers.CharField()
@@ -51,6 +67,7 @@ class _CandidateSerializer(serializers.Serializer[Any]):
     is_byok = serializers.BooleanField()
     price = _PriceSerializer()
     worst_case_cost = serializers.FloatField(help_text="At this price, in USD.")
+    bound = _BoundSerializer(help_text="Extension: what the worst case consists of.")
     health = _HealthSerializer()
     pool = _PoolSerializer(
         required=False, help_text="Extension: of a private endpoint that states `routing`."

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Final, Protocol
 
 from django.conf import settings
 from django.db import models
+from msgspec.structs import replace
 
 from accounts.models import ByokCredential, CredentialNotFound, Workspace
-from catalog.abilities import DECLARABLE
+from catalog.abilities import DECLARABLE, TokenBound
 from catalog.operations import OPERATIONS
 from config.clocks.clock import clock
 from config.clocks.writing import write_time
@@ -220,6 +221,18 @@ class Validation(BaseModel):
         """Returns the proof of each operation that was tried; ``None`` of an earlier release."""
         found: Mapping[str, str] | None = self.evidence.get("operations")
         return found
+
+    def complete_bound(self, stated: TokenBound) -> TokenBound:
+        """Returns the bounds that an owner states, and those that the answers have shown."""
+        shown = {
+            name: value
+            for name, value in (
+                ("prompt", self.evidence.get("added_tokens")),
+                ("thoughts_beside", self.evidence.get("thoughts_beside")),
+            )
+            if value is not None and getattr(stated, name) is None
+        }
+        return replace(stated, **shown) if shown else stated
 
     @property
     def parameter_checks(self) -> list[dict[str, Any]] | None:

@@ -6,7 +6,7 @@ These are upper bounds: settlement charges the actual usage.
 from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from catalog.operations import OPERATIONS
 from catalog.pricing import Usage, round_scaled
 from catalog.pricing.price import NOTHING
+from catalog.pricing.usage import PIECES
 from catalog.tokens import UNSTATED_LIMITS
 from inference.requests.operations import ROWS
 from inference.requests.operations.server_tools import NO_TOOLS
@@ -111,7 +112,7 @@ def find_bounds(request: InferenceRequest, candidate: Candidate) -> UsageBounds:
 def _bound_tokens(request: InferenceRequest, route: Route) -> tuple[int, int, int]:
     """Returns the most tokens of the text, of the media and of one thought at an endpoint.
 
-    No provider takes more than the context of its model.
+    No provider takes or thinks more than the context of its model.
     """
     limits = route.limits
     text = limits.bound_text(
@@ -119,13 +120,33 @@ def _bound_tokens(request: InferenceRequest, route: Route) -> tuple[int, int, in
     )
     if request.text_counts is not None and limits.tokens_per_byte == 1:
         text += route.family.bound_more(request.text_counts)
-    media = sum(map(limits.media.bound, request.media))
+    media, thought = sum(map(limits.media.bound, request.media)), limits.thought
     if route.context_length is not None:
-        media = min(media, route.context_length)
-    thought = limits.thought
+        media, thought = min(media, route.context_length), min(thought, route.context_length)
     if thought and (budget := request.thinking_budget) is not None:
         thought = budget
     return text, media, thought
+
+
+def describe_bound(request: InferenceRequest, candidate: Candidate) -> dict[str, Any]:
+    """Describes what a hold at a candidate consists of, in tokens and in other units."""
+    route, bounds = candidate.route, find_bounds(request, candidate)
+    added = route.limits.bound_text(0, request.messages or request.choices, request.tool_count)
+    results = 0
+    if request.server_tools.searches and candidate.may_search(request):
+        results = candidate.count_result_tokens(request)
+    pieces = {name: getattr(bounds.pieces, name) for name in PIECES}
+    return {
+        "tokenizer": route.family.family,
+        "text": bounds.prompt - bounds.media - added - results,
+        "added": added,
+        "media": bounds.media,
+        "results": results,
+        "choices": request.choices,
+        "answer": output_bound(request, route),
+        "thought": bounds.thought,
+        "units": {name: count for name, count in pieces.items() if count},
+    }
 
 
 def worst_case_nano(

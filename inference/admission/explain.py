@@ -27,7 +27,7 @@ from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.copies.organizations import OrganizationCopy, load_organizations
 from inference.admission.copies.whole import read_catalog_on_orm
 from inference.admission.decide import BatchScreening, JudgedRequest, judge_shadow
-from inference.admission.estimate import worst_case_nano
+from inference.admission.estimate import describe_bound, worst_case_nano
 from inference.admission.governance import (
     Assignment,
     BudgetRule,
@@ -338,6 +338,7 @@ def _describe_candidate(
         "is_byok": candidate.is_byok,
         "price": {name: route.price.text(name) for name in _RATES},
         "worst_case_cost": usd(worst_case_nano(request, candidate)),
+        "bound": describe_bound(request, candidate),
         "health": health.body(),
     }
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from math import ceil
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
+from catalog.abilities import read_abilities
 from catalog.tokens import (
     FEATURES,
     UNKNOWN_FAMILY,
+    Medium,
     TextCounts,
     find_family,
+    find_limits,
     find_script,
 )
 
-MODELS = json.loads(Path("catalog/data/catalogue.json").read_text())["models"]
+CATALOGUE = json.loads(Path("catalog/data/catalogue.json").read_text())
+MODELS, ENDPOINTS = CATALOGUE["models"], CATALOGUE["endpoints"]
+SLUGS = {each["canonical_slug"]: each["id"] for each in MODELS}
 
 
 def count(text: str) -> TextCounts:
@@ -133,3 +143,90 @@ def test_families_have_models_of_the_catalogue() -> None:
         "o200k", "cl100k", "claude-4.7", "claude-3", "gemma-3", "gemini", "llama-3", "qwen-3",
         "deepseek-3", "tekken", "unknown",
     }  # fmt: skip
+
+
+def tiles_of_openai(base: int, tile: int, width: int, height: int) -> int:
+    """Counts a picture as OpenAI documents it: in 2,048 pixels, its shorter side in 768."""
+    scale = min(1, 2_048 / max(width, height))
+    scale = min(scale, 768 / min(width, height))
+    return base + tile * ceil(width * scale / 512) * ceil(height * scale / 512)
+
+
+def patches_of_openai(factor: float, width: int, height: int) -> int:
+    return ceil(factor * min(1_536, ceil(width / 32) * ceil(height / 32)))
+
+
+def pixels_of_claude(most: int, width: int, height: int) -> int:
+    return min(most, ceil(width * height / 750))
+
+
+def crops_of_gemini(width: int, height: int) -> int:
+    """Counts crops of 258 tokens: one of a small picture, else squares of its shorter side."""
+    scale = min(1, 3_072 / max(width, height))
+    width, height = max(1, int(width * scale)), max(1, int(height * scale))
+    if max(width, height) <= 384:
+        return 258
+    side = max(256, min(768, int(min(width, height) / 1.5)))
+    return 258 * ceil(width / side) * ceil(height / side)
+
+
+@pytest.mark.parametrize(
+    ("model", "counter"),
+    [
+        ("openai/gpt-4o", partial(tiles_of_openai, 85, 170)),
+        ("openai/gpt-4o-mini", partial(tiles_of_openai, 2_833, 5_667)),
+        ("openai/o3", partial(tiles_of_openai, 75, 150)),
+        ("openai/gpt-5", partial(tiles_of_openai, 70, 140)),
+        ("openai/gpt-4.1-mini", partial(patches_of_openai, 1.62)),
+        ("openai/gpt-5-nano", partial(patches_of_openai, 2.46)),
+        ("anthropic/claude-sonnet-4.5", partial(pixels_of_claude, 1_600)),
+        ("anthropic/claude-opus-4.8", partial(pixels_of_claude, 4_784)),
+        ("google/gemini-2.5-pro", crops_of_gemini),
+    ],
+)
+def test_a_bundled_picture_is_bounded_and_not_absurdly(
+    model: str, counter: Callable[[int, int], int]
+) -> None:
+    """By what the vendor documents: no picture is above its bound, the median at most four."""
+    sides = (1, 64, 255, 384, 512, 513, 768, 1_024, 1_100, 1_536, 2_048, 3_000, 4_097)
+    ratios: dict[Any, list[float]] = {}
+    for endpoint in ENDPOINTS:
+        if SLUGS[endpoint["model"]] != model:
+            continue
+        media = find_limits(read_abilities(endpoint["abilities"]).bound).media
+        for width, height in product(sides, sides):
+            bound = media.bound(Medium("image", ceil(width / 512) * ceil(height / 512)))
+            true = counter(width, height)
+            assert bound >= true, (endpoint["provider"], width, height)
+            if min(width, height) >= 64:
+                ratios.setdefault(endpoint["provider"], []).append(bound / true)
+    assert ratios
+    assert [name for name, each in ratios.items() if median(each) > 4] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "least", "second", "step"),
+    [
+        ("mistralai/voxtral-small-24b-2507", 375, 0, 30),
+        ("google/gemini-2.5-flash", 0, 32, 1),
+        ("openai/gpt-audio", 0, 10, 1),
+    ],
+)
+def test_a_bundled_sound_is_bounded(model: str, least: int, second: int, step: int) -> None:
+    """Voxtral bills whole half-minutes, the others seconds."""
+    served = [each for each in ENDPOINTS if SLUGS[each["model"]] == model]
+    assert served
+    for endpoint in served:
+        media = find_limits(read_abilities(endpoint["abilities"]).bound).media
+        true = {n: (least + second * step) * ceil(n / step) for n in range(1, 7_200)}
+        assert all(media.bound(Medium("audio", n)) >= true[n] for n in true)
+        assert median(media.bound(Medium("audio", n)) / true[n] for n in true) <= 4
+
+
+def test_a_vendor_that_writes_to_each_prompt_says_so() -> None:
+    """What answers have shown: 683 tokens at Grok 4, 66 at gpt-oss."""
+    for name, tokens in (("x-ai/grok-4", 683), ("openai/gpt-oss-120b", 66)):
+        served = [each for each in ENDPOINTS if SLUGS[each["model"]] == name]
+        bounds = [read_abilities(each["abilities"]).bound.prompt or 0 for each in served]
+        assert bounds
+        assert min(bounds) >= tokens

@@ -57,6 +57,7 @@ SETTINGS = {
             "image_low": None,
             "image_tile": None,
             "audio": None,
+            "audio_least": None,
             "audio_second": None,
             "video": None,
             "video_second": None,

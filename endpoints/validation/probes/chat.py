@@ -39,6 +39,7 @@ class ChatProbe(StreamedProbe):
         reply = await self._ask_in_sizes()
         self.result.add_pass("completion", notes=reply.notes)
         self.note_reply(reply)
+        self.note_bounds(reply.usage, next(iter(self._bound.values()), None))
         await self.read_stream(self._fields())
 
     async def _ask_in_sizes(self) -> Reply:

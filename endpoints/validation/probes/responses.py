@@ -33,4 +33,5 @@ class ResponsesProbe(StreamedProbe):
         reply = await self.caller.ask({})
         self.result.add_pass("response", notes=reply.notes)
         self.note_reply(reply)
+        self.note_bounds(reply.usage, MAX_TOKENS)
         await self.read_stream({})

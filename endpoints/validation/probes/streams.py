@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from catalog.dialects.base import InvalidReply, InvalidStream, ProviderFailure
 from catalog.dialects.wholes import JSON_TYPES, NOT_STREAMED
+from catalog.pricing import Usage
 from config import egress
 from config.egress.client import OutboundResponse
 from endpoints.validation.checks import Reason
@@ -16,11 +17,26 @@ from endpoints.validation.probes.base import Probe
 # Some providers refuse fewer than 16 output tokens.
 MAX_TOKENS: Final = 16
 QUESTION: Final = "Reply with the single word: ready"
+# The marks around a message have about 30 bytes, and the question has at least five tokens.
+_COVERED_TOKENS: Final = 35
 _MAX_STREAM_BYTES: Final = 4 * 1_048_576
 
 
 class StreamedProbe(Probe):
     """A probe that reads a stream to its end."""
+
+    def note_bounds(self, usage: Usage | None, most: int | None) -> None:
+        """Records what the vendor adds to a prompt, and thoughts beside the bound of an answer.
+
+        The hold has a token for each byte of a message, so what the message's marks cover is left
+        out.
+        """
+        if usage is None or not self.has_usage:
+            return
+        if (added := usage.prompt - _COVERED_TOKENS) > 0:
+            self.result.evidence.setdefault("added_tokens", added)
+        if most is not None and usage.reasoning > most:
+            self.result.evidence["thoughts_beside"] = True
 
     async def read_stream(self, fields: Mapping[str, Any]) -> None:
         """Makes the streamed call and reads it to its end; raises :class:`CheckFailed`."""

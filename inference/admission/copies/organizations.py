@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from django.db import connection, transaction
 from django.db.models import F, Q
+from msgspec import structs
 
 from accounts.models import ByokCredential, CredentialNotFound, Organization
 from accounts.policy import Fallback, find_strictest
@@ -324,7 +325,12 @@ def _make_endpoint(endpoint: PrivateEndpoint) -> OwnEndpoint | None:
             "the endpoint %s is not used: its price %d: %s", endpoint.pk, endpoint.price_id, exc
         )
         return None
-    validation = endpoint.validation
+    validation, stated = endpoint.validation, read_settings(endpoint.settings)
+    if (
+        validation is not None
+        and (bound := validation.complete_bound(stated.bound)) != stated.bound
+    ):
+        stated = structs.replace(stated, bound=bound)
     return OwnEndpoint(
         endpoint.pk,
         endpoint.model_id,
@@ -340,7 +346,7 @@ def _make_endpoint(endpoint: PrivateEndpoint) -> OwnEndpoint | None:
         {} if validation is None else validation.parameters or {},
         None if validation is None else proven_names(validation.operations),
         endpoint.time_limits,
-        settings=read_settings(endpoint.settings),
+        settings=stated,
         declared=(*endpoint.declared_parameters, *endpoint.tested_parameters),
     )
 

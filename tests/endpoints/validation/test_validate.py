@@ -17,6 +17,7 @@ from accounts.models import (
     Workspace,
     workspace_for,
 )
+from catalog.abilities import TokenBound
 from catalog.models import LanguageModel, Provider
 from config.egress.rules import TimeLimits
 from config.local.certificates import CertificateFault, Certificates, ensure_certificates
@@ -298,6 +299,42 @@ def test_a_huge_message_is_truncated_and_cleaned(draft: PrivateEndpoint) -> None
 @pytest.fixture
 def authority(tmp_path: Path) -> tls.Authority:
     return tls.Authority(tmp_path)
+
+
+@pytest.mark.parametrize(("thought", "is_beside"), [(16, False), (2_000, True)])
+def test_thoughts_beside_the_bound_are_noted(
+    draft: PrivateEndpoint,
+    settings: Any,
+    authority: tls.Authority,
+    thought: int,
+    is_beside: bool,
+) -> None:
+    """Sixteen tokens were asked for: a longer thought does not count towards them."""
+    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, ca_bundle=authority.bundle)
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": thought + 2,
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }
+    answer = {
+        "model": "other", "choices": [{"message": {"content": "ready"}}], "usage": usage,
+    }  # fmt: skip
+    event = answer | {"choices": [{"delta": {"content": "ready"}}]}
+    plain, stream = json.dumps(answer).encode(), f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        wanted = stream.encode() if b'"stream":true' in body else plain
+        return tls.answering(wanted)(line, head, body)
+
+    with tls.serving(script, authority.server_context("127.0.0.1")) as server:
+        draft.edit(upstream_model_id="other", base_url=f"https://127.0.0.1:{server.port}/v1")
+        result = behave(draft, "other")
+    assert result.passed
+    assert result.evidence.get("thoughts_beside") is (True if is_beside else None)
+    beside = TokenBound(thoughts_beside=True) if is_beside else TokenBound()
+    assert result.complete_bound(TokenBound()) == beside
+    denied = TokenBound(thoughts_beside=False)
+    assert result.complete_bound(denied) == denied
 
 
 def test_a_reported_model_is_cleaned(
@@ -756,4 +793,10 @@ def test_an_owner_states_what_the_server_calls_its_model(draft: PrivateEndpoint)
 
 
 def test_a_long_prompt_of_the_server_and_long_thoughts_are_usage(draft: PrivateEndpoint) -> None:
-    assert behave(draft, "sim-tokens:40000,9000").passed
+    """What the server adds to the question is measured, and is a bound of later requests."""
+    result = behave(draft, "sim-tokens:40000,9000")
+    assert result.passed
+    assert result.evidence["added_tokens"] == 40_000 - 35
+    assert result.complete_bound(TokenBound()) == TokenBound(prompt=39_965)
+    assert result.complete_bound(TokenBound(prompt=7)) == TokenBound(prompt=7)
+    assert "added_tokens" not in behave(draft, "sim-tokens:35,9").evidence

@@ -55,6 +55,17 @@ def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) ->
     site.publish(provider=site.another_provider("gamma", name="Gamma"))
     bound = len('[{"role": "user", "content": "Hi"}]') + len("100")
     cost = (bound * 1000 + 100 * 2000) / 1e9
+    parts = {
+        "tokenizer": "unknown",
+        "text": bound,
+        "added": 0,
+        "media": 0,
+        "results": 0,
+        "choices": 1,
+        "answer": 100,
+        "thought": 0,
+        "units": {},
+    }
     assert explained(site, max_tokens=100, provider={"ignore": ["gamma"]}) == {
         "requested": "acme/falcon",
         "model": "acme/falcon",
@@ -69,6 +80,7 @@ def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) ->
                 "is_byok": True,
                 "price": {"prompt": "0", "completion": "0", "request": "0", "image": "0"},
                 "worst_case_cost": 0.0,
+                "bound": parts,
                 "health": UNTRIED,
             },
             {
@@ -80,6 +92,7 @@ def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) ->
                 "is_byok": False,
                 "price": PRICE,
                 "worst_case_cost": cost,
+                "bound": parts,
                 "health": UNTRIED,
             },
         ],
@@ -117,6 +130,22 @@ def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) ->
             "retention_days": 0,
         },
     }
+
+
+def test_what_a_validation_has_measured_is_in_the_bound(site: Site) -> None:
+    private = site.own()
+    assert private.validation is not None
+    private.validation.evidence |= {"added_tokens": 683, "thoughts_beside": True}
+    private.validation.save_fields("evidence")
+
+    def bound(**fields: Any) -> tuple[int, int]:
+        found = explained(site, max_tokens=16, **fields)["candidates"][0]["bound"]
+        return found["added"], found["thought"]
+
+    assert bound() == (683, private.model.context_length or 131_072)
+    assert bound(reasoning={"max_tokens": 1_500}) == (683, 1_500)
+    private.edit(settings={"bound": {"prompt": 7, "thoughts_beside": False}})
+    assert bound() == (7, 0)
 
 
 @pytest.mark.parametrize(

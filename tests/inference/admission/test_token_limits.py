@@ -16,7 +16,12 @@ from catalog.dialects.base import Operation, Reply
 from catalog.pricing import Price, Usage
 from catalog.tokens import Medium, find_limits
 from config.credentials import Secret
-from inference.admission.estimate import affordable_tokens, find_bounds, worst_case_nano
+from inference.admission.estimate import (
+    affordable_tokens,
+    describe_bound,
+    find_bounds,
+    worst_case_nano,
+)
 from inference.exchange.tally import Tally
 from inference.requests.messages.native import parse_message
 from inference.requests.parsing import InferenceRequest, parse
@@ -146,6 +151,9 @@ def test_other_media_count_seconds_and_pages() -> None:
         (MediaBound(image_tile=170, image_low=85), Medium("image", 8, True), 85),
         (MediaBound(audio_second=10), Medium("audio", 0), 10),
         (MediaBound(audio_second=10), Medium("audio", 7), 70),
+        (MediaBound(audio_second=25, audio_least=375), Medium("audio", 2), 375),
+        (MediaBound(audio_second=25, audio_least=375), Medium("audio", 31), 775),
+        (MediaBound(), Medium("audio", 1), 375),
         (MediaBound(video=9), Medium("video"), 9),
         (MediaBound(page=300), Medium("file", 4), 1_200),
         (MediaBound(file=8), Medium("file"), 8),
@@ -167,6 +175,31 @@ def test_what_a_provider_adds_is_held() -> None:
     bounds = find_bounds(request, candidate(stated))
     assert bounds.prompt == -(-request.prompt_bound * 3 // 2) + 683 + 61 + 3 * 71
     assert worst_case_nano(request, candidate(stated)) == 1_000 * bounds.prompt + 20_000
+
+
+def test_a_description_names_every_part_of_a_hold() -> None:
+    """The parts are those of the bounds: the text, what the provider adds, media and thoughts."""
+    tools = [{"type": "function", "function": {"name": name}} for name in "abc"]
+    media = MediaBound(image_tile=170)
+    stated = TokenBound(True, 2_000, prompt=683, message=61, tool=71, media=media)
+    request = chat([inline(png(64, 64), "image/png")], tools=tools, max_tokens=16, n=2)
+    served = candidate(stated)
+    found = describe_bound(request, served)
+    assert found == {
+        "tokenizer": "unknown",
+        "text": request.prompt_bound,
+        "added": 683 + 61 + 3 * 71,
+        "media": 340,
+        "results": 0,
+        "choices": 2,
+        "answer": 16,
+        "thought": 2_000,
+        "units": {"images": 1} if find_bounds(request, served).pieces.images else {},
+    }
+    prompt = found["text"] + found["added"] + found["media"]
+    assert prompt == find_bounds(request, served).prompt
+    held = 1_000 * prompt + 2_000 * found["choices"] * (found["answer"] + found["thought"])
+    assert held == worst_case_nano(request, served)
 
 
 @pytest.mark.parametrize(
