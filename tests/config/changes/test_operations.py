@@ -154,6 +154,29 @@ def test_the_form_is_checked_again(ann: Client, bob: Client) -> None:
     assert Provider.objects.get(slug="new-provider").reveal_credential().reveal() == CANARY
 
 
+@pytest.mark.parametrize("way", ["form", "file"])
+def test_a_credential_that_was_entered_meanwhile_goes_to_no_other_host(
+    ann: Client, bob: Client, tenant: Tenant, way: str
+) -> None:
+    """The provider had none when its new host was proposed."""
+    provider = factories.make_provider(base_url="https://api.example.com/v1")
+    demand(ChangeKind.CREDENTIALS)
+    if way == "form":
+        sent = {**initial(ann, provider), "base_url": "https://listener.example/v1"}
+        change(ann, provider, {**sent, **WHY})
+    else:
+        content = json.loads(imports.export()[0])
+        content["providers"][0]["base_url"] = "https://listener.example/v1"
+        upload(ann, json.dumps(content).encode())
+    made = proposed()
+    factories.make_credential(tenant, provider)
+    before = snapshots.everything()
+    text = decide(bob, made)
+    assert "The host changes, and credentials of organizations at this provider" in text
+    assert made.status == "proposed"
+    assert snapshots.everything() == before
+
+
 def test_rates_on_the_page_of_an_endpoint_wait(ann: Client) -> None:
     """An approver who may write more fields changes no field that was not proposed."""
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
