@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -28,7 +27,7 @@ import msgspec
 from django.db import connection, transaction
 
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE
-from config.bulk.cells import escape_formula, unescape_formula
+from config.bulk.cells import escape_formula, unescape_formula, write_line
 from config.bulk.problems import Problems
 from config.bulk.report import ColumnChange, Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
@@ -38,7 +37,7 @@ from endusers.models import EndUser
 KIND: Final = "end_users"
 PLAIN_LENGTH: Final = 256
 EXTERNAL_LENGTH: Final = 512
-CSV_HEADER: Final = codecs.BOM_UTF8 + b"user,is_active\r\n"
+CSV_HEADER: Final = codecs.BOM_UTF8 + write_line(("user", "is_active")).encode()
 _HEADERS: Final = (["user"], ["user", "is_active"])
 _FLAGS: Final = {"": None, "true": True, "TRUE": True, "false": False, "FALSE": False}
 _CHUNK: Final = 2000
@@ -162,7 +161,8 @@ def export(organization_id: uuid.UUID, *, as_csv: bool) -> Iterator[bytes]:
         pairs = rows.values_list("user", "is_active").iterator(chunk_size=_CHUNK)
         for user, is_active in pairs:
             if as_csv:
-                yield _csv_line([escape_formula(user), "true" if is_active else "false"])
+                cells = [escape_formula(user), "true" if is_active else "false"]
+                yield write_line(cells).encode()
             else:
                 yield msgspec.json.encode(_Row(user, is_active)) + b"\n"
 
@@ -233,9 +233,3 @@ def _problem_of(user: str) -> str:
     if user != user.strip():
         return _NOT_PLAIN
     return ""
-
-
-def _csv_line(cells: list[str]) -> bytes:
-    line = io.StringIO(newline="")
-    csv.writer(line).writerow(cells)
-    return line.getvalue().encode()

@@ -2,12 +2,14 @@
 
 A spreadsheet takes a cell that begins with ``=``, ``+``, ``-``, ``@``, the full-width form of one
 of them, a tab or a carriage return for a formula. A negative number is none. Where a comma is the
-decimal point, a semicolon begins the next cell.
+decimal point, a semicolon begins the next cell: so every cell is quoted, but for an empty one,
+which databases read as no value.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 _NUMBER: Final = re.compile(r"-[0-9]+(?:\.[0-9]+)?")
@@ -23,3 +25,9 @@ def escape_formula(value: str) -> str:
 def unescape_formula(cell: str) -> str:
     """Returns the value of a cell that :func:`escape_formula` made."""
     return _ESCAPED.sub(r"\1\2", cell)
+
+
+def write_line(cells: Iterable[str]) -> str:
+    """Returns a line of CSV; a single empty cell is quoted, for a blank line would be skipped."""
+    line = ",".join('"' + cell.replace('"', '""') + '"' if cell else "" for cell in cells)
+    return (line or '""') + "\r\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import enum
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from config.bulk.cells import escape_formula
+from config.bulk.cells import escape_formula, write_line
 from config.bulk.parquet import write_parquet
 
 _Item = TypeVar("_Item")
@@ -86,12 +85,12 @@ def write_csv(
     A spreadsheet takes the file for UTF-8 by the byte order mark.
     """
     buffer = io.StringIO(newline="")
-    lines = csv.writer(buffer)
     kinds = [column.kind for column in columns]
     buffer.write(mark)
-    lines.writerow([column.name for column in columns])
+    buffer.write(write_line(column.name for column in columns))
     for row in rows:
-        lines.writerow([_cell(kind, value) for kind, value in zip(kinds, row, strict=True)])
+        cells = [_cell(kind, value) for kind, value in zip(kinds, row, strict=True)]
+        buffer.write(write_line(cells))
         yield _drain(buffer)
     if buffer.tell():
         yield _drain(buffer)

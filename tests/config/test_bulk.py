@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 
 import pytest
@@ -9,7 +10,7 @@ from django.core.management.base import OutputWrapper
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.bulk.cells import escape_formula, unescape_formula
+from config.bulk.cells import escape_formula, unescape_formula, write_line
 from config.bulk.files import with_progress
 
 SIGNS = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"
@@ -53,6 +54,21 @@ def test_an_escaped_cell_is_no_formula_and_can_be_unescaped(value: str) -> None:
 )
 def test_escape_formula_returns_the_cell_of_a_value(value: str, cell: str) -> None:
     assert escape_formula(value) == cell
+
+
+@pytest.mark.parametrize(
+    ("cells", "line"),
+    [
+        (["a", "b c"], '"a","b c"\r\n'),
+        (["a;b", "", 'say "x"'], '"a;b",,"say ""x"""\r\n'),
+        (["line\nbreak", "1.5"], '"line\nbreak","1.5"\r\n'),
+        (["", ""], ",\r\n"),
+        ([""], '""\r\n'),
+    ],
+)
+def test_every_cell_of_a_line_is_quoted_unless_it_is_empty(cells: list[str], line: str) -> None:
+    assert write_line(cells) == line
+    assert next(csv.reader([line], strict=True)) == cells
 
 
 class Terminal(io.StringIO):
