@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -22,6 +23,7 @@ from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError, Unauthenticated, UpstreamError
 from config.clocks.clock import clock
 from config.egress.client import EgressClient
+from config.egress.errors import TooLarge
 from config.live_settings import settings
 from config.server.batching.waits import Blocked, Suspects
 from config.server.bulkheads import Bulkheads, Occupancy
@@ -32,10 +34,9 @@ from inference.admission.copies.presets import PresetReader
 from inference.admission.decide import Admission, AdmissionRequest, is_logged, judge_repeat
 from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
-from inference.exchange import draining
 from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.failures import describe_failure
-from inference.exchange.rendering import Renderer, open_renderer
+from inference.exchange.rendering import Renderer, open_renderer, read_reported_cost
 from inference.exchange.tally import Ending, Tally
 from inference.exchange.tap import Deliver, Rewrite, Watcher
 from inference.exchange.workload import Workload
@@ -56,6 +57,10 @@ logger = logging.getLogger(__name__)
 MakeWatcher = Callable[[HealthTable, Callable[[], CatalogSnapshot]], Watcher]
 # Output of this size, about 256 tokens, is journalled without waiting for the next heartbeat.
 _JOURNALLED_BYTES: Final = 1_024
+# An upstream whose caller has left is cut off after this time.
+_LATE_SECONDS: Final = 2.0
+# Longer streams are charged by their prompt and by what was delivered.
+_LATE_BYTES: Final = 1_048_576
 _FIRST_BYTE: Final = 1
 # A generation without output is journalled only after its first second.
 _YOUNG_MS: Final = 1000
@@ -439,7 +444,7 @@ class Exchange:
     async def _drain(self, error: BaseException) -> None:
         """Waits for the usage of a request that its caller has left; for a short time."""
         if isinstance(error, asyncio.CancelledError | CallerStuck) and self.outcome is None:
-            await draining.drain(self.attempts, self._tally, is_stream=self._request.stream)
+            await drain(self.attempts, self._tally, is_stream=self._request.stream)
 
     async def _relay(self, stream: Stream, renderer: Renderer, deliver: Deliver) -> None:
         """Reads the upstream up to its end mark, and delivers the events of each read together.
@@ -578,3 +583,47 @@ async def _deliver_last(deliver: Deliver, event: bytes) -> None:
             await deliver(event)
     except TimeoutError:
         raise CallerStuck from None
+
+
+async def drain(attempts: Attempts, tally: Tally, *, is_stream: bool) -> None:
+    """Reads what the upstream still sends, only for its usage, for at most two seconds.
+
+    Leaving early must not be cheaper than staying, and the provider bills what it produced. The
+    request keeps its place among those of its organization meanwhile, which bounds the number of
+    answers that nobody reads. A second cancellation, as of a worker that must stop now, ends the
+    wait. The code that calls this closes the response and settles.
+
+    An upstream that fails, or refuses the request, before anything was delivered is free, as it is
+    for a caller who stays.
+    """
+    if attempts.is_sent and not tally.has_last_usage:
+        await _read_rest(attempts, tally, is_stream=is_stream)
+    tally.allow(attempts.candidate, attempts.item.max_tokens)
+    tally.reported_cost_nano = read_reported_cost(tally)
+
+
+async def _read_rest(attempts: Attempts, tally: Tally, *, is_stream: bool) -> None:
+    try:
+        with suppress(TimeoutError, TooLarge):
+            async with asyncio.timeout(_LATE_SECONDS):
+                if is_stream:
+                    await _drain_stream(attempts, tally)
+                else:
+                    tally.add_unseen(await attempts.receive_late_reply())
+    except FAILURES:
+        _discard_failure(attempts, tally)
+    if attempts.has_refusal:
+        # The time was over before the refusal could be read.
+        _discard_failure(attempts, tally)
+
+
+def _discard_failure(attempts: Attempts, tally: Tally) -> None:
+    """Makes a failed answer free, unless something of it was delivered or counted."""
+    if not tally.output_bytes and (tally.usage is None or tally.is_blank(tally.usage)):
+        attempts.discard()
+
+
+async def _drain_stream(attempts: Attempts, tally: Tally) -> None:
+    async with aclosing(attempts.receive_late_chunks(_LATE_BYTES)) as chunks:
+        async for chunk in chunks:
+            tally.add_unseen(chunk)

@@ -13,20 +13,20 @@ from billing.rate_limits import RateLimited
 from catalog.dialects.base import Operation
 from catalog.operations import name_span
 from config.api.errors import GatewayError, UpstreamError, UpstreamRefused
+from config.clocks.clock import clock
 from config.egress import OutboundRequest
 from config.live_settings import settings
 from config.server.load.figures import figures
 from config.telemetry.tracing import request_span, tracing
 from inference import conventions, metrics
 from inference.admission.estimate import Claim
-from inference.exchange.failures import CredentialRefused
+from inference.exchange.failures import CredentialRefused, RefusedScope
 from inference.filters.definitions import Finding
 from inference.models import Generation
 from inference.requests.parsing import InferenceRequest
-from inference.routing.health import HealthTable
+from inference.routing.health import WINDOW_SECONDS, HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot, Route
 from inference.settlement.settle import Settlement
-from inference.taps.alerts import CredentialAlerts
 from inference.taps.spans import record_attempt
 
 logger = logging.getLogger(__name__)
@@ -119,6 +119,8 @@ _OTHER: Final = ("other", "other", "other")
 _NANO: Final = 1e-9
 # An endpoint that lies about each of its answers must not fill the log.
 _LINE_SECONDS: Final = 60.0
+# The endpoints are paused again before their pause has ended.
+_PAUSE_SECONDS: Final = WINDOW_SECONDS / 2
 _MAX_REMEMBERED: Final = 1024
 _REFUSED_LOGINS: Final = (401, 402, 403)
 
@@ -304,3 +306,59 @@ class WorkerWatcher:
             self._claims.report(outcome.generation_id, route, outcome.claim)
         if outcome.status == Generation.Status.CANCELLED:
             metrics.count_cancelled(None if usage is None else outcome.is_estimated)
+
+
+class CredentialAlerts:
+    """Counts and logs refusals of the operator's credentials, and marks their providers.
+
+    The log has at most one line a minute for each provider. The endpoints of the provider are tried
+    last for a minute, in all workers, and the console shows the mark until the credential works
+    again or is replaced.
+    """
+
+    def __init__(self, health: HealthTable, catalog: Callable[[], CatalogSnapshot]) -> None:
+        self._health = health
+        self._catalog = catalog
+        self._logged_at: dict[str, float] = {}
+        self._paused_at: dict[str, float] = {}
+
+    def report(self, candidate: Candidate, error: GatewayError) -> None:
+        """Notes a failed attempt: a refusal of the operator's credential raises the alarm."""
+        if isinstance(error, CredentialRefused) and error.scope is not None:
+            self._alert(candidate, error)
+
+    def _alert(self, candidate: Candidate, error: CredentialRefused) -> None:
+        """Tells the operator of a refusal that concerns the account or its permission."""
+        assert error.scope is not None
+        provider, now = candidate.route.facts.provider_slug, time.monotonic()
+        metrics.count_refused_credential(provider)
+        self._health.refused.mark(provider, candidate.secret.label, error.reason)
+        if error.scope is RefusedScope.MODEL:
+            self._health.pause(candidate.subject, WINDOW_SECONDS, now=clock.time())
+        elif _is_due(self._paused_at, provider, now, _PAUSE_SECONDS):
+            self._pause_all(provider)
+        if _is_due(self._logged_at, provider, now, _LINE_SECONDS):
+            logger.error(
+                "the provider %s refuses %s to the operator's credential %s (status %s, %s): "
+                "replace the credential on the provider's page, or settle its account",
+                provider,
+                error.scope.value,
+                candidate.secret.label,
+                error.upstream_status or 200,
+                error.reason,
+            )
+
+    def _pause_all(self, provider: str) -> None:
+        now = clock.time()
+        for routes in self._catalog().routes.values():
+            for route in routes:
+                if route.facts.provider_slug == provider:
+                    self._health.pause(route.endpoint_id, WINDOW_SECONDS, now=now)
+
+
+def _is_due(last: dict[str, float], provider: str, now: float, seconds: float) -> bool:
+    """Returns whether something last happened so long ago, and notes that it happens now."""
+    if now < last.get(provider, -seconds) + seconds:
+        return False
+    last[provider] = now
+    return True
