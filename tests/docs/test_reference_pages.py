@@ -1,11 +1,14 @@
-"""The pages of routing, dialects and words list what the code has, and nothing twice."""
+"""The pages of routing, dialects, journeys and words list what the code has, and nothing twice."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
+from typing import Final
 
 import pytest
 
@@ -25,6 +28,9 @@ from inference.routing.needs import Shortfall
 from tests.support.markdown import read_tables
 
 DOCS = PROJECT / "docs"
+JOURNEYS_PAGE: Final = (DOCS / "journeys.md").read_text()
+JOURNEYS: Final = dict(re.findall(r"^## (.+)\n\n([^#]+)", JOURNEYS_PAGE, re.MULTILINE))
+_STEP: Final = re.compile(r"^\d+\. `([\w/]+\.py):([\w.]+)`(?: [^`]+\.)?$", re.MULTILINE)
 
 
 def first_cells(page: str) -> list[str]:
@@ -90,3 +96,45 @@ def test_every_table_has_every_operation(table: Mapping[Operation, object]) -> N
 def test_every_word_has_one_meaning() -> None:
     words = [word for cell in first_cells("glossary.md") for word in cell.split(", ")]
     assert [word for word, count in Counter(words).items() if count > 1] == []
+
+
+@cache
+def read_source(path: str) -> str:
+    return (PROJECT / path).read_text()
+
+
+def find_definitions(node: ast.AST, scope: str = "") -> set[str]:
+    """Returns the dotted names of all classes and functions in a module."""
+    found: set[str] = set()
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found |= {scope + child.name} | find_definitions(child, f"{scope}{child.name}.")
+    return found
+
+
+def read_chains(text: str) -> list[list[tuple[str, str]]]:
+    """Returns the numbered lists of a journey: the file and the name of each step."""
+    return [found for block in text.split("\n\n") if (found := _STEP.findall(block))]
+
+
+def test_the_page_of_journeys_has_six_and_no_line_that_is_not_checked() -> None:
+    assert list(JOURNEYS) == [
+        "A chat", "A stream that breaks off", "A private endpoint", "A price", "A top-up",
+        "A guardrail",
+    ]  # fmt: skip
+    steps = sum(len(chain) for text in JOURNEYS.values() for chain in read_chains(text))
+    assert steps == len(re.findall(r"^\d+\. ", JOURNEYS_PAGE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_each_step_of_a_journey_is_defined_and_named_by_an_earlier_one(name: str) -> None:
+    chains = read_chains(JOURNEYS[name])
+    assert sum(map(len, chains)) in range(8, 13)
+    for chain in chains:
+        earlier = ""
+        for path, step in chain:
+            source = read_source(path)
+            assert step in find_definitions(ast.parse(source)), f"{path} has no {step}"
+            called = step.rpartition(".")[2]
+            assert not earlier or re.search(rf"\b{called}\b", earlier), f"nothing calls {step}"
+            earlier += source
