@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from django.conf import settings
 from django.db import models
@@ -19,10 +19,7 @@ from config.clocks.writing import write_time
 from config.models import BaseModel
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import QUARTER
-
-
-class _WithHosts(Protocol):
-    def own_hosts(self, named: str = "") -> frozenset[str]: ...
+from endpoints.models.drafts import UpstreamProvider
 
 
 def base_url_refused(reason: str) -> dict[str, Any]:
@@ -254,7 +251,7 @@ class Validation(BaseModel):
             with suppress(CredentialNotFound):
                 self.credential.lock_present()
 
-    def bind_credential(self, provider: _WithHosts) -> None:
+    def bind_credential(self, provider: UpstreamProvider) -> None:
         """Binds the credential to the host, if this is its first use.
 
         Fails the validation when another use bound the credential to another domain meanwhile. The
