@@ -111,13 +111,6 @@ class AddressDialog(Dialog):
     )
 
 
-class ChangesSubscriptions:
-    """Permits actions to operators who may change subscriptions."""
-
-    def has_edit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_subscription")
-
-
 class OwnerFilter(admin.SimpleListFilter):
     """Filters by whether the operators own the receiver."""
 
@@ -134,7 +127,7 @@ class OwnerFilter(admin.SimpleListFilter):
 
 
 @admin.register(Subscription)
-class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
+class SubscriptionAdmin(ConsoleAdmin):
     """Lists the receivers of events; one without an organization belongs to the operators."""
 
     form = SubscriptionForm
@@ -274,6 +267,9 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
         """Returns whether the operator may see the new secret, and where the events go."""
         return super().has_add_permission(request) and may_point_secrets(request)
 
+    def has_edit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_subscription")
+
     def has_point_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_edit_permission(request) and may_point_secrets(request)
 
@@ -351,7 +347,7 @@ class SubscriptionAdmin(ChangesSubscriptions, ConsoleAdmin):
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(ChangesSubscriptions, ReadOnlyAdmin):
+class DeliveryAdmin(ReadOnlyAdmin):
     """Shows the deliveries of the last 30 days, newest first; any of them can be sent again."""
 
     list_display = (
@@ -383,6 +379,9 @@ class DeliveryAdmin(ChangesSubscriptions, ReadOnlyAdmin):
         ("Record", {"fields": ("id", "webhook_id", ("created_at", "delivered_at"))}),
     )
     readonly_fields = ("kind", "receiver", "shown_status", "sentence", "webhook_id")
+
+    def has_edit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_subscription")
 
     @display(description="Event")
     def kind(self, delivery: Delivery) -> str:

@@ -15,10 +15,9 @@ from django.utils.html import format_html
 from billing import reviews
 from billing.models import Excess
 from config.console.actions import Message, bulk_action, transition
-from config.console.base import ReadOnlyAdmin, actor_of
+from config.console.base import ConsoleAdmin, ReadOnlyAdmin, actor_of
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.forms import NoteField
-from config.console.lists.pages import ComputedColumns
 from config.console.unfold import Dialog, display
 
 _STATES: Final = {"under review": "warning", "charged": "success", "written off": "info"}
@@ -177,7 +176,7 @@ class UnderReviewFilter(admin.SimpleListFilter):
         return queryset.filter(pk__in=Excess.objects.under_review().values("endpoint_id"))
 
 
-class ReviewedEndpoints(ComputedColumns):
+class ReviewedEndpoints(ConsoleAdmin):
     """Adds the column ``reviews``: how many claims of an endpoint wait for an operator."""
 
     def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:

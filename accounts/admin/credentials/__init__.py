@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 from uuid import UUID
 
@@ -9,29 +10,35 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
+from django.db.models import Count, Max
 from django.http import HttpRequest
+from django.utils.html import format_html_join
 
-from accounts.admin.credentials.hosts import CredentialHosts
 from accounts.admin.keys.pickers import (
     SubjectPickers,
     make_keys_field,
     make_members_field,
     point_pickers,
 )
+from accounts.hosts import HostRule
 from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organization
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
-from catalog.models import Provider
+from catalog.models import DialectName, Provider
 from config.api.errors import Unprocessable
 from config.api.text import parse_uuid
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import Difference
+from config.clocks.writing import write_time
 from config.console.actions import Message, transition
 from config.console.forms import ConsoleForm, SecretFormField
 from config.console.unfold import Dialog, SelectWidget, display
 from config.credentials import Secret
 from endpoints import rotation
+from endpoints.models import Validation
 from inference.reports.usage.consequences import foresee_credential
+
+_HOSTS_SHOWN: Final = 20
 
 
 class ByokForm(ConsoleForm):
@@ -201,7 +208,7 @@ def _require_usable(credential: ByokCredential, secret: Secret) -> None:
 
 
 @admin.register(ByokCredential)
-class ByokCredentialAdmin(CredentialHosts, SubjectPickers):
+class ByokCredentialAdmin(SubjectPickers):
     """Lists the credentials of organizations; a secret can be written but not read."""
 
     form = ByokForm
@@ -353,3 +360,46 @@ class ByokCredentialAdmin(CredentialHosts, SubjectPickers):
     @display(description="Dependent endpoints")
     def dependants(self, credential: ByokCredential) -> str:
         return ", ".join(map(str, rotation.dependants(credential)[:20])) or "none"
+
+    @display(description="May be sent to")
+    def destinations(self, credential: ByokCredential) -> str:
+        return format_html_join(
+            "", "<div>{}</div>", ((line,) for line in _destinations(credential))
+        )
+
+    @display(description="Was sent to")
+    def past_destinations(self, credential: ByokCredential) -> str:
+        """Returns the hosts to which validations have sent the secret, latest first."""
+        rows = (
+            Validation.objects.filter(credential=credential)
+            .exclude(host="")
+            .values_list("host")
+            .annotate(last=Max("created_at"), count=Count("pk"))
+            .order_by("-last")[:_HOSTS_SHOWN]
+        )
+        lines = ((host, write_time(last), count) for host, last, count in rows)
+        return (
+            format_html_join("", "<div>{}, last at {} (validations: {})</div>", lines)
+            or "no host yet"
+        )
+
+
+def _destinations(credential: ByokCredential) -> Iterator[str]:
+    provider = Provider.objects.filter(slug=credential.provider_slug).first()
+    if provider is not None:
+        yield from (f"{host} (of the provider)" for host in sorted(provider.own_hosts()))
+        if DialectName(provider.dialect).has_url_in_credential:
+            yield "the host that the secret names"
+            return
+    limits = credential.host_limits()
+    if limits.allowed_hosts is not None:
+        yield from (f"{host} (allowed host)" for host in sorted(limits.allowed_hosts))
+    elif limits.rule is HostRule.OFF:
+        yield "any other host, because CREDENTIALS_REQUIRE_HOSTS is off"
+    elif limits.is_open:
+        yield "the host of its first use"
+    elif limits.rule is HostRule.FIRST_USE:
+        for scope in limits.bound_domains or ():
+            domain = scope.removeprefix(".")
+            extent = " and its subdomains" if scope.startswith(".") else ""
+            yield f"{domain}{extent} (first use)"

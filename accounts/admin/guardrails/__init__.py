@@ -11,13 +11,13 @@ from django.http import HttpRequest
 from accounts.admin.forms import initial_workspace
 from accounts.admin.guardrails.form_views import GuardrailFormViews
 from accounts.admin.guardrails.forms import GuardrailForm, KeysDialog, MembersDialog
-from accounts.admin.guardrails.reading import READ_ONLY, ReadersPage
-from accounts.admin.guardrails.second_person import ENFORCEMENT, FORM, REMOVAL, applies_to_all
 from accounts.admin.guardrails.shadows import (
+    describe_enforcement,
     foresee_enforcement,
     render_shadow,
     require_shadow,
     shadow_of,
+    show_limit,
 )
 from accounts.models import (
     LIMITS,
@@ -27,7 +27,7 @@ from accounts.models import (
     MemberAssignment,
 )
 from config.api.errors import InvalidRequest
-from config.changes.kinds import ChangeKind
+from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import digest
 from config.console.actions import Message, transition
 from config.console.base import ReadOnlyInline, actor_of
@@ -35,6 +35,35 @@ from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm
 from config.console.unfold import TabularInline, display
 from inference.reports.usage.consequences import foresee_guardrail
+
+# The texts that stand for fields which only a form has.
+_SHOWN_TO_READERS: Final = ("budget", "shown_builtins", "shown_patterns")
+
+
+def applies_to_all(guardrail: Guardrail) -> bool:
+    """Returns whether a guardrail limits a whole workspace."""
+    workspace = guardrail.workspace
+    return workspace is not None and workspace.default_guardrail_id == guardrail.pk
+
+
+class _RemovalGuard(FourEyes):
+    """Guards each deletion as one, and that of a whole workspace's guardrail as its change too."""
+
+    def find_demand(self, obj: Any) -> ChangeKind | None:
+        kind = super().find_demand(obj)
+        if kind is None and obj is not None:
+            kind = FORM.find_demand(obj)
+        return kind
+
+
+FORM: Final = FourEyes((ChangeKind.GUARDRAILS,), is_guarded=applies_to_all)
+ENFORCEMENT: Final = FourEyes(
+    (ChangeKind.GUARDRAILS,),
+    "accounts.change_guardrail",
+    is_guarded=applies_to_all,
+    describe=describe_enforcement,
+)
+REMOVAL: Final = _RemovalGuard((ChangeKind.DELETIONS,), "accounts.delete_guardrail")
 
 
 class KeyAssignmentForm(ConsoleForm):
@@ -84,7 +113,7 @@ def _take_limits(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @admin.register(Guardrail)
-class GuardrailAdmin(ReadersPage, GuardrailFormViews):
+class GuardrailAdmin(GuardrailFormViews):
     """Lists the guardrails; one limits its keys and members, or a whole workspace."""
 
     form = GuardrailForm
@@ -171,6 +200,14 @@ class GuardrailAdmin(ReadersPage, GuardrailFormViews):
         shadow = shadow_of(guardrail)
         return None if shadow is None else render_shadow(shadow)
 
+    @display(description="Built-in patterns")
+    def shown_builtins(self, guardrail: Guardrail) -> str:
+        return show_limit("content_filter_builtins", guardrail.content_filter_builtins)
+
+    @display(description="Own patterns")
+    def shown_patterns(self, guardrail: Guardrail) -> str:
+        return show_limit("content_filters", guardrail.content_filters)
+
     def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
         return initial_workspace(tenant_id)
 
@@ -180,7 +217,22 @@ class GuardrailAdmin(ReadersPage, GuardrailFormViews):
         fields = (*self.readonly_fields, "workspace")
         if self.has_change_permission(request, obj):
             return fields
-        return (*fields, *READ_ONLY)
+        return (*fields, *_SHOWN_TO_READERS)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Returns the parts of the page; a reader gets texts in place of what only a form has."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return fieldsets
+        texts = {
+            "Budget": ("budget", "include_byok_in_budgets"),
+            "Content filters": ("shown_builtins", "shown_patterns"),
+        }
+        return [
+            (title, {**options, "fields": texts.get(str(title), options["fields"])})
+            for title, options in fieldsets
+            if title != "Backtest"
+        ]
 
     def offers_action(self, request: HttpRequest, obj: Guardrail, name: str) -> bool:
         return name not in ("enforce", "withdraw") or shadow_of(obj) is not None

@@ -11,17 +11,15 @@ from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from accounts.admin.cancellations import CancelledColumn, render_cancellations
 from accounts.admin.forms import initial_workspace
 from accounts.admin.keys.actions import KeyActions, describe_limit
-from accounts.admin.keys.columns import MeterColumns
+from accounts.admin.keys.columns import KeyColumns, render_cancellations
 from accounts.admin.keys.preview import preview
 from accounts.admin.keys.snippets import write_snippets
 from accounts.admin.rate_limits import RateLimitedPartAdmin
 from accounts.models import ApiKey
 from config.changes.kinds import ChangeKind, FourEyes
 from config.clocks.clock import clock
-from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
@@ -87,10 +85,7 @@ class ApiKeyForm(ConsoleForm):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(
-    UsagePanel, KeyActions, DeleteTexts, MeterColumns, CancelledColumn, RateLimitedPartAdmin,
-    ConsoleAdmin,
-):  # fmt: skip
+class ApiKeyAdmin(UsagePanel, KeyActions, DeleteTexts, RateLimitedPartAdmin, KeyColumns):
     """Lists the API keys; a key is shown once, in the response to its creation."""
 
     list_display = (

@@ -1,4 +1,4 @@
-"""The columns of keys that are read from their meters."""
+"""What the page of keys shows of their use: meters, and how often their callers leave."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from accounts.models import ApiKey, LimitReset
 from billing.budgets import spent_nano
 from billing.models import Meter
 from config.clocks.clock import clock
-from config.console.formatting import nano_dollars
-from config.console.lists.pages import ComputedColumns
+from config.console.base import ConsoleAdmin
+from config.console.formatting import nano_dollars, render_table
 from config.console.unfold import display
+from inference.reports.cancellations import DAYS, Cancellations, sum_today, sum_week
 
 
-class MeterColumns(ComputedColumns):
-    """Adds ``spent``, this UTC month and in all, and ``last_used``; with one query a page."""
+class KeyColumns(ConsoleAdmin):
+    """Adds ``spent``, this UTC month and in all, ``last_used``, and ``cancelled`` of a week."""
 
     def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
-        """Reads the meters of all keys with one query."""
+        """Reads the meters and the sums of all keys with one query each."""
         super().read_columns(request, rows)
         meters = Meter.objects.in_bulk([row.subject_id for row in rows])
         for row in rows:
             row.meter = meters.get(row.subject_id)
+        sums = sum_week(rows)
+        for row in rows:
+            row.week = sums.get(row.pk, Cancellations())
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """Lets the list be sorted by spending; a month begins with nothing."""
@@ -56,6 +60,31 @@ class MeterColumns(ComputedColumns):
     def last_used(self, key: ApiKey) -> Any:
         meter = _meter_of(key)
         return None if meter is None else meter.last_used_at
+
+    @display(description="Cancelled")
+    def cancelled(self, key: ApiKey) -> str:
+        week: Cancellations = getattr(key, "week", Cancellations())
+        return f"{week.share:.0%}" if week.cancelled else ""
+
+
+def render_cancellations(key: ApiKey) -> str:
+    """Returns the table of a key's page."""
+    spans = (
+        ("Today, of the latest 10,000 requests", sum_today(key)),
+        (f"The last {DAYS} completed days", sum_week([key]).get(key.pk, Cancellations())),
+    )
+    rows = (
+        (
+            title,
+            f"{found.requests:,}",
+            f"{found.cancelled:,}",
+            f"{found.share:.1%}",
+            nano_dollars(found.upstream_nano),
+        )
+        for title, found in spans
+    )
+    headers = ("Time", "Requests", "Cancelled", "Share", "Upstream cost of the cancelled")
+    return render_table(headers, rows)
 
 
 def _meter_of(key: Any) -> Meter | None:

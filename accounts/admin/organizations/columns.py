@@ -25,8 +25,8 @@ from django.http import HttpRequest
 from accounts.models import Organization
 from billing.models import Account, Meter
 from config.clocks.clock import clock
+from config.console.base import ConsoleAdmin
 from config.console.formatting import rounded_dollars, short_dollars
-from config.console.lists.pages import ComputedColumns
 from config.console.unfold import display
 from inference.models import DailyUsage, HourlyShare, UsageDay
 from inference.reports.rollups import midnight
@@ -94,7 +94,7 @@ class ActivityFilter(admin.SimpleListFilter):
         return queryset.filter(used if self.value() == "recent" else ~used)
 
 
-class OrganizationColumns(ComputedColumns):
+class OrganizationColumns(ConsoleAdmin):
     """Adds ``balance``, ``spent``, ``last_activity`` and ``state``, with four queries a page."""
 
     def get_queryset(self, request: HttpRequest) -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.paginator import InvalidPage, Paginator
 from django.db import OperationalError, connections, transaction
@@ -39,28 +38,6 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]
         if isinstance(rows, QuerySet):
             return rows.order_by()[: MAX_COUNT + 1].count()
         return len(rows)
-
-
-class ComputedColumns(admin.ModelAdmin):  # type: ignore[type-arg]
-    """A list with columns that other tables answer; pages and exports read them for many rows."""
-
-    # The parameters of filters of a table that grows without an index for them.
-    walked_lookups: ClassVar[frozenset[str]] = frozenset()
-
-    def has_walked_filter(self, params: Mapping[str, Any]) -> bool:
-        """Returns whether PostgreSQL must read the rows of the list to find those of its filters.
-
-        What is pending is found through another table.
-        """
-        return params.get("status__exact") != ["pending"] and any(
-            value != "" for name in self.walked_lookups & params.keys() for value in params[name]
-        )
-
-    def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
-        """Stores on the rows what their columns show; a subclass calls ``super`` and adds its own.
-
-        Sends the same number of queries for any number of rows.
-        """
 
 
 class TookTooLong(Exception):
@@ -104,7 +81,7 @@ class ConsoleChangeList(ChangeList):
     whether it is the oldest one.
     """
 
-    model_admin: ComputedColumns
+    model_admin: Any
     keyset: Keyset | None
     count_text: str
     is_cut = False

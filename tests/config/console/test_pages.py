@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from django.apps import apps
@@ -34,6 +34,23 @@ from tests.support.broadcast.destinations import make_destination
 from tests.support.console import SECRET, expected_status, fingerprint, listing, page, urls
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_member, make_preset
+
+ROOMS: Final = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
+# Pages that stand on more than four classes of our own. A page may leave, none may come.
+MANY_BASES: Final = {
+    "accounts.ApiKey": 9, "accounts.Organization": 9, "accounts.Workspace": 7,
+    "billing.Deposit": 5, "billing.TopUp": 5, "catalog.LanguageModel": 6,
+    "catalog.ModelEndpoint": 8, "catalog.Provider": 7, "endpoints.PrivateEndpoint": 9,
+    "endusers.EndUser": 7, "inference.Generation": 9,
+}  # fmt: skip
+
+
+def test_pages_stand_on_few_classes_of_our_own() -> None:
+    found = {
+        model._meta.label: sum(base.__module__.startswith(ROOMS) for base in type(made).__mro__[1:])
+        for model, made in admin.site._registry.items()
+    }
+    assert {label: count for label, count in found.items() if count > 4} == MANY_BASES
 
 
 def test_get_of_every_page_answers_and_changes_no_row(
