@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +13,11 @@ from config.api.text import CONTROL_CHARACTERS
 from config.apps import event_kinds
 
 _MAX_SUBJECT: Final = 150
+# They turn the text behind them around, so that it reads otherwise than it is written.
+_DIRECTIONS: Final = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# Where a chat begins a mention, an address or a link in Markdown. An invisible space ends it.
+_SYNTAX: Final = re.compile(r"@(?=\w)|:(?=//)|\](?=\()|(?<=\w)\.(?=[^\W\d_]{2})")
+_INVISIBLE: Final = "\u200b"
 _FOOTER: Final = (
     "You get this mail because your address is subscribed to these events. An operator of the "
     "service changes that under Subscriptions."
@@ -34,7 +40,7 @@ class WebhookMessage:
 
     @property
     def sentence(self) -> str:
-        """The event in one line, without control characters.
+        """The event in one line, without control characters and marks of direction.
 
         It begins with the name of the organization, unless the event itself names it.
         """
@@ -42,7 +48,7 @@ class WebhookMessage:
         text = self.kind if kind is None else kind.sentence(self.data)
         if self.organization and "organization" not in self.data:
             text = f"{self.organization}: {text}"
-        return CONTROL_CHARACTERS.sub(" ", text)
+        return _clean(text)
 
 
 def render_webhook(message: WebhookMessage) -> bytes:
@@ -60,11 +66,11 @@ def render_webhook(message: WebhookMessage) -> bytes:
 
 
 def render_chat(message: WebhookMessage) -> bytes:
-    """Returns the body of a chat message, as Slack takes it.
+    """Returns the body of a chat message, as Slack, Mattermost and Discord take it.
 
-    ``&``, ``<`` and ``>`` are escaped, so that a name cannot mention a channel or hide a link.
+    A name in it cannot mention a channel, and neither be nor hide a link.
     """
-    text = message.sentence
+    text = _SYNTAX.sub(rf"\g<0>{_INVISIBLE}", message.sentence)
     for character, escape in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, escape)
     return json.dumps({"text": text}, ensure_ascii=False).encode()
@@ -79,14 +85,18 @@ def render_mail(message: WebhookMessage) -> tuple[str, str]:
     lines += [f"Event: {message.kind} at {_stamp(message.created_at)}, {message.id}"]
     if message.organization_id:
         name = f"{message.organization}, " if message.organization else ""
-        lines.append(CONTROL_CHARACTERS.sub(" ", f"Organization: {name}{message.organization_id}"))
+        lines.append(_clean(f"Organization: {name}{message.organization_id}"))
     return subject, "\n".join([*lines, "", _FOOTER, ""])
 
 
 def _list_members(data: Mapping[str, Any]) -> Iterator[str]:
     for name, value in data.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        yield f"{name}: {CONTROL_CHARACTERS.sub(' ', text)}"
+        yield f"{name}: {_clean(text)}"
+
+
+def _clean(text: str) -> str:
+    return CONTROL_CHARACTERS.sub(" ", _DIRECTIONS.sub("", text))
 
 
 def _stamp(moment: datetime) -> str:

@@ -208,10 +208,16 @@ def test_a_chat_gets_one_line_in_which_names_are_text(
     )
     Event.objects.all().delete()
     tell("<!channel> & <https://evil.example|here>")
+    tell("@all [x](evil.example) \u202ecod.exe\u2066, www.evil.example/a@b 12:30 gpt-4.1")
     event_source.run()
-    [(headers, body)] = receiver.messages
+    [(headers, _), (_, _)] = receiver.messages
     assert "webhook-signature" not in headers
-    assert json.loads(body) == {
-        "text": "The API key &lt;!channel&gt; &amp; &lt;https://evil.example|here&gt; "
-        "(sk-cw-abc…xyz) was created."
-    }
+    # An invisible space ends what a chat would take for a mention or a link.
+    shown = [json.loads(body)["text"].replace("\u200b", "|") for _, body in receiver.messages]
+    names = (
+        "&lt;!channel&gt; &amp; &lt;https:|//evil.|example|here&gt;",
+        "@|all [x]|(evil.|example) cod.|exe, www.|evil.|example/a@|b 12:30 gpt-4.1",
+    )
+    assert sorted(shown) == sorted(
+        f"The API key {name} (sk-cw-abc…xyz) was created." for name in names
+    )
