@@ -39,7 +39,7 @@ class Environment(NamedTuple):
 _LOOSE: Final = ("-W", "ignore", "-p", "no:unraisableexception")
 ENVIRONMENTS: Final = {
     "development": Environment(
-        (_TABLE, "-k", "not pydantic and not langchain and not litellm and not ai-sdk")
+        (_TABLE, "-k", "not pydantic and not langchain and not litellm and not any-llm and not ai-sdk")
     ),
     "openrouter-next": Environment(
         (
@@ -55,7 +55,7 @@ ENVIRONMENTS: Final = {
     "frameworks": Environment(
         (
             *(_TABLE, "tests/contract/responses/test_frameworks.py", *_LOOSE),
-            *("-k", "pydantic or langchain or litellm or test_frameworks"),
+            *("-k", "pydantic or langchain or litellm or any-llm or test_frameworks"),
         ),
         LOCKS / "frameworks.lock",
     ),

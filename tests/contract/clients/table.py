@@ -15,8 +15,8 @@ _NODE_LOCK: Final = _CONTRACT / "agents" / "package-lock.json"
 COLUMNS: Final = ("plain", "stream", "tools", "structured", "error", "cancel")
 _HEAD: Final = "| client | interfaces | exceptions for 404, 402 and 429 |\n|---|---|---|\n"
 _EXPLANATION: Final = """\
-Each is made to ask plainly and in a stream, to call tools, to get structured output, to meet these
-errors and to leave a stream. The programs always stream, and meet 404 alone.
+Each asks plainly and in a stream, calls tools, gets structured output, meets these errors and
+leaves a stream. The programs always stream and meet 404 alone; Cohere's SDK ranks.
 """
 
 
@@ -89,18 +89,24 @@ ROWS: Final = (
         ("NotFoundError", "APIError", "RateLimitError"),
         *(_CHAT, _RESPONSES),
     ),
+    *_rows_of(
+        "any-llm",
+        "any_llm_framework",
+        ("NotFoundError", "APIStatusError", "RateLimitError"),
+        *(_CHAT, _RESPONSES),
+    ),
     *_rows_of("AI SDK", "ai_sdk", ("AI_APICallError",) * 3, *(_CHAT, _RESPONSES)),
     *_rows_of("curl", "curl", ("", "", ""), *(_CHAT, _RESPONSES, _MESSAGES)),
 )
-# The programs, whose tests are in tests/contract/agents. They always stream.
-AGENTS: Final = (("Codex", _RESPONSES), ("Claude Code", _MESSAGES))
+# These have tests of their own: test_cohere_sdk.py, and tests/contract/agents for the programs.
+OTHERS: Final = (("Cohere", "rerank"), ("Codex", _RESPONSES), ("Claude Code", _MESSAGES))
 
 
 def render() -> str:
     """Returns the table of the page, with the versions of the lock files: one line a client."""
     versions = read_versions()
     faces: dict[str, list[str]] = {}
-    for client, face in [(row.client, row.face) for row in ROWS] + list(AGENTS):
+    for client, face in [(row.client, row.face) for row in ROWS] + list(OTHERS):
         faces.setdefault(client, []).append(face)
     errors = {row.client: row.errors for row in ROWS if any(row.errors)}
     table = "".join(
@@ -115,6 +121,7 @@ def read_versions() -> dict[str, str]:
     """Returns the name of each client with the version that a lock file pins."""
     development = (_PROJECT / "requirements-dev.lock").read_text()
     frameworks = (LOCKS / "frameworks.lock").read_text()
+    cohere = (LOCKS / "cohere.lock").read_text()
     following = (LOCKS / "openrouter-next.lock").read_text()
     packages = json.loads(_NODE_LOCK.read_text())["packages"]
 
@@ -134,8 +141,10 @@ def read_versions() -> dict[str, str]:
         "pydantic-ai": f"pydantic-ai {version_of('pydantic-ai-slim', frameworks)}",
         "langchain-openai": f"langchain-openai {version_of('langchain-openai', frameworks)}",
         "litellm": f"litellm {version_of('litellm', frameworks)}",
+        "any-llm": f"any-llm {version_of('any-llm-sdk', frameworks)}",
         "AI SDK": f"AI SDK {package('ai')}, `@ai-sdk/openai` {package('@ai-sdk/openai')}",
         "curl": "curl",
+        "Cohere": f"`cohere` {version_of('cohere', cohere)}",
         "Codex": f"Codex {package('@openai/codex')}, the program",
         "Claude Code": f"Claude Code {package('@anthropic-ai/claude-code')}, the program",
     }
