@@ -196,7 +196,7 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> ListOffer | N
         upstream_model_id=upstream,
         pricing=pricing,
         lines=lines,
-        uncharged=tuple(_find_uncharged(row)),
+        uncharged=tuple(_find_uncharged(row, is_free=not lines and not _costs(pricing))),
         context_length=context,
         max_completion_tokens=read_count(row, "max_output_tokens") if output == "text" else None,
         model=_describe(provider, upstream, row, output, context, as_of),
@@ -264,12 +264,13 @@ def _read_pricing(
     if not any(pricing.get(name, "0") != "0" for name in _TOKEN_RATES):
         # Beside rates of tokens, these say the same price once more.
         for billable, keys in (
-            ("second", ("input_cost_per_second", "output_cost_per_second")),
+            # The list's own calculator takes the first one that costs something.
+            ("second", ("output_cost_per_second", "input_cost_per_second")),
             ("character", ("input_cost_per_character", "output_cost_per_character")),
         ):
-            rate = next((found for key in keys if (found := read_rate(row, key)) is not None), "0")
-            if rate != "0":
-                lines.append({"billable": billable, "unit": billable, "price": rate})
+            rates = [rate for key in keys if (rate := read_rate(row, key)) not in (None, "0")]
+            if rates:
+                lines.append({"billable": billable, "unit": billable, "price": rates[0]})
     for key in row:
         if (size := _SIZED.fullmatch(key)) and (rate := read_rate(row, key)) not in (None, "0"):
             lines.append({"billable": "image", "variant": size[1], "unit": "image", "price": rate})
@@ -337,11 +338,18 @@ def _has_picture(pricing: Mapping[str, Any]) -> bool:
     return any(rate != "0" for rate in rates)
 
 
-def _find_uncharged(row: Mapping[str, Any]) -> Iterable[str]:
-    """Yields the rates that the list states for a use that we cannot charge, each with its name."""
+def _costs(pricing: Mapping[str, Any]) -> bool:
+    return any(rate != "0" for rate in pricing.values())
+
+
+def _find_uncharged(row: Mapping[str, Any], *, is_free: bool) -> Iterable[str]:
+    """Yields the rates that the list states for a use that we cannot charge, each with its name.
+
+    Where nothing else costs anything, a rate in other units says no price once more.
+    """
     for key in row:
         known = _TIER.sub("", key) in _TIERED if _TIER.search(key) else key in _RATES
-        if "cost" not in key or known or key in _REPEATED:
+        if "cost" not in key or known or (key in _REPEATED and not is_free):
             continue
         if _SIZED.fullmatch(key) or _OTHER_TIER.search(key) or not _is_number(row[key]):
             continue

@@ -282,19 +282,22 @@ def charges_output(price: Price, outputs: Iterable[str]) -> bool:
     """Returns whether each generated output has a price, whatever else costs something.
 
     Vectors, rankings and transcripts have none, and speech may be priced by its text or its length:
-    for those, any price counts. Where only some hours or prompts are charged, the others are free.
+    for those, any price counts. It must have one at every hour and for every prompt.
     """
-    if price.discount == 1:
-        return False
     base = price.base
+    cases = {rule.conditions: base for rule in price.rules} | {None: base}
+    for rule in price.rules:
+        if rule.conditions is not None:
+            cases[rule.conditions] = cases[rule.conditions] | {rule.name: rule.price}
     generated = [_GENERATED[output] for output in outputs if output in _GENERATED]
     return not price.is_free and all(
         any(
             amount > 0 and (name in names or (name[0] is Billable.IMAGE and _PICTURE in names))
-            for name, amount in base.items()
+            for name, amount in amounts.items()
             if name != _IMAGE_INPUT
         )
         for names in generated
+        for amounts in cases.values()
     )
 
 

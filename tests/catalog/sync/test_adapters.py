@@ -238,6 +238,14 @@ def test_litellm_has_hours_of_the_day() -> None:
             },
             [],
         ),
+        (
+            {
+                "mode": "audio_transcription",
+                **raw(input_cost_per_second="0.0001", output_cost_per_second="0.0002"),
+            },
+            {"prompt": "0", "completion": "0"},
+            [{"billable": "second", "unit": "second", "price": "0.0002"}],
+        ),
         ({"mode": "chat"}, {}, []),
     ],
 )
@@ -273,6 +281,9 @@ def test_litellm_names_the_prices_that_cannot_be_charged() -> None:
         "cache_creation_input_token_cost_above_12hr_above_272k_tokens: 0.00005",
         "code_interpreter_cost_per_session: 0.03",
     )
+    alone = {"mode": "image_generation", **raw(input_cost_per_pixel="1.9e-08")}
+    [offer] = read(litellm, {"old": {"litellm_provider": "openai", **alone}}).values()
+    assert (offer.pricing, offer.uncharged) == ({}, ("input_cost_per_pixel: 0.000000019",))
 
 
 @pytest.mark.parametrize("name", ["gpt-x:batch", "GPT-X:BATCH"])

@@ -235,12 +235,37 @@ def test_a_new_model_is_added_and_an_endpoint_of_a_present_one_waits(
         # Generated text and pictures without a price wait, whatever else is charged.
         ({"mode": "chat", "input_cost_per_token": 0.000001}, True),
         ({"mode": "chat", "input_cost_per_request": 0.1}, True),
+        (
+            {
+                "mode": "chat",
+                "input_cost_per_token": 0.000001,
+                "output_cost_per_token": 0.000002,
+                "output_cost_per_token_above_128k_tokens": 0,
+            },
+            True,
+        ),
         ({"mode": "image_generation", "input_cost_per_token": 0.000001}, True),
+        ({"mode": "image_generation", "output_cost_per_image_premium_image": 0.2}, True),
         ({"mode": "image_generation", "input_cost_per_image": 0.02}, False),
         ({"mode": "image_generation", "output_cost_per_image_1K": 0.04}, False),
         ({"mode": "audio_speech", "input_cost_per_token": 0.000001}, True),
         ({"mode": "audio_speech", "input_cost_per_character": 0.000015}, False),
-        ({"mode": "audio_speech", "output_cost_per_second": 0.00025}, False),
+        (
+            {
+                "mode": "audio_speech",
+                "input_cost_per_second": 0,
+                "output_cost_per_second": 0.00025,
+            },
+            False,
+        ),
+        (
+            {
+                "mode": "audio_speech",
+                "input_cost_per_character": 0,
+                "output_cost_per_character": 0.00025,
+            },
+            False,
+        ),
         # These generate nothing that a list could price.
         ({"mode": "embedding", "input_cost_per_token": 0.0000001}, False),
         ({"mode": "embedding", "input_cost_per_token": 0}, True),
