@@ -111,6 +111,8 @@ def _iter_csv(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
     except csv.Error as exc:
         problems.stop(1, f"not CSV: {exc}")
     names = set(reader.fieldnames)
+    if repeated := {name for name in names if name and reader.fieldnames.count(name) > 1}:
+        problems.stop(1, f"the header names {min(repeated)} twice")
     measures = [_find(group, names) for group in (_REQUESTS, _PROMPT, _COMPLETION, _COST)]
     day = next((name for name in _DAY if name in names), None)
     model = next((name for name in _MODEL if name in names), None)
@@ -119,6 +121,8 @@ def _iter_csv(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
     key = next((name for name in _ID if name in names), None)
     try:
         for row in reader:
+            if not any(row.values()):
+                continue  # spreadsheets write lines of empty cells
             place = f"line {reader.line_num}"
             yield place, _Row(place, lambda row=row: _read_row(row, key, day, model, measures))
     except csv.Error as exc:
@@ -141,17 +145,21 @@ def _read_row(
     row: Mapping[str, Any], key: str | None, day: str, model: str, measures: list[tuple[str, ...]]
 ) -> InvoiceLine:
     requests, prompt, completion, cost = measures
+    # A decimal comma makes one cell two, for instance.
+    if None in row or None in row.values():
+        raise InvalidRow("has more or fewer cells than the header")
     if cost:
         for name in _CURRENCY:
             _require_usd(row.get(name))
+    amount = _read_cost(row[cost[0]]) if cost else None
     return InvoiceLine(
         id=_text(row.get(key)) if key else "",
         day=_read_day(row[day]),
-        model=_read_model(row[model] or _name_charge(row)),
+        model=_read_model(row[model] or _name_charge(row, amount)),
         requests=_add_counts(row, requests),
         prompt=_add_counts(row, prompt),
         completion=_add_counts(row, completion),
-        cost=_read_cost(row[cost[0]]) if cost else None,
+        cost=amount,
     )
 
 
@@ -213,7 +221,7 @@ def _read_result(row: Any, start: Any) -> InvoiceLine:
     return InvoiceLine(
         id="",
         day=_read_day(start),
-        model=_read_model(row.get("model") or _name_charge(row)),
+        model=_read_model(row.get("model") or _name_charge(row, cost)),
         requests=_add_counts(row, ("num_model_requests",)),
         prompt=_sum_known(
             _add_counts(row, ("input_tokens",)),
@@ -279,11 +287,11 @@ def _read_day(value: Any) -> date:
 
 
 def _parse_day(text: str) -> date:
-    if text.isascii() and text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) != len("20261112"):
         return datetime.fromtimestamp(int(text), UTC).date()
-    if len(text) == len("2026-11-12"):
+    if len(text) in (len("20261112"), len("2026-11-12")):
         return date.fromisoformat(text)
-    moment = datetime.fromisoformat(text)
+    moment = datetime.fromisoformat(text.removesuffix(" UTC"))
     return (moment if moment.tzinfo is None else moment.astimezone(UTC)).date()
 
 
@@ -295,9 +303,10 @@ def _read_model(value: Any) -> str:
     return text
 
 
-def _name_charge(row: Mapping[str, Any]) -> Any:
+def _name_charge(row: Mapping[str, Any], cost: Decimal | None) -> Any:
     """Returns the name of a charge without a model, such as Anthropic's for searches."""
-    return next((row[name] for name in _CHARGE if row.get(name)), None)
+    unnamed = "credit" if cost is not None and cost < 0 else None
+    return next((row[name] for name in _CHARGE if row.get(name)), unnamed)
 
 
 def _text(value: Any) -> str:

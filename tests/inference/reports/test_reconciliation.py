@@ -426,6 +426,10 @@ def test_only_what_the_account_pays_counts(
         ("date,model,cost\n2026-13-01,m,1\n", "line 2: has no day such as 2026-11-12"),
         ("date,model,cost\n9999-12-31,m,1\n", "line 2: has a day after 9998-12-31"),
         ('"date"x,model,cost\n', "line 1: not CSV"),
+        ("date,model,cost,Cost\n2026-11-12,m,1,2\n", "line 1: the header names cost twice"),
+        # A decimal comma, and a file that ends early.
+        ("date,model,cost\n2026-11-12,m,0,5\n", "line 2: has more or fewer cells than"),
+        ("date,model,cost\n2026-11-12,m\n", "line 2: has more or fewer cells than the header"),
         ("date,model,cost\n2026-11-12,,1\n", "line 2: names no model; group the export by model"),
         ("date,model,cost\n2026-11-12,m,-x\n", "line 2: the cost is not a number"),
         ("date,model,cost\n2026-11-12,m,-1e99\n", "line 2: the cost is 1,000,000 or more"),
@@ -488,6 +492,17 @@ def test_json_may_begin_with_a_byte_order_mark() -> None:
         b'\xef\xbb\xbf{"data": [{"date": "2026-11-12", "model": "m", "requests": 3}]}'
     )
     assert (line.model, line.requests) == ("m", 3)
+
+
+def test_a_file_that_a_spreadsheet_saved_is_read() -> None:
+    lines = read_invoice(
+        b'\xef\xbb\xbf"date","model","cost"\r\n"20261112","m","1.5"\r\n'
+        b"2026-11-13 00:00:00 UTC,,-0.5\r\n,,\r\n"
+    )
+    assert [(line.day.isoformat(), line.model, str(line.cost)) for line in lines] == [
+        ("2026-11-12", "m", "1.5"),
+        ("2026-11-13", "credit", "-0.5"),
+    ]
 
 
 def test_a_line_has_what_its_export_says() -> None:
