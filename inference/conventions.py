@@ -46,10 +46,16 @@ OUTPUT: Final = "output"
 # The registry's values of ``gen_ai.provider.name``; one that it lacks has its slug.
 _OF_SLUGS: Final[Mapping[str, str]] = {
     "amazon-bedrock": "aws.bedrock",
+    "anthropic": "anthropic",
     "azure": "azure.ai.openai",
+    "cohere": "cohere",
+    "deepseek": "deepseek",
     "google-ai-studio": "gcp.gemini",
     "google-vertex": "gcp.vertex_ai",
+    "groq": "groq",
     "mistral": "mistral_ai",
+    "openai": "openai",
+    "perplexity": "perplexity",
     "xai": "x_ai",
 }
 # A provider of an operator or a tenant is known by the service whose format it speaks.
@@ -62,8 +68,10 @@ _OF_DIALECTS: Final[Mapping[str, str]] = {
 
 
 def name_provider(slug: str, dialect: str | None) -> str:
-    """Returns the registry's name of a provider."""
-    return _OF_SLUGS.get(slug) or _OF_DIALECTS.get(dialect or "") or slug
+    """Returns the registry's name of a provider; a second account such as ``xai-2`` has it too."""
+    base, _, number = slug.rpartition("-")
+    known = _OF_SLUGS.get(base if number.isdecimal() else slug)
+    return known or _OF_DIALECTS.get(dialect or "") or slug
 
 
 def describe_units(units: Mapping[str, Any] | None) -> dict[str, int]:

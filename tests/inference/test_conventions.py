@@ -33,6 +33,11 @@ NAMES = sorted(
         ("our-own-cloud", "bedrock", "aws.bedrock"),
         ("our-own-server", "openai", "our-own-server"),
         ("private", None, "private"),
+        # Further accounts of one provider.
+        ("xai-2", "openai", "x_ai"),
+        ("anthropic-3", "anthropic", "anthropic"),
+        ("google-vertex-2", "vertex", "gcp.vertex_ai"),
+        ("our-own-server-2", "openai", "our-own-server-2"),
     ],
 )
 def test_a_provider_has_the_name_of_the_registry(slug: str, dialect: str, name: str) -> None:
