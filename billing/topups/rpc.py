@@ -207,7 +207,9 @@ def _parse_wait(data: Any) -> float | None:
     if not isinstance(data, dict):
         return None
     rate = data.get("rate")
-    wait = data.get("backoff_seconds", rate.get("backoff_seconds") if type(rate) is dict else None)
+    wait = data.get("backoff_seconds")
+    if wait is None and isinstance(rate, dict):
+        wait = rate.get("backoff_seconds")
     if isinstance(wait, str) and _SECONDS.fullmatch(wait):
         wait = float(wait)
     if isinstance(wait, bool) or not isinstance(wait, int | float) or wait < 0:
@@ -217,7 +219,7 @@ def _parse_wait(data: Any) -> float | None:
 
 def _parse_retry_after(text: str) -> float | None:
     """Returns the seconds that a `Retry-After` header asks to wait, at most an hour."""
-    if text.isascii() and text.isdigit():
+    if _SECONDS.fullmatch(text) or (text.isascii() and text.isdigit()):
         return min(float(text), MAX_WAIT)
     try:
         moment = parsedate_to_datetime(text)

@@ -259,6 +259,7 @@ WAITS: list[tuple[Any, float]] = [
     ({"backoff_seconds": "7.5"}, 7.5),
     ({"backoff_seconds": 0.25}, 0.25),
     ({"backoff_seconds": 1e9}, 3600.0),
+    ({"backoff_seconds": None, "rate": {"backoff_seconds": "30"}}, 30.0),
 ]
 
 
@@ -320,14 +321,18 @@ def test_data_without_a_wait_still_means_a_range_that_is_too_wide(
     assert [payment.units for found, _ in node.scan(cursor) for payment in found] == [1]
 
 
-def test_the_head_of_a_retry_after_of_an_error_is_waited_for(token: Contract, front: Front) -> None:
+@pytest.mark.parametrize("wait", ["9", "1.5"])
+def test_the_head_of_a_retry_after_of_an_error_is_waited_for(
+    token: Contract, front: Front, wait: str
+) -> None:
     body = b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32005, "message": "wait"}}'
     front.fault = lambda calls, answers: (
-        b"HTTP/1.1 200 OK\r\nRetry-After: 9\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        b"HTTP/1.1 200 OK\r\nRetry-After: %s\r\nContent-Length: %d\r\n\r\n%s"
+        % (wait.encode(), len(body), body)
     )
     with pytest.raises(ChainUnavailable) as caught:
         list(node_of(chain_of(token, url=front.url)).scan(None))
-    assert caught.value.retry_after == 9.0
+    assert caught.value.retry_after == float(wait)
 
 
 @pytest.mark.parametrize("answer", ["error", "nothing"])
