@@ -12,26 +12,26 @@ import msgspec
 from django.db import transaction
 
 from accounts.models import ByokCredential, Organization
-from catalog import dialects
 from catalog.aliases.imports import KIND as ALIASES
 from catalog.connecting.gateways.catalogue import (
+    ANY_POLICY,
     CREDENTIALS,
     REPEATED,
     GatewayReport,
+    check_secret,
     expand,
     store_aliases,
 )
 from catalog.connecting.gateways.deployments import Deployment, GatewayFile, NotTaken
 from catalog.connecting.gateways.known import KnownModels
 from catalog.connecting.servers import guess_output, name_models, number_names, recognize
-from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import LanguageModel, Provider
 from catalog.rows import EndpointRow, price_of
 from config.api.errors import GatewayError
 from config.bulk.problems import ImportRefused
 from config.bulk.report import RowListener, RowOutcome
 from config.credentials import NO_SECRET, Secret
-from config.egress.addresses import ANYWHERE, EgressPolicy, parse_base_url
+from config.egress.addresses import parse_base_url
 from config.secrets import DecryptionFailed
 from endpoints import imports
 from endpoints.models import PrivateProvider, canonical_base_url
@@ -39,7 +39,6 @@ from endpoints.models.providers import ProviderExists
 
 PROVIDERS: Final = "private_providers"
 ACTOR: Final = "import_gateway"
-_ANY_POLICY: Final = EgressPolicy(allowed_networks=ANYWHERE)
 _MOST_NAMES: Final = 100
 _LINE: Final = re.compile(r"\Aline 1: ")
 
@@ -112,8 +111,7 @@ class _Plan:
         if model is None or model not in self._listed:
             model = self._name_own_model(deployment)
             own = {"model": {"name": deployment.name}}
-        if deployment.secret not in (None, NO_SECRET):
-            self._check(deployment.dialect, deployment.secret)
+        check_secret(deployment)
         outcomes: list[tuple[Any, ...]] = []
         slug = self._find_provider(deployment, lambda *told: outcomes.append(told))
         row: dict[str, Any] = {
@@ -123,6 +121,8 @@ class _Plan:
         }
         if deployment.base_url is not None:
             row["base_url"] = deployment.base_url
+        if deployment.routing:
+            row["settings"] = {"routing": dict(deployment.routing)}
         row |= self._read_terms(deployment, model) | own
         key = (model, slug, deployment.upstream_id, deployment.base_url)
         if self._rows.setdefault(key, row) is row:
@@ -143,7 +143,7 @@ class _Plan:
         self._listed.setdefault(model, model)
         # A provider that was refused with its endpoint is made again for the next one.
         self._providers[_server_of(deployment)] = slug
-        if deployment.secret not in (None, NO_SECRET):
+        if deployment.secret is not None and deployment.has_key:
             self._keys[slug, deployment.secret].add(self._listed[model])
         if self._listed[model] not in self.names[deployment.name]:
             self.names[deployment.name].append(self._listed[model])
@@ -212,7 +212,7 @@ class _Plan:
         return slug
 
     def _create_provider(self, deployment: Deployment, base_url: str | None) -> str:
-        host = parse_base_url(deployment.base_url or "", policy=_ANY_POLICY).host
+        host = parse_base_url(deployment.base_url or "", policy=ANY_POLICY).host
         for name in islice(number_names(recognize((), host).slug), _MOST_NAMES):
             try:
                 with transaction.atomic():
@@ -253,13 +253,6 @@ class _Plan:
         if deployment.timeouts:
             members["timeouts"] = dict(deployment.timeouts)
         return {name: each for name, each in members.items() if each is not msgspec.UNSET}
-
-    def _check(self, dialect: str, secret: Secret | None) -> None:
-        assert secret is not None, "the caller has one"
-        try:
-            dialects.check_credential(dialect, secret)
-        except InvalidCredential as exc:
-            raise NotTaken(str(exc)) from None
 
 
 def _server_of(deployment: Deployment) -> tuple[str, bool]:

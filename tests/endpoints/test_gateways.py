@@ -61,10 +61,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def load(owner: uuid.UUID, file: Path, *options: str) -> dict[str, Any]:
+def load(owner: uuid.UUID, file: Path, *options: str, source: str = "litellm") -> dict[str, Any]:
     out = io.StringIO()
     call_command(
-        "import_gateway", "--from", "litellm", str(file), "--organization", str(owner), "--json",
+        "import_gateway", "--from", source, str(file), "--organization", str(owner), "--json",
         *options, stdout=out,
     )  # fmt: skip
     found: dict[str, Any] = json.loads(out.getvalue())
@@ -92,7 +92,7 @@ def test_deployments_become_drafts_with_credentials(
         (
             9,
             "ours",
-            "its price, lengths and time limits: an entry before has the same endpoint",
+            "its price, lengths, time limits and share: an entry before has the same endpoint",
         ),
         (
             20,
@@ -213,6 +213,62 @@ def test_each_of_several_accounts_serves_its_own_models(
         ("sk-falcon-9-0123", ["acme/falcon-9"]),
         ("sk-hawk-0123", ["acme/hawk"]),
     ]
+
+
+def test_weights_and_priorities_become_those_of_the_pool(
+    tenant: Tenant, falcon: Provider, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    shares = [{"weight": 3, "order": 1}, {"weight": 0.5, "order": 2}, {"weight": 0, "order": -1}]
+    entries = [
+        {
+            "model_name": "ours",
+            "litellm_params": {
+                "model": "hosted_vllm/falcon-9",
+                "api_base": f"https://gpu{number}.acme.example/v1",
+                **share,
+            },
+        }
+        for number, share in enumerate(shares)
+    ]
+    file.write_text(json.dumps({"model_list": entries}))
+    report = load(tenant.organization.pk, file)
+    assert [endpoint.settings["routing"] for endpoint in pool()] == [
+        {"priority": 999, "weight": 3},
+        {"priority": 998},
+    ]
+    reason = "endpoints are shared by price and health, see docs/routing.md"
+    assert [each["reason"] for each in report["left_out"]] == [
+        f"litellm_params.{name}: {reason}" for name in ("weight", "weight", "order")
+    ]
+    before = snapshots.everything()
+    assert load(tenant.organization.pk, file)["unchanged"]["private_endpoints"] == 3
+    assert snapshots.everything() == before
+
+
+def test_weights_and_priorities_of_channels_become_those_of_the_pool(
+    tenant: Tenant, falcon: Provider, tmp_path: Path
+) -> None:
+    file = tmp_path / "channels.json"
+    shares = [{"weight": 3, "priority": 10}, {"weight": 0, "priority": 0}, {"priority": -5}]
+    channel = {"type": 8, "models": "falcon-9", "key": "sk-0123456789abcdef"}
+    file.write_text(
+        json.dumps(
+            [
+                {**channel, "base_url": f"https://gpu{number}.acme.example/v1", **share}
+                for number, share in enumerate(shares)
+            ]
+        )
+    )
+    report = load(tenant.organization.pk, file, source="new-api")
+    assert [endpoint.settings["routing"] for endpoint in pool()] == [{"priority": 10, "weight": 3}]
+    assert [each["reason"].partition(":")[0] for each in report["left_out"]] == ["priority"]
+
+
+def pool() -> list[PrivateEndpoint]:
+    found = PrivateEndpoint.objects.order_by("base_url")
+    assert found.count() == 3
+    return [endpoint for endpoint in found if "routing" in endpoint.settings]
 
 
 def test_an_unknown_model_with_a_price_becomes_the_organizations_own(

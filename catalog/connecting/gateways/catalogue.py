@@ -43,10 +43,10 @@ from config.secrets import DecryptionFailed
 CREDENTIALS: Final = "credentials"
 _KINDS: Final = (*imports.KINDS, CREDENTIALS, alias_imports.KIND)
 _LIMITS: Final = ("requests_per_minute", "tokens_per_minute")
-_ANY_POLICY: Final = EgressPolicy(allowed_networks=ANYWHERE)
+ANY_POLICY: Final = EgressPolicy(allowed_networks=ANYWHERE)
 _MOST_NAMED: Final = 5
 # The reason where two entries have one endpoint and one key.
-REPEATED: Final = "its price, lengths and time limits: an entry before has the same endpoint"
+REPEATED: Final = "its price, lengths, time limits and share: an entry before has the same endpoint"
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ def apply(
             _store_secret(slug, secret, count_row)
         store_aliases(None, gateway, plan.names, count_row)
         transaction.set_rollback(dry_run)
-    report.left_out = sorted(gateway.left_out, key=lambda each: each.line)
+    report.left_out = sorted([*gateway.left_out, *gateway.shares], key=lambda each: each.line)
     return report
 
 
@@ -249,7 +249,7 @@ class _Plan:
             self._made.setdefault(deployment.name, slug)
         self.providers[row.slug] = row
         self.models[slug] = self.known.models[slug]
-        if deployment.secret not in (None, NO_SECRET):
+        if deployment.secret is not None and deployment.has_key:
             self.secrets[row.slug] = deployment.secret
         self._claims[_claim_of(deployment)] = row.slug
         self._limits[row.slug].append(deployment)
@@ -329,17 +329,11 @@ class _Plan:
             if stored is None:
                 raise NotTaken(f"{deployment.missing}; nor does the catalogue have a key for it")
         else:
-            _check(deployment, secret)
+            check_secret(deployment)
             claimed = set(self._claims.values())
+            free = [each for each in same if not each.has_credential and each.slug not in claimed]
             stored = next((each for each in same if _has_secret(each, secret)), None)
-            stored = stored or next(
-                (
-                    each
-                    for each in same
-                    if not each.has_credential and secret != NO_SECRET and each.slug not in claimed
-                ),
-                None,
-            )
+            stored = stored or (free[0] if free and deployment.has_key else None)
         if stored is not None and not stored.is_listed:
             raise NotTaken(f"an operator took the provider {stored.slug!r} out of the catalogue")
         row = self._new_provider(deployment, base_url) if stored is None else provider_row(stored)
@@ -358,7 +352,7 @@ class _Plan:
             name = known.name if slug == known.slug else f"{known.name} {slug.rpartition('-')[2]}"
             return msgspec.structs.replace(known, slug=slug, name=name)
         assert base_url is not None, "a server of one's own has an address"
-        base = parse_base_url(base_url, policy=_ANY_POLICY, require_https=False)
+        base = parse_base_url(base_url, policy=ANY_POLICY, require_https=False)
         kind = recognize((), base.host)
         place = base.text.removeprefix(f"{base.scheme}://").partition("/")[0]
         members: dict[str, Any] = {
@@ -381,18 +375,18 @@ def _canonical(base_url: str | None) -> str | None:
     try:
         if base_url is None:
             return None
-        return parse_base_url(base_url, policy=_ANY_POLICY, require_https=False).text
+        return parse_base_url(base_url, policy=ANY_POLICY, require_https=False).text
     except InvalidURL as exc:
         raise NotTaken(f"the address: {exc}") from None
 
 
-def _check(deployment: Deployment, secret: Secret) -> None:
-    if secret == NO_SECRET:
-        return
-    try:
-        dialects.check_credential(deployment.dialect, secret)
-    except InvalidCredential as exc:
-        raise NotTaken(str(exc)) from None
+def check_secret(deployment: Deployment) -> None:
+    """Raises :class:`NotTaken` for a key that the dialect cannot use."""
+    if deployment.secret is not None and deployment.has_key:
+        try:
+            dialects.check_credential(deployment.dialect, deployment.secret)
+        except InvalidCredential as exc:
+            raise NotTaken(str(exc)) from None
 
 
 def _number(slug: str, taken: Any) -> str:

@@ -16,8 +16,9 @@ _NO_KEYS: Final = frozenset(
 _MOST_MODELS: Final = 10_000
 _MOST_SHOWN: Final = 300
 _LONGEST_ID: Final = 255
-# The reason why weights and priorities become nothing.
+# The reason why weights and priorities become nothing in the catalogue.
 SHARED: Final = "endpoints are shared by price and health, see docs/routing.md"
+_MOST_SHARE: Final = 1_000
 
 
 class NotTaken(Exception):
@@ -39,8 +40,9 @@ class Deployment:
 
     ``family`` is the bundle's provider; empty for a server of one's own. ``secret`` is ``None``
     where the file and the environment name none. ``pricing`` and ``lines`` are as in a catalogue
-    file, and ``None`` where the file states no price. ``hint`` is another name of the model, and
-    ``missing`` says what a deployment without a key lacks.
+    file, and ``None`` where the file states no price. ``routing`` has the priority and the weight
+    of a private endpoint. ``hint`` is another name of the model, and ``missing`` says what a
+    deployment without a key lacks.
     """
 
     line: int
@@ -55,10 +57,15 @@ class Deployment:
     lines: tuple[Mapping[str, Any], ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
     timeouts: Mapping[str, int] = field(default_factory=dict)
+    routing: Mapping[str, int] = field(default_factory=dict)
     context_length: int | None = None
     max_completion_tokens: int | None = None
     hint: str = ""
     missing: str = "the file has no key"
+
+    @property
+    def has_key(self) -> bool:
+        return self.secret not in (None, NO_SECRET)
 
 
 @dataclass(slots=True)
@@ -66,7 +73,8 @@ class GatewayFile:
     """The content of a file. ``aliases`` are other names of names, ``fallbacks`` their next ones.
 
     Both have the line of each name. ``wildcards`` are deployments whose name and model have a
-    ``*``, which stands for all models that the catalogue has at the provider.
+    ``*``, which stands for all models that the catalogue has at the provider. ``shares`` are what
+    the endpoints of an organization alone have.
     """
 
     deployments: list[Deployment] = field(default_factory=list)
@@ -74,9 +82,11 @@ class GatewayFile:
     aliases: dict[str, tuple[int, str]] = field(default_factory=dict)
     fallbacks: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
+    shares: list[LeftOut] = field(default_factory=list)
 
-    def leave_out(self, line: int, name: str, reason: str) -> None:
-        self.left_out.append(LeftOut(line, _clean(name), _clean(reason)))
+    def leave_out(self, line: int, name: str, reason: str, *, is_share: bool = False) -> None:
+        listed = self.shares if is_share else self.left_out
+        listed.append(LeftOut(line, _clean(name), _clean(reason)))
 
     def leave_members(self, line: int, name: str, members: Iterable[str], reason: str = "") -> None:
         """Leaves out members of an entry that is taken, by one row."""
@@ -91,6 +101,12 @@ class GatewayFile:
         (self.wildcards if is_wild else self.deployments).append(deployment)
         if len(self.deployments) > _MOST_MODELS:
             raise NotTaken(f"the file has more than {_MOST_MODELS:,} models")
+
+
+def read_share(value: Any, *, least: int = 1) -> int | None:
+    """Returns a weight or a priority; ``None`` for one that a private endpoint cannot have."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole and least <= value <= _MOST_SHARE else None
 
 
 def read_secret(text: str | None, *, is_own_server: bool) -> Secret | None:

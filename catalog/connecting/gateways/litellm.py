@@ -19,6 +19,7 @@ from catalog.connecting.gateways.deployments import (
     GatewayFile,
     NotTaken,
     read_secret,
+    read_share,
 )
 from catalog.connecting.gateways.documents import Entry, Listed, UnreadableGateway, read_yaml
 from catalog.sync.documents import InvalidRow
@@ -110,7 +111,9 @@ _PARAMS: Final = frozenset(
      "aws_session_token", "vertex_project", "vertex_ai_project", "vertex_location",
      "vertex_ai_location", "vertex_credentials", "base_model", *_LIMITS, *_TIMES)
 )  # fmt: skip
+_FIRST: Final = 1_000
 _MAPS: Final = ("router_settings", "litellm_settings")
+_SHARES: Final = {"litellm_params.order": "priority", "litellm_params.weight": "weight"}
 # What a person does instead. Other members have no counterpart.
 _ADVICE: Final[Mapping[str, str]] = {
     "general_settings.master_key": "programs that use it go on with import_keys, column key",
@@ -144,8 +147,11 @@ def read_config(text: str, environ: Mapping[str, str], addresses: Mapping[str, s
             raise UnreadableGateway(
                 f"Line {each.line}: an entry of model_list must be an object with model_name."
             )
+        routing: Mapping[str, int] = {}
         try:
-            found.add(reader.read(each.value, name))
+            deployment = reader.read(each.value, name)
+            found.add(deployment)
+            routing = deployment.routing
         except (NotTaken, InvalidRow) as exc:
             found.leave_out(each.line, name, str(exc))
         others = list(_find_others(each.value))
@@ -153,7 +159,8 @@ def read_config(text: str, environ: Mapping[str, str], addresses: Mapping[str, s
         found.leave_members(each.line, name, plain)
         for other in others:
             if other in _ADVICE:
-                found.leave_out(each.line, name, f"{other}: {_ADVICE[other]}")
+                is_share = _SHARES.get(other) in routing
+                found.leave_out(each.line, name, f"{other}: {_ADVICE[other]}", is_share=is_share)
     _read_settings(document, found)
     return found
 
@@ -236,6 +243,7 @@ class _Reader:
             lines=lines,
             limits=self._read_numbers(_LIMITS, params, facts, entry),
             timeouts=self._read_numbers(_TIMES, params, most=MOST_SECONDS),
+            routing=_read_routing(params),
             context_length=_read_length(facts, "max_input_tokens"),
             max_completion_tokens=_read_length(facts, "max_output_tokens"),
             missing=kind.missing,
@@ -424,6 +432,13 @@ def _unmark(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _unmark(each) for name, each in value.items()}
     return [_unmark(each.value) for each in value] if isinstance(value, list) else value
+
+
+def _read_routing(params: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the priority and the weight of a deployment; the lowest ``order`` is asked first."""
+    order, weight = read_share(params.get("order"), least=0), read_share(params.get("weight"))
+    priority = {} if order is None else {"priority": _FIRST - order}
+    return priority if weight is None else {**priority, "weight": weight}
 
 
 def _read_length(facts: Mapping[str, Any], name: str) -> int | None:

@@ -17,6 +17,7 @@ from catalog.connecting.gateways.deployments import (
     GatewayFile,
     NotTaken,
     read_secret,
+    read_share,
 )
 from catalog.connecting.gateways.documents import Entry, UnreadableGateway, read_json_entries
 from config.credentials import Secret
@@ -102,7 +103,7 @@ def read_channels(text: str, addresses: Mapping[str, str]) -> GatewayFile:
             if channel.get("status", _ENABLED) != _ENABLED:
                 raise NotTaken("the channel is disabled")
             if kind is None:
-                raise NotTaken(f"channels of the type {stated!r} have no counterpart")
+                raise NotTaken(f"channels of the type {stated} have no counterpart")
             for deployment in _read_channel(line, channel, kind, addresses, families):
                 found.add(deployment)
         except NotTaken as exc:
@@ -122,7 +123,8 @@ def _leave_members(
         if is_used or value in (None, "", "{}", "[]", False, *_DEFAULTS.get(member, ())):
             continue
         if member in _REASONS:
-            found.leave_out(line, name, f"{member}: {_REASONS[member]}")
+            is_share = member in _read_routing(channel)
+            found.leave_out(line, name, f"{member}: {_REASONS[member]}", is_share=is_share)
         else:
             others.append(member)
     found.leave_members(line, name, others)
@@ -144,8 +146,11 @@ def _read_channel(
     secrets = [
         _read_secret(channel, kind, key, is_own=not family) for key in _list_keys(channel, kind)
     ]
-    names = [name.strip() for name in channel["models"].split(",")]
-    for name in dict.fromkeys(name for name in names if name):
+    names = dict.fromkeys(name.strip() for name in channel["models"].split(","))
+    names.pop("", None)
+    if not names:
+        raise NotTaken("models: it names none")
+    for name in names:
         for secret in secrets:
             yield Deployment(
                 line=line,
@@ -155,7 +160,13 @@ def _read_channel(
                 base_url=base_url,
                 upstream_id=_follow(mapping, name, kind),
                 secret=secret,
+                routing=_read_routing(channel),
             )
+
+
+def _read_routing(channel: Mapping[str, Any]) -> dict[str, int]:
+    shares = {name: read_share(channel.get(name)) for name in ("priority", "weight")}
+    return {name: share for name, share in shares.items() if share is not None}
 
 
 def _find_server(

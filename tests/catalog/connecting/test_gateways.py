@@ -202,14 +202,14 @@ def test_channels_of_new_api_become_endpoints() -> None:
     assert openai.reveal_credential().reveal() == "sk-one-0123456789"
     assert ModelAlias.objects.get(name="fast").targets == ["openai/gpt-4o-mini"]
     assert left_out(report) == [
-        (2, "OpenAI 一", f"weight: {SHARED}"),
-        (2, "OpenAI 一", f"priority: {SHARED}"),
         (
             2,
             "OpenAI 一",
             "group: guardrails and keys say who may use a model, see docs/guardrails.md",
         ),
         (2, "OpenAI 一", "its disabled keys"),
+        (2, "OpenAI 一", f"weight: {SHARED}"),
+        (2, "OpenAI 一", f"priority: {SHARED}"),
         (8, "AWS", "header_override: no counterpart"),
         (10, "Midjourney", "channels of the type 2 have no counterpart"),
         (11, "off", "the channel is disabled"),
@@ -343,6 +343,23 @@ def test_an_entry_that_cannot_be_used_is_left_out(
     assert reason in text
     assert report["created"] == counts(0, 0, 0, 0, 0)
     assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ({"models": " , "}, "models: it names none"),
+        ({"models": "gpt-4o", "type": 1.5}, "channels of the type 1.5 have no counterpart"),
+        ({"models": "gpt-4o", "type": "1"}, "channels of the type 1 have no counterpart"),
+    ],
+)
+def test_a_channel_that_cannot_be_used_is_left_out(
+    write: Callable[[str], Path], members: dict[str, Any], reason: str
+) -> None:
+    channel = {"type": 1, "name": "Ours", "key": "sk-0123456789abcdef", **members}
+    report = load(write(json.dumps([channel])), source="new-api")
+    assert left_out(report) == [(1, "Ours", reason)]
+    assert report["created"] == counts(0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(

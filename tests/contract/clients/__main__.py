@@ -39,7 +39,11 @@ class Environment(NamedTuple):
 _LOOSE: Final = ("-W", "ignore", "-p", "no:unraisableexception")
 ENVIRONMENTS: Final = {
     "development": Environment(
-        (_TABLE, "-k", "not pydantic and not langchain and not litellm and not any-llm and not ai-sdk")
+        (
+            _TABLE,
+            "-k",
+            "not pydantic and not langchain and not litellm and not any-llm and not ai-sdk",
+        )
     ),
     "openrouter-next": Environment(
         (
