@@ -99,6 +99,8 @@ TEXTS = (
     "गेटवे अनुरोध भेजने से पहले सबसे खराब स्थिति रखता है।",
     "0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9",
     "\tif x:\n\t\treturn None\n\tfor each in items:\n\t\tyield each\n",
+    "𞤈𞤫𞤬𞤦𞤭𞤪𞥆𞤫 𞤀𞥄𞤩𞤵𞤲𞥋𞤣𞤫 𞤃𞤢𞤱𞤦𞤢𞥄𞤪𞤫 𞤐𞤶𞤫𞤧𞤤𞤢𞥄𞤪𞤫 𞤐𞤢𞥄𞤧𞤢𞥄𞤲𞤣𞤫 𞤃𞤢𞤱𞤲𞤣𞤫 𞤖𞤮𞤪𞤦𞤭𞤪𞥆𞤫",
+    "😀🚀🔥👍🎉🙏📅🔒",
 )
 # What the vocabularies of the table make of these texts, by the packages that it names; what is
 # estimated, and the bound.
@@ -112,6 +114,11 @@ TRUE: list[tuple[str, str, str, int, int, int]] = [
     ("Claude", "anthropic/claude-opus-5", TEXTS[2], 35, 42, 119),
     ("Claude", "anthropic/claude-opus-5", TEXTS[3], 39, 40, 39),
     ("Claude", "anthropic/claude-opus-5", TEXTS[4], 20, 23, 54),
+    ("GPT", "openai/gpt-5", TEXTS[5], 230, 225, 242),
+    ("Claude", "anthropic/claude-opus-5", TEXTS[5], 230, 225, 263),
+    ("GPT", "openai/gpt-5", TEXTS[6], 12, 13, 26),
+    ("Claude", "anthropic/claude-opus-5", TEXTS[6], 21, 20, 26),
+    ("Qwen3", "qwen/qwen3-8b", TEXTS[6], 8, 9, 26),
     ("Qwen3", "qwen/qwen3-8b", TEXTS[0], 15, 18, 79),
     ("Qwen3", "qwen/qwen3-8b", TEXTS[1], 29, 37, 91),
     ("Qwen3", "qwen/qwen3-8b", TEXTS[2], 48, 50, 109),

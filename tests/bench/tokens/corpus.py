@@ -22,7 +22,11 @@ _SAMPLES = 6
 _CLDR = (
     "nqo", "ti", "am", "dv", "syr", "chr", "vai", "zgh", "bo", "dz", "lo", "si", "or", "as", "sat",
     "ii", "my", "km", "lrc", "yi", "mn", "gu", "pa", "ka", "hy", "te", "kn", "ml", "th", "he",
+    "ff_Adlm", "ccp",
 )  # fmt: skip
+
+# What people send most.
+_EMOJI = "😀😂🥳🚀🔥👍🎉📈🙏😢🤔💡🌍🍕🏆📅🔒💯👀🎁"
 
 
 class Sample(NamedTuple):
@@ -141,6 +145,7 @@ def _iter_data(chance: random.Random) -> Iterator[Sample]:
         yield Sample("JSON", json.dumps(few)[:_CHARACTERS])
         yield Sample("JSON", json.dumps(few, indent=2)[:_CHARACTERS])
     for _ in range(6):
+        yield Sample("Emoji", "".join(chance.choices(_EMOJI, k=200)))
         rows = [
             {"id": chance.randrange(10**6), "ok": True, "score": round(chance.random(), 3)}
             for _ in range(60)
