@@ -145,23 +145,6 @@ def make_all_ahead() -> int:
     return made
 
 
-def detach(partitioning: Partitioning, partition: Partition) -> None:
-    """Detaches a partition, which then is a table of its own with the same name.
-
-    PostgreSQL cannot do it concurrently beside a partition for odd rows, so it waits briefly for
-    the lock of the whole table and tries again. Raises :class:`TableLocked` if others keep it.
-    """
-
-    def run(cursor: CursorWrapper) -> None:
-        cursor.execute(
-            sql.SQL("ALTER TABLE {} DETACH PARTITION {}").format(
-                sql.Identifier(partitioning.table), sql.Identifier(partition.name)
-            )
-        )
-
-    _retry(partitioning.table, lambda: _run_locking(run))
-
-
 def count_odd(partitioning: Partitioning) -> int:
     """Returns the number of odd rows that have a time, at most ``MANY_ROWS``.
 

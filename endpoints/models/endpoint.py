@@ -463,11 +463,6 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         return {name: value for name, value in declared.items() if value is not None}
 
     @property
-    def keeps_private(self) -> bool:
-        """Returns whether the endpoint keeps its model private: it was active, and not released."""
-        return self.activated_at is not None and self.released_at is None
-
-    @property
     def model_slug(self) -> str | None:
         return self.model.slug if self.model.is_listed else None
 

@@ -316,7 +316,7 @@ def test_a_model_stays_private_until_it_is_released(
     response = operator.post(page(endpoint, "release"), SUBMIT, follow=True)
     assert messages_of(response) == [f"{endpoint.model} is not private any more."]
     endpoint.refresh_from_db()
-    assert (endpoint.keeps_private, endpoint.released_by) == (False, "operator operator")
+    assert (endpoint.released_at is not None, endpoint.released_by) == (True, "operator operator")
     listed = operator.get(listing(PrivateEndpoint))
     assert list(listed.context["cl"].result_list) == []
 
@@ -330,4 +330,4 @@ def test_deleting_may_release_at_once(
     )
     operator.post(page(endpoint, "remove"), {**SUBMIT, "release": "on"})
     endpoint.refresh_from_db()
-    assert (endpoint.deleted_at is not None, endpoint.keeps_private) == (True, False)
+    assert (endpoint.deleted_at is not None, endpoint.released_at is not None) == (True, True)

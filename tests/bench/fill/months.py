@@ -19,7 +19,7 @@ from billing.models import Transfer
 from catalog.pricing import NANO
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import MONTH
-from config.partitions.tables import detach, list_partitions, make_ahead, read_now
+from config.partitions.tables import list_partitions, make_ahead, read_now
 from inference.ids import first_id, last_id
 from inference.models import Generation, HourlyUsage, UsageDay
 from inference.reports.hours import roll_up_hours
@@ -130,7 +130,7 @@ def _list_months(now: datetime, number: int) -> list[datetime]:
 def _divide(partitioning: Partitioning, begins: list[datetime]) -> None:
     """Puts a partition for each month in the place of the one with everything."""
     whole = list_partitions(partitioning)[0]
-    detach(partitioning, whole)
+    _run(f"ALTER TABLE {partitioning.table} DETACH PARTITION {whole.name}")
     for begin in begins:
         make_ahead(partitioning, begin)
     _run(f"INSERT INTO {partitioning.table} SELECT * FROM {whole.name}")

@@ -17,7 +17,6 @@ from config.partitions.spans import MONTH, QUARTER, YEAR, Span
 from config.partitions.tables import (
     TableLocked,
     count_odd,
-    detach,
     list_partitions,
     make_ahead,
     make_all_ahead,
@@ -118,20 +117,10 @@ def test_many_rows_without_a_partition_stay_and_the_next_spans_are_made(
     assert run("SELECT count(*) FROM notes") == [(20001,)]
 
 
-def test_a_detached_partition_is_a_table_of_its_own(notes: None) -> None:
-    make_ahead(NOTES, NOW)
-    note(1, NOW)
-    [november, *_] = list_partitions(NOTES)
-    detach(NOTES, november)
-    assert places() == []
-    assert run("SELECT id FROM notes_p20261101") == [(1,)]
-    assert november.name not in [each.name for each in list_partitions(NOTES)]
-
-
 def test_a_locked_table_is_left_alone(notes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     make_ahead(NOTES, NOW)
     monkeypatch.setattr("config.partitions.tables._TRIES", 2)
-    before = list_partitions(NOTES)
+    before, later = list_partitions(NOTES), NOW + timedelta(days=100)
     is_locked, is_tried = threading.Event(), threading.Event()
 
     def read() -> None:
@@ -145,11 +134,11 @@ def test_a_locked_table_is_left_alone(notes: None, monkeypatch: pytest.MonkeyPat
     reader.start()
     assert is_locked.wait(30)
     with pytest.raises(TableLocked, match="notes is locked by another transaction"):
-        detach(NOTES, before[0])
+        make_ahead(NOTES, later)
     is_tried.set()
     reader.join()
     assert list_partitions(NOTES) == before
-    detach(NOTES, before[0])
+    assert make_ahead(NOTES, later) == 3
 
 
 def spans_ahead(partitioning: Partitioning) -> list[datetime]:

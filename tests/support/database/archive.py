@@ -16,7 +16,7 @@ from billing import ledger, reviews
 from billing.models import Account, Excess, Transfer
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import MONTH
-from config.partitions.tables import create_like, detach, list_partitions, make_ahead, read_now
+from config.partitions.tables import Partition, create_like, list_partitions, make_ahead, read_now
 from inference.models import Generation
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import roll_up_usage
@@ -30,6 +30,12 @@ TABLES: Final = (Generation.partitioning, Transfer.partitioning)
 def old_month() -> datetime:
     """The beginning of the oldest month that gets a partition; the two after it have one too."""
     return MONTH.begin(read_now() - timedelta(days=130))
+
+
+def detach(partitioning: Partitioning, partition: Partition) -> None:
+    """Makes a partition a table of its own with the same name."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {partitioning.table} DETACH PARTITION {partition.name}")
 
 
 def divide_past() -> None:
