@@ -16,20 +16,21 @@ from accounts.admin.organizations.columns import (
     OrganizationColumns,
     SuspensionFilter,
 )
-from accounts.admin.organizations.limits import OwnLimitsAdmin
+from accounts.admin.organizations.limits import OwnLimitsDialog
 from accounts.admin.organizations.overview import build_overview
-from accounts.admin.organizations.suspension import SuspensionActions
 from accounts.admin.rate_limits import RateLimitedAdmin
-from accounts.models import Organization, Workspace
+from accounts.models import Organization, OrganizationLimit, Workspace
+from accounts.models.organizations import MAX_REASON
 from billing import grants
 from config.changes.kinds import ChangeKind, FourEyes
-from config.console.actions import Message, transition
+from config.console.actions import Message, report, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
 from config.console.forms import NoteField
 from config.console.unfold import Dialog, TabularInline, display
 from inference.admin.texts import DeleteTexts
 from inference.reports.usage import subjects
+from inference.reports.usage.consequences import foresee_suspension
 from inference.reports.usage.panel import Subject, UsagePanel
 from inference.watch.anomalies import find_anomalies
 
@@ -59,10 +60,18 @@ class GrantDialog(Dialog):
         return amount
 
 
+class SuspensionDialog(Dialog):
+    """Asks for the reason, which every refused caller reads."""
+
+    reason = NoteField(
+        max_length=MAX_REASON,
+        help_text="One sentence that says why, and whom to ask. Every refused caller reads it.",
+    )
+
+
 @admin.register(Organization)
 class OrganizationAdmin(
-    OrganizationColumns, SuspensionActions, DeleteTexts, UsagePanel, OwnLimitsAdmin,
-    RateLimitedAdmin, ConsoleAdmin,
+    OrganizationColumns, DeleteTexts, UsagePanel, RateLimitedAdmin, ConsoleAdmin,
 ):  # fmt: skip
     """Lists the organizations, which own keys, endpoints and end users."""
 
@@ -169,4 +178,59 @@ class OrganizationAdmin(
         return (
             messages.WARNING,
             f"{amount} for {organization} waits for the approval of another operator.",
+        )
+
+    def offers_action(self, request: HttpRequest, obj: Organization, name: str) -> bool:
+        if name in ("suspend", "resume"):
+            return (name == "resume") == obj.is_suspended
+        return super().offers_action(request, obj, name)
+
+    def has_suspend_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_organization")
+
+    @transition(
+        description="Suspend",
+        question="Every inference request of the organization is refused with 403 and the reason "
+        "from now on. Running requests end as usual and are billed. Keys stay as they are, and "
+        "management keys still work.",
+        submit="Suspend the organization",
+        permission="suspend",
+        icon="block",
+        danger=True,
+        form=SuspensionDialog,
+        foresee=foresee_suspension,
+    )
+    def suspend(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
+        if organization.suspend(reason=form.cleaned_data["reason"], by=actor_of(request)):
+            return messages.SUCCESS, f"{organization} is suspended."
+        return messages.INFO, f"{organization} is suspended already; nothing was changed."
+
+    @transition(
+        description="Resume",
+        question="Inference requests of the organization are served again.",
+        submit="Resume the organization",
+        permission="suspend",
+        icon="play_arrow",
+    )
+    def resume(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
+        if organization.resume():
+            return messages.SUCCESS, f"{organization} is served again."
+        return messages.INFO, f"{organization} is not suspended; nothing was changed."
+
+    @transition(
+        description="Limits",
+        question="Sets how much the organization may have of each kind, in place of the service's "
+        "limits. An empty field returns to the service's. What is above a lower limit stays, and "
+        "nothing more can be added.",
+        submit="Set the limits",
+        permission="limit",
+        icon="straighten",
+        form=OwnLimitsDialog,
+    )
+    def limit_numbers(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
+        limits = {limit: form.cleaned_data[limit.value] for limit in OrganizationLimit}
+        return report(
+            organization.set_limits(limits),
+            f"The limits of {organization} are changed.",
+            f"The limits of {organization} were like this already.",
         )

@@ -8,11 +8,9 @@ from typing import Any, Final
 
 from django import forms
 from django.conf import settings
-from django.contrib import admin
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import Count, OuterRef, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest
 
 from accounts.models import (
     ApiKey,
@@ -29,7 +27,6 @@ from accounts.models import (
 from accounts.models.limits import MOST, patterns_of
 from accounts.patterns import compile_budgets
 from catalog.models import ModelAlias
-from config.console.actions import Message, report, transition
 from config.console.unfold import Dialog, TextWidget
 
 _OUTER: Final[Any] = OuterRef("pk")
@@ -84,28 +81,6 @@ class OwnLimitsDialog(Dialog):
                 widget=TextWidget(),
                 help_text=f"Empty for {getattr(settings, limit):,}, by {limit}.",
             )
-
-
-class OwnLimitsAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Adds the action that sets the limits of one organization."""
-
-    @transition(
-        description="Limits",
-        question="Sets how much the organization may have of each kind, in place of the service's "
-        "limits. An empty field returns to the service's. What is above a lower limit stays, and "
-        "nothing more can be added.",
-        submit="Set the limits",
-        permission="limit",
-        icon="straighten",
-        form=OwnLimitsDialog,
-    )
-    def limit_numbers(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
-        limits = {limit: form.cleaned_data[limit.value] for limit in OrganizationLimit}
-        return report(
-            organization.set_limits(limits),
-            f"The limits of {organization} are changed.",
-            f"The limits of {organization} were like this already.",
-        )
 
 
 def annotate_use() -> dict[str, Any]:
