@@ -157,7 +157,7 @@ def _build_citations(given: Any, start: int, end: int) -> Iterator[dict[str, Any
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     reader = _Reader()
-    return replies.EventParser(EventDecoder(), reader.read, reader.end)
+    return replies.EventParser(EventDecoder(), reader.read, reader.end, reader.calls.notes)
 
 
 def output_limit(call: Call, chat: Chat) -> int:
@@ -367,8 +367,8 @@ class _Reader:
     """Reads the events of one stream; it ignores events of an unknown type."""
 
     __slots__ = (
-        "_calls", "_citations", "_cited_bytes", "_counts_reasoning", "_id", "_is_started",
-        "_is_whole", "_length", "_model", "_searches", "_start", "_usage",
+        "_citations", "_cited_bytes", "_counts_reasoning", "_id", "_is_started",
+        "_is_whole", "_length", "_model", "_searches", "_start", "_usage", "calls",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -379,7 +379,7 @@ class _Reader:
         self._model: str | None = None
         self._usage = MessageUsage()
         self._searches = 0
-        self._calls = replies.ToolCallBlocks()
+        self.calls = replies.ToolCallBlocks()
         # The characters of text so far, those before the present block, and its sources.
         self._length = self._start = 0
         self._citations: list[Any] = []
@@ -405,7 +405,7 @@ class _Reader:
             case "content_block_delta" if event.delta is not None:
                 yield from self._chunks(self._continue_block(event.index, event.delta))
             case "content_block_stop":
-                yield from self._chunks(self._calls.end(event.index))
+                yield from self._chunks(self.calls.end(event.index))
                 yield from self._chunks(self._cite())
             case "message_delta":
                 usage = None if event.usage is None else event.usage.add_up(self._usage)
@@ -426,8 +426,8 @@ class _Reader:
         return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
 
     def _finish(self, reason: str, usage: Usage | None) -> Chunk:
-        finish = name_finish(reason).follow(has_calls=self._calls.has_calls)
-        return self._chunk(self._calls.close(), finish, usage)
+        finish = name_finish(reason).follow(has_calls=self.calls.has_calls)
+        return self._chunk(self.calls.close(), finish, usage)
 
     def _keep_citation(self, citation: Any) -> None:
         """Keeps a source until its block ends; the answer has those of its first megabyte."""
@@ -455,7 +455,7 @@ class _Reader:
             self._keep_citation(each)
         if block.type == "tool_use":
             arguments = write_arguments(block.input)
-            return self._calls.begin(index, block.id, block.name, arguments)
+            return self.calls.begin(index, block.id, block.name, arguments)
         if not (block.text or block.thinking or block.data):
             return Output()
         return Output(block.text, block.thinking, _build_details(block, index))
@@ -480,7 +480,7 @@ class _Reader:
                 ]
                 return Output(details=details)
             case "input_json_delta":
-                return self._calls.extend(index, delta.partial_json)
+                return self.calls.extend(index, delta.partial_json)
         return Output()
 
     def _chunks(self, output: Output) -> Iterator[Chunk]:

@@ -19,6 +19,7 @@ from catalog.dialects.anthropic.wire import (
     BlockDelta,
     MessageUsage,
     StreamEvent,
+    WireMessage,
     decode_event,
     decode_message,
 )
@@ -46,6 +47,20 @@ from config.egress import OutboundRequest
 _FORMAT_HEADERS: Final = frozenset(("anthropic-version", "anthropic-beta"))
 # The member of an event that has a piece of a call's arguments.
 _PIECES: Final = "partial_json"
+CALLS_WRITTEN: Final = "The arguments of the tool calls are no objects; they became some."
+NO_START: Final = "The stream does not begin with its message; it got an empty one."
+NO_BLOCK: Final = "The stream has pieces of a content block that has not begun; it was begun."
+# The beginning of a stream without one, and the blocks that pieces of them begin.
+_BEGUN: Final = StreamEvent(type="message_start", message=WireMessage())
+_EMPTY: Final[Mapping[str, Any]] = {
+    "type": "message", "role": "assistant", "content": [], "stop_reason": None,
+    "stop_sequence": None, "usage": {"input_tokens": 0, "output_tokens": 0},
+}  # fmt: skip
+_PARTS: Final = frozenset(("content_block_start", "content_block_delta"))
+_BLOCKS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "text_delta": {"type": "text", "text": ""},
+    "thinking_delta": {"type": "thinking", "thinking": "", "signature": ""},
+}
 # The end of a stream without a reason.
 _ENDED: Final = StreamEvent(type="message_delta", delta=BlockDelta(stop_reason="end_turn"))
 _CACHED_FIELDS: Final = ("system", "messages", "tools", "cache_control")
@@ -71,7 +86,7 @@ class NativeMessages:
 
     def stream_parser(self, operation: Operation, choices: int = 1) -> StreamParser:
         reader = NativeReader()
-        return replies.EventParser(self.read_frames(), reader.read, reader.end)
+        return replies.EventParser(self.read_frames(), reader.read, reader.end, reader.notes)
 
 
 def build_native_request(call: Call) -> OutboundRequest:
@@ -180,10 +195,13 @@ def parse_native_reply(body: Body) -> Reply:
     if message.type != "message":
         raise InvalidReply("The answer is not a message.")
     calls = [block for block in message.content if block.type == "tool_use"]
+    notes = set()
     if len({block.id for block in calls if block.has_object}) < len(calls) or not all(
         block.id for block in calls
     ):
         fields["content"] = _mend_calls(fields["content"])
+        has_objects = all(block.has_object for block in calls)
+        notes.add(replies.CALLS_NAMED if has_objects else CALLS_WRITTEN)
     stop = message.stop_reason or "end_turn"
     if stop == "end_turn" and calls:
         stop = "tool_use"
@@ -197,6 +215,7 @@ def parse_native_reply(body: Body) -> Reply:
         native_finish_reason=stop,
         output_bytes=sum(map(_measure_block, message.content)),
         upstream_id=message.id,
+        notes=frozenset(notes),
     )
 
 
@@ -238,7 +257,10 @@ def join_message(chunks: Iterable[Chunk]) -> Reply:
             case "message_delta":
                 message |= event.get("delta") or {}
                 latest = event.get("usage") or {}
-                usage |= {name: count for name, count in latest.items() if count is not None}
+                # Some servers repeat the counts of the beginning as zero.
+                usage |= {
+                    name: count for name, count in latest.items() if count or not usage.get(name)
+                }
     for block in blocks:
         if (pieces := block.pop(_PIECES, None)) is not None:
             block["input"] = decode_object(pieces.encode()) or {}
@@ -309,10 +331,12 @@ class NativeReader:
         "_numbers",
         "_searches",
         "_usage",
+        "notes",
     )
 
     def __init__(self) -> None:
         self._has_begun = False
+        self.notes: set[str] = set()
         # The ids of the calls of the caller's tools that have begun.
         self._calls: set[str] = set()
         # The number of each content block that has begun, by the index that the server gave it.
@@ -333,6 +357,8 @@ class NativeReader:
         data = mended or data
         if event.is_error:
             raise parse_error(data)
+        if event.type in _PARTS:
+            yield from self._begin_missing(event)
         match event.type:
             case "":
                 return
@@ -366,6 +392,17 @@ class NativeReader:
         """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
         return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
 
+    def _begin_missing(self, event: StreamEvent) -> Iterator[Chunk]:
+        """Yields what an event of a block needs before it, and its server has left out."""
+        if not self._has_begun:
+            self.notes.add(NO_START)
+            yield self._begin(_BEGUN, _encode({"type": "message_start", "message": _EMPTY}))
+        kind = "" if event.delta is None else event.delta.type
+        if event.index not in self._numbers and (block := _BLOCKS.get(kind)) is not None:
+            self.notes.add(NO_BLOCK)
+            begun = {"type": "content_block_start", "index": event.index, "content_block": block}
+            yield from self.read(_encode(begun))
+
     def _begin_block(self, event: StreamEvent, block: Block, data: bytes) -> bytes:
         """Returns the event that begins a content block, whose call has an id of its own."""
         self._numbers[event.index] = self._blocks
@@ -374,6 +411,7 @@ class NativeReader:
             if not block.id or block.id in self._calls or not block.has_object:
                 members = msgspec.json.decode(data)
                 _mend_call(members["content_block"], self._calls)
+                self.notes.add(replies.CALLS_NAMED if block.has_object else CALLS_WRITTEN)
                 data = _encode(members)
             self._calls.add(block.id)
         return self._number(event, data)

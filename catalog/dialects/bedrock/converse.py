@@ -230,7 +230,7 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     reader = _Reader()
-    return replies.EventParser(Frames(), reader.read, reader.end)
+    return replies.EventParser(Frames(), reader.read, reader.end, reader.calls.notes)
 
 
 def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
@@ -380,13 +380,13 @@ class _Reader:
     The event with the usage comes last, so it is the end mark.
     """
 
-    __slots__ = ("_calls", "_is_started", "_is_whole")
+    __slots__ = ("_is_started", "_is_whole", "calls")
 
     def __init__(self) -> None:
         self._is_started = False
         # The reason of the end has come, so that only the usage is left.
         self._is_whole = False
-        self._calls = replies.ToolCallBlocks()
+        self.calls = replies.ToolCallBlocks()
 
     def read(self, message: EventStreamMessage) -> Iterator[Chunk]:
         headers, kind = message.headers, message.headers.get(":event-type")
@@ -402,11 +402,11 @@ class _Reader:
                 yield self._chunk(Output())
             case "contentBlockStart" if event.start is not None and event.start.tool_use:
                 use = event.start.tool_use
-                yield self._chunk(self._calls.begin(index, use.tool_use_id, use.name))
+                yield self._chunk(self.calls.begin(index, use.tool_use_id, use.name))
             case "contentBlockDelta" if event.delta is not None:
                 yield from self._chunks(self._continue_block(index, event.delta))
             case "contentBlockStop":
-                yield from self._chunks(self._calls.end(index))
+                yield from self._chunks(self.calls.end(index))
             case "messageStop":
                 yield self._finish(event.stop_reason)
             case "metadata":
@@ -424,13 +424,13 @@ class _Reader:
     def _finish(self, stop_reason: str | None) -> Chunk:
         self._is_whole = True
         finish = _finish(stop_reason or "end_turn")
-        return self._chunk(self._calls.close(), finish.follow(has_calls=self._calls.has_calls))
+        return self._chunk(self.calls.close(), finish.follow(has_calls=self.calls.has_calls))
 
     def _continue_block(self, index: int, delta: _Delta) -> Output:
         if delta.reasoning_content is not None:
             return delta.reasoning_content.to_output(index)
         if delta.tool_use is not None:
-            return self._calls.extend(index, write_arguments(delta.tool_use.input))
+            return self.calls.extend(index, write_arguments(delta.tool_use.input))
         return Output(delta.text)
 
     def _chunks(self, output: Output) -> Iterator[Chunk]:

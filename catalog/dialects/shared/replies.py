@@ -293,9 +293,10 @@ class ToolCallBlocks:
     Several blocks may have one index after each other.
     """
 
-    __slots__ = ("_ids", "_numbers", "_whole", "_without_arguments")
+    __slots__ = ("_ids", "_numbers", "_whole", "_without_arguments", "notes")
 
     def __init__(self) -> None:
+        self.notes: set[str] = set()
         self._numbers: dict[int, int] = {}
         self._ids: set[str] = set()
         # The calls whose arguments stand where they begin: what follows repeats these.
@@ -310,7 +311,10 @@ class ToolCallBlocks:
         output = self.end(block)
         number = self._numbers[block] = len(self._ids)
         (self._whole if arguments else self._without_arguments).add(number)
-        call = build_tool_call(choose_call_id(call_id, self._ids), name, arguments)
+        chosen = choose_call_id(call_id, self._ids)
+        if chosen != call_id:
+            self.notes.add(CALLS_NAMED)
+        call = build_tool_call(chosen, name, arguments)
         output.tool_calls.append({"index": number, **call})
         return output
 
@@ -333,7 +337,8 @@ class ToolCallBlocks:
                                   for call in self.end(block).tool_calls])  # fmt: skip
 
 
-# What is noted of streams that are read more tolerantly than their format is written.
+# What is noted of answers that are read more tolerantly than their format is written.
+CALLS_NAMED: Final = "The tool calls have no ids of their own; they got some."
 WITHOUT_DATA: Final = "The stream has events without content; they were passed over."
 WITHOUT_LINE_END: Final = "The last line of the stream has no line end."
 WITHOUT_MARK: Final = "The stream ends without its end mark; its finish reason ended it."
@@ -362,7 +367,7 @@ class EventParser(Generic[Event]):
 
     ``read`` returns the chunks of an event; everything after the end mark is ignored. At the end of
     a body without an end mark, ``end`` returns the last chunks, or none when the stream was cut
-    off.
+    off. ``notes`` are those of the reader.
     """
 
     __slots__ = ("_decoder", "_end", "_is_done", "_read", "notes", "pending")
@@ -372,12 +377,13 @@ class EventParser(Generic[Event]):
         decoder: Decoder[Event],
         read: Callable[[Event], Iterable[Chunk]],
         end: Callable[[], list[Chunk]] = list,
+        notes: set[str] | None = None,
     ) -> None:
         self._decoder = decoder
         self._read = read
         self._end = end
         self._is_done = False
-        self.notes: set[str] = set()
+        self.notes = set() if notes is None else notes
         self.pending: list[Chunk] = []
 
     def feed(self, data: bytes) -> list[Chunk]:

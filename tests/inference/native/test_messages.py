@@ -412,7 +412,7 @@ def lie(site: Site, maker: Upstream, *events: dict[str, Any]) -> tuple[list[Any]
 WRONG_INDEX: Final = {
     "type": "content_block_delta",
     "index": 7,
-    "delta": {"type": "text_delta", "text": "x"},
+    "delta": {"type": "input_json_delta", "partial_json": "{"},
 }
 LATE: Final = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
 

@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from catalog.capabilities import NativeFormat
+from catalog import dialects
+from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
+from catalog.dialects.anthropic.native import CALLS_WRITTEN, NO_BLOCK, NO_START
+from catalog.dialects.base import Operation
+from catalog.dialects.shared import replies
+from catalog.dialects.wholes import join_stream
 from catalog.models import LanguageModel
 from config.credentials import Secret
 from config.local.certificates import ensure_certificates
@@ -19,7 +24,7 @@ from tests.support.inference.judges import JUDGES, TOOLS, Held, written
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.protocol import Signal
-from tests.support.upstreams.clouds import bedrock_key, event_stream, stream_head
+from tests.support.upstreams.clouds import bedrock_key, event_stream, invoke_stream, stream_head
 from tests.support.upstreams.tls import serving
 
 USAGE = {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34}
@@ -337,6 +342,18 @@ ROWS = {
         whole({"tool_calls": [piece("get_time", None, id="a")]}, "tool_calls"),
         Held(calls=[("get_time", "{}")], finish="tool_calls", usage=COUNTED)),
     "plain: no finish reason": plain(whole({"content": "Hi there"}, None), GREETED),
+    "anthropic: no beginning": Row(
+        data(*TEXT_BLOCK, {**TURN_END, "usage": {"input_tokens": 30, "output_tokens": 4}},
+             MESSAGE_STOP), GREETED, dialect="anthropic"),
+    "anthropic: blocks that do not begin": Row(
+        data(BEGUN, *TEXT_BLOCK[1:], TURN_END, MESSAGE_STOP), GREETED, dialect="anthropic"),
+    "anthropic: neither a beginning nor blocks": Row(
+        data({"type": "ping"}, *TEXT_BLOCK[1:-1],
+             {**TURN_END, "usage": {"input_tokens": 30, "output_tokens": 4}}), GREETED,
+        dialect="anthropic"),
+    "anthropic: events without a beginning to a plain request": Row(
+        data(*TEXT_BLOCK[1:], {**TURN_END, "usage": {"input_tokens": 30, "output_tokens": 4}},
+             MESSAGE_STOP), GREETED, stream=False, dialect="anthropic"),
     "anthropic: no end mark": Row(
         data(BEGUN, *TEXT_BLOCK, TURN_END, end=b""), GREETED, dialect="anthropic"),
     "anthropic: empty events": Row(
@@ -466,6 +483,88 @@ def test_each_sdk_holds_the_answer_that_was_sent(
             answer.ids = []
     assert held == dict.fromkeys(judges, row.held)
     assert_in_order()
+
+
+NOTED: dict[str, tuple[bytes, bytes, set[str], set[str]]] = {
+    "nothing": (data(BEGUN, *uses([0, 1], ["a", "b"]), TURN_END, MESSAGE_STOP), b"", set(), set()),
+    "ids": (
+        data(BEGUN, *uses([0, 1], ["a", "a"]), TURN_END, MESSAGE_STOP), b"", {replies.CALLS_NAMED},
+        {replies.CALLS_NAMED}),
+    "no beginning": (
+        data(*TEXT_BLOCK[1:], TURN_END, MESSAGE_STOP), b"", set(),
+        {NO_START, NO_BLOCK}),
+    "a whole answer": (
+        b"", json.dumps({**MESSAGE, "content": [block("tool_use", id="a", name="f", input="{}")]}
+                        ).encode(), set(), {CALLS_WRITTEN}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(NOTED))
+def test_what_is_repaired_of_anthropics_format_is_noted(name: str) -> None:
+    events, whole, told, told_natively = NOTED[name]
+    chat, own = dialects.get("anthropic"), dialects.get_native("anthropic", UNDESCRIBED)
+    assert chat is not None
+    assert own is not None
+    if whole:
+        assert own.parse_reply(Operation.CHAT, whole).notes == told_natively
+        return
+    for dialect, notes in ((chat, told), (own, told_natively)):
+        parser = dialect.stream_parser(Operation.CHAT)
+        parser.feed(events)
+        assert parser.notes == notes
+
+
+CLAUDE = Capabilities(native_format=NativeFormat.ANTHROPIC)
+FULL = {**TURN_END, "usage": {"input_tokens": 30, "output_tokens": 4}}
+CLOUDY: dict[str, list[dict[str, Any]]] = {
+    "text": [BEGUN, *TEXT_BLOCK, TURN_END, MESSAGE_STOP],
+    "no beginning": [*TEXT_BLOCK, FULL, MESSAGE_STOP],
+    "no block": [BEGUN, *TEXT_BLOCK[1:], TURN_END, MESSAGE_STOP],
+    "no end mark": [BEGUN, *TEXT_BLOCK, TURN_END],
+    "no reason": [BEGUN, *TEXT_BLOCK, {**TURN_END, "delta": {"stop_reason": None}}, MESSAGE_STOP],
+    "empty events": [BEGUN, {}, {"type": "ping"}, *TEXT_BLOCK, {"type": "news"}, TURN_END,
+                     MESSAGE_STOP],
+    "nulls": [block("message_start", message={**MESSAGE, "content": None}), *TEXT_BLOCK, TURN_END,
+              MESSAGE_STOP],
+    "calls all numbered zero": [BEGUN, *uses([0, 0], ["a", "b"]), TURN_END, MESSAGE_STOP],
+    "calls with one id": [BEGUN, *uses([0, 1], ["a", "a"]), TURN_END, MESSAGE_STOP],
+    "calls numbered from one, without ids": [BEGUN, *uses([1, 2], ["", None]), TURN_END,
+                                             MESSAGE_STOP],
+    "the prompt's count at the end": [
+        block("message_start", message={**MESSAGE, "usage": {"input_tokens": 0,
+                                                             "output_tokens": 0}}),
+        *TEXT_BLOCK, FULL, MESSAGE_STOP],
+    "a count that is repeated as zero": [
+        BEGUN, *TEXT_BLOCK, {**TURN_END, "usage": {"input_tokens": 0, "output_tokens": 4}},
+        MESSAGE_STOP],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cloud", ["azure", "bedrock", "vertex"])
+@pytest.mark.parametrize("name", list(CLOUDY))
+def test_claude_of_a_cloud_is_read_as_tolerantly(name: str, cloud: str) -> None:
+    events = CLOUDY[name]
+    body = data(*events, end=b"")
+    if cloud == "bedrock":
+        body = invoke_stream(*events)
+    dialect = dialects.get_native(cloud, CLAUDE)
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT)
+    reply = join_stream(parser, body, NativeFormat.ANTHROPIC)
+    content = json.loads(bytes(reply.fields["content"]))
+    calls = [(each["name"], each["input"]) for each in content if each["type"] == "tool_use"]
+    text = "".join(each["text"] for each in content if each["type"] == "text")
+    assert reply.usage is not None
+    assert (reply.usage.prompt, reply.usage.completion) == COUNTED
+    is_called = name.startswith("calls")
+    assert reply.finish_reason == ("tool_calls" if is_called else "stop")
+    assert (text, calls) == (
+        ("", [(each, json.loads(arguments)) for each, arguments in TWO])
+        if is_called
+        else ("Hi there", [])
+    )
+    ids = [each["id"] for each in content if each["type"] == "tool_use"]
+    assert (len({*ids}), "" in ids) == (len(ids), False)
 
 
 def publish(site: Site, dialect: str, base_url: str) -> None:

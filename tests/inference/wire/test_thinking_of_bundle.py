@@ -81,5 +81,5 @@ def test_no_wish_for_thinking_is_lost(wish: str) -> None:
 def test_the_endpoints_whose_word_is_known_are_told() -> None:
     stated = [each for each in THINKING if "reasoning" in each.get("abilities", {})]
     switches = Counter(each["abilities"]["reasoning"]["switch"] for each in stated)
-    assert switches == {"thinking.type": 4, "none": 15, "reasoning_effort": 3}
+    assert switches == {"thinking.type": 4, "none": 21, "reasoning_effort": 3}
     assert {answer_of(each, WISHES["off"]) for each in stated} == {"sent", "refused"}
