@@ -19,6 +19,8 @@ class OrganizationSuspended(Forbidden):
 
 
 _BEARER: Final = re.compile(r"[ \t]*(?i:bearer)[ \t]+([!-+\--~]+)[ \t]*")
+# Some clients write the scheme of a key that they do not have.
+_NO_KEY: Final = re.compile(r"[ \t]*(?:(?i:bearer)[ \t]*)?")
 
 
 def bearer_digests(authorization: str | None) -> KeyDigests:
@@ -45,7 +47,8 @@ def key_digests(authorization: str | None, api_key: str | None) -> KeyDigests:
     if not api_key:
         return bearer_digests(authorization)
     digests = bearer_digests(f"Bearer {api_key}")
-    if authorization and bearer_digests(authorization)[0] != digests[0]:
+    is_alone = not authorization or _NO_KEY.fullmatch(authorization) is not None
+    if not is_alone and bearer_digests(authorization)[0] != digests[0]:
         raise Unauthenticated("Authorization and x-api-key hold different keys; send one of them.")
     return digests
 

@@ -235,8 +235,13 @@ class RequestHead:
 
     def header(self, name: bytes) -> str | None:
         """Returns the first header of this name."""
-        value = self._first_headers.get(name)
-        return None if value is None else value.decode("latin-1")
+        value: bytes | None = self._first_headers.get(name)
+        if value is None:
+            return None
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.decode("latin-1")
 
     def _single_header(self, name: bytes, message: str) -> str | None:
         values = self._headers(name)

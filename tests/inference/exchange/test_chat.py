@@ -269,11 +269,13 @@ def test_headers_of_the_caller_are_not_sent_upstream(site: Site) -> None:
         ({"X-Title": "older"}, "older"),
         ({"X-OpenRouter-Title": "newer", "X-Title": "older"}, "newer"),
         ({"X-OpenRouter-Title": "", "X-Title": "t" * 300}, "t" * 255),
+        ({"X-Title": "Größe".encode()}, "Größe"),
+        ({"X-Title": "Größe".encode("latin-1")}, "Größe"),
         ({}, None),
     ],
 )
 def test_the_title_of_an_application_has_two_names(
-    site: Site, headers: dict[str, str], stored: str | None
+    site: Site, headers: dict[str, Any], stored: str | None
 ) -> None:
     site.own()
     site.post(site.chat_body(), headers=headers)
