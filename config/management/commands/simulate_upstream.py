@@ -30,7 +30,9 @@ class Command(BaseCommand):
             for name, summary in MODELS.items():
                 self.stdout.write(f"{name:11}  {summary}")
             return
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # A shell lets what it starts in the background ignore SIGINT.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
         try:
             certificates = None if options["http"] else ensure_certificates(options["cert_dir"])
             with serve_upstream(certificates, options["host"], options["port"]) as (base_url, _):

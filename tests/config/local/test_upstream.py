@@ -154,7 +154,9 @@ def test_the_command_lists_every_model() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_serves_until_a_signal(tmp_path: Path, number: int) -> None:
+    # What a shell starts in the background ignores SIGINT, and a whole suite may run there.
     code = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);"
         "from config.management.commands.simulate_upstream import Command;"
         f"Command().run_from_argv(['manage.py', 'simulate_upstream', '--port=0',"
         f" '--cert-dir={tmp_path}'])"
@@ -164,9 +166,9 @@ def test_the_command_serves_until_a_signal(tmp_path: Path, number: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
-        assert process.stdout
-        lines = [process.stdout.readline() for _ in range(4)]
         try:
+            assert process.stdout
+            lines = [process.stdout.readline() for _ in range(4)]
             found = re.fullmatch(r"Base URL:  (https://127\.0\.0\.1:\d+/v1)\n", lines[0])
             assert found
             assert lines[1] == f"CA:        {tmp_path}/ca.pem\n"
@@ -178,6 +180,7 @@ def test_the_command_serves_until_a_signal(tmp_path: Path, number: int) -> None:
                 verify=str(tmp_path / "ca.pem"),
             )
             assert answer.status_code == 200
-        finally:
             process.send_signal(number)
-        assert process.wait(60) == 0
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
