@@ -213,7 +213,8 @@ def test_who_joined_a_request_is_recognized_again_before_it_is_answered(
     body = {**service.chat_body(), "model": slow.slug}
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(send, service, body)
-        service.eventually(lambda: len(service.dialled()) == 1)
+        service.eventually(lambda: first.done() or len(service.dialled()) == 1)
+        assert not first.done(), first.result().text
         joined = [pool.submit(send, service, body) for _ in range(2)]
         service.eventually(lambda: read_counter(service.server, RUNNING) == 3)
         if how == "revoked":
