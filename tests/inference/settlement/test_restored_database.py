@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import requests
 
 from config.local import postgres
+from tests.support.database.migrated import own_server
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE, Served, wait_until_started
 from tests.support.simulator.server import Simulator
@@ -87,20 +87,10 @@ def query(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def installation(simulator: Simulator) -> Iterator[Installation]:
-    with tempfile.TemporaryDirectory(prefix="causeway-past-", ignore_cleanup_errors=True) as name:
-        directory = Path(name)
-        directory.chmod(0o711)
-        url = postgres.ensure_running(directory, durable=False)
-        try:
-            [(data,)] = query(url, "SHOW data_directory")
-            made = Installation(directory, url, Path(data))
-            subprocess.run(
-                [sys.executable, str(MANAGE), "migrate"], env=made.environment, check=True
-            )
-            yield made
-        finally:
-            postgres.stop(directory)
+def installation() -> Iterator[Installation]:
+    with own_server() as (directory, url):
+        [(data,)] = query(url, "SHOW data_directory")
+        yield Installation(directory, url, Path(data))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -21,6 +20,7 @@ import pytest
 import requests
 
 from config.local import postgres
+from tests.support.database.migrated import own_server
 from tests.support.inference.site import CHAT, content_of, events_of
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE, Served, wait_until_started
@@ -107,14 +107,8 @@ def catalogue(base_url: str) -> dict[str, Any]:
 
 @pytest.fixture
 def standing(simulator: Simulator, tmp_path: Path) -> Iterator[Standing]:
-    # PostgreSQL's account cannot enter pytest's own directory.
-    data_dir = Path(tempfile.mkdtemp(prefix="causeway-"))
-    data_dir.chmod(0o711)
-    environment = {**os.environ, "DATABASE_URL": postgres.ensure_running(data_dir, durable=False)}
-    # Deletes the files when the last process that uses them ends.
-    (data_dir / "postgres" / "throwaway").touch()
-    try:
-        run(environment, "migrate")
+    with own_server() as (data_dir, url):
+        environment = {**os.environ, "DATABASE_URL": url}
         (tmp_path / "catalogue.json").write_text(json.dumps(catalogue(simulator.base_url)))
         run(environment, "import_catalog", str(tmp_path / "catalogue.json"))
         run(environment, "set_provider_credential", "acme", given=secrets.token_urlsafe(20))
@@ -137,8 +131,6 @@ def standing(simulator: Simulator, tmp_path: Path) -> Iterator[Standing]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
-    finally:
-        postgres.stop(data_dir)
 
 
 def workers_of(supervisor: int) -> list[int]:

@@ -7,15 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import psycopg
 from django.conf import settings
 from django.db.backends.base.creation import BaseDatabaseCreation
 from psycopg.sql import SQL, Identifier
 
-from tests.support.database.kept import NAME
+from config.local import postgres
+from tests.support.database.kept import NAME, find_cluster
 from tests.support.embedded import OWN_SERVER
 from tests.support.processes import MANAGE
 
@@ -59,6 +61,21 @@ def own_database(name: str, *, is_migrated: bool = False) -> Iterator[str]:
             yield url
         finally:
             server.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+@contextmanager
+def own_server() -> Iterator[tuple[Path, str]]:
+    """Yields the directory of a new server, and the URL of the migrated database on it."""
+    url = postgres.throwaway(copied=find_cluster())
+    directory = Path(parse_qs(urlsplit(url).query)["host"][0]).parents[1]
+    try:
+        with psycopg.connect(url, dbname="template1", autocommit=True) as server:
+            name = Identifier(postgres.DATABASE)
+            server.execute(SQL("DROP DATABASE {}").format(name))
+            server.execute(SQL("CREATE DATABASE {} TEMPLATE {}").format(name, Identifier(NAME)))
+        yield directory, url
+    finally:
+        postgres.stop(directory)
 
 
 def _run_migrate(url: str) -> None:
