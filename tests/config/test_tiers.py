@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.suite.reach import ROOT, STARTERS, Sources
 from tests.support.suite.tiers import (
+    CASES,
     POOLER_FIXTURE,
-    QUICK_CASES,
     ProcessGuard,
     Rules,
     Selection,
@@ -124,10 +124,12 @@ def test_a_sampled_table_has_other_cases_with_another_seed(tier: Tier) -> None:
 @pytest.mark.parametrize(
     ("tier", "name", "uses_database", "number"),
     [
-        (Tier.QUICK, "test_rows", True, QUICK_CASES),
+        (Tier.QUICK, "test_rows", True, CASES[Tier.QUICK]),
         (Tier.QUICK, "test_parser", False, 50),
         (Tier.QUICK, "test_core", True, 50),
-        (Tier.FULL, "test_rows", True, 50),
+        (Tier.FULL, "test_rows", True, CASES[Tier.FULL]),
+        (Tier.FULL, "test_parser", False, 50),
+        (Tier.FULL, "test_core", True, 50),
         (Tier.RELEASE, "test_table", True, 50),
         (None, "test_table", True, 50),
     ],

@@ -6,8 +6,8 @@
 | full | all but those that the section ``release`` of ``tests/tiers.toml`` describes |
 | release | all |
 
-The quick tier has at most ``QUICK_CASES`` cases of a function that uses the database, and quick and
-full have those of the functions under ``sampled`` in ``tests/tiers.toml``. The seed of a run draws
+Of a function that uses the database, quick and full have at most as many cases as ``CASES``
+says, and fewer of the functions under ``sampled`` in ``tests/tiers.toml``. The seed of a run draws
 them, and it is the commit's: with each commit other cases run.
 
 A run is quick unless it has an option or names a path: what a path names runs, whatever its tier.
@@ -40,7 +40,6 @@ INFRASTRUCTURE: Final = frozenset({
 POOLER_FIXTURE: Final = "tests.conftest._pooler_for_all"
 # The variable that tells modules and processes of the tests their tier.
 TIER_VARIABLE: Final = "CAUSEWAY_TEST_TIER"
-QUICK_CASES: Final = 8
 _BEGINNINGS: Final = frozenset({
     "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system",
     "subprocess.Popen",
@@ -55,6 +54,8 @@ class Tier(IntEnum):
     RELEASE = 3
 
 
+# How many cases a tier has of a function that uses the database; the release has all.
+CASES: Final = {Tier.QUICK: 8, Tier.FULL: 24}
 TIMEOUTS: Final = {Tier.QUICK: 60, Tier.FULL: 180, Tier.RELEASE: 900}
 
 
@@ -181,7 +182,7 @@ class Selection:
 
         The tests are given with whether they use the database.
         """
-        if self.tier not in (Tier.QUICK, Tier.FULL):
+        if self.tier not in CASES:
             return set()
         tables = defaultdict(list)
         for test in sorted(tests):
@@ -191,8 +192,8 @@ class Selection:
         for function, cases in tables.items():
             number = self.rules.sampled.get(function, len(cases))
             is_core = self.rules.core & {function, *cases}
-            if self.tier is Tier.QUICK and tests[cases[0]] and not is_core:
-                number = min(number, QUICK_CASES)
+            if tests[cases[0]] and not is_core:
+                number = min(number, CASES[self.tier])
             if number < len(cases):
                 left.update(set(cases).difference(chance.sample(cases, number)))
         return left
