@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from importlib.machinery import SourcelessFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
+from _pytest.assertion.rewrite import PYC_TAIL
 
+from tests.support.suite import rewriting
 from tests.support.suite.reach import ROOT, STARTERS, Sources
 from tests.support.suite.tiers import (
     CASES,
@@ -199,3 +204,19 @@ def test_one_process_runs_a_module_and_an_undivided_room(tmp_path: Path) -> None
         ["test_a.ran", "test_b.ran", "test_c.ran"], 1
     )
     assert ran["test_a.ran"] == ran["test_b.ran"] != ran["test_c.ran"]
+
+
+def test_assertions_are_rewritten_once(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    module = tmp_path / "test_one.py"
+    module.write_text("def test_one():\n    assert 1 + 1 == 3\n")
+    rewriting.rewrite([module], pytestconfig)
+    [kept] = (tmp_path / "__pycache__").iterdir()
+    assert kept.name == f"test_one{PYC_TAIL}"
+    loader = SourcelessFileLoader("test_one", str(kept))
+    rewritten = module_from_spec(spec_from_loader("test_one", loader))
+    loader.exec_module(rewritten)
+    with pytest.raises(AssertionError, match=re.escape("assert (1 + 1) == 3")):
+        rewritten.test_one()
+    written = kept.stat().st_mtime_ns
+    rewriting.rewrite([module], pytestconfig)
+    assert kept.stat().st_mtime_ns == written

@@ -132,6 +132,8 @@ class Meter:
         self._selection = config.stash[SELECTION]
         self._config = config
         self._prepared = Cost()
+        # What was read at the end of the last test is what the next one begins with.
+        self._last: Cost | None = None
         self._is_preparing = False
         self.rooms: dict[str, Cost] = defaultdict(Cost)
         self.tests: dict[str, float] = {}
@@ -148,11 +150,12 @@ class Meter:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        before, self._prepared = self.read(), Cost()
+        before, self._prepared = self._last or self.read(), Cost()
         try:
             return (yield)
         finally:
-            cost = self.read().minus(before).minus(self._prepared)
+            self._last = self.read()
+            cost = self._last.minus(before).minus(self._prepared)
             self._add(room_of(item.nodeid, self._selection.rules), cost)
             self.tests[item.nodeid] = sum(cost)
 
