@@ -408,6 +408,7 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "inference.faces.openapi.document_inference_routes",
+        "config.api.openapi.schema.add_examples",
     ],
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from drf_spectacular.extensions import OpenApiFilterExtension
@@ -10,6 +12,8 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import build_parameter_type
 from drf_spectacular.utils import OpenApiParameter, inline_serializer
 from rest_framework import serializers
+
+from config.apps import declaring_apps
 
 
 class ErrorDetailSerializer(serializers.Serializer[Any]):
@@ -83,6 +87,26 @@ class Schema(AutoSchema):
 
     def get_tags(self) -> list[str]:
         return [getattr(self.view, "schema_tag", super().get_tags()[0])]
+
+
+def add_examples(
+    result: dict[str, Any], generator: Any, request: Any, public: bool
+) -> dict[str, Any]:
+    """Adds the bodies of each app's ``examples.json``, by method and path, to the document.
+
+    Raises :class:`KeyError` for an operation that there is not.
+    """
+    for app in declaring_apps():
+        file = Path(app.path) / "examples.json"
+        rows = json.loads(file.read_bytes()) if file.exists() else {}
+        for operation, example in rows.items():
+            method, _, path = operation.partition(" ")
+            for content_type, body in result["paths"][path][method.lower()]["requestBody"][
+                "content"
+            ].items():
+                if content_type != "application/json" or "example" not in body:
+                    body["example"] = example
+    return result
 
 
 class FilterSetExtension(OpenApiFilterExtension):  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from billing import ledger
 from billing.models import ChainState, TopUp
 from billing.topups.chains import Chain
 from config.clocks.clock import clock
+from config.local.bootstrap import PROJECT
 from tests.support import factories
 from tests.support.chains.nodes import RECIPIENT, Contract, chain_of
 from tests.support.chains.payments import ask, look
@@ -34,6 +36,16 @@ def raw(client: APIClient, text: str, **headers: str) -> Any:
 
 def error_type(response: Any) -> str:
     return str(response.json()["error"]["metadata"]["error_type"])
+
+
+def test_the_example_of_the_document_is_accepted(tenant: Tenant, chain: Chain) -> None:
+    [example] = json.loads((PROJECT / "billing" / "examples.json").read_text()).values()
+
+    answer = factories.client(tenant.api_key).post(
+        PATH, {**example, "chain_id": chain.chain_id}, format="json"
+    )
+
+    assert answer.status_code == 200, answer.content
 
 
 @pytest.mark.parametrize("actor", ["inference", "management"])
