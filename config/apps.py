@@ -215,7 +215,11 @@ class FloorConfig(CausewayApp):
             "System",
             "dns",
             11,
-            (MenuPage("Events", "config.event"), MenuPage("Partitions", "config.departure")),
+            (
+                MenuPage("Events", "config.event"),
+                MenuPage("Partitions", "config.departure"),
+                MenuPage("Leases", "config.lease"),
+            ),
         ),
     )
     collectors = (
@@ -272,7 +276,7 @@ class FloorConfig(CausewayApp):
         "changerule": ModelDeclaration(
             "group_add", Audience.ADMINISTRATORS, title_columns=("kind",)
         ),
-        "lease": INTERNAL,
+        "lease": ModelDeclaration("schedule", words=("duties", "work")),
         "savedview": INTERNAL,
         "admin.logentry": INTERNAL,
         "auth.permission": INTERNAL,

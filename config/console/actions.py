@@ -27,7 +27,7 @@ from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.pages import MAX_PROPOSED, describe_deletion, require_valid, split_data
 from config.changes.proposals import Proposal
 from config.console.lists.tenants import name_tenants
-from config.console.unfold import ActionVariant, Dialog, unfold_action
+from config.console.unfold import Dialog, unfold_action
 
 MAX_ROWS: Final = 10_000
 # An action reads this many rows at a time.
@@ -75,7 +75,6 @@ def transition(
             permissions=[permission],
             icon=icon,
             url_path=method.__name__.replace("_", "-"),
-            variant=ActionVariant.DANGER if danger else ActionVariant.DEFAULT,
             dialog={
                 "title": description,
                 "description": question,

@@ -64,7 +64,7 @@ def discover_pages() -> None:
     admin.autodiscover()
     # Django looks for the pages of the app "config" only in the module config.admin.
     autodiscover_modules(
-        "audit.admin", "changes.admin", "console.sign_in.admin", "events.admin",
+        "audit.admin", "changes.admin", "clocks.admin", "console.sign_in.admin", "events.admin",
         register_to=admin.site,
     )  # fmt: skip
 

@@ -365,6 +365,10 @@ class ConsoleAdmin(StrictList):
         if names:
             obj.save_fields(*names)
 
+    def response_post_save_add(self, request: HttpRequest, obj: Any) -> Any:
+        """Leads to the page of what was made, where the next step is."""
+        return self.redirect(request, self.url_of(request, obj))
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     def unfold_action(**options: Any) -> Callable[[_F], _F]: ...
 
-    ActionVariant: Any
     CheckboxWidget = PasswordWidget = TextWidget = TextareaWidget = SelectWidget = forms.Widget
     CheckboxesWidget = forms.CheckboxSelectMultiple
     PickerWidget = forms.SelectMultiple
@@ -57,7 +56,6 @@ else:
     from unfold.contrib.filters.admin import AutocompleteSelectFilter as PickerFilter
     from unfold.decorators import action as unfold_action
     from unfold.decorators import display as _display
-    from unfold.enums import ActionVariant
     from unfold.forms import AdminOwnPasswordChangeForm as OwnPasswordForm
     from unfold.forms import AuthenticationForm
     from unfold.forms import BaseDialogForm as Dialog
@@ -98,7 +96,6 @@ else:
 
 
 __all__ = [
-    "ActionVariant",
     "AdminSite",
     "AuthenticationForm",
     "ChangeList",

@@ -189,7 +189,3 @@ class PrivateEndpointAdmin(
 
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
         return "private-endpoints.jsonl", imports.export(given["organization"].pk)
-
-    def response_post_save_add(self, request: HttpRequest, obj: Any) -> Any:
-        # The next step, the validation, is on the draft's page.
-        return self.redirect(request, self.url_of(request, obj))

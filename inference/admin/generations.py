@@ -92,8 +92,8 @@ class GenerationAdmin(
             None,
             {
                 "fields": (
-                    ("id", "state"),
-                    ("operation", "streamed"),
+                    ("state", "error_type"),
+                    ("id", "operation", "streamed"),
                     ("model", "requested_model"),
                     ("request_id", "cached_from", "retry_of"),
                 )
@@ -129,7 +129,7 @@ class GenerationAdmin(
             "Result",
             {
                 "fields": (
-                    ("finish_reason", "native_finish_reason", "error_type"),
+                    ("finish_reason", "native_finish_reason"),
                     ("latency_ms", "duration_ms"),
                     "created_at",
                 )

@@ -130,6 +130,8 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
         page.fill("#id_name", "Globex")
         press(page, "Save")
         assert said(page) == "The organization “Globex” was added successfully."
+        page.wait_for_url("**/change/")
+        page.goto(listing(Organization))
         assert rows(page) == [
             ["Globex", "globex", "ACTIVE", "$0.00", "$0.00", "-", "100 (default)"]
         ]
@@ -185,6 +187,7 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
         page.fill("#id_name", "Own deployment")
         press(page, "Save")
         assert said(page) == "The BYOK credential “acme-ai …3210” was added successfully."
+        page.goto(reverse("admin:accounts_byokcredential_changelist"))
         assert rows(page) == [
             ["acme-ai", "Own deployment", "…3210", "IN USE", "Globex", "all workspaces", "-", "0"]
         ]

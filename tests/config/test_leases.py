@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from django.contrib.postgres.functions import TransactionNow
 from django.db import connection, transaction
+from django.test import Client
+from django.urls import reverse
 
 from config.clocks.leases import LEASE_SECONDS, Interrupted, Lease, process_name
 
@@ -128,3 +130,21 @@ def test_an_interrupted_duty_has_not_failed_and_is_due_at_once(db: None) -> None
         raise Interrupted
     assert Lease.objects.get().failures == 0
     assert hold() is True
+
+
+def test_the_console_lists_duties_and_changes_none(operator: Client) -> None:
+    hold("duty")
+    Lease.objects.create(name="late", until=TransactionNow(), failures=3)
+    path = reverse("admin:config_lease_changelist")
+
+    listed = operator.get(path).context["cl"].result_list
+    failed = operator.get(path, {"failed": "yes"}).context["cl"].result_list
+    shown = operator.get(reverse("admin:config_lease_change", args=["duty"])).content.decode()
+
+    assert [row.name for row in listed] == ["duty", "late"]
+    assert [row.name for row in failed] == ["late"]
+    assert "60 s" in shown
+    for verb, arguments in (("add", []), ("delete", ["late"]), ("change", ["late"])):
+        url = reverse(f"admin:config_lease_{verb}", args=arguments)
+        assert operator.post(url, {"failures": "0"}).status_code == 403
+    assert Lease.objects.get(name="late").failures == 3

@@ -31,7 +31,7 @@ from config.changes.proposals import Proposal, propose
 from config.console.apps import discover_pages
 from config.console.sign_in.models import SignInLimit
 from config.credentials import Secret
-from config.models import ChangeRule, Departure, Event
+from config.models import ChangeRule, Departure, Event, Lease
 from endusers.models import EndUser
 from inference.models import Feedback
 from tests.support import factories
@@ -95,6 +95,7 @@ STATUSES = {
             "config_auditentry",
             "config_departure",
             "config_event",
+            "config_lease",
             "config_changeset",
             "config_changerule",
             "config_signinlimit",
@@ -120,6 +121,7 @@ STATUSES = {
             "config_auditentry",
             "config_departure",
             "config_event",
+            "config_lease",
             "config_changeset",
             "config_changerule",
             "config_signinlimit",
@@ -224,6 +226,7 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
             by="operator ann",
             reason="A test.",
         ),
+        Lease.objects.create(name="example", until=timezone.now()),
         Departure.objects.create(kind="audit", end=timezone.now(), files=[], seal="0"),
         Event.objects.order_by("pk")[0],
         subscription,

@@ -99,6 +99,7 @@ def _make_cards(organization: Any) -> list[Card]:
             "",
             "local_fire_department",
             f"the mean of the last {_DAYS} whole days",
+            exact=f"{nano_dollars(burned)} a day",
         ),
         Card(
             "Days left",

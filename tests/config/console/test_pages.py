@@ -142,7 +142,7 @@ MENU = {
     "Operators": [
         "Operators", "Roles", "Sign-ins", "Second factors", "Change sets", "Change rules", "Audit",
     ],
-    "System": ["Events", "Partitions", "Proposals"],
+    "System": ["Events", "Partitions", "Leases", "Proposals"],
 }  # fmt: skip
 
 

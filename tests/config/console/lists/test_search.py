@@ -94,6 +94,7 @@ def test_pages_are_found_by_their_title(operator: Client) -> None:
         ("inference_generation", "Requests", ("request", "generat", "logs", "cost")),
         ("accounts_subscription", "Webhooks", ("webhook", "subscription")),
         ("config_departure", "Partitions", ("retention",)),
+        ("config_lease", "Leases", ("duties",)),
         ("accounts_guardrail", "Guardrails", ("guardrail",)),
     ):
         for term in terms:
