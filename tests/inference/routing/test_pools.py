@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from billing.budgets import MeterReading
 from billing.models import Meter
 from catalog.abilities import PoolRouting
 from config.clocks.clock import clock
+from config.local.certificates import ensure_certificates
 from endpoints.models import PrivateEndpoint
 from inference.admission.budgets import Budgets, StaleReading
 from inference.admission.decide import count_running
@@ -26,6 +30,7 @@ from inference.routing.routes import PrivateModel, Route
 from tests.support import factories
 from tests.support.inference.routes import credential, planned, reasons, route, subjects
 from tests.support.inference.site import Site
+from tests.support.simulator.server import Simulator
 
 REQUESTS = 400
 
@@ -223,6 +228,40 @@ def test_a_dead_deployment_of_a_pool_is_replaced_by_the_others(site: Site) -> No
     assert [site.chat().status_code for _ in range(3)] == [200] * 3
     assert set(Generation.objects.values_list("private_endpoint", flat=True)) == {alive.pk}
     site.eventually(lambda: (running(dead), running(alive)) == (0, 0))
+
+
+def test_of_a_slow_a_full_and_a_dying_server_every_request_is_answered(site: Site) -> None:
+    """Three servers of their own: the full one is preferred, then the dying one."""
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    site.publish()
+    with ExitStack() as alive, ThreadPoolExecutor(3) as threads:
+        slow, full = (alive.enter_context(Simulator(certificates).run_in_thread()) for _ in "ab")
+        at_slow = site.own("sim-held", base_url=slow.base_url)
+        at_full = site.own("sim-held", base_url=full.base_url)
+        pool(site, at_full, priority=2, max_in_flight=1)
+        with Simulator(certificates).run_in_thread() as dying:
+            at_dying = site.own(base_url=dying.base_url)
+            pool(site, at_dying, priority=1)
+            for server in (slow, full, dying):
+                server.clear()
+            waiting = [threads.submit(site.chat)]
+            assert full.wait_until(lambda: full.total_requests == 1)
+            assert running(at_full) == 1
+            assert site.chat().status_code == 200
+            assert [server.total_requests for server in (slow, full, dying)] == [0, 1, 1]
+        waiting += [threads.submit(site.chat) for _ in range(2)]
+        assert slow.wait_until(lambda: slow.total_requests == 2)
+        [excluded] = [each for each in explain(site)["excluded"] if "pool" in each]
+        assert (excluded["excluded_by"], excluded["pool"]["in_flight"]) == (["max_in_flight"], 1)
+        slow.release(2)
+        full.release(1)
+        assert [each.result(60).status_code for each in waiting] == [200] * 3
+        assert (slow.total_requests, full.total_requests) == (2, 1)
+    # None of them was sent to the public endpoint of the model.
+    assert site.dialled() == []
+    served = Counter(Generation.objects.values_list("private_endpoint", flat=True))
+    assert served == {at_full.pk: 1, at_dying.pk: 1, at_slow.pk: 2}
+    site.eventually(lambda: [running(each) for each in (at_full, at_dying)] == [0, 0])
 
 
 @pytest.mark.parametrize(
