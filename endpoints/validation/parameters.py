@@ -20,7 +20,7 @@ import base64
 import logging
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from catalog.dialects.base import Call, Dialect, NativeBody, Operation, Untransl
 from catalog.pricing import Usage
 from config import egress
 from config.egress.client import EgressClient
-from endpoints.models import IMAGE_INPUT, Proof
+from endpoints.models import IMAGE_INPUT, PrivateEndpoint, Proof
 from endpoints.validation.answers import Answer, read_chat, read_response, write_response
 from endpoints.validation.calls import REFUSALS, CallLimits, DeploymentCaller, Refused
 from endpoints.validation.checks import CheckFailed, Result
@@ -235,14 +235,14 @@ async def learn_parameters(
     call: Call,
     dialect: Dialect,
     policy: egress.EgressPolicy,
-    inputs: Iterable[str],
+    endpoint: PrivateEndpoint,
     result: Result,
-    tested: Iterable[str] = (),
+    most_tokens: float = MOST_TRIAL_TOKENS,
 ) -> None:
     """Makes the calls that prove parameters, and adds the proofs and the usages to the result.
 
-    ``inputs`` are the input modalities of the model; an image is not shown to one without it. What
-    was ``tested`` and proven before is not tried again.
+    An image is not shown to a model without that input. What was tested and proven before is not
+    tried again. No call begins after ``most_tokens``.
     """
     async with EgressClient(policy) as egress_client:
         # The checks of these calls are not checks of the validation.
@@ -250,10 +250,10 @@ async def learn_parameters(
         caller = DeploymentCaller(
             call, dialect, Result(), egress_client, "parameters", limits=limits
         )
-        learner = _Learner(caller, result, frozenset(tested))
+        learner = _Learner(caller, result, frozenset(endpoint.tested_parameters), most_tokens)
         try:
             async with asyncio.timeout(limits.seconds):
-                await learner.try_all(frozenset(inputs))
+                await learner.try_all(frozenset(endpoint.model.input_modalities))
         except (egress.TimedOut, TimeoutError):
             logger.info("the trial of parameters ended at its time limit")
         except CheckFailed as failure:
@@ -263,10 +263,17 @@ async def learn_parameters(
 class _Learner:
     """Tries the parameters of one deployment in turn, within the bound of tokens."""
 
-    def __init__(self, caller: DeploymentCaller, result: Result, tested: frozenset[str]) -> None:
+    def __init__(
+        self,
+        caller: DeploymentCaller,
+        result: Result,
+        tested: frozenset[str],
+        most_tokens: float,
+    ) -> None:
         self._caller = caller
         self._result = result
         self._tested = tested
+        self._most_tokens = most_tokens
         self._spent = 0
         self._bound = _BOUNDS[0]
 
@@ -283,7 +290,7 @@ class _Learner:
                 continue
             if IMAGE_INPUT in trial.names and inputs and "image" not in inputs:
                 continue
-            if self._spent >= MOST_TRIAL_TOKENS:
+            if self._spent >= self._most_tokens:
                 return
             proof = await self._try(trial, trial.fields)
             if trial.otherwise and proof in (Proof.NO_EFFECT, Proof.REFUSED):

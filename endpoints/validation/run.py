@@ -112,14 +112,14 @@ def examine(
         limits = _limit_calls(endpoint)
         asyncio.run(probe(calls, policy, result, limits, voices=voices, reported_model=reported))
         if probing_slot is not None and result.outcome == Outcome.PASSED:
-            inputs, tested = endpoint.model.input_modalities, endpoint.tested_parameters
+            most = _limit_trials(limits, result)
             probing_slot.extend(settings.VALIDATION_TIMEOUT)
             if not connection.in_atomic_block:
                 connection.close()
             validation.parameters = result.parameters
             for call, dialect in calls:
                 if result.operations.get(call.operation) == Proof.PROVEN:
-                    asyncio.run(learn_parameters(call, dialect, policy, inputs, result, tested))
+                    asyncio.run(learn_parameters(call, dialect, policy, endpoint, result, most))
     except CheckFailed as failure:
         result.checks.append(failure.check)
         result.outcome = failure.outcome
@@ -166,6 +166,17 @@ def _limit_calls(endpoint: PrivateEndpoint) -> CallLimits:
     tokens = Decimal(str(settings.VALIDATION_SPEND_LIMIT)) / dearest if dearest else math.inf
     longest = min(MOST_TRIAL_TOKENS, endpoint.max_completion_tokens or MOST_TRIAL_TOKENS)
     return CallLimits(limit_seconds(endpoint), float(tokens), longest)
+
+
+def _limit_trials(limits: CallLimits, result: Result) -> float:
+    """Returns the tokens of the trials: with those of the checks, they cost no more than the limit.
+
+    Where the limit has not room for all trials, they were asked for, and have their own bound.
+    """
+    if limits.tokens < MOST_TRIAL_TOKENS:
+        return MOST_TRIAL_TOKENS
+    spent = sum(usage.prompt + usage.completion for usage in result.usages)
+    return min(MOST_TRIAL_TOKENS, limits.tokens - spent)
 
 
 def _select_proven(calls: Calls, baseline: Validation) -> Calls:

@@ -173,6 +173,23 @@ def test_trials_end_at_the_bound_of_tokens(draft: PrivateEndpoint, upstream: Sim
     assert set(proofs_of(result)) == {"max_tokens"}
 
 
+def test_trials_and_checks_share_the_spend_limit(
+    draft: PrivateEndpoint, upstream: Simulator, settings: LazySettings
+) -> None:
+    """Each answer costs 1,500 tokens, two of them those of the checks."""
+    settings.VALIDATION_PROBES_PARAMETERS = True
+    settings.VALIDATION_SPEND_LIMIT = 8.192
+    draft.reprice(factories.make_price("0.001", "0.001"))
+    assert learn(draft, "sim-tokens:1000,500", wanted=None).parameters is not None
+    assert len(upstream.requests) == 2 + 4
+    upstream.clear()
+    # Trials that are asked for in spite of the limit have their own bound alone.
+    settings.VALIDATION_SPEND_LIMIT = 1
+    draft.edit(base_url=draft.base_url, upstream_model_id="sim-echo")
+    assert learn(draft, "sim-tokens:1000,500", wanted=True).parameters is not None
+    assert len(upstream.requests) == 2 + 6
+
+
 def test_a_busy_deployment_stays_untried(draft: PrivateEndpoint, upstream: Simulator) -> None:
     result = learn(draft, "sim-limited:3")
     assert set(proofs_of(result)) == {"max_tokens"}
