@@ -17,6 +17,7 @@ from endpoints.admin.forms import (
     DisableDialog,
     EditDialog,
     FallbackDialog,
+    PoolDialog,
     RemoveDialog,
     ReplaceDialog,
     TimesDialog,
@@ -28,13 +29,16 @@ from inference.reports.usage.consequences import foresee_endpoint, foresee_endpo
 Status = PrivateEndpoint.Status
 _BY_STATUS: Final[dict[str, set[str]]] = {
     Status.DRAFT: {
-        "edit", "edit_price", "limit_time", "limit_fallback", "validate", "activate", "remove",
+        "edit", "edit_price", "limit_time", "limit_fallback", "place_in_pool", "validate",
+        "activate", "remove",
     },
     Status.ACTIVE: {
-        "replace_deployment", "edit_price", "limit_time", "limit_fallback", "validate_again",
-        "disable", "remove",
+        "replace_deployment", "edit_price", "limit_time", "limit_fallback", "place_in_pool",
+        "validate_again", "disable", "remove",
     },
-    Status.DISABLED: {"edit_price", "limit_time", "limit_fallback", "enable", "remove"},
+    Status.DISABLED: {
+        "edit_price", "limit_time", "limit_fallback", "place_in_pool", "enable", "remove",
+    },
 }  # fmt: skip
 _DELETION: Final = FourEyes((ChangeKind.DELETIONS,), "endpoints.delete_privateendpoint")
 _EDITED: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
@@ -45,8 +49,9 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
 
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
     actions_detail = (
-        "edit", "replace_deployment", "edit_price", "limit_time", "limit_fallback", "validate",
-        "validate_again", "activate", "disable", "enable", "remove", "release",
+        "edit", "replace_deployment", "edit_price", "limit_time", "limit_fallback",
+        "place_in_pool", "validate", "validate_again", "activate", "disable", "enable", "remove",
+        "release",
     )  # fmt: skip
 
     def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -119,6 +124,18 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
     def limit_fallback(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         endpoint.edit(by=actor_of(request), fallback=form.cleaned_data["fallback"])
         return messages.SUCCESS, "The fallback is saved."
+
+    @transition(
+        description="Pool",
+        question="Says which of the later requests for the model the endpoint serves.",
+        submit="Save the place",
+        permission="operate",
+        icon="account_tree",
+        form=PoolDialog,
+    )
+    def place_in_pool(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.edit(by=actor_of(request), settings={"routing": form.routing})
+        return messages.SUCCESS, "The place in the pool is saved."
 
     @transition(
         description="Validate",

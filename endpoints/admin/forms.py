@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import uuid
 from typing import Any, Final
 
+import msgspec
 from django import forms
 from django.conf import settings
 from django.utils.text import capfirst
@@ -13,7 +13,9 @@ from django.utils.text import capfirst
 from accounts.admin.forms import may_point_secrets
 from accounts.models import Region, Workspace
 from accounts.policy import Fallback
+from catalog.abilities import PoolRouting, read_settings
 from catalog.pricing import Price
+from config.api.text import parse_uuid
 from config.console.forms import ConsoleForm, NoteField, RateFormField
 from config.console.unfold import Dialog, SelectWidget, TextWidget
 from config.egress.rules import SETTING_OF, TimeLimits
@@ -33,6 +35,23 @@ _FIXED_BASE_URL: Final = (
 RATES: Final = ("prompt", "completion", "cache_read", "cache_write")
 
 
+def _find_endpoint(dialog: Dialog) -> PrivateEndpoint | None:
+    """Returns the endpoint of a dialog, if there is one that is not deleted."""
+    rows = PrivateEndpoint.objects.filter(pk=parse_uuid(dialog.object_id), deleted_at=None)
+    found: PrivateEndpoint | None = rows.select_related("provider", "private_provider").first()
+    return found
+
+
+def _count(least: int, most: int, text: str, default: str) -> forms.IntegerField:
+    return forms.IntegerField(
+        min_value=least,
+        max_value=most,
+        required=False,
+        widget=TextWidget(attrs={"inputmode": "numeric"}),
+        help_text=f"{text} Empty means {default}.",
+    )
+
+
 class ValidateDialog(Dialog):
     """Asks for the workspace whose credential the live calls use."""
 
@@ -43,10 +62,7 @@ class ValidateDialog(Dialog):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         field: Any = self.fields["workspace"]
-        try:
-            endpoint_id = uuid.UUID(self.object_id)
-        except ValueError:
-            return
+        endpoint_id = parse_uuid(self.object_id)
         rows = Workspace.objects.filter(organization__private_endpoints=endpoint_id)
         field.queryset = rows.order_by("-is_default", "name")
         field.label_from_instance = lambda workspace: workspace.name
@@ -84,13 +100,7 @@ class EditDialog(Dialog):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        rows = PrivateEndpoint.objects.filter(deleted_at=None).select_related(
-            "provider", "private_provider"
-        )
-        try:
-            self._endpoint = rows.filter(pk=uuid.UUID(self.object_id)).first()
-        except ValueError:
-            self._endpoint = None
+        self._endpoint = _find_endpoint(self)
         if self._endpoint is not None:
             zdr = {None: "", True: "true", False: "false"}[self._endpoint.declared_zdr]
             self.initial = {
@@ -124,11 +134,7 @@ class TimesDialog(Dialog):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        rows = PrivateEndpoint.objects.filter(deleted_at=None)
-        try:
-            endpoint = rows.filter(pk=uuid.UUID(self.object_id)).first()
-        except ValueError:
-            endpoint = None
+        endpoint = _find_endpoint(self)
         for name, column in zip(TimeLimits._fields, TIME_COLUMNS, strict=True):
             setting = SETTING_OF[name]
             most = math.floor(getattr(settings, setting))
@@ -170,12 +176,28 @@ class FallbackDialog(Dialog):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        try:
-            endpoint = PrivateEndpoint.objects.filter(pk=uuid.UUID(self.object_id)).first()
-        except ValueError:
-            return
+        endpoint = _find_endpoint(self)
         if endpoint is not None:
             self.initial = {"fallback": endpoint.fallback or ""}
+
+
+class PoolDialog(Dialog):
+    """Asks for the place of an endpoint among the private ones of its model."""
+
+    priority = _count(0, 1000, "The highest serves, the others while it is down or full.", "0")
+    weight = _count(1, 1000, "The share of the requests of its priority.", "100")
+    max_in_flight = _count(1, 10**6, "The requests that run at once, over all workers.", "any")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        endpoint = _find_endpoint(self)
+        if endpoint is not None:
+            self.initial = msgspec.structs.asdict(read_settings(endpoint.settings).routing)
+
+    @property
+    def routing(self) -> dict[str, Any]:
+        names = PoolRouting.__struct_fields__
+        return {name: self.cleaned_data[name] for name in names}
 
 
 class RemoveDialog(Dialog):

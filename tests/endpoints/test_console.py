@@ -198,16 +198,40 @@ def test_private_endpoint_page_offers_the_actions_of_its_state(
         return [action["title"] for action in actions]
 
     assert offered() == [
-        "Edit", "Edit price", "Limit time", "Fallback", "Validate", "Activate", "Delete",
+        "Edit", "Edit price", "Limit time", "Fallback", "Pool", "Validate", "Activate", "Delete",
     ]  # fmt: skip
     operator.post(page(endpoint, "validate"), {**SUBMIT, "workspace": str(tenant.workspace.pk)})
     operator.post(page(endpoint, "activate"), SUBMIT)
     assert offered() == [
-        "Replace the deployment", "Edit price", "Limit time", "Fallback", "Validate again",
-        "Disable", "Delete",
+        "Replace the deployment", "Edit price", "Limit time", "Fallback", "Pool",
+        "Validate again", "Disable", "Delete",
     ]  # fmt: skip
     operator.post(page(endpoint, "disable"), SUBMIT)
-    assert offered() == ["Edit price", "Limit time", "Fallback", "Enable", "Delete"]
+    assert offered() == ["Edit price", "Limit time", "Fallback", "Pool", "Enable", "Delete"]
+
+
+def test_the_place_in_a_pool_is_shown_changed_and_cleared(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    endpoint = _draft_at(tenant, simulator)
+    endpoint.edit(settings={"context_length": 4096, "routing": {"priority": 3}})
+    dialog = operator.get(page(endpoint, "place_in_pool"))
+    assert dialog.context["form"].initial == {
+        "priority": 3, "weight": None, "max_in_flight": None,
+    }  # fmt: skip
+    for fields, stated in (
+        ({"weight": "5", "max_in_flight": "2"}, {"routing": {"weight": 5, "max_in_flight": 2}}),
+        ({}, {}),
+    ):
+        answer = operator.post(page(endpoint, "place_in_pool"), {**SUBMIT, **fields}, follow=True)
+        assert messages_of(answer) == ["The place in the pool is saved."]
+        endpoint.refresh_from_db()
+        assert endpoint.settings == {"context_length": 4096, **stated}
+    before = fingerprint()
+    for fields in ({"priority": "-1"}, {"weight": "0"}, {"weight": "x"}, {"max_in_flight": "0"}):
+        refused = operator.post(page(endpoint, "place_in_pool"), {**SUBMIT, **fields})
+        assert list(refused.context["form"].errors) == list(fields)
+    assert fingerprint() == before
 
 
 def test_the_deployment_of_an_active_endpoint_is_replaced_or_kept(

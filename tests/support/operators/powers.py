@@ -119,6 +119,7 @@ WRITES: Final = {
             "endpoints_privateendpoint_edit_price",
             "endpoints_privateendpoint_limit_time",
             "endpoints_privateendpoint_limit_fallback",
+            "endpoints_privateendpoint_place_in_pool",
             "endpoints_privateendpoint_release",
             "endpoints_privateendpoint_validate",
             "endpoints_privateendpoint_validate_again",
