@@ -22,7 +22,7 @@ from config.console.sign_in.models import SignInLimit
 
 _MAX_ACCOUNT: Final = 150
 # An address from which an account signed in during these days is not subject to its limit over all
-# addresses, so that strangers cannot keep the owner out.
+# addresses, nor the account to the address's, so that strangers cannot keep the owner out.
 _FAMILIAR_DAYS: Final = 30
 # Counters whose time is over are kept for a day.
 _KEPT_SECONDS: Final = 86_400
@@ -163,7 +163,7 @@ def _rows_of(account: str, network: str) -> list[dict[str, Any]]:
     return [
         {"scope": scope.value, "limit": limit.failures, "seconds": limit.seconds, **keys[scope]}
         for scope, limit in SignInLimit.LIMITS.items()
-        if scope != Scope.ACCOUNT or not is_familiar
+        if scope == Scope.PAIR or not is_familiar
     ]
 
 

@@ -106,6 +106,18 @@ def test_address_is_locked_over_all_accounts(user: User) -> None:
     assert log_in(address=THERE).status_code == 302
 
 
+def test_a_locked_address_spares_an_account_that_signed_in_from_it(user: User) -> None:
+    User.objects.create_superuser("bob", password=PASSWORD)
+    assert log_in().status_code == 302
+    assert [*map(fail, [1] * 20, [f"name {number}" for number in range(20)])] == [[200]] * 20
+
+    assert log_in("bob").status_code == 429
+    assert log_in().status_code == 302
+    # It is still held by its own limit, which alone counts for it.
+    assert fail(6) == [200] * 5 + [429]
+    assert SignInLimit.objects.get(scope="address").failures == 20
+
+
 def test_account_is_locked_over_all_addresses_but_familiar_ones(user: User) -> None:
     assert log_in(address=THERE).status_code == 302
     for number in range(30):
@@ -138,7 +150,7 @@ def test_success_forgets_the_failures_of_the_pair_alone(user: User) -> None:
 
     assert fail(5) == [200] * 5
     found = SignInLimit.objects.values_list("scope", "failures").order_by("scope")
-    assert dict(found) == {"account": 4, "address": 9, "pair": 5}
+    assert dict(found) == {"account": 4, "address": 4, "pair": 5}
 
 
 def test_success_does_not_prolong_the_failures_before_it(user: User) -> None:
@@ -148,8 +160,8 @@ def test_success_does_not_prolong_the_failures_before_it(user: User) -> None:
     assert log_in().status_code == 302
     assert set(SignInLimit.objects.values_list("resets_at", flat=True)) == {soon}
     assert fail(1) == [200]
-    # The address is familiar now, so the failure does not count for the account elsewhere.
-    assert SignInLimit.objects.filter(resets_at__gt=soon).count() == 2
+    # The address is familiar now, so the failure counts for the two together alone.
+    assert SignInLimit.objects.filter(resets_at__gt=soon).count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
