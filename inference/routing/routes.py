@@ -335,6 +335,8 @@ class Candidate:
         native = self.native_of(request)
         if native is not None:
             names |= native.beside.get(self.route.dialect or "", frozenset())
+            if not self.is_byok:
+                names |= native.foreign
         left_out = request.left_out if native is None else native.left_out
         return [*left_out, *sorted(names)]
 

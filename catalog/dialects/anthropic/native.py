@@ -15,6 +15,7 @@ import msgspec
 from catalog.dialects.anthropic.chat import build_headers, name_finish, operations
 from catalog.dialects.anthropic.wire import (
     ATTRIBUTION,
+    BETA,
     Block,
     BlockDelta,
     MessageUsage,
@@ -22,6 +23,7 @@ from catalog.dialects.anthropic.wire import (
     WireMessage,
     decode_event,
     decode_message,
+    split_betas,
 )
 from catalog.dialects.base import (
     Body,
@@ -44,7 +46,7 @@ from config.credentials import Secret
 from config.egress import OutboundRequest
 
 # The headers that choose the format. Others choose an account of the owner of the credential.
-_FORMAT_HEADERS: Final = frozenset(("anthropic-version", "anthropic-beta"))
+_FORMAT_HEADERS: Final = frozenset(("anthropic-version", BETA))
 # The member of an event that has a piece of a call's arguments.
 _PIECES: Final = "partial_json"
 CALLS_WRITTEN: Final = "The arguments of the tool calls are no objects; they became some."
@@ -100,13 +102,20 @@ def build_native_request(call: Call) -> OutboundRequest:
 
 
 def build_native_headers(call: Call, key: Secret) -> dict[str, str]:
-    """Returns the headers of a call with those of the caller that belong to the format."""
-    assert call.native is not None
-    return build_headers(call, key) | {
-        name: value
-        for name, value in call.native.headers
-        if call.is_byok or name in _FORMAT_HEADERS
-    }
+    """Returns the headers of a call with those of the caller that belong to the format.
+
+    The operator's credential asks for the betas alone that cost their tokens and nothing else.
+    """
+    native = call.native
+    assert native is not None
+    own = build_headers(call, key)
+    if call.is_byok:
+        return own | dict(native.headers)
+    given = {name: value for name, value in native.headers if name in _FORMAT_HEADERS}
+    if native.foreign and BETA in given:
+        kept = [beta for beta in split_betas(given.pop(BETA)) if beta not in native.foreign]
+        given |= {BETA: ",".join(kept)} if kept else {}
+    return own | given
 
 
 def build_native_body(call: Call, native: NativeBody) -> dict[str, Any]:

@@ -13,6 +13,13 @@ from catalog.pricing import Usage
 
 # The first words of the line with which Claude Code tells Anthropic about itself.
 ATTRIBUTION: Final = "x-anthropic-billing-header:"
+# The header that names the betas of a request.
+BETA: Final = "anthropic-beta"
+
+
+def split_betas(text: str) -> list[str]:
+    """Returns the names in the header of betas."""
+    return [beta for each in text.split(",") if (beta := each.strip())]
 
 
 class _OutputDetails(msgspec.Struct):

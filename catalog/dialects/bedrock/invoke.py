@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects import anthropic
+from catalog.dialects.anthropic.wire import BETA, split_betas
 from catalog.dialects.base import Call, InvalidStream, NativeBody, Untranslatable
 from catalog.dialects.bedrock.wire import Frames, parse_failure, post
 from config.clocks.clock import clock as database_clock
@@ -107,10 +108,7 @@ class InvokeFrames:
 def _choose_betas(native: NativeBody) -> list[str]:
     """Returns the caller's betas that Bedrock knows, and those that the tools need here."""
     asked = [
-        name.strip()
-        for header, text in native.headers
-        if header == "anthropic-beta"
-        for name in text.split(",")
+        name for header, text in native.headers if header == BETA for name in split_betas(text)
     ]
     raw = native.fields.get("tools")
     tools = bytes(raw) if isinstance(raw, msgspec.Raw) else b""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from catalog.aliases.spellings import MILLION
 from catalog.capabilities import NativeFormat
-from catalog.dialects.anthropic.wire import ATTRIBUTION
+from catalog.dialects.anthropic.wire import ATTRIBUTION, BETA, split_betas
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.raw import first_byte, is_null
 from catalog.dialects.shared.searches import BY_TOOL, MOST_SEARCHES
@@ -62,23 +62,35 @@ _BESIDE: Final = frozenset(("context_management", "diagnostics"))
 # Bedrock knows the first of them together with one of these betas.
 _EDITS: Final = "context_management"
 _EDITING: Final = frozenset(("context-management-2025-06-27", "compact-2026-01-12"))
-_BETA: Final = "anthropic-beta"
 # The beta that a name with ``[1m]`` means.
 _MILLION_BETA: Final = "context-1m-2025-08-07"
-# Fields for which Anthropic bills what no price list of ours has a rate for, or that reach into the
-# account of whoever pays.
-_UNPRICED: Final = frozenset(
+# Betas that cost their tokens alone, without their dates. Only an own credential asks for others:
+# they may cost what no price list has a rate for, or reach into the account of whoever pays.
+_COMMON_BETAS: Final = frozenset(
     (
-        "mcp_servers", "container", "fallbacks", "fallback_credit_token", "billing_policy",
-        "thread",
+        "adaptive-thinking", "advanced-tool-use", "cache-diagnosis", "claude-code", "compact",
+        "computer-use", "context-1m", "context-management", "dangerous-tool-use",
+        "dev-full-thinking", "effort", "extended-cache-ttl", "fine-grained-tool-streaming",
+        "inline-tools", "interleaved-thinking", "mid-conversation-output-config",
+        "mid-conversation-system-clear-at", "mid-conversation-tool-changes",
+        "model-context-window-exceeded", "output-128k", "output-300k", "pdfs", "prompt-caching",
+        "prompt-caching-scope", "redact-thinking", "structured-outputs", "task-budgets",
+        "thinking-binding-controls", "thinking-display-updates", "thinking-token-count",
+        "token-counting", "token-efficient-tools", "tool-examples", "tool-search-tool",
+        "web-fetch", "web-search",
     )
 )  # fmt: skip
+_DATE: Final = re.compile(r"-\d{4}-?\d\d-?\d\d")
 # Fields that cost nothing extra with these values.
 _USUAL: Final = {
     "speed": frozenset(("standard",)),
     "inference_geo": frozenset(("global",)),
     "service_tier": frozenset(("auto", "standard_only")),
 }
+# The fields that the operator's credential sends; only an own one sends others.
+_COMMON_FIELDS: Final = (
+    GATEWAY_FIELDS | _PORTABLE_FIELDS | _BESIDE | _USUAL.keys() | {"prefill", "compaction"}
+)
 # The names of the tools that a workspace may disable.
 _NAMES: Final = (("web_search_", WEB_SEARCH), ("web_fetch_", "openrouter:web_fetch"))
 _REQUIRED: Final = frozenset(("model", "messages", "max_tokens"))
@@ -267,16 +279,17 @@ def _read_native(
             if asked <= _PORTABLE_FIELDS | _BESIDE and all(kind.startswith(known) for kind in types)
         ),
         beside=_name_beside(own, headers),
+        foreign=_find_foreign(headers),
     )
 
 
 def _ask_for_million(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Returns the headers with the beta for a context of a million tokens."""
-    betas = [text for name, text in headers if name == _BETA]
-    if any(_MILLION_BETA in _split_betas(text) for text in betas):
+    if _MILLION_BETA in _list_betas(headers):
         return list(headers)
-    others = [pair for pair in headers if pair[0] != _BETA]
-    return [*others, (_BETA, ",".join([*filter(None, betas), _MILLION_BETA]))]
+    betas = [text for name, text in headers if name == BETA and text]
+    others = [pair for pair in headers if pair[0] != BETA]
+    return [*others, (BETA, ",".join([*betas, _MILLION_BETA]))]
 
 
 def _name_beside(
@@ -285,12 +298,19 @@ def _name_beside(
     found = _BESIDE.intersection(fields)
     if not found:
         return {}
-    betas = {beta for name, text in headers if name == _BETA for beta in _split_betas(text)}
+    betas = set(_list_betas(headers))
     return {"vertex": found, "bedrock": found - {_EDITS} if betas & _EDITING else found}
 
 
-def _split_betas(text: str) -> list[str]:
-    return [beta.strip() for beta in text.split(",")]
+def _find_foreign(headers: Sequence[tuple[str, str]]) -> frozenset[str]:
+    """Returns the betas that the operator's credential does not ask for."""
+    return frozenset(
+        beta for beta in _list_betas(headers) if _DATE.sub("", beta) not in _COMMON_BETAS
+    )
+
+
+def _list_betas(headers: Sequence[tuple[str, str]]) -> list[str]:
+    return [beta for name, text in headers if name == BETA for beta in split_betas(text)]
 
 
 def _list_beside(fields: Mapping[str, msgspec.Raw]) -> list[msgspec.Raw]:
@@ -316,7 +336,7 @@ def _read_extras(
     types = {_type_of(tool) for tool in tools}
     searches = {name for name in types if name.startswith("web_search_")}
     others = {name for name in types - searches if not name.startswith(_CALLERS + _FREE)}
-    others |= _UNPRICED.intersection(fields)
+    others |= fields.keys() - _COMMON_FIELDS
     for name, usual in _USUAL.items():
         value = msgspec.json.decode(fields[name]) if name in fields else None
         if value is not None and not (isinstance(value, str) and value in usual):

@@ -188,6 +188,8 @@ def test_the_events_pass_with_our_id_model_and_cost(site: Site, maker: Upstream)
         ({"container": "container_1"}, "container"),
         ({"fallbacks": [{"model": "claude-haiku-4-5"}]}, "fallbacks"),
         ({"speed": "fast"}, "speed"),
+        ({"thread": {"id": "thread_1"}}, "thread"),
+        ({"betas_of_next_year": {"a": [1.50]}}, "betas_of_next_year"),
         ({"inference_geo": "us"}, "inference_geo"),
         ({"service_tier": "priority"}, "service_tier"),
         (
@@ -242,7 +244,7 @@ def test_what_has_no_rate_is_refused_by_name_where_credits_pay(
         {"tools": [{"type": "web_fetch_20260209", "name": "web_fetch", "max_uses": 1}]},
         {"max_tokens": 0},
         {"stop_sequences": list("abcde")},
-        {"betas_of_next_year": {"a": [1.50]}},
+        {"prefill": "The best answer is ("},
     ],
     ids=str,
 )
@@ -254,6 +256,31 @@ def test_what_costs_its_tokens_alone_passes(
     [(_, _, body)] = maker.seen()
     asked_for = {name: value for name, value in fields.items() if value not in (None, [])}
     assert {name: body[name] for name in asked_for} == asked_for
+
+
+@pytest.mark.parametrize(
+    ("given", "sent", "left_out"),
+    [
+        ("effort-2025-11-24, strange-2027-01-01", "effort-2025-11-24", "strange-2027-01-01"),
+        (
+            "mcp-client-2026-09-15,skills-2025-10-02",
+            None,
+            "mcp-client-2026-09-15, skills-2025-10-02",
+        ),
+        ("claude-code-20250219,effort-2027-12-31", "claude-code-20250219,effort-2027-12-31", None),
+    ],
+)
+def test_the_operators_credential_asks_for_the_betas_of_a_list(
+    site: Site, maker: Upstream, given: str, sent: str | None, left_out: str | None
+) -> None:
+    publish(site, maker)
+    answer = send(site, asked(), anthropic_beta=given)
+    assert (answer.status_code, answer.headers.get("X-Left-Out")) == (200, left_out)
+    # Whoever pays the provider decides.
+    factories.make_credential(site.tenant, site.model.endpoints.get().provider)
+    answer = send(site, asked(), anthropic_beta=given)
+    assert (answer.status_code, answer.headers.get("X-Left-Out")) == (200, None)
+    assert [head.get("anthropic-beta") for _, head, _ in maker.seen()] == [sent, given]
 
 
 @pytest.mark.parametrize(
@@ -372,8 +399,8 @@ def test_an_error_of_the_upstream_keeps_its_words(site: Site, maker: Upstream) -
     ("given", "sent"),
     [
         (None, "context-1m-2025-08-07"),
-        ("a-2026-01-01, b", "a-2026-01-01, b,context-1m-2025-08-07"),
-        ("a, context-1m-2025-08-07", "a, context-1m-2025-08-07"),
+        ("effort-2025-11-24, pdfs", "effort-2025-11-24, pdfs,context-1m-2025-08-07"),
+        ("pdfs, context-1m-2025-08-07", "pdfs, context-1m-2025-08-07"),
     ],
 )
 def test_a_name_for_a_million_tokens_adds_the_beta(
