@@ -72,6 +72,9 @@ class _CandidateSerializer(serializers.Serializer[Any]):
     pool = _PoolSerializer(
         required=False, help_text="Extension: of a private endpoint that states `routing`."
     )
+    drifted_at = serializers.DateTimeField(
+        required=False, help_text="Extension: since when a private endpoint answers otherwise."
+    )
 
 
 class _ExcludedSerializer(serializers.Serializer[Any]):

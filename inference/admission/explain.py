@@ -299,6 +299,7 @@ def _describe_candidates(request: InferenceRequest, choice: _Choice) -> list[dic
     return [
         _describe_candidate(number, candidate, request, candidate.health(health_of))
         | _describe_pool(candidate.route, choice.context, shares)
+        | candidate.route.describe_drift()
         for number, candidate in enumerate(choice.selection.candidates, 1)
     ]
 

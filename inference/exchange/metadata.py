@@ -37,6 +37,7 @@ def routing_metadata(
             "provider": route.facts.provider_name,
             "model": route.model_slug,
             "selected": selected is not None and selected["endpoint_id"] == endpoint_id,
+            **route.describe_drift(),
         }
         for endpoint_id, route in routes.items()
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -153,7 +154,8 @@ class Route:
     what the endpoint states beside its columns; of a private endpoint they are its
     :class:`catalog.abilities.EndpointSettings`, and ``pool`` is its place among the others of its
     model. ``limits`` bound the tokens of a request, and ``family`` tells what the model's tokenizer
-    makes of text.
+    makes of text. ``drifted_at`` is when a private endpoint was first seen to answer otherwise than
+    it was validated.
     """
 
     endpoint_id: uuid.UUID
@@ -187,11 +189,18 @@ class Route:
     family: TokenizerFamily = UNKNOWN_FAMILY
     time_limits: TimeLimits = NO_OWN_LIMITS
     reach: Reach = NO_REACH
+    drifted_at: datetime | None = None
 
     @property
     def names(self) -> tuple[str, str]:
         """The slugs of the model and of its provider, for people who run the service."""
         return self.model_slug, self.facts.provider_slug
+
+    def describe_drift(self) -> dict[str, str]:
+        """Returns since when the endpoint has drifted, in UTC; nothing if it has not."""
+        if self.drifted_at is None:
+            return {}
+        return {"drifted_at": f"{self.drifted_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
 
     @property
     def has_search_rate(self) -> bool:

@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
 from django.db import connection, transaction
@@ -80,6 +81,7 @@ class OwnEndpoint(NamedTuple):
     reach: Reach = NO_REACH
     settings: EndpointSettings = UNSET_SETTINGS
     declared: tuple[str, ...] = ()
+    drifted_at: datetime | None = None
 
     def address_at(self, provider: CatalogProvider) -> str | None:
         """Returns the base URL of the endpoint: its own, or that of the private provider."""
@@ -348,6 +350,7 @@ def _make_endpoint(endpoint: PrivateEndpoint) -> OwnEndpoint | None:
         endpoint.time_limits,
         settings=stated,
         declared=(*endpoint.declared_parameters, *endpoint.tested_parameters),
+        drifted_at=endpoint.drifted_at,
     )
 
 
@@ -455,6 +458,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         family=model.family,
         time_limits=endpoint.time_limits,
         reach=endpoint.reach,
+        drifted_at=endpoint.drifted_at,
     )
 
 

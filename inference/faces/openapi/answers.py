@@ -91,6 +91,7 @@ class AvailableEndpoint(Open):
     provider: str
     model: str
     selected: bool
+    drifted_at: str | UnsetType = UNSET
 
 
 class AvailableEndpoints(Open):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
@@ -181,6 +182,24 @@ def test_the_metadata_of_an_answer_says_what_is_not_used(leak: Leak) -> None:
     assert [each["excluded_by"] for each in step["data"]["excluded"]] == [["private_only"]] * 3
     assert [each["excluded_by"] for each in leak.explain()["excluded"]] == [["private_only"]] * 3
     assert leak.explain()["policy"]["fallback"] == "listed"
+
+
+def test_explain_and_metadata_say_since_when_an_endpoint_has_drifted(leak: Leak) -> None:
+    def told() -> tuple[list[Any], list[Any]]:
+        answer = leak.site.post(
+            leak.site.chat_body(), headers={"X-OpenRouter-Experimental-Metadata": "enabled"}
+        )
+        places = (
+            answer.json()["openrouter_metadata"]["endpoints"]["available"],
+            leak.explain()["candidates"],
+        )
+        available, candidates = ([each.get("drifted_at") for each in place] for place in places)
+        return available, candidates
+
+    assert told() == ([None], [None])
+    noon = datetime(2026, 5, 4, 12, 0, 1, 500_000, tzinfo=UTC)
+    PrivateEndpoint.objects.filter(pk=leak.private.pk).update(drifted_at=noon)
+    assert told() == (["2026-05-04T12:00:01Z"], ["2026-05-04T12:00:01Z"])
 
 
 LEVELS: Final = [None, "none", "listed", "any"]
