@@ -226,6 +226,19 @@ class ActivationSerializer(StrictSerializer):
     )
 
 
+@extend_schema_serializer(component_name="ValidatePrivateEndpointRequest")
+class ValidationRequestSerializer(ActivationSerializer):
+    """What a live validation of an endpoint asks for."""
+
+    again = FlagField(
+        required=False,
+        allow_null=True,
+        help_text="Extension: validate an active endpoint again. If it passes, later watches "
+        "compare with it, and a drift ends. Otherwise the endpoint stays as it is; an answer that "
+        "differs is a drift.",
+    )
+
+
 class _DeclaredField(serializers.ListField):
     """The parameters that the owner says the deployment supports."""
 

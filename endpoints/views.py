@@ -45,7 +45,6 @@ from endpoints.models import (
     remove_own_model,
 )
 from endpoints.serializers import (
-    ActivationSerializer,
     CreatedResponseSerializer,
     CreateOwnModelSerializer,
     CreateProviderSerializer,
@@ -77,6 +76,7 @@ from endpoints.serializers import (
     UpdateSerializer,
     UpdateTimeoutsSerializer,
     ValidationFailedSerializer,
+    ValidationRequestSerializer,
     ValidationResponseSerializer,
     ValidationSerializer,
 )
@@ -264,7 +264,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
 
     @extend_schema(
         operation_id="validatePrivateEndpoint",
-        request=ActivationSerializer,
+        request=ValidationRequestSerializer,
         responses=ValidationResponseSerializer,
         extensions=errors(*_WRITE_ERRORS, 429),
     )
@@ -272,14 +272,15 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
     def validate(self, request: Request, pk: str) -> Response:
         """Makes a live plain and a streamed call with the workspace's BYOK credential.
 
-        Of an active endpoint too: if it passes, later watches compare with it, and a drift ends.
-        Otherwise the endpoint stays as it is; an answer that differs is a drift.
-        Unless `probe_parameters` is false, it also tries which parameters the deployment honours,
-        which costs up to 15 more calls. At most two validations of an organization run at a time.
+        It is for drafts, and for active endpoints with `again`. Unless `probe_parameters` is
+        false, it also tries which parameters the deployment honours, which costs up to 15 more
+        calls. At most two validations of an organization run at a time.
         """
-        fields = self.read_body(ActivationSerializer)
+        fields = self.read_body(ValidationRequestSerializer)
         endpoint = self.get_object()
         workspace = workspace_for(self.organization_id, fields["workspace_id"])
+        if not fields.get("again"):
+            endpoint.require_status(PrivateEndpoint.Status.DRAFT)
         result = validate_only(
             endpoint,
             workspace_id=workspace.pk,

@@ -66,7 +66,7 @@ TABLE: dict[str, dict[str, str]] = {
     "validate": {
         "draft": "200 draft",
         "validated": "200 draft",
-        "active": "200 active",
+        "active": "409 invalid_state",
         "disabled": "409 invalid_state",
     },
     "patch": {

@@ -78,7 +78,7 @@ class Lifecycle(RuleBasedStateMachine):
         answer = self._post("validate", {"workspace_id": self._workspace})
         if self.status == "gone":
             return self._expect(answer, 404, "endpoint_not_found")
-        if self.status == "disabled":
+        if self.status != "draft":
             return self._expect(answer, 409, "invalid_state")
         self._expect(answer, 200)
         self.validated = self.upstream in PASSING

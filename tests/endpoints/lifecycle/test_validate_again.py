@@ -1,4 +1,4 @@
-"""``POST /private-endpoints/{id}/validate`` of an active endpoint: a new look at the deployment."""
+"""``POST /private-endpoints/{id}/validate`` with ``again``: a new look at an active deployment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_active(tenant: Tenant, upstream: Simulator) -> PrivateEndpoint:
 
 
 def validate(client: APIClient, endpoint: PrivateEndpoint, tenant: Tenant) -> Any:
-    body = {"workspace_id": str(tenant.workspace.pk), "probe_parameters": False}
+    body = {"workspace_id": str(tenant.workspace.pk), "probe_parameters": False, "again": True}
     return client.post(f"{ROUTE}/{endpoint.pk}/validate", body)
 
 
