@@ -164,7 +164,7 @@ IMAGE = {"image_url": {"url": "https://example.com/a.png"}}
         # An unknown part may be a file.
         ({"type": "note"}, 131_072),
         ({"type": "image_url", **IMAGE}, 48_169),
-        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, 64),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, 375),
     ],
 )
 def test_text_counts_in_a_part_of_any_type(site: Site, part: dict[str, Any], media: int) -> None:
