@@ -10,6 +10,8 @@ was lost would be of no use. They are never printed.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +36,7 @@ from accounts.models import (
 from accounts.models.members import WRITTEN_ROLES
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
-from config.bulk.cells import escape_formula, write_line
+from config.bulk.cells import escape_formula
 from config.bulk.problems import ImportRefused, Problems
 from config.bulk.report import ColumnChange, Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_csv_rows, parse_json_rows
@@ -329,13 +331,17 @@ def _dollars(nano: int | None) -> str | None:
 
 def _append(name: str, lines: Sequence[Sequence[str]]) -> None:
     """Appends the secrets to a file that its owner alone may read, and makes them durable."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
     descriptor = os.open(Path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with open(descriptor, "wb") as file:
         os.fchmod(descriptor, 0o600)
         # A file that is only appended to begins at position 0, whatever it has.
         if not os.fstat(descriptor).st_size:
-            file.write(write_line(_OUTPUT_HEADER).encode())
-        file.write("".join(write_line(map(escape_formula, line)) for line in lines).encode())
+            writer.writerow(_OUTPUT_HEADER)
+        for line in lines:
+            writer.writerow(map(escape_formula, line))
+        file.write(text.getvalue().encode())
         file.flush()
         os.fsync(descriptor)
 

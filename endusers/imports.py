@@ -37,7 +37,7 @@ from endusers.models import EndUser
 KIND: Final = "end_users"
 PLAIN_LENGTH: Final = 256
 EXTERNAL_LENGTH: Final = 512
-CSV_HEADER: Final = codecs.BOM_UTF8 + write_line(("user", "is_active")).encode()
+CSV_HEADER: Final = codecs.BOM_UTF8 + b"user,is_active\r\n"
 _HEADERS: Final = (["user"], ["user", "is_active"])
 _FLAGS: Final = {"": None, "true": True, "TRUE": True, "false": False, "FALSE": False}
 _CHUNK: Final = 2000

@@ -2,7 +2,7 @@
 
 A spreadsheet takes a cell that begins with ``=``, ``+``, ``-``, ``@``, the full-width form of one
 of them, a tab or a carriage return for a formula. A negative number is none. Where a comma is the
-decimal point, a semicolon begins the next cell: so every cell is quoted, but for an empty one,
+decimal point, a semicolon begins the next cell: so every value is quoted, but for an empty one,
 which databases read as no value.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import enum
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -87,7 +88,7 @@ def write_csv(
     buffer = io.StringIO(newline="")
     kinds = [column.kind for column in columns]
     buffer.write(mark)
-    buffer.write(write_line(column.name for column in columns))
+    csv.writer(buffer).writerow([column.name for column in columns])
     for row in rows:
         cells = [_cell(kind, value) for kind, value in zip(kinds, row, strict=True)]
         buffer.write(write_line(cells))

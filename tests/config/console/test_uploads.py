@@ -285,7 +285,7 @@ def test_importing_exported_end_users_changes_nothing(operator: Client, tenant: 
 
     assert csv["Content-Disposition"] == 'attachment; filename="end-users.csv"'
     content = content_of(csv)
-    assert content == b'\xef\xbb\xbf"user","is_active"\r\n"ann","true"\r\n"\'=1+1","true"\r\n'
+    assert content == b'\xef\xbb\xbfuser,is_active\r\n"ann","true"\r\n"\'=1+1","true"\r\n'
     assert content_of(lines) == (
         b'{"user":"ann","is_active":true}\n{"user":"=1+1","is_active":true}\n'
     )
