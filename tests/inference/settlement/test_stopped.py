@@ -158,7 +158,13 @@ def test_streams_survive_a_stopped_database_and_settle_after_it_returns(standing
             pool.submit(standing.ask, words, stream=True) for words in (SHORT, LONG) for _ in "four"
         ]
         with psycopg.connect(standing.environment["DATABASE_URL"]) as watcher:
-            wait_until(lambda: count_journalled(watcher) == len(streams))
+
+            def are_journalled() -> bool:
+                ended = [stream.result() for stream in streams if stream.done()]
+                assert not ended, [(answer.status_code, answer.text) for answer in ended]
+                return count_journalled(watcher) == len(streams)
+
+            wait_until(are_journalled)
         postgres.stop(standing.data_dir)
         # The streams get their events in turn, so the long ones are not over.
         standing.upstream.release(len(streams) * SHORT_EVENTS)
