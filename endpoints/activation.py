@@ -97,20 +97,22 @@ def validate_only(
     endpoint: PrivateEndpoint,
     *,
     workspace_id: UUID,
+    again: bool,
     may_bind: bool = True,
     probe_parameters: bool | None = None,
 ) -> Validation:
-    """DRAFT | ACTIVE → same. Validates a draft, or an active endpoint again.
+    """DRAFT | ACTIVE → same. Validates a draft, or with ``again`` an active endpoint.
 
     Raises :class:`InvalidTransition` in another state.
     """
-    endpoint.require_status(PrivateEndpoint.Status.DRAFT, PrivateEndpoint.Status.ACTIVE)
+    status = PrivateEndpoint.Status
+    endpoint.require_status(status.ACTIVE if again else status.DRAFT)
     return validation.run(
         endpoint,
         workspace_id=workspace_id,
         may_bind=may_bind,
         probe_parameters=probe_parameters,
-        again=endpoint.status == PrivateEndpoint.Status.ACTIVE,
+        again=again,
     )
 
 

@@ -228,14 +228,14 @@ class ActivationSerializer(StrictSerializer):
 
 @extend_schema_serializer(component_name="ValidatePrivateEndpointRequest")
 class ValidationRequestSerializer(ActivationSerializer):
-    """What a live validation of an endpoint asks for."""
+    """The body of a request that validates an endpoint by live calls."""
 
     again = FlagField(
         required=False,
         allow_null=True,
-        help_text="Extension: validate an active endpoint again. If it passes, later watches "
-        "compare with it, and a drift ends. Otherwise the endpoint stays as it is; an answer that "
-        "differs is a drift.",
+        help_text="Extension: validate an active endpoint instead of a draft. If it passes, later "
+        "watches compare with it, and a drift ends. Otherwise the endpoint stays as it is; an "
+        "answer that differs is a drift.",
     )
 
 

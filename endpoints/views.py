@@ -279,11 +279,10 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         fields = self.read_body(ValidationRequestSerializer)
         endpoint = self.get_object()
         workspace = workspace_for(self.organization_id, fields["workspace_id"])
-        if not fields.get("again"):
-            endpoint.require_status(PrivateEndpoint.Status.DRAFT)
         result = validate_only(
             endpoint,
             workspace_id=workspace.pk,
+            again=bool(fields.get("again")),
             probe_parameters=fields.get("probe_parameters"),
         )
         return self.respond(result)

@@ -146,7 +146,7 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         form=ValidateDialog,
     )
     def validate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
-        return _validate(request, endpoint, form)
+        return _validate(request, endpoint, form, again=False)
 
     @transition(
         description="Validate again",
@@ -158,7 +158,7 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         form=ValidateDialog,
     )
     def validate_again(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
-        return _validate(request, endpoint, form)
+        return _validate(request, endpoint, form, again=True)
 
     @transition(
         description="Activate",
@@ -256,10 +256,13 @@ class PrivateEndpointActions(PricePage, ConsoleAdmin):
         endpoint.remove(by=actor_of(request))
 
 
-def _validate(request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+def _validate(
+    request: HttpRequest, endpoint: PrivateEndpoint, form: Any, *, again: bool
+) -> Message:
     result = validate_only(
         endpoint,
         workspace_id=form.cleaned_data["workspace"].pk,
+        again=again,
         may_bind=may_point_secrets(request),
     )
     if result.passed:

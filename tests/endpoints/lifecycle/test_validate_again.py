@@ -149,6 +149,23 @@ def test_another_deployment_meanwhile_is_not_judged(
     assert Validation.objects.count() == 2
 
 
+def test_a_draft_is_not_validated_again(
+    management: APIClient, tenant: Tenant, upstream: Simulator
+) -> None:
+    draft = factories.make_draft(
+        tenant, factories.make_model(), factories.make_provider(), base_url=upstream.base_url
+    )
+    upstream.clear()
+    before = snapshots.everything()
+    answer = validate(management, draft, tenant)
+    assert (answer.status_code, answer.json()["error"]["metadata"]) == (
+        409,
+        {"error_type": "invalid_state", "status": "draft"},
+    )
+    assert snapshots.everything() == before
+    assert upstream.connections == 0
+
+
 def test_strangers_and_wrong_bodies_ask_nothing(
     management: APIClient,
     inference: APIClient,
@@ -180,7 +197,5 @@ def test_the_console_validates_an_active_endpoint_again(
     active.disable()
     upstream.clear()
     answer = operator.post(page(active, "validate_again"), form, follow=True)
-    assert messages_of(answer) == [
-        "The private endpoint is disabled; this needs it to be draft or active."
-    ]
+    assert messages_of(answer) == ["The private endpoint is disabled; this needs it to be active."]
     assert upstream.connections == 0
