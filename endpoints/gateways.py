@@ -143,8 +143,8 @@ class _Plan:
         self._listed.setdefault(model, model)
         # A provider that was refused with its endpoint is made again for the next one.
         self._providers[_server_of(deployment)] = slug
-        if deployment.secret is not None and deployment.has_key:
-            self._keys[slug, deployment.secret].add(self._listed[model])
+        if (secret := deployment.key) is not None:
+            self._keys[slug, secret].add(self._listed[model])
         if self._listed[model] not in self.names[deployment.name]:
             self.names[deployment.name].append(self._listed[model])
 

@@ -131,7 +131,7 @@ class NativeBody(msgspec.Struct, frozen=True):
     chat cannot express, with its message: without an upstream that speaks the format, the request
     is refused by it. ``clouds`` are the dialects of the clouds that serve all of it, as the author
     of the format does; ``beside`` names for each cloud the fields that it does not know and that
-    change no answer. ``foreign`` are the betas of the caller that only an own credential asks for.
+    change no answer. ``foreign`` are the caller's betas that no operator's credential sends.
     ``left_out`` names what the caller sent and no upstream gets. ``told`` are members of an answer
     that repeat what the gateway replaced in the request.
     """

@@ -138,7 +138,7 @@ class _TraceField(serializers.Field[Any, Any, Any, Any]):
 
 @extend_schema_serializer(component_name="GenerationAttestation")
 class _AttestationSerializer(serializers.Serializer[Any]):
-    """What the organization had declared of the private endpoint that the request was sent to."""
+    """The organization's declarations about the private endpoint at the time of the request."""
 
     declared_zdr = serializers.BooleanField(allow_null=True)
     declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)

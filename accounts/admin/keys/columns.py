@@ -1,4 +1,4 @@
-"""What the page of keys shows of their use: meters, and how often their callers leave."""
+"""The columns of the list of keys, and the table of cancelled requests on the page of one."""
 
 from __future__ import annotations
 

@@ -249,8 +249,8 @@ class _Plan:
             self._made.setdefault(deployment.name, slug)
         self.providers[row.slug] = row
         self.models[slug] = self.known.models[slug]
-        if deployment.secret is not None and deployment.has_key:
-            self.secrets[row.slug] = deployment.secret
+        if (secret := deployment.key) is not None:
+            self.secrets[row.slug] = secret
         self._claims[_claim_of(deployment)] = row.slug
         self._limits[row.slug].append(deployment)
         self._own[deployment.name].add(row.slug)
@@ -333,7 +333,7 @@ class _Plan:
             claimed = set(self._claims.values())
             free = [each for each in same if not each.has_credential and each.slug not in claimed]
             stored = next((each for each in same if _has_secret(each, secret)), None)
-            stored = stored or (free[0] if free and deployment.has_key else None)
+            stored = stored or (free[0] if free and deployment.key is not None else None)
         if stored is not None and not stored.is_listed:
             raise NotTaken(f"an operator took the provider {stored.slug!r} out of the catalogue")
         row = self._new_provider(deployment, base_url) if stored is None else provider_row(stored)
@@ -382,9 +382,9 @@ def _canonical(base_url: str | None) -> str | None:
 
 def check_secret(deployment: Deployment) -> None:
     """Raises :class:`NotTaken` for a key that the dialect cannot use."""
-    if deployment.secret is not None and deployment.has_key:
+    if (key := deployment.key) is not None:
         try:
-            dialects.check_credential(deployment.dialect, deployment.secret)
+            dialects.check_credential(deployment.dialect, key)
         except InvalidCredential as exc:
             raise NotTaken(str(exc)) from None
 

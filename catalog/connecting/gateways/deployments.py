@@ -64,8 +64,9 @@ class Deployment:
     missing: str = "the file has no key"
 
     @property
-    def has_key(self) -> bool:
-        return self.secret not in (None, NO_SECRET)
+    def key(self) -> Secret | None:
+        """Returns the secret unless the server needs none."""
+        return None if self.secret == NO_SECRET else self.secret
 
 
 @dataclass(slots=True)

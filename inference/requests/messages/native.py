@@ -64,8 +64,8 @@ _EDITS: Final = "context_management"
 _EDITING: Final = frozenset(("context-management-2025-06-27", "compact-2026-01-12"))
 # The beta that a name with ``[1m]`` means.
 _MILLION_BETA: Final = "context-1m-2025-08-07"
-# Betas that cost their tokens alone, without their dates. Only an own credential asks for others:
-# they may cost what no price list has a rate for, or reach into the account of whoever pays.
+# Betas of which only tokens cost something, without their dates. The operator's credential asks for
+# no others: they may cost what has no rate, or use what the operator's account at Anthropic holds.
 _COMMON_BETAS: Final = frozenset(
     (
         "adaptive-thinking", "advanced-tool-use", "cache-diagnosis", "claude-code", "compact",
@@ -87,7 +87,7 @@ _USUAL: Final = {
     "inference_geo": frozenset(("global",)),
     "service_tier": frozenset(("auto", "standard_only")),
 }
-# The fields that the operator's credential sends; only an own one sends others.
+# The fields that the operator's credential sends. A credential of the organization sends all.
 _COMMON_FIELDS: Final = (
     GATEWAY_FIELDS | _PORTABLE_FIELDS | _BESIDE | _USUAL.keys() | {"prefill", "compaction"}
 )

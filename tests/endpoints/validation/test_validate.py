@@ -793,7 +793,7 @@ def test_an_owner_states_what_the_server_calls_its_model(draft: PrivateEndpoint)
 
 
 def test_a_long_prompt_of_the_server_and_long_thoughts_are_usage(draft: PrivateEndpoint) -> None:
-    """What the server adds to the question is measured, and is a bound of later requests."""
+    """A validation measures the tokens that a server adds; later holds include them."""
     result = behave(draft, "sim-tokens:40000,9000")
     assert result.passed
     assert result.evidence["added_tokens"] == 40_000 - 35

@@ -276,7 +276,7 @@ def test_the_operators_credential_asks_for_the_betas_of_a_list(
     publish(site, maker)
     answer = send(site, asked(), anthropic_beta=given)
     assert (answer.status_code, answer.headers.get("X-Left-Out")) == (200, left_out)
-    # Whoever pays the provider decides.
+    # A credential of the organization sends all of them.
     factories.make_credential(site.tenant, site.model.endpoints.get().provider)
     answer = send(site, asked(), anthropic_beta=given)
     assert (answer.status_code, answer.headers.get("X-Left-Out")) == (200, None)
