@@ -186,7 +186,9 @@ class PoolDialog(Dialog):
 
     priority = _count(0, 1000, "The highest serves, the others while it is down or full.", "0")
     weight = _count(1, 1000, "The share of the requests of its priority.", "100")
-    max_in_flight = _count(1, 10**6, "The requests that run at once, over all workers.", "any")
+    max_in_flight = _count(
+        1, 10**6, "The most requests that run at once, over all workers.", "no limit"
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

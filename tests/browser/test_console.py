@@ -55,6 +55,35 @@ def test_private_endpoint_is_validated_and_activated_in_dialogs(
     assert endpoint.status == PrivateEndpoint.Status.ACTIVE
 
 
+@pytest.mark.parametrize("width", [1440, 1280, 1024, 390])
+def test_many_actions_leave_room_for_the_title(
+    server: str, simulator: Simulator, width: int
+) -> None:
+    User.objects.create_superuser("operator", password=PASSWORD)
+    tenant, model, provider = (
+        factories.make_tenant(),
+        factories.make_model(),
+        factories.make_provider(),
+    )
+    endpoint = factories.make_active(tenant, model, provider, base_url=simulator.base_url)
+    found: list[Any] = []
+
+    def visit(page: Page) -> None:
+        page.goto(page_path(endpoint))
+        menu = page.get_by_role("button", name="Actions", exact=True)
+        found.append(menu.is_visible())
+        title = page.locator("#header-inner .truncate").last
+        found.append((page.evaluate(OVERFLOW), title.evaluate("each => each.clientWidth > 40")))
+        if found[0]:
+            menu.click()
+        submit_dialog(page, "Pool", weight="5")
+
+    assert browse(server, visit, width=width) == []
+    assert found == [width < 1280, (0, True)]
+    endpoint.refresh_from_db()
+    assert endpoint.settings["routing"]["weight"] == 5
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 def test_key_is_created_and_fits_its_page(server: str, width: int) -> None:
     User.objects.create_superuser("operator", password=PASSWORD)
