@@ -18,7 +18,7 @@ from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
 
 PACKAGES = (
-    "openapi-typescript@7.13.0", "orval@7.13.2", "@hey-api/openapi-ts@0.95.0", "axios@1.21.1",
+    "openapi-typescript@7.13.0", "orval@8.38.0", "@hey-api/openapi-ts@0.99.0", "axios@1.21.1",
     "typescript@5.9.3", "@types/node@22",
 )  # fmt: skip
 # The wheel has the JAR.
