@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from enum import Enum, auto
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,6 +16,7 @@ import msgspec
 
 from billing.budgets import MeterReading
 from billing.rate_limits import render_headers
+from catalog.abilities import NO_POOL
 from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
 from config.clocks.clock import clock
 from config.database.driver import Rejected
@@ -69,6 +71,14 @@ Decision = Admission | BaseException | None
 AdmittedByIndex = Mapping[int, tuple[AdmissionRequest, Admission]]
 # A generation and the candidate to which it moves.
 Repinning = tuple[Admission, Candidate]
+
+
+class Repinned(Enum):
+    """What came of moving a generation: ``CHANGED`` asks for another selection of candidates."""
+
+    MOVED = auto()
+    CHANGED = auto()
+    FULL = auto()
 
 
 class GenerationRow(msgspec.Struct, frozen=True):
@@ -425,29 +435,38 @@ class RepinStore:
 
     async def repin(
         self, batch: list[Repinning], organizations: Collection[UUID] = ()
-    ) -> Sequence[bool | BaseException]:
-        """Returns for each generation whether it was moved, or the error that prevented it."""
-        results: list[bool | BaseException] = []
+    ) -> Sequence[Repinned | BaseException]:
+        """Returns for each generation what came of its move, or the error that prevented it."""
+        results: list[Repinned | BaseException] = []
         blocked: dict[UUID, Blocked] = {}
         for admission, candidate in batch:
             organization_id = admission.authority.organization_id
             try:
                 if organization_id in blocked:
                     raise blocked[organization_id]
-                moved = _make_move(admission, candidate)
-                given = list(moved.values())
+                moved, route = _make_move(admission, candidate), candidate.route
+                is_counted = route.pool != NO_POOL
+                meter = route.endpoint_id if is_counted else None
+                given = [*moved.values(), meter, route.pool.max_in_flight]
                 rows = await self._connection.execute(REPIN, given, [organization_id])
-                if rows:
+                results.append(_read_move(rows))
+                if results[-1] is Repinned.MOVED:
+                    moved["limit_subjects"] = rows[0][2]
                     self._memory.note(
                         (time.monotonic(), Committed.MOVED, _encode([moved]).decode())
                     )
-                results.append(bool(rows))
             except Blocked as exc:
                 blocked[organization_id] = exc
                 results.append(exc)
             except (Unavailable, Rejected) as exc:
                 results.append(exc)
         return results
+
+
+def _read_move(rows: Sequence[Sequence[Any]]) -> Repinned:
+    if not rows:
+        return Repinned.CHANGED
+    return Repinned.MOVED if rows[0][1] else Repinned.FULL
 
 
 async def _has_moved(snapshots: Snapshots, catalog: CatalogSnapshot) -> bool:
@@ -496,7 +515,7 @@ class AdmissionLanes:
         self._admissions: Lanes[AdmissionRequest, Admission] = Lanes(
             "admit", self._open_admission, suspects, patience=_PATIENCE_SECONDS
         )
-        self._repins: Lanes[Repinning, bool] = Lanes(
+        self._repins: Lanes[Repinning, Repinned] = Lanes(
             "repin", self._open_repin, suspects, side=2, limit=_REPINS, patience=_PATIENCE_SECONDS
         )
 
@@ -578,12 +597,12 @@ class AdmissionLanes:
         """Queues a request of an organization; ``on_abandoned`` is that of :meth:`Lanes.submit`."""
         return self._admissions.submit(organization_id, request, on_abandoned)
 
-    async def repin(self, admission: Admission, candidate: Candidate) -> bool:
+    async def repin(self, admission: Admission, candidate: Candidate) -> Repinned:
         """Moves a generation, and the price it will pay, to the next candidate before dispatch.
 
-        The hold stays as it is: it covers every candidate. Returns ``False``, and changes nothing,
-        if the key, the organization's endpoints and credentials, or the catalogue changed since the
-        candidates were selected. Raises :class:`Unavailable`.
+        The hold stays as it is: it covers every candidate. Nothing changes if the key, the
+        organization's endpoints and credentials, or the catalogue changed since the candidates were
+        selected, or if the endpoint is full. Raises :class:`Unavailable`.
         """
         organization_id = admission.authority.organization_id
         return await self._repins.submit(organization_id, (admission, candidate)).future
@@ -596,7 +615,7 @@ class AdmissionLanes:
         store = AdmissionStore(self._health, self._authority, self._memory, is_apart=is_apart)
         return Lane(store.admit, store.close)
 
-    def _open_repin(self, is_apart: bool) -> Lane[Repinning, bool]:
+    def _open_repin(self, is_apart: bool) -> Lane[Repinning, Repinned]:
         store = RepinStore(self._memory, is_apart=is_apart)
         return Lane(store.repin, store.close)
 

@@ -556,7 +556,7 @@ def _take(
         admission.limit_subjects = [each for each in subjects if each not in authority.subjects]
     route = admission.candidates[0].candidate.route
     if route.pool != NO_POOL:
-        # Counted where it begins; a fallback goes to an endpoint that is not full at this moment.
+        # Counted where it begins; a fallback is counted when it moves.
         most = route.pool.max_in_flight
         limits = {} if most is None else {Rate.CONCURRENT_REQUESTS: most}
         rule = RateRule(LimitScope.ORGANIZATION, route.endpoint_id, limits)

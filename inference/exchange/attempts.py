@@ -55,6 +55,7 @@ from config.egress.client import EgressClient, OutboundResponse
 from config.egress.rules import tighten
 from config.live_settings import settings
 from config.server.load.large_work import LARGE_BYTES
+from inference.admission.admit import Repinned
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.copies.organizations import record_first_use
 from inference.admission.decide import Admission
@@ -85,7 +86,7 @@ from inference.store import run_in_thread
 logger = logging.getLogger(__name__)
 
 Begun = TypeVar("Begun")
-Repin = Callable[[Admission, Candidate], Awaitable[bool]]
+Repin = Callable[[Admission, Candidate], Awaitable[Repinned]]
 Replan = Callable[[Admission, Collection[Candidate]], Awaitable[None]]
 # What is made of a large request while its body is built: decoded parts, and the body.
 _BUILDING_COPIES: Final = 2
@@ -122,6 +123,8 @@ class Plan:
         self._replan = replan
         self._left: Sequence[AffordableCandidate] = admission.candidates
         self._tried: list[Candidate] = []
+        # The endpoints that had no room when the generation was to move there.
+        self._full: set[uuid.UUID] = set()
         # The refusals so far, each with the route that gave it.
         self._refusals: list[tuple[UpstreamRefused, Route]] = []
 
@@ -144,21 +147,30 @@ class Plan:
     async def pin_next(self) -> bool:
         """Moves the generation to the next candidate; returns whether there is one.
 
-        If the key, the organization or the catalogue has changed, the candidates are selected
-        again. Raises the :class:`GatewayError` that would refuse a new request.
+        One that is full is passed over. If the key, the organization or the catalogue has changed,
+        the candidates are selected again. Raises the :class:`GatewayError` that would refuse a new
+        request.
         """
         for _ in range(_REPLANS):
-            self._left = [item for item in self._left if self._may_accept(item.candidate.route)]
-            if not self._left:
-                return False
-            if await self._repin(self._admission, self._left[0].candidate):
-                return True
+            while True:
+                self._left = [item for item in self._left if self._may_accept(item.candidate.route)]
+                if not self._left:
+                    return False
+                following = self._left[0].candidate
+                repinned = await self._repin(self._admission, following)
+                if repinned is Repinned.MOVED:
+                    return True
+                if repinned is Repinned.CHANGED:
+                    break
+                self._full.add(following.route.endpoint_id)
             await self._replan(self._admission, self._tried)
             self._left = self._admission.candidates
         return False
 
     def _may_accept(self, route: Route) -> bool:
-        return all(may_accept(route, error, refusing) for error, refusing in self._refusals)
+        is_full = route.endpoint_id in self._full
+        refusals = self._refusals
+        return not is_full and all(may_accept(route, error, refused) for error, refused in refusals)
 
 
 class Attempts:

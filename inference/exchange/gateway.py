@@ -29,7 +29,7 @@ from config.server.batching.waits import Blocked, Suspects
 from config.server.bulkheads import Bulkheads, Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime
-from inference.admission.admit import AdmissionLanes
+from inference.admission.admit import AdmissionLanes, Repinned
 from inference.admission.copies.presets import PresetReader
 from inference.admission.decide import Admission, AdmissionRequest, is_logged, judge_repeat
 from inference.admission.recognition import RecognizedKey, Recognizer
@@ -183,8 +183,8 @@ class Gateway:
         key, _ = await self._admissions.read_key(request.key_digest)
         return judge_repeat(request, key, clock.now())
 
-    async def repin(self, admission: Admission, candidate: Candidate) -> bool:
-        """Pins the price of the next candidate; ``False`` when it may no longer be used."""
+    async def repin(self, admission: Admission, candidate: Candidate) -> Repinned:
+        """Pins the price of the next candidate."""
         return await self._admissions.repin(admission, candidate)
 
     async def replan(

@@ -23,7 +23,7 @@ from catalog.dialects.base import Operation
 from catalog.models import ModelEndpoint
 from config.secrets import digest_api_key
 from config.server.batching.waits import Blocked, Suspects
-from inference.admission.admit import AdmissionLanes
+from inference.admission.admit import AdmissionLanes, Repinned
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import EndpointHealth, Generation, Journal
 from inference.requests import parsing
@@ -323,11 +323,11 @@ def test_a_locked_organization_does_not_hold_up_the_fallbacks_of_others(
             await holder(pool, stack.enter_context, lock)
             waiting = asyncio.create_task(lanes.repin(*blocked))
             await asyncio.sleep(0)
-            assert await lanes.repin(*free)
-            assert await lanes.repin(*free)
+            assert await lanes.repin(*free) is Repinned.MOVED
+            assert await lanes.repin(*free) is Repinned.MOVED
             assert not waiting.done()
             await holder(pool, stack.close)
-            assert await waiting
+            assert await waiting is Repinned.MOVED
         await settlements.store(
             [Settlement(admission.generation_id, "cancelled") for admission in admissions]
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import uuid
 from collections import Counter
@@ -13,23 +15,31 @@ from typing import Any
 
 import pytest
 import requests
+from django.db import connections
 
 from accounts.policy import Policy
 from billing.budgets import MeterReading
 from billing.models import Meter
 from catalog.abilities import PoolRouting
+from catalog.dialects.base import Operation
 from config.clocks.clock import clock
 from config.local.certificates import ensure_certificates
+from config.secrets import digest_api_key
+from config.server.batching.waits import Suspects
 from endpoints.models import PrivateEndpoint
+from inference.admission.admit import AdmissionLanes, Repinned
 from inference.admission.budgets import Budgets, StaleReading
-from inference.admission.decide import count_running
+from inference.admission.decide import Admission, AdmissionRequest, count_running
 from inference.models import Generation
+from inference.requests import parsing
 from inference.routing.candidates import PrivateUnavailable
-from inference.routing.health import UNKNOWN, Health, HealthState
+from inference.routing.health import UNKNOWN, Health, HealthState, HealthTable
 from inference.routing.routes import PrivateModel, Route
+from inference.settlement.settle import Settlement, SettlementStore
 from tests.support import factories
 from tests.support.inference.routes import credential, planned, reasons, route, subjects
 from tests.support.inference.site import Site
+from tests.support.ledger import assert_in_order
 from tests.support.simulator.server import Simulator
 
 REQUESTS = 400
@@ -262,6 +272,84 @@ def test_of_a_slow_a_full_and_a_dying_server_every_request_is_answered(site: Sit
     served = Counter(Generation.objects.values_list("private_endpoint", flat=True))
     assert served == {at_full.pk: 1, at_dying.pk: 1, at_slow.pk: 2}
     site.eventually(lambda: [running(each) for each in (at_full, at_dying)] == [0, 0])
+
+
+def test_a_fallback_is_counted_where_it_falls_to(site: Site) -> None:
+    """The endpoint that failed is free again; a fallback that finds no room is not sent."""
+    dead, spare = site.own("sim-status-500"), site.own("sim-held")
+    site.publish()
+    pool(site, dead, priority=1, max_in_flight=5)
+    pool(site, spare, max_in_flight=1)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(site.chat)
+        site.eventually(lambda: len(site.dialled()) == 2)
+        assert (running(dead), running(spare)) == (0, 1)
+        full = site.chat()
+        # Its own endpoint's failure, and nothing was sent where there is no room.
+        assert (full.status_code, full.json()["error"]["code"]) == (502, 502)
+        assert len(site.dialled()) == 3
+        site.eventually(lambda: (running(dead), running(spare)) == (0, 1))
+        site.upstream.release(1)
+        assert waiting.result(60).status_code == 200
+    site.eventually(lambda: (running(dead), running(spare)) == (0, 0))
+    failed, served = Generation.objects.order_by("status").reverse()
+    assert (failed.private_endpoint, failed.limit_subjects) == (dead, [dead.pk])
+    assert (served.private_endpoint, served.limit_subjects) == (spare, [spare.pk])
+    assert_in_order()
+
+
+def test_two_workers_count_the_fallbacks_of_a_pool_together(site: Site) -> None:
+    main, spare = site.own(), site.own()
+    pool(site, main, priority=1)
+    pool(site, spare, max_in_flight=1)
+    site.publish()
+    site.allow_fallback()
+
+    async def run() -> None:
+        workers = [AdmissionLanes(HealthTable(), Suspects()) for _ in "ab"]
+        settlements = SettlementStore()
+        request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
+        entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
+        organization_id = site.tenant.organization.pk
+        admissions = [
+            await each.submit(organization_id, entry, lambda _: None).future for each in workers
+        ]
+        first, second = admissions
+        candidates = [item.candidate for item in first.candidates]
+        assert [each.route.endpoint_id for each in candidates[:2]] == [main.pk, spare.pk]
+
+        async def move(worker: int, admission: Admission, place: int) -> Repinned:
+            return await workers[worker].repin(admission, candidates[place])
+
+        assert await count() == (2, 0)
+        assert await move(0, first, 1) is Repinned.MOVED
+        assert await count() == (1, 1)
+        # A repetition, whose first result was lost, counts nothing.
+        assert await move(0, first, 1) is Repinned.MOVED
+        assert await move(1, second, 1) is Repinned.FULL
+        assert await count() == (1, 1)
+        # To the public endpoint, which is in no pool.
+        assert await move(0, first, 2) is Repinned.MOVED
+        assert await count() == (1, 0)
+        assert await move(1, second, 1) is Repinned.MOVED
+        assert await count() == (0, 1)
+        both = [Settlement(each.generation_id, "cancelled") for each in admissions]
+        await settlements.store(both)
+        assert await count() == (0, 0)
+        for each in (*workers, settlements):
+            await each.close()
+
+    def read() -> tuple[int, int]:
+        try:
+            return running(main), running(spare)
+        finally:
+            connections.close_all()
+
+    async def count() -> tuple[int, int]:
+        return await asyncio.to_thread(read)
+
+    asyncio.run(run())
+    assert_in_order()
 
 
 @pytest.mark.parametrize(
