@@ -305,7 +305,7 @@ def _decode(operation: Operation, body: bytes) -> tuple[Any, dict[str, Any]]:
             return _DECODERS[operation](rest), fields
     except msgspec.ValidationError as exc:
         shape = ROWS[operation].shape
-        raise explain_decode_error(str(exc), shape=shape, present=fields) from None
+        raise explain_decode_error(str(exc), shape=shape, body=body) from None
     except (msgspec.DecodeError, RecursionError):
         raise InvalidRequest("The body is not valid JSON.") from None
 

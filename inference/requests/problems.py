@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from config.api.errors import GatewayError, InvalidRequest
+from config.server.load.large_work import LARGE_BYTES
+
+Item = TypeVar("Item")
+Converted = TypeVar("Converted")
 
 # A message of msgspec: "Expected `int`, got `str` - at `$.messages[0].role`".
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
@@ -25,31 +31,29 @@ _FORMS: Final = {
     r"|application/octet-stream)\Z": ("Must be image/jpeg, image/png, image/gif or image/webp."),
 }
 _BAD_FORM: Final = "Has a form that is not allowed."
+_REQUIRED: Final = "This field is required."
+# The most missing fields that one error names.
+_MOST_NAMED: Final = 20
 # Any of these names the model.
 MODEL_FIELDS: Final = frozenset(("model", "models", "preset"))
 
 
 def explain_decode_error(
-    text: str,
-    *,
-    within: str = "",
-    shape: type[msgspec.Struct] | None = None,
-    present: Collection[str] = (),
+    text: str, *, within: str = "", shape: Any = None, body: bytes | msgspec.Raw = b""
 ) -> InvalidRequest:
     """Returns the error for a message of msgspec, which names a type and a place.
 
     ``within`` is the name of the field that was decoded, if it was not the whole body. The error
-    of a body that lacks a field names all that its ``shape`` requires beside the ``present`` ones.
+    of a ``body`` that lacks a field names all that it lacks of its ``shape``.
     """
     match = _PLACE.fullmatch(text)
     assert match is not None
     what = match["what"].replace("`", "")
     path = (within + (match["path"] or "")).lstrip(".").replace("[...]", "[]")
     missing = re.search(r"missing required field (\w+)", what)
-    if missing and not path and shape is not None:
-        return _lacking_fields(shape, present)
     if missing:
-        return missing_field(f"{path}.{missing[1]}".lstrip("."))
+        lacking = () if shape is None else _find_lacking(shape, bytes(body), within)
+        return missing_fields(*(lacking or [f"{path}.{missing[1]}".lstrip(".")]))
     if not path:
         return InvalidRequest(f"The body must be a JSON object. ({what})")
     if what.startswith(_REGEX):
@@ -57,13 +61,53 @@ def explain_decode_error(
     return field_error(path, f"{what}.")
 
 
-def _lacking_fields(shape: type[msgspec.Struct], present: Collection[str]) -> InvalidRequest:
-    """Returns the error for all fields that a body of a shape lacks."""
-    fields = msgspec.structs.fields(shape)
-    names = [each.encode_name for each in fields if each.required]
-    if MODEL_FIELDS.isdisjoint(present) and any(each.name == "model" for each in fields):
-        names.insert(0, "model")
-    return missing_fields(*(name for name in dict.fromkeys(names) if name not in present))
+def _find_lacking(shape: Any, body: bytes, within: str) -> list[str]:
+    """Returns the names of the fields that a body lacks of a shape, with all that are nested."""
+    if len(body) > LARGE_BYTES:
+        return []
+    value, kind = msgspec.json.decode(body), _inspect(shape)
+    names = list(islice(_walk_lacking(kind, value, within), _MOST_NAMED))
+    if within or not isinstance(kind, msgspec.inspect.StructType):
+        return names
+    has_model = any(each.name == "model" for each in kind.fields)
+    if has_model and MODEL_FIELDS.isdisjoint(value):
+        names = ["model", *(each for each in names if each != "model")]
+    return names
+
+
+# Takes milliseconds for a body of chat.
+_inspect = cache(msgspec.inspect.type_info)
+
+
+def _walk_lacking(kind: msgspec.inspect.Type, value: Any, place: str) -> Iterator[str]:
+    match kind:
+        case msgspec.inspect.Metadata(type=inner):
+            yield from _walk_lacking(inner, value, place)
+        case msgspec.inspect.UnionType(types=types):
+            yield from _walk_union(types, value, place)
+        case msgspec.inspect.StructType(fields=fields) if isinstance(value, dict):
+            for field in fields:
+                name = f"{place}.{field.encode_name}".lstrip(".")
+                if field.encode_name in value:
+                    yield from _walk_lacking(field.type, value[field.encode_name], name)
+                elif field.required:
+                    yield name
+        case msgspec.inspect.ListType(item_type=item) if isinstance(value, list):
+            for index, each in enumerate(value):
+                yield from _walk_lacking(item, each, f"{place}[{index}]")
+
+
+def _walk_union(types: Iterable[Any], value: Any, place: str) -> Iterator[str]:
+    structs = [each for each in types if isinstance(each, msgspec.inspect.StructType)]
+    if not isinstance(value, dict) or not structs:
+        for each in types:
+            yield from _walk_lacking(each, value, place)
+    elif (tag := structs[0].tag_field) is not None and tag not in value:
+        yield f"{place}.{tag}".lstrip(".")
+    else:
+        for each in structs:
+            if tag is None or each.tag == value[tag]:
+                yield from _walk_lacking(each, value, place)
 
 
 def field_error(name: str, text: str) -> InvalidRequest:
@@ -78,9 +122,29 @@ def missing_field(name: str) -> InvalidRequest:
 
 def missing_fields(*names: str) -> InvalidRequest:
     """Returns the error for all fields that are missing."""
-    text = "This field is required." if len(names) == 1 else "These fields are required."
-    fields = dict.fromkeys(names, "This field is required.")
+    text = _REQUIRED if len(names) == 1 else "These fields are required."
+    fields = dict.fromkeys(names, _REQUIRED)
     return InvalidRequest(f"{', '.join(names)}: {text}", metadata={"fields": fields})
+
+
+def convert_each(
+    items: Iterable[Item], convert: Callable[[Item, str], Converted], place: str
+) -> list[Converted]:
+    """Converts the items of a list; an error about missing fields names those of all items."""
+    converted, lacking = [], list[str]()
+    for index, item in enumerate(items):
+        try:
+            converted.append(convert(item, f"{place}[{index}]"))
+        except InvalidRequest as exc:
+            fields = exc.metadata.get("fields", {})
+            if set(fields.values()) != {_REQUIRED}:
+                if not lacking:
+                    raise
+                break
+            lacking += fields
+    if lacking:
+        raise missing_fields(*lacking[:_MOST_NAMED])
+    return converted
 
 
 def name_shortening(error: GatewayError, field: str) -> None:

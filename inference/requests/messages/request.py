@@ -23,12 +23,11 @@ from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.limits import MAX_MESSAGES, MAX_TOOLS, check_body
 from inference.requests.messages.foreign import write_as_text
 from inference.requests.messages.reasoning import decode_opaque
-from inference.requests.problems import explain_decode_error, field_error, missing_field
+from inference.requests.problems import explain_decode_error, field_error
 from inference.requests.schemas import ProviderPreferences
 
 _FIELD: Final = re.compile(
-    r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*?)`"
-    r"(?: - at `\$\.?(?P<path>.*)`)?",
+    r"Object contains unknown field `(?P<name>.*?)`(?: - at `\$\.?(?P<path>.*)`)?",
     re.DOTALL,
 )
 _TOOL_TYPE: Final = re.compile(r"Invalid value '.*' - at `\$\.(tools\[\d+\]\.type)`", re.DOTALL)
@@ -525,11 +524,7 @@ def _explain_decode_error(text: str, shape: type[_Request], body: bytes) -> Inva
     if match := _FIELD.fullmatch(text):
         name = match["name"][:100]
         path = f"{match['path']}.{name}" if match["path"] else name
-        if match["what"] == "contains unknown":
-            return field_error(path, "Unknown field.")
-        if not match["path"]:
-            return explain_decode_error(text, shape=shape, present=_decode_members(body))
-        return missing_field(path)
+        return field_error(path, "Unknown field.")
     if match := _TOOL_TYPE.fullmatch(text):
         return field_error(match[1], "Only tools that the caller runs, of type 'custom'.")
-    return explain_decode_error(text)
+    return explain_decode_error(text, shape=shape, body=body)

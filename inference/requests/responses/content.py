@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.requests.problems import field_error, missing_field
+from inference.requests.problems import convert_each, field_error, missing_field
 from inference.requests.responses.items import ItemPart
 
 _TEXTS: Final = frozenset(("input_text", "output_text", "text", "summary_text", "reasoning_text"))
@@ -22,7 +22,7 @@ def convert_content(content: str | list[ItemPart] | None, place: str) -> str | l
     """
     if content is None or isinstance(content, str):
         return content or ""
-    parts = [_convert_part(part, f"{place}[{index}]") for index, part in enumerate(content)]
+    parts = convert_each(content, _convert_part, place)
     if not parts:
         return ""
     if len(parts) == 1 and parts[0].keys() == {"type", "text"}:

@@ -14,7 +14,7 @@ import msgspec
 from catalog.dialects.base import decode_object
 from config.api.errors import InvalidRequest
 from inference.requests.limits import BOUNDS
-from inference.requests.problems import field_error, missing_field
+from inference.requests.problems import convert_each, field_error, missing_field
 from inference.requests.responses import items
 from inference.requests.responses.content import convert_content, join_texts
 from inference.requests.responses.reading import read
@@ -62,8 +62,7 @@ class Conversation:
 
     def add_all(self, raws: list[msgspec.Raw]) -> None:
         """Adds the items; raises :class:`InvalidRequest` with the name of the wrong field."""
-        for index, raw in enumerate(raws):
-            self._add(raw, f"input[{index}]")
+        convert_each(raws, self._add, "input")
         self._end_answer()
 
     def build(self) -> list[dict[str, Any]]:

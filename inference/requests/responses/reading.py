@@ -26,7 +26,7 @@ def read(decoder: msgspec.json.Decoder[Shape], raw: msgspec.Raw, place: str) -> 
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as exc:
-        raise explain_decode_error(str(exc), within=place) from None
+        raise explain_decode_error(str(exc), within=place, shape=decoder.type, body=raw) from None
 
 
 def read_members(raw: msgspec.Raw, place: str) -> dict[str, msgspec.Raw]:

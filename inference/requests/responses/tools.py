@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from inference.requests.limits import MAX_TOOLS
-from inference.requests.problems import field_error, missing_field
+from inference.requests.problems import convert_each, field_error, missing_field
 from inference.requests.responses.reading import is_unset, read, read_members
 
 # The longest name of a function in chat.
@@ -167,8 +167,7 @@ class Tools:
         return names if len(names) <= MAX_NAMES else (*names[:MAX_NAMES], _MORE)
 
     def add_all(self, raws: Iterable[msgspec.Raw], place: str) -> None:
-        for index, raw in enumerate(raws):
-            self._add(raw, f"{place}[{index}]")
+        convert_each(raws, self._add, place)
 
     def add_loaded(self, raws: Iterable[msgspec.Raw], place: str) -> None:
         """Adds tools that came inside the conversation; those that are known already stay."""

@@ -252,8 +252,26 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
         (Operation.RERANK, b"{}", ["model", "query", "documents"]),
         (Operation.SPEECH, b"{}", ["model", "input"]),
         (Operation.IMAGES, b"{}", ["model", "prompt"]),
+        (
+            Operation.CHAT,
+            b'{"messages":[{},{"role":"user"},{"role":"tool","content":"x"}],"plugins":[{}]}',
+            [
+                "model", "messages[0].role", "messages[1].content", "messages[2].tool_call_id",
+                "plugins[0].id",
+            ],
+        ),
+        (
+            Operation.CHAT,
+            b'{"messages":[{}],"tools":[{"function":{}},{},{"function":{"name":"f"}}]}',
+            ["model", "messages[0].role", "tools[0].function.name"],
+        ),
+        (
+            Operation.CHAT,
+            b'{"model":"a/b","messages":[' + b"{}," * 25 + b"{}]}",
+            [f"messages[{index}].role" for index in range(20)],
+        ),
     ],
-)
+)  # fmt: skip
 def test_all_missing_fields_are_named_at_once(
     operation: Operation, body: bytes, names: list[str]
 ) -> None:

@@ -435,6 +435,22 @@ def test_all_missing_fields_are_named_at_once() -> None:
     }
 
 
+def test_missing_fields_inside_others_are_named_with_them() -> None:
+    parts = [{"text": "x"}, {"type": "image"}, {"type": "image", "source": {}}]
+    body = {
+        "messages": [{}, {"role": "user", "content": parts}],
+        "tools": [{}, {"name": "f"}],
+        "tool_choice": {"type": "tool"},
+    }
+    with pytest.raises(InvalidRequest) as error:
+        to_chat(json.dumps(body).encode())
+    assert list(error.value.metadata["fields"]) == [
+        "model", "messages[0].role", "messages[1].content[0].type",
+        "messages[1].content[1].source", "messages[1].content[2].source.type", "tools[0].name",
+        "tools[0].input_schema", "tools[1].input_schema", "tool_choice.name", "max_tokens",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["model", "max_tokens", "messages"])
 def test_a_missing_field_is_named(name: str) -> None:
     body = asked()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from config.api.errors import InvalidRequest
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
 from inference.requests.responses.request import to_chat
@@ -552,3 +553,37 @@ def test_long_instructions_are_sent_but_not_repeated() -> None:
         found = translated(instructions="x" * size)
         assert len(json.loads(found.chat)["messages"][0]["content"]) == size
         assert (bytes(found.echo["instructions"]) != b"null") is is_repeated
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ({}, ["model", "input"]),
+        (
+            {"input": [{"type": "function_call"}, {"type": "function_call_output"}, {}]},
+            [
+                "input[0].call_id", "input[0].name", "input[1].output", "input[1].call_id",
+                "input[2].type",
+            ],
+        ),
+        (
+            {"input": [{"type": "message"},
+                       {"role": "user", "content": [{"type": "input_image"},
+                                                    {"type": "input_text"}]}]},
+            ["input[0].role", "input[1].content[0].image_url", "input[1].content[1].text"],
+        ),
+        (
+            {"input": "x", "tools": [{}, {"type": "function"}, {"type": "custom"}]},
+            ["tools[0].type", "tools[1].name", "tools[2].name"],
+        ),
+        # Another error comes first where nothing is missing before it.
+        ({"input": [{"type": "function_call"}, {"type": "nothing"}]},
+         ["input[0].call_id", "input[0].name"]),
+        ({"input": [{"type": "nothing"}, {"type": "function_call"}]}, ["input[0].type"]),
+    ],
+)  # fmt: skip
+def test_all_missing_fields_are_named_at_once(body: dict[str, Any], names: list[str]) -> None:
+    given = {"model": "a/b", **body} if body else body
+    with pytest.raises(InvalidRequest) as error:
+        to_chat(json.dumps(given).encode())
+    assert list(error.value.metadata["fields"]) == names
