@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 
-from accounts.models import WorkspaceNotFound
+from accounts.models import WorkspaceNotFound, workspace_for
 from config.api.errors import GatewayError, InvalidTransition, RequestTimeout
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
@@ -78,9 +78,13 @@ def validate_and_replace(
     upstream as it is. Every failure changes nothing.
 
     Raises :class:`RequestTimeout` at the time limit, :class:`NotActivated` for other failures,
-    and :class:`InvalidTransition` for an endpoint that is not active.
+    :class:`InvalidTransition` for an endpoint that is not active, and, where nothing needs a
+    validation, :class:`WorkspaceNotFound`.
     """
-    plan = endpoint.edit_or_plan(by=by, **changes)
+    with transaction.atomic():
+        plan = endpoint.edit_or_plan(by=by, **changes)
+        if plan is None:
+            workspace_for(endpoint.organization_id, workspace_id)
     if plan is None:
         return
     result = validation.run(
@@ -106,6 +110,12 @@ def validate_only(
     Raises :class:`InvalidTransition` in another state.
     """
     status = PrivateEndpoint.Status
+    if endpoint.status == status.ACTIVE and not again:
+        raise InvalidTransition(
+            "The private endpoint is active; only a draft is validated without again. Send "
+            "again: true to validate an active endpoint.",
+            metadata={"status": str(status.ACTIVE)},
+        )
     endpoint.require_status(status.ACTIVE if again else status.DRAFT)
     return validation.run(
         endpoint,

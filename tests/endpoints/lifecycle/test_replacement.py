@@ -16,7 +16,9 @@ from catalog.models import LanguageModel, Provider
 from config.events.outbox import Event
 from endpoints import watch
 from endpoints.models import PrivateEndpoint, Validation
+from inference.models import Generation
 from tests.support import factories
+from tests.support.bulkheads.load import Load
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
@@ -141,6 +143,19 @@ def test_other_changes_need_no_validation(
     assert response.json()["data"]["settings"]["context_length"] == 8192
     assert row_of(active)["validation_id"] == before["validation_id"]
     assert upstream.connections == 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"settings": {"context_length": 8192}}])
+def test_an_unknown_workspace_is_refused_where_nothing_needs_a_validation(
+    management: APIClient, tenant: Tenant, active: PrivateEndpoint, fields: dict[str, Any]
+) -> None:
+    stranger = factories.make_tenant("Stranger").workspace.pk
+    before = snapshots.everything()
+    for workspace_id in (str(uuid4()), str(stranger)):
+        changes = {**fields, "activate": {"workspace_id": workspace_id}}
+        response = patch(management, active, tenant, **changes)
+        assert (response.status_code, list(response.json())) == (404, ["error"])
+    assert snapshots.everything() == before
 
 
 @pytest.mark.parametrize(
@@ -399,3 +414,30 @@ def test_running_requests_end_where_they_began(site: Site) -> None:
     assert (content_of(events), events[-1]) == ("You said: one two", "[DONE]")
     models = [request.model for request in site.dialled()]
     assert (models[0], set(models[1:])) == ("sim-gated", {"sim-echo"})
+
+
+def replace_under_load(site: Site, times: int) -> None:
+    """Replaces the deployment of a busy endpoint; every request is answered, by it alone."""
+    endpoint = site.own()
+    site.publish()
+    client = factories.client(site.tenant.management_key)
+    activate = {"workspace_id": str(site.tenant.workspace.pk), "probe_parameters": False}
+    with Load(site, [site.tenant.api_key] * 2) as load:
+        load.wait_for_answers(1)
+        for number in range(times):
+            fields = {"upstream_model_id": f"falcon-{number}", "activate": activate}
+            answer = patch(client, endpoint, site.tenant, **fields)
+            assert answer.status_code == 200, answer.content
+        load.wait_for_answers(1)
+    assert set(load.statuses()) == {200}
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert set(Generation.objects.values_list("private_endpoint", flat=True)) == {endpoint.pk}
+    assert Validation.objects.filter(outcome="passed").count() == times + 1
+
+
+def test_no_request_fails_while_the_deployment_is_replaced(site: Site) -> None:
+    replace_under_load(site, 12)
+
+
+def test_no_request_fails_during_two_hundred_replacements(site: Site) -> None:
+    replace_under_load(site, 200)

@@ -166,6 +166,24 @@ def test_a_draft_is_not_validated_again(
     assert upstream.connections == 0
 
 
+def test_an_active_one_is_validated_only_if_that_is_asked_for(
+    management: APIClient, tenant: Tenant, active: PrivateEndpoint, upstream: Simulator
+) -> None:
+    before = snapshots.everything()
+    for again in ({}, {"again": False}, {"again": None}):
+        body = {"workspace_id": str(tenant.workspace.pk), **again}
+        answer = management.post(f"{ROUTE}/{active.pk}/validate", body)
+        assert answer.status_code == 409, answer.content
+        error = answer.json()["error"]
+        assert error["message"] == (
+            "The private endpoint is active; only a draft is validated without again. Send "
+            "again: true to validate an active endpoint."
+        )
+        assert error["metadata"] == {"error_type": "invalid_state", "status": "active"}
+    assert snapshots.everything() == before
+    assert upstream.connections == 0
+
+
 def test_strangers_and_wrong_bodies_ask_nothing(
     management: APIClient,
     inference: APIClient,
