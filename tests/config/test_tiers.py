@@ -14,6 +14,7 @@ import pytest
 from _pytest.assertion.rewrite import PYC_TAIL
 
 from tests.support.suite import rewriting
+from tests.support.suite.distribution import estimate
 from tests.support.suite.reach import ROOT, STARTERS, Sources
 from tests.support.suite.tiers import (
     CASES,
@@ -204,6 +205,20 @@ def test_one_process_runs_a_module_and_an_undivided_room(tmp_path: Path) -> None
         ["test_a.ran", "test_b.ran", "test_c.ran"], 1
     )
     assert ran["test_a.ran"] == ran["test_b.ran"] != ran["test_c.ran"]
+
+
+def test_the_modules_that_last_longest_begin_first() -> None:
+    selection = Selection(RULES, Tier.FULL, starting={"tests/c/test_c.py::test_starts"})
+    tests = [
+        "tests/a/test_a.py::test_dear", "tests/a/test_a.py::test_some[dear]",
+        *(f"tests/b/test_b.py::test_rows[{number}]" for number in range(20)),
+        "tests/c/test_c.py::test_starts",
+        "tests/browser/test_a.py::test_one", "tests/browser/b/test_b.py::test_two",
+    ]  # fmt: skip
+    assert estimate(tests, selection) == pytest.approx({
+        "tests/a/test_a.py": 3.6, "tests/b/test_b.py": 1.0, "tests/c/test_c.py": 0.55,
+        "tests/browser/": 0.1,
+    })  # fmt: skip
 
 
 def test_assertions_are_rewritten_once(tmp_path: Path, pytestconfig: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""pytest plugin: gives whole modules to the processes of a run, those that start processes first.
+"""pytest plugin: gives whole modules to the processes of a run, those that last longest first.
 
 What a module's fixtures start is started once, and so is the browser of its room. Stealing single
 tests would start them again in each process; it also splits the groups that xdist knows.
@@ -6,15 +6,20 @@ tests would start them again in each process; it also splits the groups that xdi
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support.suite.tiers import SELECTION, function_of
+from tests.support.suite.tiers import SELECTION, Selection, function_of
 
 # Rooms that one process runs, because they share what takes seconds to start.
 UNDIVIDED: Final = ("tests/browser/",)
+# What a test costs of which nothing was recorded, and how long one waits for the process it starts.
+_USUAL_SECONDS: Final = 0.05
+_START_SECONDS: Final = 0.5
 
 
 def unit_of(test: str) -> str:
@@ -43,9 +48,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units | None
     return Units(config, log) if config.option.dist == "loadscope" else None
 
 
+def estimate(tests: Iterable[str], selection: Selection) -> Mapping[str, float]:
+    """Returns about how many seconds each module or undivided room lasts."""
+    dear = selection.rules.dear
+    seconds: dict[str, float] = defaultdict(float)
+    for test in tests:
+        function = function_of(test)
+        cost = dear.get(test, dear.get(function, _USUAL_SECONDS))
+        wait = _START_SECONDS if function in selection.starting else 0
+        seconds[unit_of(test)] += cost + wait
+    return seconds
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Lets the modules begin first that last longest, so that no process is alone at the end."""
-    starting = config.stash[SELECTION].starting
-    dear = {unit_of(item.nodeid) for item in items if function_of(item.nodeid) in starting}
-    items.sort(key=lambda item: unit_of(item.nodeid) not in dear)
+    seconds = estimate((item.nodeid for item in items), config.stash[SELECTION])
+    items.sort(key=lambda item: -seconds[unit_of(item.nodeid)])
