@@ -44,6 +44,13 @@ psycopg.BaseConnection.__del__ = _complain  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spares the collector the million objects of the modules and the tests, which stay."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Collects when the last test of a module has ended."""
     if nextitem is None or path_of(nextitem.nodeid) != path_of(item.nodeid):
