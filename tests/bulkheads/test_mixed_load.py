@@ -25,10 +25,11 @@ from tests.support.database.locks import locked
 from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
+from tests.support.suite.tiers import count_examples
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 20
+SECONDS = count_examples(20)
 CALLERS = 12
 Act = Callable[[random.Random], object]
 

@@ -19,10 +19,13 @@ from tests.support.suite.reach import ROOT, STARTERS, Sources
 from tests.support.suite.tiers import (
     CASES,
     POOLER_FIXTURE,
+    TIER_VARIABLE,
     ProcessGuard,
     Rules,
     Selection,
     Tier,
+    count_examples,
+    draw_examples,
     find_functions_beyond,
     path_of,
 )
@@ -145,6 +148,20 @@ def test_a_tier_has_so_many_cases_of_a_table(
 ) -> None:
     tests = dict.fromkeys(cases_of(name), uses_database)
     assert len(tests.keys() - Selection(RULES, tier).draw(tests, 7)) == number
+
+
+@pytest.mark.parametrize(
+    ("tier", "examples"),
+    [("QUICK", [4, 1, 1]), ("FULL", [10, 1, 1]), ("RELEASE", [40, 4, 1]), ("", [40, 4, 1])],
+)
+def test_a_tier_tries_a_part_of_the_examples(
+    monkeypatch: pytest.MonkeyPatch, tier: str, examples: list[int]
+) -> None:
+    monkeypatch.setenv(TIER_VARIABLE, tier)
+    assert [count_examples(number) for number in (40, 4, 1)] == examples
+    drawn = [draw_examples(range(number)) for number in (40, 4, 1)]
+    assert [len(set(rows)) for rows in drawn] == examples
+    assert draw_examples([]) == []
 
 
 def test_a_closed_guard_refuses_a_process_and_remembers_it() -> None:

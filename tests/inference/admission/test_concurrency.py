@@ -31,6 +31,7 @@ from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import Served, serve
+from tests.support.suite.tiers import count_examples
 
 pytestmark = pytest.mark.slow
 Together = Callable[..., list[Any]]
@@ -256,7 +257,7 @@ def test_a_mixed_load_causes_no_deadlock_and_keeps_the_ledger_balanced(
         for limit in limits
     ]
     before = deadlocks()
-    until = time.monotonic() + 20
+    until = time.monotonic() + count_examples(20)
     failures: list[BaseException] = []
     statuses: Counter[tuple[str, int]] = Counter()
 

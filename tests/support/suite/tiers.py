@@ -7,8 +7,9 @@
 | release | all |
 
 Of a function that uses the database, quick and full have at most as many cases as ``CASES``
-says, and fewer of the functions under ``sampled`` in ``tests/tiers.toml``. The seed of a run draws
-them, and it is the commit's: with each commit other cases run.
+says, and fewer of the functions under ``sampled`` in ``tests/tiers.toml``. Of the examples of a
+property and of the pages of a crawl they try a part (``DIVISORS``). The seed of a run draws them,
+and it is the commit's: with each commit other cases run.
 
 A run is quick unless it has an option or names a path: what a path names runs, whatever its tier.
 Nobody marks a test. ``reach`` reads from the sources what a test can start, ``tests/costs.toml``
@@ -23,11 +24,11 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -40,6 +41,7 @@ INFRASTRUCTURE: Final = frozenset({
 POOLER_FIXTURE: Final = "tests.conftest._pooler_for_all"
 # The variable that tells modules and processes of the tests their tier.
 TIER_VARIABLE: Final = "CAUSEWAY_TEST_TIER"
+_Row = TypeVar("_Row")
 _BEGINNINGS: Final = frozenset({
     "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system",
     "subprocess.Popen",
@@ -55,7 +57,9 @@ class Tier(IntEnum):
 
 
 # How many cases a tier has of a function that uses the database; the release has all.
-CASES: Final = {Tier.QUICK: 8, Tier.FULL: 24}
+CASES: Final = {Tier.QUICK: 8, Tier.FULL: 12}
+# By what a tier divides the examples of a property and the pages of a crawl.
+DIVISORS: Final = {Tier.QUICK.name: 10, Tier.FULL.name: 4}
 TIMEOUTS: Final = {Tier.QUICK: 60, Tier.FULL: 180, Tier.RELEASE: 900}
 
 
@@ -86,8 +90,13 @@ class Rules:
 
 
 def count_examples(number: int) -> int:
-    """Returns how many examples a property gets in this run: a tenth in the quick tier."""
-    return number // 10 if os.environ.get(TIER_VARIABLE) == Tier.QUICK.name else number
+    """Returns how many of so many examples this run tries, or seconds of a mixed load."""
+    return max(number // DIVISORS.get(os.environ.get(TIER_VARIABLE, ""), 1), 1)
+
+
+def draw_examples(rows: Sequence[_Row]) -> list[_Row]:
+    """Returns those that this run tries, drawn by its seed: pytest-randomly sets it for a test."""
+    return random.sample(rows, min(count_examples(len(rows)), len(rows)))
 
 
 def function_of(test: str) -> str:
