@@ -51,9 +51,9 @@ def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def generations(tenant: Tenant) -> list[Generation]:
-    return sorted(
-        (factories.make_generation(tenant) for _ in range(20)), key=lambda row: row.pk, reverse=True
-    )
+    served = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    made = [factories.make_generation(tenant, model_endpoint=served) for _ in range(20)]
+    return sorted(made, key=lambda row: row.pk, reverse=True)
 
 
 @pytest.mark.usefixtures("_short_pages")

@@ -37,7 +37,10 @@ def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_generations(tenant: Tenant, failed: set[int], number: int = 30) -> list[Generation]:
     """Returns generations, newest first, of which those at the places ``failed`` failed."""
-    made = [factories.make_generation(tenant, cost_nano=5) for _ in range(number)]
+    served = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    made = [
+        factories.make_generation(tenant, cost_nano=5, model_endpoint=served) for _ in range(number)
+    ]
     made.sort(key=lambda row: row.pk, reverse=True)
     for place in failed:
         Generation.objects.filter(pk=made[place].pk).update(status="failed")
