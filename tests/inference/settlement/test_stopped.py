@@ -56,7 +56,7 @@ class Standing:
                 "max_tokens": 300,
             },
             headers={"Authorization": f"Bearer {self.api_key}"},
-            timeout=20,
+            timeout=60,
         )
 
 
