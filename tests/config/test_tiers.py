@@ -209,7 +209,7 @@ def test_one_process_runs_a_module_and_an_undivided_room(tmp_path: Path) -> None
     options = [f"-p tests.support.suite.{name}" for name in ("tiers", "distribution")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", os.devnull, *" ".join(options).split()]
-        + ["-p", "no:django", "-p", "no:cacheprovider", "-q", "--full", "-n", "3"]
+        + ["-p", "no:django", "-p", "no:cacheprovider", "-q", "-n", "2"]
         + ["--dist", "loadscope", "tests", "test_c.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
