@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final, Self
 
 from config.api.errors import Forbidden
@@ -76,7 +77,7 @@ def author_pattern(slug: str) -> str:
 _NOTHING: Final[frozenset[Any]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Policy:
     """The rules that an endpoint must satisfy; the empty policy permits every endpoint.
 
@@ -151,7 +152,7 @@ class Policy:
             fallback=find_strictest(self.fallback, other.fallback),
         )
 
-    @property
+    @cached_property
     def is_open(self) -> bool:
         """Returns whether the policy permits every endpoint."""
         return self == _OPEN

@@ -81,9 +81,6 @@ class Budget:
         """Returns the spending since the last reset, without the holds of running requests."""
         return spent_nano(meter, self.reset, today, byok=self.include_byok)
 
-    def is_spent(self, meter: MeterAmounts, today: date) -> bool:
-        return self.spent_nano(meter, today) >= self.limit_nano
-
     def held_nano(self, meter: MeterAmounts) -> int:
         """Returns the sum of the holds of running requests."""
         return meter.held_cost + (meter.held_byok if self.include_byok else 0)

@@ -10,7 +10,6 @@ from config.api.errors import NotFound
 # The suffixes of a model's name that say how to route a request, not which model it asks for. Other
 # editions of a model (``:thinking``, ``:extended``, ``:beta``, ``:batch``) are models of their own.
 VARIANTS: Final = frozenset(("free", "online", "nitro", "floor", "exacto"))
-_NO_VARIANTS: Final[frozenset[str]] = frozenset()
 
 
 class ModelNotFound(NotFound):
@@ -36,8 +35,6 @@ def split_variants(name: str) -> Iterator[tuple[str, frozenset[str]]]:
 
 def find_by_name(name: str, slugs: Mapping[str, str]) -> tuple[str, frozenset[str]] | None:
     """Returns the slug that a name means and its variants; ``None`` for an unknown name."""
-    if name in slugs:
-        return slugs[name], _NO_VARIANTS
     for base, variants in split_variants(name):
         if base in slugs:
             return slugs[base], variants

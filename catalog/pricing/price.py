@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -56,7 +57,7 @@ class UnknownRule(ValueError):
     """A stored price has a rule that this release does not know, so it cannot be applied."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Price:
     """USD per prompt token, completion token, image of the prompt and request, and further rules.
 
@@ -75,8 +76,6 @@ class Price:
     image_output: Decimal | None = None
     discount: Decimal = ZERO
     rules: tuple[Rule, ...] = ()
-    _table: RateTable | None = field(default=None, init=False, repr=False, compare=False)
-    _unasked: Usage | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def of_row(cls, *values: Any) -> Price:
@@ -98,15 +97,11 @@ class Price:
         }
         return rates | {rule.name: rule.price for rule in self.rules if rule.conditions is None}
 
-    @property
+    @cached_property
     def table(self) -> RateTable:
         """The rates under every combination of the conditions."""
-        table = self._table
-        if table is None:
-            conditional = [rule for rule in self.rules if rule.conditions is not None]
-            table = RateTable(self.base, conditional, EXACT.subtract(ONE, self.discount))
-            object.__setattr__(self, "_table", table)
-        return table
+        conditional = [rule for rule in self.rules if rule.conditions is not None]
+        return RateTable(self.base, conditional, EXACT.subtract(ONE, self.discount))
 
     @property
     def is_free(self) -> bool:
@@ -129,22 +124,17 @@ class Price:
         """Returns whether the price names a rate for a search, or for a request that searched."""
         return any(self.has_rate(*name) for name in ((Billable.SEARCH, ""), SEARCHED, UNASKED))
 
-    @property
+    @cached_property
     def unasked(self) -> Usage:
         """The most of what the model does by itself, whatever it is asked; mostly nothing."""
-        if not self.rules:
+        most = dict.fromkeys((UNASKED, CITATION, RESEARCH), 0)
+        for rule in self.rules:
+            if rule.most:
+                most[rule.name] = max(most[rule.name], rule.most)
+        if not any(most.values()):
             return NOTHING
-        unasked = self._unasked
-        if unasked is None:
-            most = dict.fromkeys((UNASKED, CITATION, RESEARCH), 0)
-            for rule in self.rules:
-                if rule.most:
-                    most[rule.name] = max(most[rule.name], rule.most)
-            searches, citations, research = most.values()
-            unasked = Usage(0, 0, searches=searches, citations=citations, research=research)
-            unasked = unasked if any(most.values()) else NOTHING
-            object.__setattr__(self, "_unasked", unasked)
-        return unasked
+        searches, citations, research = most.values()
+        return Usage(0, 0, searches=searches, citations=citations, research=research)
 
     @property
     def bills_images(self) -> bool:
@@ -154,12 +144,17 @@ class Price:
             for rule in self.rules
         )
 
-    @property
+    @cached_property
     def bills_completions(self) -> bool:
         """Returns whether a token of an answer, of any kind or under any conditions, is billed."""
         return bool(self.completion or self.image_output) or any(
             rule.price and rule.name in _COMPLETIONS for rule in self.rules
         )
+
+    @cached_property
+    def of_text(self) -> Decimal:
+        """A token of the prompt and one of the completion together, which sorts as their mean."""
+        return EXACT.add(self.net("prompt"), self.net("completion"))
 
     def net(self, name: str) -> Decimal:
         """Returns one rate after the discount; 0 for a rate that is not set."""
@@ -247,7 +242,8 @@ def split_cost(price: Price, usage: Usage, at: int | None = None) -> Costs:
     for place, quantity in find_quantities(usage):
         if not quantity:
             continue
-        cost = quantity * rates.of(place, variant)
+        rate = rates.of_image(variant) if place == IMAGE else rates.rates[place]
+        cost = quantity * rate
         total += cost
         if place in _PROMPT:
             prompt += cost
@@ -266,7 +262,8 @@ def cost_nano(price: Price, usage: Usage, at: int | None = None) -> int:
     total = 0
     for place, quantity in find_quantities(usage):
         if quantity:
-            total += quantity * rates.of(place, variant)
+            rate = rates.of_image(variant) if place == IMAGE else rates.rates[place]
+            total += quantity * rate
     return round_scaled(total, table.scale)
 
 
@@ -276,7 +273,7 @@ def list_charges(price: Price, usage: Usage, at: int | None = None) -> list[Char
     rates, scale = table.find_rates(usage.prompt, at), table.scale
     charges = []
     for place, quantity in sorted(find_quantities(usage)):
-        rate = rates.of(place, usage.image_variant)
+        rate = rates.of_image(usage.image_variant) if place == IMAGE else rates.rates[place]
         if quantity and (rate or KINDS[place].unit == "token"):
             is_second = place == SECOND
             variant = usage.image_variant if place == IMAGE else KINDS[place].variant

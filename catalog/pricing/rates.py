@@ -46,14 +46,14 @@ class Rates(NamedTuple):
     rates: tuple[int, ...]
     variants: Mapping[str, int]
 
-    def of(self, place: int, variant: str) -> int:
-        """Returns the rate at a place; ``variant`` is the size and quality of an image.
+    def of_image(self, variant: str) -> int:
+        """Returns the rate of an image of this size and quality.
 
         A list may tell apart only sizes or only qualities: the rate of a part of the variant then
         applies. A variant that states only one of both means the dearest that has it.
         """
-        if place != IMAGE or not self.variants:
-            return self.rates[place]
+        if not self.variants:
+            return self.rates[IMAGE]
         if variant in self.variants:
             return self.variants[variant]
         stated = set(variant.split("/")) - {""}
@@ -61,7 +61,7 @@ class Rates(NamedTuple):
         found = [self.variants[name] for name, parts in listed.items() if parts <= stated]
         if not found and stated:
             found = [self.variants[name] for name, parts in listed.items() if parts >= stated]
-        return max(found, default=self.rates[place])
+        return max(found, default=self.rates[IMAGE])
 
 
 class RateCeilings(NamedTuple):
@@ -89,7 +89,7 @@ class RateCeilings(NamedTuple):
         rates, variants = self.rates
         image = rates[IMAGE]
         if allowed.image_variant and self.is_image_fixed:
-            image = self.rates.of(IMAGE, allowed.image_variant)
+            image = self.rates.of_image(allowed.image_variant)
         elif variants:
             image = max(image, *variants.values())
         return (
@@ -222,7 +222,7 @@ class RateTable:
             highest.append(self._resolve({**self._base, rule.name: rule.price}))
         rates = tuple(map(max, zip(*(each.rates for each in highest), strict=True)))
         variants = {
-            name: max(each.of(IMAGE, name) for each in highest)
+            name: max(each.of_image(name) for each in highest)
             for name in dict.fromkeys(name for each in highest for name in each.variants)
         }
         return RateCeilings(

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Final
 from uuid import UUID
 
@@ -43,7 +44,7 @@ _REMEMBERED: Final = 10_000
 _METERS: Final = 10_000
 
 
-class Authority(msgspec.Struct, frozen=True):
+class Authority(msgspec.Struct, frozen=True, dict=True):
     """The rights, limits and versions of an API key: a row of ``read_authority.sql``.
 
     It is valid until the organization's version moves: with a change of the key, or of the rules
@@ -70,7 +71,7 @@ class Authority(msgspec.Struct, frozen=True):
     member_guardrail_id: UUID | None
     suspension_reason: str = ""
 
-    @property
+    @cached_property
     def subjects(self) -> tuple[UUID, ...]:
         """The subjects of the meters that count the key's generations."""
         if self.member_id is None:
@@ -304,6 +305,6 @@ def build_budgets(readings: Collection[KeyReading], *, is_current: bool) -> Budg
         readings={
             subject: meter for reading in readings for subject, meter in reading.meters.items()
         },
-        now=max((reading.read_at for reading in readings), default=clock.now()),
+        now=max(reading.read_at for reading in readings) if readings else clock.now(),
         is_current=is_current,
     )

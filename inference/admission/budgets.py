@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -165,6 +166,34 @@ class Readings:
         return self.ceilings.setdefault(subject_id, Ceiling(subject_id))
 
 
+class Funds(NamedTuple):
+    """What can pay a request: the balance, and what is left of each budget, in nano-USD."""
+
+    balance: int
+    left: Sequence[tuple[Budget, int]]
+    fee_percent: Decimal
+
+    def find_room(self, candidate: Candidate) -> int:
+        """Returns the highest price, in nano-USD, that the balance and the budgets can pay."""
+        if not candidate.is_byok:
+            return min((self.balance, *(left for _, left in self.left)))
+        return min(
+            (
+                price_for_fee(self.balance, self.fee_percent),
+                *(self.find_byok_room(budget, left) for budget, left in self.left),
+            )
+        )
+
+    def find_byok_room(self, budget: Budget, left: int) -> int:
+        """Returns the highest price of an own credential with which a budget has this much left.
+
+        The credential pays the price itself, so the budget pays the fee, or the fee and the price
+        if it includes own credentials.
+        """
+        own = _HUNDRED if budget.include_byok else 0
+        return price_for_fee(left, self.fee_percent + own)
+
+
 @dataclass(slots=True)
 class Budgets(Readings):
     """The balances and meters of a batch, from which every admission takes its hold.
@@ -183,7 +212,7 @@ class Budgets(Readings):
         """Raises :class:`LimitSpent` for the first budget that is spent."""
         today = self.now.date()
         for budget in budgets:
-            if budget.is_spent(self.readings[budget.subject_id], today):
+            if budget.spent_nano(self.readings[budget.subject_id], today) >= budget.limit_nano:
                 raise LimitSpent(
                     _describe_spent(budget, self.now), metadata={"budget": self.describe(budget)}
                 )
@@ -202,13 +231,18 @@ class Budgets(Readings):
         :class:`PaymentRequired` when no candidate is left, and :class:`StaleReading` when a
         remembered reading would bound the answer or exclude a candidate.
         """
+        funds = Funds(
+            self.balances[organization_id],
+            [(budget, self._remaining(budget)) for budget in budgets],
+            fee_percent,
+        )
         affordable = [
             item
             for candidate in candidates
-            if (item := self._afford(request, candidate, organization_id, budgets, fee_percent))
+            if (item := self._afford(request, candidate, funds)) is not None
         ]
         if not affordable:
-            raise self._make_refusal(request, candidates[0], organization_id, budgets, fee_percent)
+            raise self._make_refusal(request, candidates[0], funds)
         return affordable
 
     def take(
@@ -255,19 +289,14 @@ class Budgets(Readings):
         }
 
     def _afford(
-        self,
-        request: InferenceRequest,
-        candidate: Candidate,
-        organization_id: UUID,
-        budgets: Sequence[Budget],
-        fee_percent: Decimal,
+        self, request: InferenceRequest, candidate: Candidate, funds: Funds
     ) -> AffordableCandidate | None:
         """Returns a candidate with its worst case; ``None`` if that cannot be paid."""
-        is_byok = candidate.is_byok
-        if is_byok and not fee_percent and not any(budget.include_byok for budget in budgets):
+        is_byok, fee_percent = candidate.is_byok, funds.fee_percent
+        if is_byok and not fee_percent and not any(each.include_byok for each, _ in funds.left):
             return AffordableCandidate(candidate, 0, 0)
         worst = worst_case_nano(request, candidate)
-        room = self._find_room(candidate, organization_id, budgets, fee_percent)
+        room = funds.find_room(candidate)
         max_tokens = None
         if worst > max(room, 0):
             if not self.is_current:
@@ -282,36 +311,6 @@ class Budgets(Readings):
             fee = fee_nano(worst, fee_percent, round_up=True)
             return AffordableCandidate(candidate, fee, worst, max_tokens)
         return AffordableCandidate(candidate, worst, 0, max_tokens)
-
-    def _find_room(
-        self,
-        candidate: Candidate,
-        organization_id: UUID,
-        budgets: Iterable[Budget],
-        fee_percent: Decimal,
-    ) -> int:
-        """Returns the highest price, in nano-USD, that the balance and the budgets can pay."""
-        room = self._highest_price(self.balances[organization_id], candidate, fee_percent)
-        for budget in budgets:
-            room = min(
-                room, self._highest_price(self._remaining(budget), candidate, fee_percent, budget)
-            )
-        return room
-
-    @staticmethod
-    def _highest_price(
-        nano: int, candidate: Candidate, fee_percent: Decimal, budget: Budget | None = None
-    ) -> int:
-        """Returns the highest price that an amount of the balance or of ``budget`` can pay.
-
-        An own credential pays the price itself, so the amount pays the fee, or the fee and the
-        price if the budget includes own credentials.
-        """
-        if not candidate.is_byok:
-            return nano
-        if budget is not None and budget.include_byok:
-            return price_for_fee(nano, fee_percent + _HUNDRED)
-        return price_for_fee(nano, fee_percent)
 
     def _remaining(self, budget: Budget) -> int:
         """Returns the nano-USD that a budget has left after the holds of the batch."""
@@ -351,28 +350,22 @@ class Budgets(Readings):
             ceiling.spent = min(ceiling.spent, meter.cost + left)
 
     def _make_refusal(
-        self,
-        request: InferenceRequest,
-        candidate: Candidate,
-        organization_id: UUID,
-        budgets: Sequence[Budget],
-        fee_percent: Decimal,
+        self, request: InferenceRequest, candidate: Candidate, funds: Funds
     ) -> PaymentRequired:
         """Returns the error that names the balance, the estimate and the affordable tokens."""
-        room = self._find_room(candidate, organization_id, budgets, fee_percent)
+        room = funds.find_room(candidate)
         price = worst_case_nano(request, candidate)
         affordable = 0
         if request.may_choose_bound:
             affordable = max(affordable_tokens(request, candidate, room), 0)
-        balance = self.balances[organization_id]
-        tightest = next(
+        balance, fee_percent = funds.balance, funds.fee_percent
+        tightest, remaining = next(
             (
-                budget
-                for budget in sorted(budgets, key=self._remaining)
-                if self._highest_price(self._remaining(budget), candidate, fee_percent, budget)
-                <= room
+                (budget, left)
+                for budget, left in sorted(funds.left, key=itemgetter(1))
+                if (funds.find_byok_room(budget, left) if candidate.is_byok else left) <= room
             ),
-            None,
+            (None, 0),
         )
         worst = price
         if candidate.is_byok:
@@ -388,8 +381,7 @@ class Budgets(Readings):
         text = f"The balance is ${_format_usd(balance)}"
         if tightest is not None:
             metadata |= {"limit": tightest.scope.value, "budget": self.describe(tightest)}
-            remaining = max(self._remaining(tightest), 0)
-            text = f"{_NAMES[tightest.scope]} has ${_format_usd(remaining)} left"
+            text = f"{_NAMES[tightest.scope]} has ${_format_usd(max(remaining, 0))} left"
         text += f", and this request may cost ${_format_usd(worst)}."
         if affordable >= LEAST_TOKENS:
             text += f" It can be paid with max_tokens of at most {affordable}."

@@ -58,6 +58,7 @@ from inference.routing.routes import (
 
 _MILLION: Final = Decimal(1_000_000)
 _FREE: Final = Decimal(0)
+_NO_VARIANTS: Final[frozenset[str]] = frozenset()
 # The name under which a validation records whether the deployment sees pictures.
 _IMAGE_INPUT: Final = "image_input"
 
@@ -288,7 +289,11 @@ def select_candidates(request: InferenceRequest, context: RoutingContext) -> Sel
     :class:`Forbidden` for a tool that the workspace has disabled, and :class:`ModelNotFound` when
     no model of the request exists.
     """
-    _require_enabled_tools(request, context.disabled_tools)
+    if disabled := sorted(context.disabled_tools.intersection(request.tools)):
+        raise Forbidden(
+            f"The workspace has disabled the tool {disabled[0]!r}.",
+            metadata={"disabled_tool": disabled[0]},
+        )
     found = _find_models(request, context)
     search = _Search(request, context)
     own = context.own
@@ -305,14 +310,6 @@ def select_candidates(request: InferenceRequest, context: RoutingContext) -> Sel
     return search.select(found)
 
 
-def _require_enabled_tools(request: InferenceRequest, disabled_tools: frozenset[str]) -> None:
-    if not disabled_tools.isdisjoint(request.tools):
-        [name, *_] = sorted(disabled_tools & request.tools)
-        raise Forbidden(
-            f"The workspace has disabled the tool {name!r}.", metadata={"disabled_tool": name}
-        )
-
-
 class _FoundModels(NamedTuple):
     """The models of a request: its first name, what that stands for, and those that exist.
 
@@ -327,7 +324,9 @@ class _FoundModels(NamedTuple):
 def _find_models(request: InferenceRequest, context: RoutingContext) -> _FoundModels:
     """Returns the models that a request names.
 
-    Raises :class:`InvalidRequest` without a name, and :class:`ModelNotFound` if no model exists.
+    Raises :class:`InvalidRequest` without a name, and for ``:online`` in the name that the
+    workspace adds: the search of a model that the request itself names is among its tools already.
+    Raises :class:`ModelNotFound` if no model exists.
     """
     names = request.models
     if not names:
@@ -340,7 +339,8 @@ def _find_models(request: InferenceRequest, context: RoutingContext) -> _FoundMo
     resolutions: list[Resolution | None] = []
     for name in names:
         resolution: Resolution | None = None
-        found = find_by_name(name, slugs)
+        slug = slugs.get(name)
+        found = find_by_name(name, slugs) if slug is None else (slug, _NO_VARIANTS)
         if found is not None:
             meant: Sequence[NamedModel] = (NamedModel(*found),)
         else:
@@ -349,19 +349,11 @@ def _find_models(request: InferenceRequest, context: RoutingContext) -> _FoundMo
         resolutions.append(resolution)
         for model in meant:
             models.append(model)
-            _require_search(name, model.variants, request)
+            if "online" in model.variants and not request.server_tools.searches:
+                raise field_error("model", f"Name {name!r} in the request: it searches the web.")
     if all(model.slug in gone for model in models):
         raise context.lookup.explain_unknown(names[0], resolutions[0])
     return _FoundModels(names[0], models, resolutions[0])
-
-
-def _require_search(name: str, variants: frozenset[str], request: InferenceRequest) -> None:
-    """Raises :class:`InvalidRequest` for ``:online`` in the name that the workspace adds.
-
-    The search of a model that the request itself names is among its tools already.
-    """
-    if "online" in variants and not request.server_tools.searches:
-        raise field_error("model", f"Name {name!r} in the request: it searches the web.")
 
 
 def _narrow_policy(policy: Policy, preferences: ProviderPreferences) -> Policy:

@@ -317,7 +317,6 @@ class HealthTable:
         is_well = has_own_credential and outcome is AttemptOutcome.SUCCESS
         if is_well and subject not in self._records and len(self._records) >= _REMEMBERED:
             return
-        number = _bucket(now)
         record, bucket = self._place(subject, now)
         record.is_shared = record.is_shared or not is_well
         if record.is_shared:
@@ -327,7 +326,7 @@ class HealthTable:
             if record.opened_at is not None:
                 record.opened_at = None
                 record.backoff = _FIRST_BACKOFF
-                record.forgiven = number
+                record.forgiven = bucket.bucket
                 record.computed_at = -math.inf
         else:
             record.computed_at = -math.inf

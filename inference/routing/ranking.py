@@ -31,7 +31,6 @@ import math
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Context, Decimal
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -43,8 +42,6 @@ from inference.routing.routes import Candidate, Route, RoutingDefaults
 
 # The sort that a variant of the model's name asks for.
 _VARIANT_SORTS: Final = {"nitro": "throughput", "floor": "price", "exacto": "exacto"}
-# The sum of two prices of 36 digits must not be rounded.
-_EXACT: Final = Context(prec=80)
 _DOWN: Final = 2
 _TIERS: Final = {
     HealthState.HEALTHY: 0,
@@ -81,8 +78,6 @@ def draw_seed(request: InferenceRequest, owner: uuid.UUID, seed: int | None) -> 
 
 def _sort_of(variants: frozenset[str]) -> str | None:
     """Returns the sort that the variants of a name ask for, of several the first of the table."""
-    if not variants:
-        return None
     return next((sort for name, sort in _VARIANT_SORTS.items() if name in variants), None)
 
 
@@ -145,8 +140,12 @@ class Ranking:
         self._seed = seed
         self._is_session = request.session_id is not None
         self._pools: PoolDraw | None = None
-        self._latency = _thresholds(preferences.preferred_max_latency)
-        self._throughput = _thresholds(preferences.preferred_min_throughput)
+        latency, throughput = (
+            preferences.preferred_max_latency,
+            preferences.preferred_min_throughput,
+        )
+        self._latency = () if latency is None else _thresholds(latency)
+        self._throughput = () if throughput is None else _thresholds(throughput)
         self._may_fall_back = preferences.allow_fallbacks is not False
 
     def draw_pools(
@@ -160,7 +159,7 @@ class Ranking:
         candidate, model_position, variants = contender
         route, health = candidate.route, candidate.health(self._health_of)
         tier = _tier(health, may_fall_back=self._may_fall_back)
-        order_position = self._order_position(route)
+        order_position = self._find_in_order(route) if self._order else 0
         is_named = order_position < len(self._order)
         if is_named:
             tier = 0
@@ -182,9 +181,7 @@ class Ranking:
             route.endpoint_id.int,
         )
 
-    def _order_position(self, route: Route) -> int:
-        if not self._order:
-            return 0
+    def _find_in_order(self, route: Route) -> int:
         return min(
             (self._order.index(name) for name in route.provider_names if name in self._order),
             default=len(self._order),
@@ -194,11 +191,11 @@ class Ranking:
         """Returns the measures to sort by; an unknown measure comes last, and price decides."""
         sort: str | None = None
         if not self._order:
-            sort = self._sort or _sort_of(variants)
+            sort = self._sort or (_sort_of(variants) if variants else None)
             if sort is None and route.is_private and self._pools is not None:
                 return self._pools.measure(route)
             sort = sort or self._default_sort
-        price = _price(route)
+        price = route.price.of_text
         if sort is None and self._seed is not None:
             return _draw(self._seed, route.endpoint_id.bytes, float(price))
         if sort == "latency":
@@ -267,10 +264,8 @@ def _place_of(route: Route) -> tuple[str, int, int, bool]:
     return route.model_slug, route.pool.priority or 0, weight_of(route), is_counted
 
 
-def _thresholds(preferred: float | Percentiles | None) -> Sequence[tuple[str, float]]:
+def _thresholds(preferred: float | Percentiles) -> Sequence[tuple[str, float]]:
     """Returns the thresholds by percentile; a plain number is that of the median."""
-    if preferred is None:
-        return ()
     if not isinstance(preferred, Percentiles):
         return (("p50", preferred),)
     named = ((name, getattr(preferred, name)) for name in preferred.__struct_fields__)
@@ -279,11 +274,6 @@ def _thresholds(preferred: float | Percentiles | None) -> Sequence[tuple[str, fl
 
 def _median(measured: Mapping[str, float] | None, otherwise: float) -> float:
     return otherwise if measured is None else measured["p50"]
-
-
-def _price(route: Route) -> Decimal:
-    """Returns the sum of the prompt and completion prices, which sorts as their mean does."""
-    return _EXACT.add(route.price.net("prompt"), route.price.net("completion"))
 
 
 def _draw(seed: bytes, name: bytes, price: float) -> tuple[float, float]:

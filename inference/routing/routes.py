@@ -190,6 +190,12 @@ class Route:
     time_limits: TimeLimits = NO_OWN_LIMITS
     reach: Reach = NO_REACH
     drifted_at: datetime | None = None
+    # Whether the provider serves the model in OpenAI's Responses alone.
+    lacks_chat: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        lacks_chat = dialects.lacks_chat(self.dialect, self.capabilities)
+        object.__setattr__(self, "lacks_chat", lacks_chat)
 
     @property
     def names(self) -> tuple[str, str]:
@@ -215,11 +221,6 @@ class Route:
     def has_long_cache_rate(self) -> bool:
         """Whether a token has a rate of its own that is written to a cache for an hour."""
         return self.price.has_rate(Billable.CACHED, "write_1h")
-
-    @property
-    def lacks_chat(self) -> bool:
-        """Whether the provider serves the model in OpenAI's Responses alone."""
-        return dialects.lacks_chat(self.dialect, self.capabilities)
 
     @property
     def has_server_tools(self) -> bool:
@@ -365,10 +366,9 @@ class Candidate:
 
     def health(self, health_of: Callable[[uuid.UUID], Health]) -> Health:
         """Returns the state of the candidate's subject with the measures of its endpoint."""
-        measured = health_of(self.measured_subject)
         if not self.is_byok:
-            return measured
-        own = health_of(self.subject)
+            return health_of(self.route.endpoint_id)
+        own, measured = health_of(self.subject), health_of(self.measured_subject)
         state = self.rest_state(health_of) or own.state
         return Health(state, own.failure_share, measured.latency, measured.throughput)
 

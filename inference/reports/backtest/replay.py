@@ -163,7 +163,8 @@ class Replay:
         if verdict.reason != REGION and verdict is not _UNKNOWN:
             # Admission asks for the budget before it looks for an endpoint.
             for budget in budgets:
-                if budget.is_spent(self._meter_of(budget.subject_id), today):
+                meter = self._meter_of(budget.subject_id)
+                if budget.spent_nano(meter, today) >= budget.limit_nano:
                     return Verdict(Outcome.REFUSED, BUDGET)
         if verdict.outcome is not Outcome.REFUSED:
             for subject_id in {budget.subject_id for budget in budgets}:
