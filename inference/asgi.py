@@ -54,7 +54,13 @@ _LATE: Final = (
     "Allow more time."
 )
 # Both names of the header that asks for routing metadata; the second is the older one.
-_METADATA_HEADERS: Final = (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
+_METADATA_HEADERS: Final = frozenset(
+    (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
+)
+# The headers that tell of the caller, and the lengths of their columns.
+_CALLER_HEADERS: Final = {
+    b"http-referer": 512, b"x-openrouter-title": 255, b"x-title": 255, b"user-agent": 255
+}  # fmt: skip
 
 
 class WorkerOptions(Protocol):
@@ -96,10 +102,10 @@ class Inference:
         self._options = options
         self._serve = options.trace(self._serve_logged)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serves one request, and answers every error in the format of its interface."""
         route = ROUTES[scope["path"]]
-        await self._serve(route.face(route.operation, scope, receive, send))
+        return self._serve(route.face(route.operation, scope, receive, send))
 
     async def _serve_logged(self, connection: Connection) -> None:
         """Serves a request; its log records have its id."""
@@ -274,18 +280,24 @@ def _make_entry(
     request: InferenceRequest,
     key: RecognizedKey,
 ) -> AdmissionRequest:
-    """Returns a parsed request with what its headers say of its caller."""
+    """Returns a parsed request with what its headers say of its caller.
+
+    They are cut to the length of their columns, without the NUL that PostgreSQL refuses.
+    """
+    told = {
+        name: (connection.header(name) or "").replace("\0", "")[: _CALLER_HEADERS[name]]
+        for name in connection.header_names & _CALLER_HEADERS.keys()
+    }
+    asking = connection.header_names & _METADATA_HEADERS
     return AdmissionRequest(
         key.digest,
         request,
         connection.request_id,
         region=region_of_host(host, regions) if (regions := settings.REGION_HOSTS) else None,
-        http_referer=_clip(connection.header(b"http-referer"), 512),
-        app_title=_clip(
-            connection.header(b"x-openrouter-title") or connection.header(b"x-title"), 255
-        ),
-        user_agent=_clip(connection.header(b"user-agent"), 255),
-        is_metadata_wanted="enabled" in map(connection.header, _METADATA_HEADERS),
+        http_referer=told.get(b"http-referer"),
+        app_title=told.get(b"x-openrouter-title") or told.get(b"x-title"),
+        user_agent=told.get(b"user-agent"),
+        is_metadata_wanted="enabled" in map(connection.header, asking),
         wants_cache=connection.wants_cache,
     )
 
@@ -300,8 +312,3 @@ def _is_served(host: str) -> bool:
     except DisallowedHost:
         return False
     return True
-
-
-def _clip(text: str | None, length: int) -> str | None:
-    """Cuts a header to the length of its column, without the NUL that PostgreSQL refuses."""
-    return None if text is None else text.replace("\0", "")[:length]

@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
 from hmac import compare_digest
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -43,7 +43,6 @@ from inference.exchange.tap import KnownAnswer
 from inference.exchange.workload import Workload
 from inference.filters.screening import measure
 from inference.requests import parsing
-from inference.requests.limits import is_large
 from inference.requests.multipart import MAX_PARTS, is_form, read_boundary
 from inference.requests.operations.presets import (
     AppliedPreset,
@@ -57,7 +56,9 @@ from inference.requests.parsing import InferenceRequest
 # The shortest pause between two comments, whatever a caller says that it bears.
 _SHORTEST_INTERVAL: Final = 0.5
 # What clients tell about the silence that they bear: those in Python, and those in TypeScript.
+_TIMEOUT: Final = b"x-request-timeout"
 _SILENCES: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout")
+_PATIENCES: Final = (_TIMEOUT, *_SILENCES)
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
@@ -98,7 +99,7 @@ def read_patience(header: Callable[[bytes], str | None], *, is_stream: bool) -> 
     """
     in_all: float | None = None
     silence = math.inf
-    if (text := header(b"x-request-timeout")) is not None and not (in_all := _read_seconds(text)):
+    if (text := header(_TIMEOUT)) is not None and not (in_all := _read_seconds(text)):
         raise InvalidRequest(
             "X-Request-Timeout: Must be a number of seconds above 0, such as 120 or 2.5."
         )
@@ -177,6 +178,7 @@ class RequestHead:
         self._raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
         # The first header of each name.
         self._first_headers = dict(reversed(self._raw_headers))
+        self.header_names: Set[bytes] = self._first_headers.keys()
         self._server = scope.get("server")
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.is_repeatable = IDEMPOTENCY_KEY in self._first_headers
@@ -211,10 +213,6 @@ class RequestHead:
         if not values and self._server:
             return str(self._server[0])
         return b",".join(values).decode("latin-1")
-
-    def has_header(self, *names: bytes) -> bool:
-        """Returns whether the request has a header of one of these names."""
-        return not self._first_headers.keys().isdisjoint(names)
 
     def idempotency_key(self) -> str:
         """Returns the one ``Idempotency-Key``; raises :class:`InvalidRequest`."""
@@ -325,11 +323,13 @@ class Connection(RequestHead):
         Raises :class:`PayloadTooLarge`, the refusals of budgets, and :class:`InvalidRequest`. No
         caller of this method keeps the body, so that the exchange can free it.
         """
-        encoding = b",".join(self._headers(ENCODING))
+        encoding = b",".join(self._headers(ENCODING)) if ENCODING in self.header_names else b""
         length = body_length(self._scope)
         body = await read_body(self._receive, occupancy, length, encoding=encoding)
         rest = body
-        if OPERATIONS[self.operation].is_written and (is_large(body) or may_name_preset(body)):
+        if OPERATIONS[self.operation].is_written and (
+            len(body) > LARGE_BYTES or may_name_preset(body)
+        ):
             rest = await self._take_preset(body)
         # Repeats are recognized by what the caller sent, whatever its preset says.
         request = await self.workload.run(
@@ -347,7 +347,8 @@ class Connection(RequestHead):
         ``rest`` is the body without the name of a preset.
         """
         request = self.parse(body if rest is None else rest)
-        self.note_body(body)
+        if self.is_digested or RETRY_COUNT in self.header_names:
+            self.note_body(body)
         return request
 
     def parse(self, body: bytes) -> InferenceRequest:
@@ -380,7 +381,8 @@ class Connection(RequestHead):
 
     def read_patience(self, *, is_stream: bool) -> None:
         """Reads how long the caller waits; raises :class:`InvalidRequest`."""
-        self._patience = read_patience(self.header, is_stream=is_stream)
+        if not self.header_names.isdisjoint(_PATIENCES):
+            self._patience = read_patience(self.header, is_stream=is_stream)
         self._since = time.monotonic()
 
     def watch_caller(self) -> None:
@@ -435,7 +437,9 @@ class Connection(RequestHead):
                 ],
             }
         )
-        *parts, last = _slice(pieces)
+        if len(pieces) != 1 or len(pieces[0]) > _PIECE_BYTES:
+            pieces = _slice(pieces)
+        *parts, last = pieces
         for part in parts:
             message = {"type": "http.response.body", "body": part, "more_body": True}
             await self._send_while_read(message)
@@ -566,8 +570,6 @@ def _split_events(body: memoryview) -> Iterator[bytes]:
 
 def _slice(pieces: list[Piece]) -> list[Piece]:
     """Returns at least one piece, and none that is long."""
-    if len(pieces) == 1 and len(pieces[0]) <= _PIECE_BYTES:
-        return pieces
     # A slice of a view is no copy.
     return [
         piece[start : start + _PIECE_BYTES]

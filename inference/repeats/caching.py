@@ -48,7 +48,7 @@ _NO_WISH: Final = CacheWish()
 
 def read_wish(head: RequestHead) -> CacheWish:
     """Returns what a request says of the cache; raises :class:`InvalidRequest`."""
-    if not head.has_header(*CACHE_HEADERS):
+    if head.header_names.isdisjoint(CACHE_HEADERS):
         return _NO_WISH
     seconds = _DEFAULT_SECONDS
     if (text := head.header(_TTL)) is not None:

@@ -23,7 +23,7 @@ from config.server.bodies import ClientGone
 from inference.admission.decide import AdmissionRequest
 from inference.exchange.gateway import Exchange
 from inference.exchange.tap import Tap
-from inference.faces.connection import Connection
+from inference.faces.connection import RETRY_COUNT, Connection
 from inference.ids import new_generation_id
 from inference.repeats.answers import KeptAnswers, KeptResponse, KeptRow
 from inference.repeats.cache_use import CacheUse
@@ -103,11 +103,10 @@ class Repeats:
         """Returns the use of the response cache by an exchange."""
         return CacheUse(self._answers, connection, exchange)
 
-    def note_retry(self, connection: Connection, exchange: Exchange, count: str) -> None:
-        """Tells the exchange of a request that an SDK has sent before, which one it was.
-
-        ``count`` is how often the SDK says that it has sent the request before.
-        """
+    def note_retry(self, connection: Connection, exchange: Exchange) -> None:
+        """Tells the exchange of a request that an SDK has sent before, which one it was."""
+        # How often the SDK says that it has sent the request before.
+        count = connection.header(RETRY_COUNT) or ""
         authority = exchange.admission.authority
         marks = (authority.key_id, connection.path, connection.body_hash)
         exchange.admission.retry_of = self._retries.note(

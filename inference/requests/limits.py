@@ -32,7 +32,7 @@ def check_body(body: bytes) -> None:
     keys, and a provider the last.
     """
     try:
-        (scan if is_large(body) else check_short)(body, BOUNDS)
+        (scan if len(body) > LARGE_BYTES else check_short)(body, BOUNDS)
     except BoundExceeded as exc:
         raise InvalidRequest(
             f"The body has more than {exc.limit:,} {exc.what}. Send less in one request."
@@ -43,8 +43,3 @@ def check_body(body: bytes) -> None:
         raise InvalidRequest(f"{name}: {text}", metadata={"fields": {name: text}}) from None
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not valid UTF-8.") from None
-
-
-def is_large(body: bytes | bytearray) -> bool:
-    """Returns whether a body takes the event loop too long."""
-    return len(body) > LARGE_BYTES

@@ -18,7 +18,8 @@ from catalog.pricing import Usage
 from catalog.tokens import Medium, TextCounts
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
-from inference.requests.limits import MAX_ALL_CHOICES, check_body, is_large
+from config.server.load.large_work import LARGE_BYTES
+from inference.requests.limits import MAX_ALL_CHOICES, check_body
 from inference.requests.operations import ROWS
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS, drop_unset, take_wishes
 from inference.requests.operations.presets import AppliedPreset, merge_preset
@@ -241,11 +242,12 @@ def parse(
     models = row.models(request)
     wishes = take_wishes(operation, fields, models)
     _complete(row, fields)
-    prompt = bound_prompt(row, request, fields, has_escapes=b"\\" in body)
+    demands = row.demands(request)
+    prompt = bound_prompt(row, request, fields, demands.added_tokens, has_escapes=b"\\" in body)
     has_file = OPERATIONS[operation].has_messages and has_stored_file(body)
-    server_tools = read_server_tools(fields, row.tools(request), wishes.search, has_file=has_file)
+    server_tools = read_server_tools(fields, demands.tools, wishes.search, has_file=has_file)
     # Here, in a thread: the event loop needs the measures for every heartbeat and endpoint.
-    is_measured = is_large(body)
+    is_measured = len(body) > LARGE_BYTES
     # Of other scripts the bound needs them.
     has_scripts = is_measured or not body.isascii() or b"\\u" in body
     return InferenceRequest(
@@ -258,15 +260,15 @@ def parse(
         session_id=session_id or None,
         trace=wishes.trace,
         preset_id=None if preset is None else preset.preset_id,
-        max_tokens=row.output_bound(request),
+        max_tokens=demands.output_bound,
         choices=answers,
         **prompt._asdict(),
-        outputs=row.outputs(request),
+        outputs=demands.outputs,
         allowed=_allow_pieces(row, fields, server_tools, answers),
         least=NO_PIECES if row.least is None else row.least(fields),
-        tools=row.tools(request) | ({WEB_SEARCH} if server_tools.searches else frozenset()),
+        tools=demands.tools | ({WEB_SEARCH} if server_tools.searches else frozenset()),
         server_tools=server_tools,
-        is_reasoning_hidden=row.is_reasoning_hidden(request),
+        is_reasoning_hidden=demands.is_reasoning_hidden,
         size=len(body),
         has_long_cache=has_long_cache(body),
         reads_pdfs=wishes.reads_pdfs,
@@ -281,7 +283,7 @@ def replace_messages(request: InferenceRequest, messages: msgspec.Raw) -> Infere
     row, fields = ROWS[request.operation], {**request.fields, "messages": messages}
     chat = _DECODERS[request.operation](_encode(fields))
     chat.provider = request.preferences
-    prompt = bound_prompt(row, chat, fields)
+    prompt = bound_prompt(row, chat, fields, row.demands(chat).added_tokens)
     return replace(
         request,
         fields=fields,

@@ -89,16 +89,8 @@ def _count_one(request: Any) -> int:
     return 1
 
 
-def _bound_nothing(request: Any) -> int:
-    return 0
-
-
 def _find_nothing(request: Any) -> tuple[()]:
     return ()
-
-
-def _use_nothing(request: Any) -> frozenset[str]:
-    return frozenset()
 
 
 def _need_nothing(fields: Fields) -> tuple[()]:
@@ -109,8 +101,27 @@ def _count_nothing(fields: Fields) -> int:
     return 0
 
 
-def _is_shown(request: Any) -> bool:
-    return False
+class Demands(NamedTuple):
+    """What a body asks for besides its prompt.
+
+    ``output_bound`` is the most tokens of one answer: ``None`` if the request leaves it to the
+    endpoint, 0 if answers have no output tokens. ``added_tokens`` are those that a provider adds to
+    the prompt. ``outputs`` are the modalities that the answer must have, and ``tools`` the tools
+    that a server runs.
+    """
+
+    output_bound: int | None = 0
+    added_tokens: int = 0
+    outputs: frozenset[str] = frozenset()
+    tools: frozenset[str] = frozenset()
+    is_reasoning_hidden: bool = False
+
+
+_NO_DEMANDS: Final = Demands()
+
+
+def _demand_nothing(request: Any) -> Demands:
+    return _NO_DEMANDS
 
 
 def _estimate(prompt: int, completion: int, known: Usage) -> Usage:
@@ -126,20 +137,18 @@ class RequestRow(Generic[B]):
     for what the shape cannot check.
 
     ``answers`` is the number of completions, vectors or results that are asked for, and
-    ``answers_field`` the field that asks for too many. ``output_bound`` is the most tokens of one
-    answer: ``None`` if the request leaves it to the endpoint, 0 if answers have no output tokens.
-    ``bound_names`` are the parameters that set this bound.
+    ``answers_field`` the field that asks for too many. ``demands`` reads a body that has passed
+    ``check``. ``bound_names`` are the parameters that set the bound of the output.
 
     ``count_text`` counts the text of the prompt, for an estimate of its tokens. An
     upper bound of the tokens counts the bytes of all fields, with ``parts`` of the prompt that are
-    not text by bounds of their own, and ``added_tokens`` for what a provider adds.
+    not text by bounds of their own.
 
     ``least_tokens`` is a number of tokens that the longest prompt exceeds in all likelihood; an
     endpoint with a shorter context is not asked. It is low where the bound is high: an honest
     request must not be refused for an estimate, while a prompt that is too long after all costs one
     refusal of the provider. So it counts text alone, at six characters a token without spaces, and
-    it is 0 where providers cut long prompts by design, as for embeddings. ``outputs`` are the
-    modalities that the answer must have.
+    it is 0 where providers cut long prompts by design, as for embeddings.
 
     ``allowed`` is the most that a request may use of what is not counted in tokens, and ``least``
     what it uses of it in any case, for an answer that counts nothing. ``estimate`` returns the
@@ -151,9 +160,8 @@ class RequestRow(Generic[B]):
 
     ``reserved`` are the fields of the operation that the options of a provider must not replace,
     beside those of all operations. ``parameters`` is the vocabulary of model parameters, and
-    ``implied_parameters`` are those that the values of other fields need. ``tools`` names the tools
-    that a server runs. ``complete`` turns a reply to these fields into an answer of the interface,
-    or raises :class:`InvalidReply`.
+    ``implied_parameters`` are those that the values of other fields need. ``complete`` turns a
+    reply to these fields into an answer of the interface, or raises :class:`InvalidReply`.
     """
 
     shape: type[B]
@@ -163,17 +171,13 @@ class RequestRow(Generic[B]):
     check: Callable[[B, Fields], None] = _accept
     answers: Callable[[B], int] = _count_one
     answers_field: str = "prompt"
-    output_bound: Callable[[B], int | None] = _bound_nothing
+    demands: Callable[[B], Demands] = _demand_nothing
     bound_names: tuple[str, ...] = ()
     parts: Callable[[B], Iterable[dict[str, msgspec.Raw]]] = _find_nothing
-    added_tokens: Callable[[B], int] = _bound_nothing
     least_tokens: Callable[[Fields], int] = _count_nothing
-    outputs: Callable[[B], frozenset[str]] = _use_nothing
     reserved: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
     implied_parameters: Callable[[Fields], Iterable[str]] = _need_nothing
-    tools: Callable[[B], frozenset[str]] = _use_nothing
-    is_reasoning_hidden: Callable[[B], bool] = _is_shown
     allowed: Callable[[Fields], Usage] | None = None
     least: Callable[[Fields], Usage] | None = None
     estimate: Callable[[int, int, Usage], Usage] = _estimate
@@ -202,6 +206,7 @@ def bound_prompt(
     row: RequestRow[Any],
     request: Body,
     fields: Mapping[str, msgspec.Raw],
+    added_tokens: int,
     *,
     has_escapes: bool = True,
 ) -> PromptSize:
@@ -212,11 +217,11 @@ def bound_prompt(
     providers add between messages. Media are bounded by the endpoint. The options of one provider
     join the fields, and which one is not known yet.
     """
-    bound = _size(fields) + row.added_tokens(request)
+    bound = sum(map(len, fields.values())) + added_tokens
     if has_escapes:
         bound -= sum(count_escapes(raw, is_text=name in _TEXTS_OF) for name, raw in fields.items())
     if request.provider is not None and request.provider.options:
-        bound += max(map(_size, request.provider.options.values()))
+        bound += max(sum(map(len, each.values())) for each in request.provider.options.values())
     images, inputs, forms = 0, _TEXT_ONLY, _TEXT_ONLY
     media: tuple[Medium, ...] = ()
     for part in row.parts(request):
@@ -251,10 +256,6 @@ def count_escapes(raw: msgspec.Raw | bytes, *, is_text: bool) -> int:
             saved += (len(piece) - len(rest)) // 2 + rest.count(b"\\") - count
         saved -= _CUT_BYTES if start else 0
     return max(saved, 0)
-
-
-def _size(members: Mapping[str, msgspec.Raw]) -> int:
-    return sum([memoryview(raw).nbytes for raw in members.values()])
 
 
 def find_media(

@@ -83,7 +83,7 @@ class Options:
         if connection.is_repeatable:
             connection.idempotency_key()
         may_cache = key.may_cache
-        if connection.has_header(*CACHE_HEADERS):
+        if not connection.header_names.isdisjoint(CACHE_HEADERS):
             connection.wants_cache = read_wish(connection).is_wanted
             may_cache = may_cache if connection.wants_cache is None else connection.wants_cache
         connection.is_digested = connection.is_repeatable or may_cache
@@ -108,8 +108,8 @@ class Options:
         taps: list[Tap] = []
         if connection.wants_cache is None:
             connection.caller.may_cache = keeping.is_cached
-        if (count := connection.header(RETRY_COUNT)) is not None:
-            self._repeats.note_retry(connection, exchange, count)
+        if RETRY_COUNT in connection.header_names:
+            self._repeats.note_retry(connection, exchange)
         if exchange.admission.is_logged:
             # It waits for nothing: a caller who leaves while the answer is kept has got it.
             taps.append(CaptureTap(self._texts, exchange))

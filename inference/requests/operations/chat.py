@@ -14,6 +14,7 @@ from inference.requests.operations.completions import PARAMETERS
 from inference.requests.problems import explain_decode_error, field_error
 from inference.requests.rows import (
     CHARACTERS_PER_TOKEN,
+    Demands,
     Fields,
     RequestRow,
     add_value,
@@ -33,7 +34,7 @@ _CONTENTS: Final[list[dict[str, Any]]] = [
     },
 ]
 # A text, or parts. It stays raw, because decoding a long text takes up to four times its size;
-# ``_read_contents`` checks it.
+# ``_find_parts`` checks it.
 _Content = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"anyOf": _CONTENTS})]
 _OptionalContent = Annotated[
     msgspec.Raw,
@@ -124,7 +125,7 @@ class _SizedMessage(msgspec.Struct):
     tool_calls: msgspec.Raw = msgspec.Raw()
 
 
-_NO_OUTPUTS: Final[frozenset[str]] = frozenset()
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 _decode_format = msgspec.json.Decoder(_Format).decode
 _decode_parts = msgspec.json.Decoder(Parts).decode
 _decode_content = msgspec.json.Decoder(str | Parts).decode
@@ -143,27 +144,12 @@ def _check_effort(request: ChatRequest) -> None:
         raise field_error("reasoning_effort", "Contradicts reasoning.effort.")
 
 
-def _is_reasoning_hidden(request: ChatRequest) -> bool:
-    """Returns whether either member hides the reasoning; ``include_reasoning`` is the older one."""
-    excluded = request.reasoning is not None and request.reasoning.exclude is True
-    return excluded or request.include_reasoning is False
-
-
-def _bound_output(request: ChatRequest) -> int | None:
-    """Returns the larger limit if both are set, because a provider may apply either one."""
-    return max(request.max_tokens or 0, request.max_completion_tokens or 0) or None
-
-
 def _count_choices(request: ChatRequest) -> int:
     return request.n or 1
 
 
-def _find_media(request: ChatRequest) -> Iterable[dict[str, msgspec.Raw]]:
-    return find_media(_read_contents(request))
-
-
-def _read_contents(request: ChatRequest) -> list[list[dict[str, msgspec.Raw]]]:
-    """Returns the parts of the messages that have parts.
+def _find_parts(request: ChatRequest) -> Iterable[dict[str, msgspec.Raw]]:
+    """Returns the parts of the messages that are not text.
 
     Raises :class:`InvalidRequest` for a content that is neither a text nor a list of parts.
     """
@@ -178,19 +164,27 @@ def _read_contents(request: ChatRequest) -> list[list[dict[str, msgspec.Raw]]]:
         except msgspec.ValidationError as exc:
             place = f"messages[{index}].content"
             raise explain_decode_error(str(exc), within=place) from None
-    return contents
+    return find_media(contents) if contents else ()
 
 
-def _count_added_tokens(request: ChatRequest) -> int:
-    """Returns the tokens of the text that explains the tools to the model."""
-    return 0 if request.tools is None else UNSTATED_LIMITS.tools
+def _read_demands(request: ChatRequest) -> Demands:
+    reasoning = request.reasoning
+    return Demands(
+        # A provider may apply either limit.
+        max(request.max_tokens or 0, request.max_completion_tokens or 0) or None,
+        # A text explains the tools to the model.
+        added_tokens=0 if request.tools is None else UNSTATED_LIMITS.tools,
+        outputs=_NO_NAMES if request.modalities is None else frozenset(request.modalities),
+        tools=_name_tools(request.tools) if request.tools else _NO_NAMES,
+        # ``include_reasoning`` is the older name.
+        is_reasoning_hidden=request.include_reasoning is False
+        or (reasoning is not None and reasoning.exclude is True),
+    )
 
 
-def _name_tools(request: ChatRequest) -> frozenset[str]:
-    if not request.tools:
-        return frozenset()
+def _name_tools(tools: list[ChatTool]) -> frozenset[str]:
     # A type that is not text names no tool; the upstream refuses it.
-    names = {tool.type for tool in request.tools if isinstance(tool.type, str)}
+    names = {tool.type for tool in tools if isinstance(tool.type, str)}
     if any(name.startswith("web_search") for name in names):
         names.add(_WEB_SEARCH)
     return frozenset(names - {"function"})
@@ -239,24 +233,16 @@ def _count_message(message: _SizedMessage) -> int:
     )
 
 
-def _name_outputs(request: ChatRequest) -> frozenset[str]:
-    return _NO_OUTPUTS if request.modalities is None else frozenset(request.modalities)
-
-
 ROW: Final = RequestRow(
     shape=ChatRequest,
     models=name_models,
     check=_check,
     answers=_count_choices,
-    output_bound=_bound_output,
+    demands=_read_demands,
     bound_names=("max_tokens", "max_completion_tokens"),
-    parts=_find_media,
-    added_tokens=_count_added_tokens,
+    parts=_find_parts,
     count_text=_count_text,
     least_tokens=_count_least_tokens,
-    outputs=_name_outputs,
     parameters=PARAMETERS,
     implied_parameters=_imply_parameters,
-    tools=_name_tools,
-    is_reasoning_hidden=_is_reasoning_hidden,
 )

@@ -16,7 +16,14 @@ from catalog.dialects.base import InvalidReply, Reply, UnusableReply
 from catalog.dialects.shared.raw import first_byte
 from catalog.tokens import UNSTATED_LIMITS, TextCounts
 from inference.requests.operations.completions import PARAMETERS
-from inference.requests.rows import Fields, RequestRow, count_inputs, find_media, name_model
+from inference.requests.rows import (
+    Demands,
+    Fields,
+    RequestRow,
+    count_inputs,
+    find_media,
+    name_model,
+)
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
 
 
@@ -44,9 +51,9 @@ def _count_vectors(request: EmbeddingsRequest) -> int:
     return max(1, sum(not isinstance(part, int) for part in inputs))
 
 
-def _count_added_tokens(request: EmbeddingsRequest) -> int:
-    """Returns the tokens of the sentence that a server writes before each input."""
-    return UNSTATED_LIMITS.input * _count_vectors(request)
+def _read_demands(request: EmbeddingsRequest) -> Demands:
+    """Returns the demands: a server writes a sentence before each input."""
+    return Demands(added_tokens=UNSTATED_LIMITS.input * _count_vectors(request))
 
 
 def _find_media(request: EmbeddingsRequest) -> Iterable[dict[str, msgspec.Raw]]:
@@ -156,7 +163,7 @@ ROW: Final = RequestRow(
     answers=_count_vectors,
     answers_field="input",
     parts=_find_media,
-    added_tokens=_count_added_tokens,
+    demands=_read_demands,
     count_text=_count_text,
     parameters=PARAMETERS,
     complete=_complete,

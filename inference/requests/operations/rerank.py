@@ -13,7 +13,7 @@ from catalog.pricing import Usage
 from catalog.tokens import TextCounts
 from inference.requests.limits import MAX_ALL_CHOICES
 from inference.requests.problems import field_error
-from inference.requests.rows import Fields, RequestRow, add_value, name_model
+from inference.requests.rows import Demands, Fields, RequestRow, add_value, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
 
 # A provider may wrap each pair of query and document in instructions for the model.
@@ -71,10 +71,10 @@ def _find_images(request: RerankRequest) -> Iterable[dict[str, msgspec.Raw]]:
             yield {"image_url": msgspec.Raw(msgspec.json.encode(document.image))}
 
 
-def _count_added_tokens(request: RerankRequest) -> int:
-    """Returns the tokens of the query for each further document, and of what joins the two."""
+def _read_demands(request: RerankRequest) -> Demands:
+    """Returns the demands: a prompt has the query for each document, and what joins the two."""
     query = len(request.query.encode())
-    return (query + _PAIR_TOKENS) * len(request.documents)
+    return Demands(added_tokens=(query + _PAIR_TOKENS) * len(request.documents))
 
 
 def _allow_units(fields: Fields) -> Usage:
@@ -150,7 +150,7 @@ ROW: Final = RequestRow(
     answers=_count_documents,
     answers_field="documents",
     parts=_find_images,
-    added_tokens=_count_added_tokens,
+    demands=_read_demands,
     allowed=_allow_units,
     least=_count_least_units,
     count_text=_count_text,

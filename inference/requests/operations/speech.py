@@ -10,7 +10,7 @@ from catalog.dialects.audio import OUTPUT_BYTES, SPEECH_BYTES
 from catalog.pricing import Usage
 from catalog.tokens import TextCounts
 from inference.requests.problems import field_error
-from inference.requests.rows import Fields, RequestRow, count_texts, name_model
+from inference.requests.rows import Demands, Fields, RequestRow, count_texts, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
 
 # Speech has about 15 characters and 20 tokens a second: the bounds are those of a voice that is
@@ -47,8 +47,8 @@ def _check(request: SpeechRequest, fields: Fields) -> None:
         raise field_error("input_references", "No endpoint here clones a voice; leave it out.")
 
 
-def _bound_output(request: SpeechRequest) -> int:
-    return len(request.input) * _TOKENS_A_CHARACTER + _MORE_TOKENS
+def _read_demands(request: SpeechRequest) -> Demands:
+    return Demands(len(request.input) * _TOKENS_A_CHARACTER + _MORE_TOKENS)
 
 
 def _allow(fields: Fields) -> Usage:
@@ -83,7 +83,7 @@ ROW: Final = RequestRow(
     models=name_model,
     check=_check,
     answers_field="input",
-    output_bound=_bound_output,
+    demands=_read_demands,
     count_text=_count_text,
     allowed=_allow,
     estimate=_estimate,

@@ -12,6 +12,7 @@ from inference.requests.limits import MAX_CHOICES
 from inference.requests.operations.completions import PARAMETERS
 from inference.requests.rows import (
     CHARACTERS_PER_TOKEN,
+    Demands,
     Fields,
     RequestRow,
     count_characters,
@@ -35,8 +36,8 @@ class TextRequest(Completion, kw_only=True):
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
 
 
-def _bound_output(request: TextRequest) -> int | None:
-    return request.max_tokens
+def _read_demands(request: TextRequest) -> Demands:
+    return Demands(request.max_tokens)
 
 
 def _count_choices(request: TextRequest) -> int:
@@ -70,7 +71,7 @@ ROW: Final = RequestRow(
     shape=TextRequest,
     models=name_models,
     answers=_count_choices,
-    output_bound=_bound_output,
+    demands=_read_demands,
     bound_names=("max_tokens",),
     count_text=_count_text,
     least_tokens=_count_least_tokens,

@@ -19,7 +19,7 @@ from catalog.dialects.shared.images.replies import IMAGE_TOKENS
 from catalog.pricing import Usage
 from catalog.tokens import TextCounts
 from inference.requests.operations.images.schema import ImagesRequest, check_images
-from inference.requests.rows import Fields, RequestRow, count_texts, name_models
+from inference.requests.rows import Demands, Fields, RequestRow, count_texts, name_models
 
 # An image of common size costs about 1,024 tokens, at four bytes a token.
 _IMAGE_TOKENS: Final = 1_024
@@ -46,7 +46,7 @@ def _count_images(request: ImagesRequest) -> int:
     return request.n or 1
 
 
-def _bound_output(request: ImagesRequest) -> int:
+def _read_demands(request: ImagesRequest) -> Demands:
     """Returns the most tokens of one image: no member of the interface bounds them, but its size.
 
     https://platform.openai.com/docs/guides/image-generation counts 4,160 for a square of 1024
@@ -58,7 +58,7 @@ def _bound_output(request: ImagesRequest) -> int:
         pixels = int(width) * int(height)
     elif (tier := request.resolution or request.size) is not None:
         pixels = TIERS.get(tier, 0) ** 2 or _LARGEST_PIXELS
-    return _MORE_TOKENS + -(-pixels // _SQUARE_PIXELS) * _SQUARE_TOKENS
+    return Demands(_MORE_TOKENS + -(-pixels // _SQUARE_PIXELS) * _SQUARE_TOKENS)
 
 
 def _find_images(request: ImagesRequest) -> Iterable[dict[str, msgspec.Raw]]:
@@ -146,7 +146,7 @@ ROW: Final = RequestRow(
     check=check_images,
     answers=_count_images,
     answers_field="n",
-    output_bound=_bound_output,
+    demands=_read_demands,
     parts=_find_images,
     count_text=_count_text,
     implied_parameters=_imply_parameters,
