@@ -424,7 +424,9 @@ def read_usage(prompt: Any, completion: Any, **details: Any) -> Usage | None:
     prompt, completion = read_count(prompt), read_count(completion)
     if prompt is None or completion is None:
         return None
-    parts: dict[str, Any] = {name: read_count(value) or 0 for name, value in details.items()}
+    parts: dict[str, Any] = {
+        name: read_count(value) or 0 for name, value in details.items() if value
+    }
     cached, audio = parts.get("cached", 0), parts.get("audio", 0)
     if cached and audio:
         # What is cached beyond the text of the prompt is audio, whether a provider says so or not.

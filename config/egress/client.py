@@ -415,6 +415,9 @@ class Headers(Mapping[str, str]):
         return len(self._fields)
 
 
+_NO_HEADERS: Final = Headers({})
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """The other end of a connection: its address, and its certificate in DER."""
@@ -454,7 +457,7 @@ class OutboundResponse:
         send_again: Callable[[], Awaitable[UpstreamConnection]] | None,
     ) -> None:
         self.status = 0
-        self.headers: Mapping[str, str] = Headers({})
+        self.headers: Mapping[str, str] = _NO_HEADERS
         self._connection: UpstreamConnection | None = connection
         # The longest wait for a part of the body; a reader may change it between two parts.
         self.idle_timeout = idle_timeout

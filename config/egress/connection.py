@@ -125,6 +125,8 @@ class _Body:
 
     def take(self) -> bytes:
         """Removes all parts and returns their bytes."""
+        if not self.size:
+            return b""
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self.clear()
         return body

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
 from typing import Any, Final
@@ -20,7 +20,7 @@ from catalog.abilities import NO_POOL
 from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
 from config.clocks.clock import clock
 from config.database.driver import Rejected
-from config.server.batching.lanes import Lane, Lanes, Ticket
+from config.server.batching.lanes import Lane, Lanes
 from config.server.batching.waits import Blocked, Suspects
 from config.server.readiness import HistoryLost, readiness
 from config.sql import load_statement
@@ -389,7 +389,12 @@ class AdmissionStore:
         )
         self._memory.note((time.monotonic(), Committed.ADMITTED, given))
         readiness.admissions.record_success()
-        stored = _note_stored(admitted, rows, self._authority.guardrail_counts)
+        # The instants of what was stored.
+        stored = {row[0]: row[2] for row in rows if row[1] is None}
+        for _, admission in admitted:
+            admission.at = stored.get(admission.generation_id, 0)
+            if admission.guardrails and admission.at:
+                self._authority.guardrail_counts.count_judged(admission.guardrails, admission.at)
         if len(rows) > len(stored):
             meters = [parse_meter(row[1]) for row in rows if row[1] is not None]
             self._authority.remember_meters(meters)
@@ -515,6 +520,8 @@ class AdmissionLanes:
         self._admissions: Lanes[AdmissionRequest, Admission] = Lanes(
             "admit", self._open_admission, suspects, patience=_PATIENCE_SECONDS
         )
+        # Queues a request of an organization.
+        self.submit = self._admissions.submit
         self._repins: Lanes[Repinning, Repinned] = Lanes(
             "repin", self._open_repin, suspects, side=2, limit=_REPINS, patience=_PATIENCE_SECONDS
         )
@@ -588,15 +595,6 @@ class AdmissionLanes:
         self._repins.show_figures()
         self._authority.snapshots.show_ages(is_listening=self._hints.is_listening)
 
-    def submit(
-        self,
-        organization_id: UUID,
-        request: AdmissionRequest,
-        on_abandoned: Callable[[Admission], None],
-    ) -> Ticket[AdmissionRequest, Admission]:
-        """Queues a request of an organization; ``on_abandoned`` is that of :meth:`Lanes.submit`."""
-        return self._admissions.submit(organization_id, request, on_abandoned)
-
     async def repin(self, admission: Admission, candidate: Candidate) -> Repinned:
         """Moves a generation, and the price it will pay, to the next candidate before dispatch.
 
@@ -629,23 +627,6 @@ def _count_refused(
         if refusing is not None:
             guardrail_id, reason = refusing
             counts.count_judged((guardrail_id,), int(clock.time()), reason)
-
-
-def _note_stored(
-    admitted: Iterable[tuple[AdmissionRequest, Admission]],
-    rows: Iterable[Any],
-    counts: GuardrailCounts,
-) -> dict[str, int]:
-    """Notes when admissions were stored, and counts them for the guardrails that let them pass.
-
-    Returns the instants by the ids of the generations.
-    """
-    stored = {row[0]: row[2] for row in rows if row[1] is None}
-    for _, admission in admitted:
-        admission.at = stored.get(admission.generation_id, 0)
-        if admission.guardrails and admission.at:
-            counts.count_judged(admission.guardrails, admission.at)
-    return stored
 
 
 def _count_verdicts(screening: BatchScreening, counts: GuardrailCounts) -> None:

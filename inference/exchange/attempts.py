@@ -68,6 +68,7 @@ from inference.exchange.workload import ChunkReader, Workload
 from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS, EFFORTS
 from inference.requests.operations.server_tools import (
+    NO_TOOLS,
     OPERATOR_FIELDS,
     keep_searches,
     leave_out,
@@ -102,6 +103,7 @@ FAILURES: Final = (
     InvalidStream,
     ProviderFailure,
     TimeoutError,
+    Untranslatable,
     egress.EgressError,
 )
 
@@ -475,7 +477,7 @@ class Attempts:
                 call = replace(call, fields=fields)
                 break
         outbound = await self._workload.run(
-            request.size, build_request, dialect, candidate, call, copies=_BUILDING_COPIES
+            request.size, dialect.build, call, copies=_BUILDING_COPIES
         )
         if settings.TRACE_UPSTREAMS:
             outbound = self._watcher.trace_request(outbound)
@@ -484,8 +486,15 @@ class Attempts:
         if made:
             self._workload.add(made)
         try:
-            self.response = response = await start_request(
-                self._egress_client, candidate, outbound, self._attempt_deadline
+            # Nothing but the deadline bounds the waits for the answer. The caller closes it.
+            self.response = response = await self._egress_client.start(
+                outbound,
+                connect_timeout=tighten(
+                    settings.EGRESS_POLICY.connect_timeout, candidate.route.time_limits.connect
+                ),
+                idle_timeout=math.inf,
+                deadline=self._attempt_deadline,
+                reach=candidate.route.reach,
             )
             await accept_response(response, candidate, request, headers_timeout)
         finally:
@@ -693,40 +702,6 @@ def _dialect_of(candidate: Candidate, request: InferenceRequest) -> Dialect:
     return dialect
 
 
-def build_request(dialect: Dialect, candidate: Candidate, call: Call) -> egress.OutboundRequest:
-    """Returns the HTTP request of a call; raises :class:`failures.RequestUntranslatable`."""
-    try:
-        return dialect.build(call)
-    except Untranslatable as exc:
-        metadata = failures.describe(candidate, "untranslatable")
-        raise failures.RequestUntranslatable(str(exc), metadata=metadata) from None
-
-
-async def start_request(
-    client: EgressClient,
-    candidate: Candidate,
-    outbound: egress.OutboundRequest,
-    deadline: float,
-) -> OutboundResponse:
-    """Begins to send a request and returns its response, whose head is still to come.
-
-    No wait for the upstream lasts longer than until ``deadline``, a time of ``time.monotonic``;
-    nothing else bounds the waits for its answer. Raises :class:`GatewayError` if the upstream
-    cannot be reached. The caller closes the response.
-    """
-    connect_timeout = settings.EGRESS_POLICY.connect_timeout
-    try:
-        return await client.start(
-            outbound,
-            connect_timeout=tighten(connect_timeout, candidate.route.time_limits.connect),
-            idle_timeout=math.inf,
-            deadline=deadline,
-            reach=candidate.route.reach,
-        )
-    except egress.EgressError as exc:
-        raise failures.translate(exc, candidate) from None
-
-
 async def accept_response(
     response: OutboundResponse,
     candidate: Candidate,
@@ -735,14 +710,11 @@ async def accept_response(
 ) -> None:
     """Waits ``timeout`` seconds for the head of a response, and returns if its status is 200.
 
-    Raises :class:`GatewayError` if the upstream fails or refuses the request. A call that was
-    cancelled may be repeated.
+    Raises :class:`EgressError` if the upstream fails, and :class:`GatewayError` if it refuses the
+    request. A call that was cancelled may be repeated.
     """
-    try:
-        if not response.status:
-            await response.receive_head(timeout)
-    except egress.EgressError as exc:
-        raise failures.translate(exc, candidate) from None
+    if not response.status:
+        await response.receive_head(timeout)
     if response.status != 200:
         raise await failures.read_refusal(response, candidate, request)
 
@@ -780,9 +752,8 @@ def build_call(
     if not candidate.is_byok:
         for name in OPERATOR_FIELDS - (known or frozenset()):
             fields.pop(name, None)
-    dearer = candidate.find_dearer(request)
-    if left_out := candidate.find_unpriced(request) | dearer:
-        leave_out(fields, left_out)
+    if request.server_tools is not NO_TOOLS:
+        leave_out(fields, candidate.find_unpriced(request) | candidate.find_dearer(request))
     if user is not None:
         fields["user"] = user
     if max_tokens is not None:
@@ -791,7 +762,7 @@ def build_call(
         fields[_bound_name(names, route.supported_parameters)] = max_tokens
     return Call(
         native=candidate.native_of(request),
-        keeps_lifetimes=not candidate.shortens_caches(request),
+        keeps_lifetimes=not (request.has_long_cache and candidate.shortens_caches(request)),
         operation=request.operation,
         base_url=route.base_url,
         model=route.upstream_model_id,

@@ -40,6 +40,7 @@ from catalog.dialects.base import (
     InvalidReply,
     InvalidStream,
     ProviderFailure,
+    Untranslatable,
     UnusableReply,
     parse_error,
 )
@@ -259,6 +260,8 @@ def translate(
             )
         case ProviderFailure():
             return _translate_reported(exc, candidate, request)
+        case Untranslatable():
+            return RequestUntranslatable(str(exc), metadata=describe(candidate, "untranslatable"))
         case _:
             raise exc
 

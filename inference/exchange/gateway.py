@@ -36,7 +36,7 @@ from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
 from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.failures import describe_failure
-from inference.exchange.rendering import Renderer, open_renderer, read_reported_cost
+from inference.exchange.rendering import BytesRenderer, NativeRenderer, Renderer, read_reported_cost
 from inference.exchange.tally import Ending, Tally
 from inference.exchange.tap import Deliver, Rewrite, Watcher
 from inference.exchange.workload import Workload
@@ -154,7 +154,7 @@ class Gateway:
             # What it has used cannot be stored now. It would only use more.
             raise Blocked
         try:
-            admission = await self._submit_after_others(request, key.organization_id, occupancy)
+            admission = await self._submit(request, key.organization_id, occupancy)
         except ContentBlocked as exc:
             self.watcher.note_findings([exc.finding])
             self._admissions.count_blocked(exc.finding.guardrail_id)
@@ -252,35 +252,18 @@ class Gateway:
         running = filter(Exchange.is_ahead, self._running) if is_urgent else self._running
         return [progress for each in running if (progress := each.measure_progress()) is not None]
 
-    async def _submit_after_others(
-        self, request: AdmissionRequest, organization_id: UUID, occupancy: Occupancy
-    ) -> Admission:
-        """Queues a request for admission, once more after those that have just ended.
-
-        A request counts as running until it is settled, which is after its answer. A client that
-        sends one request after another would be refused for that time.
-        """
-        try:
-            return await self._submit(request, organization_id, occupancy)
-        except RateLimited as exc:
-            ending = self._ending.get(organization_id)
-            if exc.rate is not Rate.CONCURRENT_REQUESTS or ending is None:
-                raise
-            await asyncio.wait([ending], timeout=_ENDING_SECONDS)
-            if not ending.done():
-                raise
-        return await self._submit(request, organization_id, occupancy)
-
     async def _submit(
         self, request: AdmissionRequest, organization_id: UUID, occupancy: Occupancy
     ) -> Admission:
         """Queues a request for admission.
 
         The batch refuses a prompt that takes long to screen with :class:`Unscreened`. It is then
-        screened in a thread and queued again with the result.
+        screened in a thread and queued again with the result. A request beyond a limit of
+        concurrent requests is queued once more after those that have just ended.
         """
         settle_abandoned = partial(self._settle_abandoned, occupancy)
         await self._admissions.prepare(request.key_digest)
+        may_wait = True
         while True:
             ticket = self._admissions.submit(organization_id, request, settle_abandoned)
             try:
@@ -291,11 +274,30 @@ class Gateway:
                 if not ticket.withdraw() and not stored.cancelled() and not stored.exception():
                     settle_abandoned(stored.result())
                 raise
+            except RateLimited as exc:
+                if not may_wait or exc.rate is not Rate.CONCURRENT_REQUESTS:
+                    raise
+                may_wait = False
+                if not await self._has_ended(organization_id):
+                    raise
+                continue
             except Unscreened as exc:
                 filters = exc.filters
             request = replace(
                 request, screened=await self._screen(filters, request.request, occupancy)
             )
+
+    async def _has_ended(self, organization_id: UUID) -> bool:
+        """Waits until the last request that an organization ended is settled, if there is one.
+
+        A request counts as running until it is settled, which is after its answer. A client that
+        sends one request after another would be refused for that time.
+        """
+        ending = self._ending.get(organization_id)
+        if ending is None:
+            return False
+        await asyncio.wait([ending], timeout=_ENDING_SECONDS)
+        return ending.done()
 
     async def _screen(
         self, filters: Filters, request: InferenceRequest, occupancy: Occupancy
@@ -564,9 +566,13 @@ class Exchange:
         )
 
     def _renderer(self) -> Renderer:
-        item = self.attempts.item
-        self._tally.allow(item.candidate, item.max_tokens)
-        return open_renderer(self._request, self.generation_id, item.candidate, self._tally)
+        """Returns the renderer of what the present candidate answers."""
+        request, tally, item = self._request, self._tally, self.attempts.item
+        tally.allow(item.candidate, item.max_tokens)
+        if (native := item.candidate.native_of(request)) is not None:
+            return NativeRenderer(request, self.generation_id, item.candidate, tally, native)
+        kind = BytesRenderer if OPERATIONS[request.operation].is_bytes else Renderer
+        return kind(request, self.generation_id, item.candidate, tally)
 
 
 def _render_reply(

@@ -13,12 +13,11 @@ from catalog.dialects.base import Chunk, Fields, NativeBody, Operation, Reply
 from catalog.dialects.shared.images.replies import split_reply
 from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.reasoning import hide_reasoning
-from catalog.operations import OPERATIONS
 from catalog.pricing import Usage, nano_usd, usd
 from catalog.pricing.contract import describe_charges
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
-from inference.exchange.tally import Tally
+from inference.exchange.tally import NO_COST, Tally
 from inference.requests.messages import relay
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses import envelope
@@ -324,8 +323,9 @@ class Renderer:
         candidate, tally = self._candidate, self._tally
         count = tally.count()
         usage = count.usage
-        cost = tally.price(None if tally.is_blank(usage) else usage, candidate)
-        parts = tally.split_cost(usage, candidate)
+        cost, parts = tally.price(usage, candidate), tally.parts
+        if tally.is_blank(usage):
+            cost = NO_COST
         body = self._read_usage(tally.usage_body) if tally.is_believed else {}
         reported = body.get("cost")
         tally.reported_cost_nano = None if reported is None else _read_cost(reported)
@@ -456,25 +456,15 @@ class BytesRenderer(Renderer):
         return b""
 
 
-def open_renderer(
-    request: InferenceRequest, generation_id: str, candidate: Candidate, tally: Tally
-) -> Renderer:
-    """Returns the renderer of what a candidate answers."""
-    if (native := candidate.native_of(request)) is not None:
-        return NativeRenderer(request, generation_id, candidate, tally, native)
-    kind = BytesRenderer if OPERATIONS[request.operation].is_bytes else Renderer
-    return kind(request, generation_id, candidate, tally)
-
-
 def _detail_cost(tally: Tally, usage: Usage, candidate: Candidate) -> dict[str, Any]:
     """Returns the further members of an answer's ``cost_details`` for a price that has rules.
 
-    A price of plain rates needs none: prompt and completion say it all.
+    A price of plain rates needs none: prompt and completion say it all. The usage was priced last.
     """
     price, usage = candidate.route.price, tally.complete(usage)
     details: dict[str, Any] = {"rules": describe_charges(price, usage, tally.at)}
     if usage.searches:
-        details["server_tool_cost"] = usd(tally.split_cost(usage, candidate).searches)
+        details["server_tool_cost"] = usd(tally.parts.searches)
     return details
 
 
@@ -500,10 +490,9 @@ def _read_cost(cost: Any) -> int | None:
 def _decode_counts(raw: Any) -> dict[str, Any]:
     """Decodes a usage without its null members; returns an empty one if it is malformed."""
     try:
-        body: dict[str, Any] = _without_nulls(_decode_object(raw))
+        return _without_nulls(_decode_object(raw))
     except RecursionError:
         return {}
-    return body
 
 
 def _decode_object(raw: Any) -> dict[str, Any]:
@@ -527,8 +516,10 @@ def _is_null(value: Any) -> bool:
     return isinstance(value, msgspec.Raw) and bytes(value) == b"null"
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(body: dict[str, Any]) -> dict[str, Any]:
     """Drops null members: one of the public clients refuses them in nested objects."""
-    if not isinstance(value, dict):
-        return value
-    return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return {
+        name: _without_nulls(inner) if isinstance(inner, dict) else inner
+        for name, inner in body.items()
+        if inner is not None
+    }

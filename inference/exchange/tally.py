@@ -189,10 +189,10 @@ class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_allowance", "_alone", "_believed", "_candidate", "_cost", "_costed", "_fee_percent",
-        "_has_finished", "_is_after_output", "_is_final", "_is_last", "_length", "_parts",
+        "_allowance", "_allowed", "_alone", "_believed", "_candidate", "_cost", "_costed",
+        "_fee_percent", "_has_finished", "_is_after_output", "_is_final", "_is_last", "_length",
         "_pictures", "_request", "_text", "at", "finish_reason", "native_finish_reason",
-        "output_bytes", "reported_cost_nano", "upstream_id", "upstream_model", "usage",
+        "output_bytes", "parts", "reported_cost_nano", "upstream_id", "upstream_model", "usage",
         "usage_body",
     )  # fmt: skip
 
@@ -232,13 +232,15 @@ class Tally:
         self._text: TextCounts | None = None
         # The candidate that answers, and the most that it may use.
         self._candidate: Candidate | None = None
+        self._allowed: tuple[Candidate, int | None] | None = None
         self._allowance = Allowance(request.prompt_bound, 0, request.allowed)
         # The last usage that was judged, and what is believed of it.
         self._believed: tuple[Usage, Usage] | None = None
-        # The last usage that was priced, its candidate, its cost and the parts of that cost.
+        # The last usage that was priced, its candidate, its cost, and the parts of that cost at the
+        # candidate's price.
         self._costed: tuple[Usage, Candidate] | None = None
         self._cost = NO_COST
-        self._parts = Costs(0, 0, 0, 0)
+        self.parts = Costs(0, 0, 0, 0)
 
     def add(self, part: Reply | Chunk) -> None:
         """Counts a reply or chunk, and writes both finish reasons into its choices."""
@@ -311,6 +313,9 @@ class Tally:
 
     def allow(self, candidate: Candidate, max_tokens: int | None = None) -> None:
         """Sets the candidate that answers, and the bound that the gateway set on its answer."""
+        if self._allowed == (candidate, max_tokens):
+            return
+        self._allowed = candidate, max_tokens
         self._candidate, self._believed = candidate, None
         bounds = find_bounds(self._request, candidate)
         bound = output_bound(self._request, candidate.route) if max_tokens is None else max_tokens
@@ -437,8 +442,8 @@ class Tally:
             return NO_COST
         # Remembered, because the answer and its settlement need the same cost.
         if self._costed != (usage, candidate):
-            self._parts = split_cost(candidate.route.price, self.complete(usage), self.at)
-            self._cost = _add_fee(candidate, self._parts.total, self._fee_percent)
+            self.parts = split_cost(candidate.route.price, self.complete(usage), self.at)
+            self._cost = _add_fee(candidate, self.parts.total, self._fee_percent)
             self._costed = usage, candidate
         return self._cost
 
@@ -452,11 +457,6 @@ class Tally:
                 usage, output_images=min(self._pictures, self._allowance.pieces.output_images)
             )
         return usage
-
-    def split_cost(self, usage: Usage, candidate: Candidate) -> Costs:
-        """Returns what the parts of a usage cost at the candidate's price."""
-        self.price(usage, candidate)
-        return self._parts
 
     def _calculate(self, candidate: Candidate, usage: Usage) -> Cost:
         upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self.at)

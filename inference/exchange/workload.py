@@ -23,12 +23,12 @@ _STEP_BYTES: Final = 8 * 1024
 class Workload:
     """Does the work for one request within the budgets of its organization."""
 
-    __slots__ = ("_large_work", "_loop_time", "_occupancy", "_organization_id")
+    __slots__ = ("_large_work", "_occupancy", "_organization_id", "loop_time")
 
     def __init__(self, occupancy: Occupancy, large_work: LargeWork, loop_time: LoopTime) -> None:
         self._occupancy = occupancy
         self._large_work = large_work
-        self._loop_time = loop_time
+        self.loop_time = loop_time
         self._organization_id = occupancy.organization_id
 
     async def run(
@@ -43,7 +43,7 @@ class Workload:
             return await self._large_work.run(
                 self._organization_id, function, *arguments, scratch=copies * size
             )
-        loop_time, owner = self._loop_time, self._organization_id
+        loop_time, owner = self.loop_time, self._organization_id
         if loop_time.must_wait(owner):
             await loop_time.wait_turn(owner)
         began = loop_time.now()
@@ -71,8 +71,8 @@ class Workload:
 
     async def wait_turn(self) -> None:
         """Waits while the organization has used up its share of the loop and others need it."""
-        if self._loop_time.must_wait(self._organization_id):
-            await self._loop_time.wait_turn(self._organization_id)
+        if self.loop_time.must_wait(self._organization_id):
+            await self.loop_time.wait_turn(self._organization_id)
 
     async def read_answer(self, response: OutboundResponse) -> Body:
         """Returns a whole answer, whose bytes are counted as the organization's from then on.
@@ -96,8 +96,8 @@ class Workload:
                 if received > counted:
                     self._occupancy.reserve(received - counted)
                     counted = received
-                began = self._loop_time.now() - response.take_spent()
-                self._loop_time.count(self._organization_id, began, size)
+                began = self.loop_time.now() - response.take_spent()
+                self.end_step(began, size)
                 await self.wait_turn()
 
         try:
@@ -111,13 +111,9 @@ class Workload:
         if len(body) > LARGE_BYTES:
             self._occupancy.release(len(body))
 
-    def begin_step(self) -> float:
-        """Returns the time at which a step on the loop begins, for :meth:`end_step`."""
-        return self._loop_time.now()
-
-    def end_step(self, began: float, size: int = 0) -> None:
-        """Counts a step on the loop; ``size`` is the number of bytes received for it."""
-        self._loop_time.count(self._organization_id, began, size)
+    def end_step(self, began: float, size: int) -> None:
+        """Counts a step on the loop, for which this number of bytes was received."""
+        self.loop_time.count(self._organization_id, began, size)
 
 
 class ChunkReader:
@@ -166,7 +162,7 @@ class ChunkReader:
                 if not received:
                     return None
             await self._workload.wait_turn()
-            began = self._workload.begin_step() - self.response.take_spent()
+            began = self._workload.loop_time.now() - self.response.take_spent()
             piece = self._take_piece()
             self.step_bytes = len(piece)
             # An event that the bytes so far did not end is parsed with these.

@@ -25,7 +25,6 @@ from catalog.dialects.base import (
 from catalog.dialects.openai.embeddings import parse_embeddings
 from catalog.dialects.openai.images import (
     EDITS,
-    build_images,
     image_parameters,
     images_parser,
     parse_images,
@@ -44,7 +43,7 @@ from catalog.dialects.openai.members import (
     read_text,
 )
 from catalog.dialects.openai.repair import CALL_REASONS, repair_whole
-from catalog.dialects.openai.requests import build_request as build_json
+from catalog.dialects.openai.requests import build_request
 from catalog.dialects.openai.rerank import parse_rerank, place_rerank, write_rerank
 from catalog.dialects.openai.responses import PATH, NativeResponses, build_response
 from catalog.dialects.openai.speech import SpeechParser, refuse_whole_speech
@@ -141,19 +140,6 @@ def path(call: Call) -> str:
     if call.operation is Operation.IMAGES and shows_images(call.fields):
         return EDITS
     return call.operation
-
-
-def build_request(
-    call: Call, url: str, login: Mapping[str, str], *, has_signatures: bool = False
-) -> OutboundRequest:
-    """Returns the HTTP request of a call to this URL; the headers of ``login`` authenticate it.
-
-    ``has_signatures`` is true when the server signs tool calls and requires the signatures in later
-    requests. Raises :class:`base.Untranslatable`.
-    """
-    if call.operation is Operation.IMAGES:
-        return build_images(call, url, login)
-    return build_json(call, url, login, has_signatures=has_signatures)
 
 
 def build(call: Call) -> OutboundRequest:

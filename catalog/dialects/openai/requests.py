@@ -25,6 +25,7 @@ from catalog.dialects.openai.fields import (
     return_thoughts,
     tidy_fields,
 )
+from catalog.dialects.openai.images import build_images
 from catalog.dialects.openai.speech import write_speech
 from catalog.dialects.openai.transcriptions import write_transcription
 from catalog.dialects.shared.constraints import MISTRAL, OPENAI, SHORT_IDS, name_media_type
@@ -75,6 +76,8 @@ def build_request(
     a list gets all of them. ``has_signatures`` is true when the server signs tool calls and
     requires the signatures in later requests. Raises :class:`base.Untranslatable`.
     """
+    if call.operation is Operation.IMAGES:
+        return build_images(call, url, login)
     if (write := _WRITERS.get(call.operation)) is not None:
         content = write(call)
         return OutboundRequest(
