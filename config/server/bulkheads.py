@@ -88,9 +88,10 @@ class Bulkheads:
     """
 
     def __init__(self) -> None:
-        self._organizations: dict[UUID, _Organization] = {}
-        self._running = 0
-        self._buffered = 0
+        self.organizations: dict[UUID, _Organization] = {}
+        # The numbers of running requests and of buffered bytes.
+        self.running = 0
+        self.buffered = 0
         # All bytes that were given back since the start.
         self.released = 0
         self._is_publishing = False
@@ -98,24 +99,14 @@ class Bulkheads:
         self._logged: dict[tuple[UUID | None, BulkheadBudget], float] = {}
 
     @property
-    def running(self) -> int:
-        """The number of running requests."""
-        return self._running
-
-    @property
-    def buffered(self) -> int:
-        """The number of buffered bytes."""
-        return self._buffered
-
-    @property
     def is_idle(self) -> bool:
         """Returns whether nothing runs, nothing is buffered and no organization has an entry."""
-        return not (self._running or self._buffered or self._organizations)
+        return not (self.running or self.buffered or self.organizations)
 
     @property
     def is_shared(self) -> bool:
         """Returns whether requests of more than one organization are running."""
-        return len(self._organizations) > 1
+        return len(self.organizations) > 1
 
     def enter(
         self, organization_id: UUID, key_id: UUID, *, is_management: bool = False
@@ -150,50 +141,23 @@ class Bulkheads:
             _MESSAGES[budget].format(limit=_limit_of(budget)), headers={"Retry-After": "1"}
         )
 
-    def _join(self, organization_id: UUID | None, *, is_management: bool) -> _Organization | None:
-        """Counts a request and returns its organization; raises :class:`TooManyRequests`."""
-        organization = None
-        if organization_id is not None:
-            organization = self._organizations.get(organization_id)
-            if organization is None:
-                organization = self._organizations[organization_id] = _Organization()
-            elif organization.running[is_management] >= settings.ORGANIZATION_CONCURRENCY:
-                raise self.refuse(BulkheadBudget.CONCURRENCY, organization_id)
-            organization.running[is_management] += 1
-        self._running += 1
-        self._publish_soon()
-        return organization
-
-    def _leave(
-        self,
-        organization_id: UUID | None,
-        organization: _Organization | None,
-        *,
-        is_management: bool,
-    ) -> None:
-        self._running -= 1
-        if organization is not None and organization_id is not None:
-            organization.running[is_management] -= 1
-            if not any(organization.running):
-                del self._organizations[organization_id]
-        self._publish_soon()
-
     def count(self, size: int) -> None:
         """Counts buffered bytes of the worker; a negative size gives them back."""
-        self._buffered += size
+        self.buffered += size
         if size < 0:
             self.released -= size
-        self._publish_soon()
+        self.publish_soon()
 
-    def _publish_soon(self) -> None:
+    def publish_soon(self) -> None:
+        """Sets the gauges in a moment."""
         if not self._is_publishing:
             self._is_publishing = True
             asyncio.get_running_loop().call_later(_PUBLISH_SECONDS, self._publish)
 
     def _publish(self) -> None:
         self._is_publishing = False
-        _RUNNING.set(self._running)
-        _BUFFERED.set(self._buffered)
+        _RUNNING.set(self.running)
+        _BUFFERED.set(self.buffered)
 
 
 class _Organization:
@@ -236,9 +200,18 @@ class Occupancy:
         self.held = self._unread = 0
 
     def __enter__(self) -> Self:
-        self._organization = self._bulkheads._join(
-            self.organization_id, is_management=self._is_management
-        )
+        """Counts the request; raises :class:`TooManyRequests`."""
+        bulkheads, owner = self._bulkheads, self.organization_id
+        if owner is not None:
+            organization = bulkheads.organizations.get(owner)
+            if organization is None:
+                organization = bulkheads.organizations[owner] = _Organization()
+            elif organization.running[self._is_management] >= settings.ORGANIZATION_CONCURRENCY:
+                raise bulkheads.refuse(BulkheadBudget.CONCURRENCY, owner)
+            organization.running[self._is_management] += 1
+            self._organization = organization
+        bulkheads.running += 1
+        bulkheads.publish_soon()
         return self
 
     def __exit__(
@@ -250,9 +223,13 @@ class Occupancy:
         self.release_all()
         if self._unread:
             self.note_unread(0)
-        self._bulkheads._leave(
-            self.organization_id, self._organization, is_management=self._is_management
-        )
+        bulkheads, organization = self._bulkheads, self._organization
+        bulkheads.running -= 1
+        if organization is not None and self.organization_id is not None:
+            organization.running[self._is_management] -= 1
+            if not any(organization.running):
+                del bulkheads.organizations[self.organization_id]
+        bulkheads.publish_soon()
 
     def reserve(self, size: int) -> None:
         """Counts bytes before they are read; a refusal counts none.
@@ -274,7 +251,7 @@ class Occupancy:
         limit = settings.MAX_BUFFERED_BYTES
         if self.held + size <= SMALL_BYTES:
             limit += limit // _SMALL_SHARE
-        if bulkheads._buffered + size > limit:
+        if bulkheads.buffered + size > limit:
             raise bulkheads.refuse(BulkheadBudget.WORKER_BYTES, self.organization_id)
         self.held += size
         self._count(size)

@@ -61,14 +61,18 @@ class Cycle:
     __slots__ = (
         "_clock", "_connection", "_default_headers", "_expects_continue", "_has_news", "_head",
         "_is_bodyless", "_is_cancelled", "_is_chunked", "_is_watched", "_left", "_parts", "_size",
-        "_task", "_waiter", "is_disconnected", "is_unread", "keep_alive", "more_body",
-        "response_complete", "response_started",
+        "_task", "_waiter", "is_disconnected", "is_unread", "keep_alive", "more_body", "notes",
+        "recognize", "response_complete", "response_started",
     )  # fmt: skip
 
     def __init__(
         self, connection: CycleConnection, *, method: str, keep_alive: bool, expects_continue: bool
     ) -> None:
         self._connection = connection
+        # Tells the server that the caller is known, so that no stranger takes its place.
+        self.recognize = connection.recognize
+        # What the application notes for later requests of the same connection.
+        self.notes = connection.notes
         self._default_headers = connection.server_state.default_headers
         self._is_bodyless = method == "HEAD"
         self._expects_continue = expects_continue
@@ -159,18 +163,9 @@ class Cycle:
         """Closes the connection at once."""
         self._connection.transport.abort()
 
-    def recognize(self) -> None:
-        """Tells the server that the caller is known, so that no stranger takes its place."""
-        self._connection.recognize()
-
     def count_unread(self) -> int:
         """Returns the number of bytes that the caller has not read."""
         return self._connection.count_unread()
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """What the application notes for later requests of the same connection."""
-        return self._connection.notes
 
     @property
     def is_read(self) -> bool:

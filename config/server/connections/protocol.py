@@ -155,31 +155,28 @@ class BoundedParser(asyncio.Protocol):
     def parse(self, data: bytes) -> None:
         """Parses what arrived, until a part of it is refused."""
         for start in range(0, len(data), _PIECE_BYTES):
-            self._parse_piece(data[start : start + _PIECE_BYTES])
-
-    def _parse_piece(self, data: bytes) -> None:
-        while data and self._discarded_bytes is None:
-            self._bodyless_bytes += len(data)
-            self._surplus_bytes += len(data)
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                # The protocol that the caller offers is not spoken, so its bytes are HTTP.
-                data = data[upgrade.args[0] :]
-                if self._is_offer:
-                    self._begin_offered_body()
-                continue
-            except httptools.HttpParserError as exc:
-                fault = exc.__context__
-                if not isinstance(fault, Fault):
-                    fault = Fault(
-                        ClosingReason.MALFORMED, InvalidRequest("This is not valid HTTP/1.1.")
-                    )
-                self.refuse(fault.reason, fault.error)
-                return
-            if self._bodyless_bytes > MAX_HEADER_BYTES or self._surplus_bytes > MAX_HEADER_BYTES:
-                self._refuse_size()
-            return
+            piece = data[start : start + _PIECE_BYTES]
+            while piece and self._discarded_bytes is None:
+                self._bodyless_bytes += len(piece)
+                self._surplus_bytes += len(piece)
+                try:
+                    self._parser.feed_data(piece)
+                except httptools.HttpParserUpgrade as upgrade:
+                    # The protocol that the caller offers is not spoken, so its bytes are HTTP.
+                    piece = piece[upgrade.args[0] :]
+                    if self._is_offer:
+                        self._begin_offered_body()
+                    continue
+                except httptools.HttpParserError as exc:
+                    fault = exc.__context__
+                    if not isinstance(fault, Fault):
+                        error = InvalidRequest("This is not valid HTTP/1.1.")
+                        fault = Fault(ClosingReason.MALFORMED, error)
+                    self.refuse(fault.reason, fault.error)
+                    break
+                if max(self._bodyless_bytes, self._surplus_bytes) > MAX_HEADER_BYTES:
+                    self._refuse_size()
+                break
 
     def _begin_offered_body(self) -> None:
         """Parses the body of a request that offers another protocol (RFC 9110, section 7.8).
@@ -206,7 +203,9 @@ class BoundedParser(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._is_in_head:
             return  # a trailer
-        _require_room(self._headers)
+        if len(self._headers) >= MAX_HEADERS:
+            message = f"A request has at most {MAX_HEADERS} headers."
+            raise Fault(ClosingReason.HEAD_SIZE, HeadersTooLarge(message))
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._expects_continue = True
@@ -220,7 +219,8 @@ class BoundedParser(asyncio.Protocol):
             raise Fault(
                 ClosingReason.UPGRADE, InvalidRequest("This is no proxy: CONNECT is not served.")
             )
-        path, raw_path, query = _split_url(self._url)
+        split = _recall_url if len(self._url) <= _SHORT_URL_BYTES else _split_url
+        path, raw_path, query = split(self._url)
         if self._has_head_deadline:
             self._has_head_deadline = False
             self._worker.heads.stop(self)
@@ -308,24 +308,13 @@ def _make_parser(callbacks: BoundedParser) -> Any:
 
 def _split_url(url: bytes) -> tuple[str, bytes, bytes]:
     """Returns the path of a request's URL in plain and in raw form, and its query."""
-    return _recall_url(url) if len(url) <= _SHORT_URL_BYTES else _parse_url(url)
-
-
-def _parse_url(url: bytes) -> tuple[str, bytes, bytes]:
     parsed = httptools.parse_url(url)
     path = parsed.path.decode("ascii")
     return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
 
 
 # Most requests have one of a few URLs.
-_recall_url: Final = lru_cache(maxsize=128)(_parse_url)
-
-
-def _require_room(headers: Headers) -> None:
-    """Refuses one more header than a request may have."""
-    if len(headers) >= MAX_HEADERS:
-        message = f"A request has at most {MAX_HEADERS} headers."
-        raise Fault(ClosingReason.HEAD_SIZE, HeadersTooLarge(message))
+_recall_url: Final = lru_cache(maxsize=128)(_split_url)
 
 
 def _check_head(parser: Any, url: bytes, headers: Headers, received: int) -> None:
@@ -363,16 +352,13 @@ class Response(Protocol):
 class UnreadWatch:
     """Checks whether the caller of one connection reads what waits for it."""
 
-    __slots__ = ("_checks", "_connection", "_timer")
+    __slots__ = ("_connection", "_timer", "checks")
 
     def __init__(self, connection: Response) -> None:
         self._connection: Response | None = connection
         self._timer: asyncio.TimerHandle | None = None
-        self._checks = 0
-
-    def begin(self) -> None:
-        """Notes that the next request is served."""
-        self._checks = 0
+        # How often the caller was looked at since its request began.
+        self.checks = 0
 
     def end(self) -> None:
         """Forgets the connection, which is lost and would otherwise be a cycle with its watch."""
@@ -399,10 +385,10 @@ class UnreadWatch:
         connection = self._connection
         if connection is None or not connection.transport.get_write_buffer_size():
             return
-        self._checks += 1
+        self.checks += 1
         # A running response to a recognized caller has its own time limits.
         if connection.is_responding() and not connection.is_recognized:
-            is_stuck = self._checks >= _STRANGER_CHECKS
+            is_stuck = self.checks >= _STRANGER_CHECKS
         else:
             is_stuck = self.count_unread() >= unread and not connection.is_responding()
         if is_stuck:
@@ -589,7 +575,7 @@ class HttpProtocol(BoundedParser):
 
     def _serve(self, cycle: Cycle, scope: dict[str, Any]) -> None:
         self._answered = cycle
-        self._unread.begin()
+        self._unread.checks = 0
         if self.is_recognized:
             self._worker.table.begin(self)
         cycle.start(self._application, scope)
