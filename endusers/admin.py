@@ -12,7 +12,7 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
-from accounts.admin.rate_limits import RateLimitedPartAdmin
+from accounts.admin import rate_limits
 from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
 from accounts.models import Organization
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
@@ -20,16 +20,17 @@ from config.bulk.report import Report, RowListener
 from config.bulk.rows import is_csv, read_lines
 from config.clocks.clock import clock
 from config.console.actions import bulk_action
+from config.console.base import ConsoleAdmin
 from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm
 from config.console.unfold import SelectWidget, display
-from config.console.uploads import Upload, UploadsAdmin
+from config.console.uploads import BulkFile, Upload
 from endusers import imports
 from endusers.models import EndUser
 from endusers.serializers import MAX_LENGTH
 from inference.reports.activity import Activity, completed_days
 from inference.reports.usage import subjects
-from inference.reports.usage.panel import Subject, UsagePanel
+from inference.reports.usage.panel import show_usage
 
 
 class EndUserForm(ConsoleForm):
@@ -62,8 +63,34 @@ class EndUserExportForm(OrganizationExportForm):
     )
 
 
+class EndUserFile(BulkFile):
+    """The end users of an organization."""
+
+    upload_form = OrganizationUploadForm
+    export_form = EndUserExportForm
+    help = (
+        "A CSV file with the header user or user,is_active, or a file in JSON Lines with these "
+        "members. New end users are registered. Known end users get the is_active of their row, "
+        "if it has one."
+    )
+
+    def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
+        assert upload.organization_id is not None
+        as_csv, lines = is_csv(upload.name, read_lines(io.BytesIO(upload.content)))
+        return imports.apply(
+            upload.organization_id, lines, as_csv=as_csv, dry_run=dry_run, on_row=on_row
+        )
+
+    def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
+        as_csv = given["as_csv"] == "csv"
+        rows = imports.export(given["organization"].pk, as_csv=as_csv)
+        if as_csv:
+            return "end-users.csv", chain([imports.CSV_HEADER], rows)
+        return "end-users.jsonl", rows
+
+
 @admin.register(EndUser)
-class EndUserAdmin(UsagePanel, RateLimitedPartAdmin, UploadsAdmin):
+class EndUserAdmin(ConsoleAdmin):
     """Lists the end users; an inactive end user's requests are still served."""
 
     form = EndUserForm
@@ -77,15 +104,13 @@ class EndUserAdmin(UsagePanel, RateLimitedPartAdmin, UploadsAdmin):
     sortable_by = ()
     autocomplete_fields = ("organization",)
     actions = ("activate_selected", "deactivate_selected")
+    actions_list = ("import_file", "export_file")
     actions_detail = ("limit_rates",)
+    limit_rates = rate_limits.limit_rates
+    current_limits = rate_limits.current_limits
+    bulk_file = EndUserFile()
+    panels = {"usage": show_usage(subjects.of_end_user)}
     empty_hint = "Add an end user, import a file, or register end users with a management key."
-    upload_form = OrganizationUploadForm
-    upload_help = (
-        "A CSV file with the header user or user,is_active, or a file in JSON Lines with these "
-        "members. New end users are registered. Known end users get the is_active of their row, "
-        "if it has one."
-    )
-    export_form = EndUserExportForm
     add_fieldsets = ((None, {"fields": ("organization", "user")}),)
     fieldsets = (
         (None, {"fields": ("organization", "user", "is_active")}),
@@ -100,9 +125,6 @@ class EndUserAdmin(UsagePanel, RateLimitedPartAdmin, UploadsAdmin):
         "id", "created_at", "updated_at", "last_used", "requests", "tokens", "spend", "byok_spend",
         "current_limits",
     )  # fmt: skip
-
-    def subject_of(self, obj: EndUser) -> Subject:
-        return subjects.of_end_user(obj)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -170,20 +192,6 @@ class EndUserAdmin(UsagePanel, RateLimitedPartAdmin, UploadsAdmin):
             obj.activate()
         else:
             obj.deactivate()
-
-    def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
-        assert upload.organization_id is not None
-        as_csv, lines = is_csv(upload.name, read_lines(io.BytesIO(upload.content)))
-        return imports.apply(
-            upload.organization_id, lines, as_csv=as_csv, dry_run=dry_run, on_row=on_row
-        )
-
-    def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
-        as_csv = given["as_csv"] == "csv"
-        rows = imports.export(given["organization"].pk, as_csv=as_csv)
-        if as_csv:
-            return "end-users.csv", chain([imports.CSV_HEADER], rows)
-        return "end-users.jsonl", rows
 
     @bulk_action(
         description="Mark as active", question="Mark these end users active?", permission="change"

@@ -12,9 +12,10 @@ from django.http import HttpRequest
 
 from accounts.admin.forms import initial_workspace
 from accounts.models import Preset, PresetVersion
+from config.audit.context import actor_of
 from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, transition
-from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
+from config.console.base import ConsoleAdmin, ReadOnlyInline
 from config.console.forms import ConsoleForm
 from config.console.unfold import Dialog, SelectWidget, TabularInline, TextareaWidget
 from inference.faces.presets import read_preset

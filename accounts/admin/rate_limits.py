@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.db.models import Q
 from django.http import HttpRequest
@@ -71,90 +71,63 @@ class CeilingDialog(RateLimitDialog):
     )
 
 
-class RateLimitedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Adds the field ``current_limits``, with the use of each limit, and the action that sets them.
-
-    The limits of an organization are the operator's alone.
-    """
-
-    def has_limit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_change_permission(request, obj)
-
-    @display(description="Rate limits")
-    def current_limits(self, obj: Any) -> str:
-        rows = list(RateLimit.objects.of(_owner_of(obj)))
-        subjects = [row.subject_id for row in rows]
-        columns = Meter.objects.filter(pk__in=subjects).values_list(*MeterReading._fields)
-        meters = {row[0]: MeterReading(*row) for row in columns}
-        now = clock.now()
-        table = [
-            (
-                row.model or "all together",
-                "; ".join(
-                    describe_use(rate, limit, meters[row.subject_id], now)
-                    + _describe_ceiling(row, rate)
-                    for rate in Rate
-                    if (limit := getattr(row, rate)) is not None and row.subject_id in meters
-                ),
-            )
-            for row in sorted(rows, key=lambda row: row.model or "")
-        ]
-        return render_table(("Models", "Used"), table, empty="There is no limit.")
-
-    @transition(
-        description="Rate limits",
-        question="Replaces the limits of all models together, or of the model that you name. An "
-        "empty field limits nothing. The limits hold from the next request on, and the lowest of "
-        "organization, workspace, key and end user rules.",
-        submit="Set the limits",
-        permission="limit",
-        icon="speed",
-        form=RateLimitDialog,
-    )
-    def limit_rates(self, request: HttpRequest, obj: Any, form: Any) -> Message:
-        limits = {name: form.cleaned_data[name] for name in LIMIT_NAMES}
-        model = form.cleaned_data["model"]
-        changes = limits if model is None else {"models": {model: limits}}
-        is_changed = RateLimit.objects.change(_owner_of(obj), changes)
-        return _tell(obj, is_changed=is_changed)
+@display(description="Rate limits")
+def current_limits(page: Any, obj: Any) -> str:
+    """Shows each limit of an object and how much of it is used."""
+    rows = list(RateLimit.objects.of(owner_of(obj)))
+    subjects = [row.subject_id for row in rows]
+    columns = Meter.objects.filter(pk__in=subjects).values_list(*MeterReading._fields)
+    meters = {row[0]: MeterReading(*row) for row in columns}
+    now = clock.now()
+    table = [
+        (
+            row.model or "all together",
+            "; ".join(
+                describe_use(rate, limit, meters[row.subject_id], now)
+                + _describe_ceiling(row, rate)
+                for rate in Rate
+                if (limit := getattr(row, rate)) is not None and row.subject_id in meters
+            ),
+        )
+        for row in sorted(rows, key=lambda row: row.model or "")
+    ]
+    return render_table(("Models", "Used"), table, empty="There is no limit.")
 
 
-class RateLimitedPartAdmin(RateLimitedAdmin):
-    """Sets the highest limits of a part of an organization, below which management keys set others.
+@transition(
+    description="Rate limits",
+    question="Sets the highest limits of all models together, or of the model that you name. "
+    "Management keys can set lower ones, and none that is higher. An empty field allows any. "
+    "The limits hold from the next request on, and the lowest of organization, workspace, key "
+    "and end user rules.",
+    submit="Set the limits",
+    permission="change",
+    icon="speed",
+    form=CeilingDialog,
+)
+def limit_rates(page: Any, request: HttpRequest, obj: Any, form: Any) -> Message:
+    """Sets the highest limits of a part of an organization.
 
     The row has ``edit``, which raises the error of a key or workspace that was deleted.
     """
-
-    @transition(
-        description="Rate limits",
-        question="Sets the highest limits of all models together, or of the model that you name. "
-        "Management keys can set lower ones, and none that is higher. An empty field allows any. "
-        "The limits hold from the next request on, and the lowest of organization, workspace, key "
-        "and end user rules.",
-        submit="Set the limits",
-        permission="limit",
-        icon="speed",
-        form=CeilingDialog,
+    data = form.cleaned_data
+    ceilings = Ceilings(
+        {name: data[name] for name in LIMIT_NAMES},
+        model=data["model"],
+        replaces_lower=data["replaces_lower"],
     )
-    def limit_rates(self, request: HttpRequest, obj: Any, form: Any) -> Message:
-        data = form.cleaned_data
-        ceilings = Ceilings(
-            {name: data[name] for name in LIMIT_NAMES},
-            model=data["model"],
-            replaces_lower=data["replaces_lower"],
-        )
-        is_changed = obj.edit(rate_limits=ceilings)
-        row = RateLimit.objects.of(_owner_of(obj)).filter(model=data["model"]).first()
-        lower = {} if row is None else {name: row.lower_limit(name) for name in LIMIT_NAMES}
-        stays = [
-            f"{RateLimitDialog.base_fields[name].label}: {limit:,}"
-            for name, limit in lower.items()
-            if limit is not None
-        ]
-        return _tell(obj, is_changed=is_changed, stays=", ".join(stays))
+    is_changed = obj.edit(rate_limits=ceilings)
+    row = RateLimit.objects.of(owner_of(obj)).filter(model=data["model"]).first()
+    lower = {} if row is None else {name: row.lower_limit(name) for name in LIMIT_NAMES}
+    stays = [
+        f"{RateLimitDialog.base_fields[name].label}: {limit:,}"
+        for name, limit in lower.items()
+        if limit is not None
+    ]
+    return tell_change(obj, is_changed=is_changed, stays=", ".join(stays))
 
 
-def _tell(obj: Any, *, is_changed: bool, stays: str = "") -> Message:
+def tell_change(obj: Any, *, is_changed: bool, stays: str = "") -> Message:
     """Returns the message after a change; ``stays`` names the lower limits of management keys."""
     if is_changed:
         level, text = messages.SUCCESS, f"The rate limits of {obj} are changed."
@@ -170,7 +143,8 @@ def _describe_ceiling(row: RateLimit, rate: Rate) -> str:
     return "" if ceiling is None else f", at most {ceiling:,}"
 
 
-def _owner_of(obj: Any) -> LimitOwner:
+def owner_of(obj: Any) -> LimitOwner:
+    """Returns whose limits those of an object are."""
     if isinstance(obj, Organization):
         return LimitOwner(obj.pk)
     owner: LimitOwner = obj.limit_owner

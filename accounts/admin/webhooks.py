@@ -16,7 +16,7 @@ from accounts.admin.forms import may_point_secrets
 from accounts.webhooks.models import Delivery, Subscription, choosable_kinds
 from config.apps import event_kinds
 from config.console.actions import Message, bulk_action, report, transition
-from config.console.base import ConsoleAdmin, ReadOnlyAdmin
+from config.console.base import ConsoleAdmin
 from config.console.forms import ConsoleForm
 from config.console.unfold import Dialog, SelectWidget, display
 from config.credentials import Secret
@@ -347,9 +347,10 @@ class SubscriptionAdmin(ConsoleAdmin):
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(ReadOnlyAdmin):
+class DeliveryAdmin(ConsoleAdmin):
     """Shows the deliveries of the last 30 days, newest first; any of them can be sent again."""
 
+    is_read_only = True
     list_display = (
         "created_at", "kind", "receiver", "shown_status", "attempts", "error", "organization",
     )  # fmt: skip

@@ -9,8 +9,8 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
+from accounts.admin import rate_limits
 from accounts.admin.forms import DollarsFormField, nano_of
-from accounts.admin.rate_limits import RateLimitedPartAdmin
 from accounts.models import (
     WORKSPACE_SLUG,
     ApiKey,
@@ -18,14 +18,15 @@ from accounts.models import (
     Workspace,
     WorkspaceBudget,
 )
+from config.audit.context import actor_of
 from config.console.actions import Message, transition
-from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
+from config.console.base import ConsoleAdmin, ReadOnlyInline
 from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm
 from config.console.unfold import Dialog, SelectWidget, TabularInline, display
-from inference.admin.texts import DeleteTexts
+from inference.admin import texts
 from inference.reports.usage import subjects
-from inference.reports.usage.panel import Subject, UsagePanel
+from inference.reports.usage.panel import show_usage
 
 _RATE: Final = "io_logging_sampling_rate"
 
@@ -72,12 +73,16 @@ class WorkspaceForm(ConsoleForm):
 
 
 @admin.register(Workspace)
-class WorkspaceAdmin(UsagePanel, DeleteTexts, RateLimitedPartAdmin, ConsoleAdmin):
+class WorkspaceAdmin(ConsoleAdmin):
     """Lists the workspaces of organizations."""
 
     form = WorkspaceForm
     inlines = (BudgetInline,)
     actions_detail = ("budget", "limit_rates", "delete_texts")
+    limit_rates = rate_limits.limit_rates
+    current_limits = rate_limits.current_limits
+    delete_texts = texts.delete_texts
+    panels = {"usage": show_usage(subjects.of_workspace)}
     list_display = ("name", "organization", "slug", "is_default", "created_at")
     list_select_related = ("organization",)
     list_filter = ("is_default",)
@@ -108,9 +113,6 @@ class WorkspaceAdmin(UsagePanel, DeleteTexts, RateLimitedPartAdmin, ConsoleAdmin
         "id", "is_default", "destinations", "logged_keys", "current_limits", "created_at",
         "updated_at",
     )  # fmt: skip
-
-    def subject_of(self, obj: Workspace) -> Subject:
-        return subjects.of_workspace(obj)
 
     @display(description="Keys that are logged")
     def logged_keys(self, workspace: Workspace) -> str:
@@ -153,15 +155,12 @@ class WorkspaceAdmin(UsagePanel, DeleteTexts, RateLimitedPartAdmin, ConsoleAdmin
         stored = Workspace.objects.get(pk=obj.pk)
         stored.edit(**{name: form.cleaned_data[name] for name in form.changed_data})
 
-    def has_budget_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_workspace")
-
     @transition(
         description="Budget",
         question="Limits the spending of the whole workspace in an interval. It must be less "
         "than the budget of every longer interval.",
         submit="Set the budget",
-        permission="budget",
+        permission="accounts.change_workspace",
         icon="savings",
         form=BudgetDialog,
     )

@@ -16,8 +16,9 @@ from billing.topups.node import Node
 from billing.topups.payments import Cursor
 from billing.topups.rpc import ChainError
 from config.api.errors import Unavailable, Unprocessable
+from config.audit.context import actor_of
 from config.console.actions import Message, transition
-from config.console.base import ReadOnlyAdmin, actor_of
+from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer
 from config.console.unfold import Dialog, TextWidget, display
 
@@ -47,9 +48,10 @@ class BlockDialog(Dialog):
 
 
 @admin.register(ChainState)
-class ChainStateAdmin(ReadOnlyAdmin):
+class ChainStateAdmin(ConsoleAdmin):
     """Lists the chains, each with its last block read and its last failure."""
 
+    is_read_only = True
     list_display = (
         "chain", "state", "number", "latest_number", "waiting", "scanned_at", "failure",
     )  # fmt: skip

@@ -14,8 +14,9 @@ from django.utils.html import format_html
 
 from billing import reviews
 from billing.models import Excess
+from config.audit.context import actor_of
 from config.console.actions import Message, bulk_action, transition
-from config.console.base import ConsoleAdmin, ReadOnlyAdmin, actor_of
+from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.forms import NoteField
 from config.console.unfold import Dialog, display
@@ -30,9 +31,10 @@ class ReviewDialog(Dialog):
 
 
 @admin.register(Excess)
-class ExcessAdmin(ReadOnlyAdmin):
+class ExcessAdmin(ConsoleAdmin):
     """Lists what upstreams claimed beyond what was allowed, latest first; operators decide here."""
 
+    is_read_only = True
     dialog_amount = "amount_nano"
     list_display = (
         "created_at", "state", "organization", "provider_name", "model", "amount", "claimed",
@@ -40,7 +42,7 @@ class ExcessAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     list_select_related = ("organization",)
     list_filter = ("status",)
-    linked_lookups = (*ReadOnlyAdmin.linked_lookups, "endpoint_id__exact")
+    linked_lookups = (*ConsoleAdmin.linked_lookups, "endpoint_id__exact")
     search_fields = ("reference__exact",)
     search_help_text = "The ID of a generation, of an endpoint or of an organization."
     uuid_search_fields = ("id", "organization_id", "endpoint_id")
@@ -156,11 +158,6 @@ def _url_of(endpoint_id: UUID) -> str:
     return f"{reverse('admin:billing_excess_changelist')}?endpoint_id__exact={endpoint_id}"
 
 
-def _count_reviews(endpoint_ids: Iterable[UUID]) -> dict[UUID, int]:
-    rows = Excess.objects.under_review().filter(endpoint_id__in=list(endpoint_ids))
-    return dict(rows.order_by().values_list("endpoint_id").annotate(count=Count("pk")))
-
-
 class UnderReviewFilter(admin.SimpleListFilter):
     """Finds the endpoints with claims that wait for an operator."""
 
@@ -176,25 +173,23 @@ class UnderReviewFilter(admin.SimpleListFilter):
         return queryset.filter(pk__in=Excess.objects.under_review().values("endpoint_id"))
 
 
-class ReviewedEndpoints(ConsoleAdmin):
-    """Adds the column ``reviews``: how many claims of an endpoint wait for an operator."""
+def count_reviews(rows: Iterable[Any]) -> None:
+    """Stores on endpoints how many of their claims wait for an operator, by one query."""
+    found = {row.pk: row for row in rows}
+    waiting = Excess.objects.under_review().filter(endpoint_id__in=list(found)).order_by()
+    counts = dict(waiting.values_list("endpoint_id").annotate(count=Count("pk")))
+    for key, row in found.items():
+        row.review_count = counts.get(key, 0)
 
-    def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
-        """Counts the reviews of all rows with one query."""
-        super().read_columns(request, rows)
-        counts = _count_reviews(row.pk for row in rows)
-        for row in rows:
-            row.review_count = counts.get(row.pk, 0)
 
-    @display(description="Reviews")
-    def reviews(self, endpoint: Any) -> str:
-        """Links to the claims of the endpoint that wait for an operator."""
-        if endpoint.pk is None:
-            return ""
-        count = getattr(endpoint, "review_count", None)
-        if count is None:
-            count = _count_reviews([endpoint.pk]).get(endpoint.pk, 0)
-        if not count:
-            return ""
-        url = f"{_url_of(endpoint.pk)}&status__exact={Excess.Status.UNDER_REVIEW}"
-        return format_html('<a class="text-primary-600" href="{}">{}</a>', url, f"{count:,}")
+@display(description="Reviews")
+def reviews_of(page: Any, endpoint: Any) -> str:
+    """Links to the claims of an endpoint that wait for an operator."""
+    if endpoint.pk is None:
+        return ""
+    if not hasattr(endpoint, "review_count"):
+        count_reviews([endpoint])
+    if not (count := endpoint.review_count):
+        return ""
+    url = f"{_url_of(endpoint.pk)}&status__exact={Excess.Status.UNDER_REVIEW}"
+    return format_html('<a class="text-primary-600" href="{}">{}</a>', url, f"{count:,}")

@@ -10,8 +10,9 @@ from django.http import HttpRequest
 
 from billing import grants
 from billing.models import Account, GrantRequest, Transfer
+from config.audit.context import actor_of
 from config.console.actions import Message, transition
-from config.console.base import ReadOnlyAdmin, StatusFilter, actor_of
+from config.console.base import ConsoleAdmin, StatusFilter
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.unfold import display
 from inference.models import Journal
@@ -21,9 +22,10 @@ _GRANTS: Final = {"requested": "info", "approved": "success", "declined": "warni
 
 
 @admin.register(Account)
-class AccountAdmin(ReadOnlyAdmin):
+class AccountAdmin(ConsoleAdmin):
     """Lists the accounts of organizations by kind; only the ledger writes them."""
 
+    is_read_only = True
     list_display = ("organization", "kind", "balance", "available", "held", "debits", "credits")
     list_display_links = ("organization", "kind")
     list_select_related = ("organization",)
@@ -72,9 +74,10 @@ class TransferStatusFilter(StatusFilter):
 
 
 @admin.register(Transfer)
-class TransferAdmin(ReadOnlyAdmin):
+class TransferAdmin(ConsoleAdmin):
     """Lists the transfers, posted, pending and voided, latest first."""
 
+    is_read_only = True
     list_display = (
         "created_at", "id", "kind", "state", "organization", "amount", "posted", "reference",
         "actor",
@@ -115,9 +118,10 @@ class TransferAdmin(ReadOnlyAdmin):
 
 
 @admin.register(GrantRequest)
-class GrantRequestAdmin(ReadOnlyAdmin):
+class GrantRequestAdmin(ConsoleAdmin):
     """Lists the grants above the limit, latest first; another operator must approve each."""
 
+    is_read_only = True
     dialog_amount = "amount_nano"
     list_display = ("created_at", "state", "organization", "amount", "requested_by", "decided_by")
     list_select_related = ("organization",)

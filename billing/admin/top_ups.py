@@ -15,9 +15,10 @@ from accounts.models import Organization
 from billing.admin.cells import abbreviate, breakable, link_to_explorer
 from billing.models import Deposit, TopUp, chain_name
 from billing.topups import matching
+from config.audit.context import actor_of
 from config.clocks.writing import write_time
 from config.console.actions import Message, transition
-from config.console.base import ReadOnlyAdmin, ReadOnlyInline, actor_of
+from config.console.base import ConsoleAdmin, ReadOnlyInline
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.forms import NoteField
 from config.console.unfold import Dialog, TabularInline, TextWidget, display
@@ -95,9 +96,10 @@ class DepositInline(PaymentMixin, ReadOnlyInline, TabularInline):
 
 
 @admin.register(TopUp)
-class TopUpAdmin(PaymentMixin, ReadOnlyAdmin):
+class TopUpAdmin(PaymentMixin, ConsoleAdmin):
     """Lists the top-ups that organizations requested, latest first."""
 
+    is_read_only = True
     list_display = (
         "created_at", "state", "organization", "amount", "chain", "short_sender", "expires_at",
         "confirmed_at",
@@ -204,9 +206,10 @@ def _candidates(deposit: Deposit) -> str:
 
 
 @admin.register(Deposit)
-class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
+class DepositAdmin(PaymentMixin, ConsoleAdmin):
     """Lists the payments that arrived, latest first; operators resolve deviating ones here."""
 
+    is_read_only = True
     dialog_amount = "amount_nano"
     list_display = (
         "mined_at", "state", "finding_label", "amount", "value", "chain", "short_sender",

@@ -13,16 +13,16 @@ from django.urls import reverse
 
 from accounts.admin.uploads import OrganizationField
 from accounts.models import Organization
-from catalog.admin.uploads import CatalogueAdmin
 from catalog.connecting.asking import Advice, ConnectRefused
 from catalog.connecting.connect import ConnectWish, StoredConnection
 from catalog.models import Provider
 from config.api.errors import GatewayError
+from config.audit.context import actor_of
 from config.bulk.problems import ImportRefused
-from config.console.base import actor_of
 from config.console.forms import SecretFormField
 from config.console.unfold import CheckboxWidget, TextareaWidget, TextWidget, unfold_action
-from endpoints.connecting import connect
+from config.console.uploads import BulkFile, list_url
+from endpoints import connecting
 
 _ADVICE: Final = Advice(
     allow="tick Allow its address",
@@ -104,73 +104,69 @@ class ConnectForm(forms.Form):
         )
 
 
-class ConnectPage(CatalogueAdmin):
-    """Adds the page to a list. *Test* asks and stores nothing, *Connect* asks again and stores.
+@unfold_action(
+    description="Connect a server", permissions=["import"], url_path="connect", icon="power"
+)
+def connect(page: Any, request: HttpRequest) -> HttpResponse:
+    """Asks for a server. *Test* asks it and stores nothing, *Connect* asks again and stores.
 
     The browser alone keeps a key between the two, in the field in which it was entered.
     """
+    user: Any = request.user
+    if request.method != "POST":
+        return _show_connection(page, request, ConnectForm(user, initial=request.GET.dict()))
+    form = ConnectForm(user, request.POST)
+    if not form.is_valid():
+        problems = [
+            f"{form.fields[name].label}: {text}"
+            for name, texts in form.errors.items()
+            for text in texts
+        ]
+        return _show_connection(page, request, form, problems=problems)
+    is_test, demand = "connect" not in request.POST, _refuse_by_rule(page.bulk_file)
+    picked = [] if is_test else request.POST.getlist("models")
+    if not is_test and (demand or not picked):
+        problem = demand or "Models: Pick one at least."
+        return _show_connection(page, request, form, problems=[problem])
+    wish = form.make_wish(picked, by=actor_of(request))
+    owner: Organization | None = form.cleaned_data.get("organization")
+    try:
+        found, made = connecting.connect(wish, None if owner is None else owner.pk, dry_run=is_test)
+    except (ConnectRefused, ImportRefused, GatewayError) as exc:
+        return _show_connection(page, request, form, problems=[str(exc)])
+    if is_test:
+        return _show_connection(page, request, form, found=found, demand=demand)
+    count = f"{len(made.models)} model{'' if len(made.models) == 1 else 's'}"
+    text = " ".join((f"{made.provider} is connected with {count}.", *found.notes))
+    page.message_user(request, text, messages.SUCCESS)
+    answer: HttpResponse = page.redirect(request, _find_page(made, owner))
+    return answer
 
-    actions_list = (*CatalogueAdmin.actions_list, "connect")
 
-    def has_connect_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_import_permission(request)
-
-    @unfold_action(
-        description="Connect a server", permissions=["connect"], url_path="connect", icon="power"
+def _refuse_by_rule(file: BulkFile) -> str:
+    """Returns why a rule forbids that one person connects anything; empty if none does."""
+    kind = file.find_demand()
+    if kind is None:
+        return ""
+    return (
+        f"{kind.label} need a second person, and a connection cannot wait for one. Add the "
+        "provider by its form and its models by a file: both are proposed."
     )
-    def connect(self, request: HttpRequest) -> HttpResponse:
-        user: Any = request.user
-        if request.method != "POST":
-            return self._show_connection(request, ConnectForm(user, initial=request.GET.dict()))
-        form = ConnectForm(user, request.POST)
-        if not form.is_valid():
-            problems = [
-                f"{form.fields[name].label}: {text}"
-                for name, texts in form.errors.items()
-                for text in texts
-            ]
-            return self._show_connection(request, form, problems=problems)
-        is_test, demand = "connect" not in request.POST, self._refuse_by_rule()
-        picked = [] if is_test else request.POST.getlist("models")
-        if not is_test and (demand or not picked):
-            problem = demand or "Models: Pick one at least."
-            return self._show_connection(request, form, problems=[problem])
-        wish = form.make_wish(picked, by=actor_of(request))
-        owner: Organization | None = form.cleaned_data.get("organization")
-        try:
-            found, made = connect(wish, None if owner is None else owner.pk, dry_run=is_test)
-        except (ConnectRefused, ImportRefused, GatewayError) as exc:
-            return self._show_connection(request, form, problems=[str(exc)])
-        if is_test:
-            return self._show_connection(request, form, found=found, demand=demand)
-        count = f"{len(made.models)} model{'' if len(made.models) == 1 else 's'}"
-        text = " ".join((f"{made.provider} is connected with {count}.", *found.notes))
-        self.message_user(request, text, messages.SUCCESS)
-        return self.redirect(request, _find_page(made, owner))  # type: ignore[no-any-return]
 
-    def _refuse_by_rule(self) -> str:
-        """Returns why a rule forbids that one person connects anything; empty if none does."""
-        kind = self._find_demand_of_upload()
-        if kind is None:
-            return ""
-        return (
-            f"{kind.label} need a second person, and a connection cannot wait for one. Add the "
-            "provider by its form and its models by a file: both are proposed."
-        )
 
-    def _show_connection(
-        self, request: HttpRequest, form: ConnectForm, **context: Any
-    ) -> HttpResponse:
-        request.current_app = self.admin_site.name
-        shared = {
-            **self.admin_site.each_context(request),
-            "title": "Connect a server",
-            "opts": self.opts,
-            "media": self.media + form.media,
-            "form": form,
-            "list": self._list(),
-        }
-        return TemplateResponse(request, "admin/catalog/connect.html", {**shared, **context})
+def _show_connection(
+    page: Any, request: HttpRequest, form: ConnectForm, **context: Any
+) -> HttpResponse:
+    request.current_app = page.admin_site.name
+    shared = {
+        **page.admin_site.each_context(request),
+        "title": "Connect a server",
+        "opts": page.opts,
+        "media": page.media + form.media,
+        "form": form,
+        "list": list_url(page),
+    }
+    return TemplateResponse(request, "admin/catalog/connect.html", {**shared, **context})
 
 
 def _find_page(made: StoredConnection, organization: Organization | None) -> str:

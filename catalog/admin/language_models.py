@@ -15,7 +15,7 @@ from catalog.rows import LATEST
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
 from inference.reports.usage import subjects
-from inference.reports.usage.panel import Subject, UsagePanel
+from inference.reports.usage.panel import show_usage
 
 
 class LanguageModelForm(ConsoleForm):
@@ -35,7 +35,7 @@ class LanguageModelForm(ConsoleForm):
 
 
 @admin.register(LanguageModel)
-class LanguageModelAdmin(UsagePanel, CatalogueAdmin):
+class LanguageModelAdmin(CatalogueAdmin):
     """Lists the models, each with its public names and abilities."""
 
     form = LanguageModelForm
@@ -75,9 +75,7 @@ class LanguageModelAdmin(UsagePanel, CatalogueAdmin):
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("published", "id", "created_at", "updated_at")
-
-    def subject_of(self, obj: LanguageModel) -> Subject:
-        return subjects.of_model(obj)
+    panels = {"usage": show_usage(subjects.of_model)}
 
     @display(description="Context", ordering="context_length")
     def context(self, model: LanguageModel) -> str:

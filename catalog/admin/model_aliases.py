@@ -16,9 +16,10 @@ from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
 from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, transition
+from config.console.base import ConsoleAdmin
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
-from config.console.uploads import ExportForm, Upload, UploadForm, UploadsAdmin
+from config.console.uploads import BulkFile, ExportForm, Upload, UploadForm
 
 
 class _OwnerField(OrganizationField):
@@ -42,6 +43,25 @@ class AliasExportForm(ExportForm):
     organization = _OwnerField()
 
 
+class AliasFile(BulkFile):
+    """The aliases of the operator, or of one organization."""
+
+    upload_form = AliasUploadForm
+    export_form = AliasExportForm
+    help = (
+        "A file in JSON Lines with the members name and targets. Aliases that the file does not "
+        "name stay as they are."
+    )
+
+    def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
+        lines = read_lines(io.BytesIO(upload.content))
+        return imports.apply(upload.organization_id, lines, dry_run=dry_run, on_row=on_row)
+
+    def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
+        organization = given["organization"]
+        return "aliases.jsonl", imports.export(None if organization is None else organization.pk)
+
+
 class ModelAliasForm(ConsoleForm):
     refusal_fields = {
         "alias_exists": "name",
@@ -51,7 +71,7 @@ class ModelAliasForm(ConsoleForm):
 
 
 @admin.register(ModelAlias)
-class ModelAliasAdmin(UploadsAdmin):
+class ModelAliasAdmin(ConsoleAdmin):
     """Lists the aliases; one without an organization applies to all."""
 
     form = ModelAliasForm
@@ -63,12 +83,8 @@ class ModelAliasAdmin(UploadsAdmin):
     autocomplete_fields = ("organization",)
     actions_detail = ("remove",)
     empty_hint = "Add an alias, import a file, or create one with a management key."
-    upload_form = AliasUploadForm
-    upload_help = (
-        "A file in JSON Lines with the members name and targets. Aliases that the file does not "
-        "name stay as they are."
-    )
-    export_form = AliasExportForm
+    bulk_file = AliasFile()
+    actions_list = ("import_file", "export_file")
     add_fieldsets = ((None, {"fields": ("organization", "name", "targets")}),)
     fieldsets = (
         (None, {"fields": ("organization", "name", "targets")}),
@@ -98,14 +114,6 @@ class ModelAliasAdmin(UploadsAdmin):
         else:
             named = {name: form.cleaned_data[name] for name in form.changed_data}
             changes.edit_alias(obj, **named)
-
-    def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
-        lines = read_lines(io.BytesIO(upload.content))
-        return imports.apply(upload.organization_id, lines, dry_run=dry_run, on_row=on_row)
-
-    def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
-        organization = given["organization"]
-        return "aliases.jsonl", imports.export(None if organization is None else organization.pk)
 
     def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("catalog.delete_modelalias")

@@ -11,9 +11,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 
-from billing.admin.excesses import ReviewedEndpoints, UnderReviewFilter
+from billing.admin.excesses import UnderReviewFilter, count_reviews, reviews_of
 from catalog.abilities import UNSTATED, InvalidAbilities, change, dump, find_problem
-from catalog.admin.prices import PricePage
+from catalog.admin.prices import PRICING, edit_price
 from catalog.admin.rates import render_rules
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.models import ModelEndpoint, PriceVersion
@@ -21,12 +21,13 @@ from catalog.pricing import RATES, Price
 from catalog.sync.plans.columns import find_price_changes, list_terms
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.pages import describe_field
+from config.changes.proposals import PRICE
 from config.console.formatting import dollars, per_million
 from config.console.forms import ConsoleForm, RateFormField
 from config.console.unfold import display
 from config.models import TIME_COLUMNS
 from inference.reports.usage import subjects
-from inference.reports.usage.panel import Subject, UsagePanel
+from inference.reports.usage.panel import show_usage
 
 # The columns that describe an endpoint. Finance may change its rates, but not these.
 _TERMS: Final = (
@@ -97,7 +98,7 @@ class ModelEndpointForm(ConsoleForm):
 
 
 @admin.register(ModelEndpoint)
-class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmin):
+class ModelEndpointAdmin(CatalogueAdmin):
     """Lists the public endpoints: models as providers serve them, at their list price."""
 
     form = ModelEndpointForm
@@ -162,6 +163,10 @@ class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmi
     )  # fmt: skip
 
     actions_detail = ("edit_price", "delist", "relist")
+    edit_price = edit_price
+    other_operations = {**CatalogueAdmin.other_operations, PRICE: PRICING}
+    reviews = reviews_of
+    panels = {"usage": show_usage(subjects.of_public_endpoint)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ModelEndpoint]:
         # An endpoint is named by its model and its provider wherever it is shown.
@@ -171,8 +176,9 @@ class ModelEndpointAdmin(UsagePanel, PricePage, ReviewedEndpoints, CatalogueAdmi
     def has_reprice_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_change_permission(request)
 
-    def subject_of(self, obj: ModelEndpoint) -> Subject:
-        return subjects.of_public_endpoint(obj)
+    def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
+        super().read_columns(request, rows)
+        count_reviews(rows)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Replaces the rate fields with plain text for an operator who may only view."""

@@ -10,15 +10,16 @@ from django.utils.html import format_html
 from catalog.admin.rates import render_rules
 from catalog.models import PriceVersion
 from catalog.pricing import RATES
-from config.console.base import ReadOnlyAdmin
+from config.console.base import ConsoleAdmin
 from config.console.formatting import dollars, per_million
 from config.console.unfold import display
 
 
 @admin.register(PriceVersion)
-class PriceVersionAdmin(ReadOnlyAdmin):
+class PriceVersionAdmin(ConsoleAdmin):
     """Lists all price versions, newest first; the subject is the priced endpoint."""
 
+    is_read_only = True
     list_display = (
         "id", "subject_id", "prompt_price", "completion_price", "cache_read_price", "created_at",
     )  # fmt: skip

@@ -12,10 +12,11 @@ from django.http import HttpRequest
 from catalog.models import CatalogProposal
 from catalog.sync import proposals
 from catalog.sync.plans.comparing import RISKS, read_changes
+from config.audit.context import actor_of
 from config.bulk.report import PlanRow, RowOutcome
 from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, bulk_action, transition
-from config.console.base import ReadOnlyAdmin, actor_of
+from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, render_plan
 from config.console.unfold import display
 
@@ -39,9 +40,10 @@ _APPROVAL: Final = FourEyes(
 
 
 @admin.register(CatalogProposal)
-class CatalogProposalAdmin(ReadOnlyAdmin):
+class CatalogProposalAdmin(ConsoleAdmin):
     """Lists the changes that wait for a person, risky ones first; each shows what would change."""
 
+    is_read_only = True
     list_display = (
         "subject", "state", "danger", "cause", "summary", "source", "as_of", "created_at",
     )  # fmt: skip

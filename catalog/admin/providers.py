@@ -10,7 +10,8 @@ from django.db.models import QuerySet, Sum
 from django.http import HttpRequest
 
 from catalog import dialects
-from catalog.admin.connecting import ConnectPage
+from catalog.admin.connecting import connect
+from catalog.admin.uploads import CatalogueAdmin
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import CredentialRefusal, DialectName, Provider
 from config.changes.kinds import ChangeKind, FourEyes
@@ -22,7 +23,7 @@ from config.credentials import NO_SECRET
 from config.egress.addresses import InvalidURL, Reach, parse_base_url, parse_network
 from inference.models import ProviderPace
 from inference.reports.usage import subjects
-from inference.reports.usage.panel import Subject, UsagePanel
+from inference.reports.usage.panel import show_usage
 from inference.routing.pacing import oldest_pace
 
 
@@ -110,7 +111,7 @@ def _find_refusal(provider: Provider) -> CredentialRefusal | None:
 
 
 @admin.register(Provider)
-class ProviderAdmin(UsagePanel, ConnectPage):
+class ProviderAdmin(CatalogueAdmin):
     """Lists the providers; an import of the catalogue writes the same rows."""
 
     form = ProviderForm
@@ -163,9 +164,9 @@ class ProviderAdmin(UsagePanel, ConnectPage):
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("credential", "refusal_text", "pace", "id", "created_at", "updated_at")
-
-    def subject_of(self, obj: Provider) -> Subject:
-        return subjects.of_provider(obj)
+    actions_list = (*CatalogueAdmin.actions_list, "connect")
+    connect = connect
+    panels = {"usage": show_usage(subjects.of_provider)}
 
     @display(description="Dialect", ordering="dialect", label=True)
     def dialect_name(self, provider: Provider) -> str:

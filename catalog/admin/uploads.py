@@ -14,8 +14,9 @@ from config.bulk.problems import Problems
 from config.bulk.report import Report, RowListener
 from config.changes.kinds import ChangeKind
 from config.console.actions import Message, bulk_action, transition
+from config.console.base import ConsoleAdmin
 from config.console.unfold import display
-from config.console.uploads import Upload, UploadsAdmin
+from config.console.uploads import BulkFile, Upload
 from inference.reports.usage.consequences import foresee_all_off, foresee_off
 
 _LISTED: Final = {"listed": "success", "not listed": "warning"}
@@ -32,19 +33,15 @@ def _require_hosts(catalog: imports.Catalog) -> None:
     problems.raise_if_any()
 
 
-class CatalogueAdmin(UploadsAdmin):
-    """A page of one part of the catalogue; a file holds providers, models and endpoints."""
+class CatalogueFile(BulkFile):
+    """A file with providers, models and endpoints."""
 
-    actions = ("delist_selected", "relist_selected")
-    actions_detail: Sequence[Any] = ("delist", "relist")
-
-    upload_help = (
+    help = (
         "A catalogue file in JSON with providers, models and endpoints. Rows that the file does "
         "not name stay as they are. Changed rates become a new price version."
     )
-    empty_hint = "Import a catalogue file, or add providers, models and endpoints in this order."
-    upload_kinds = (ChangeKind.PRICES, ChangeKind.CREDENTIALS)
-    written_models = ("catalog.provider", "catalog.languagemodel", "catalog.modelendpoint")
+    kinds = (ChangeKind.PRICES, ChangeKind.CREDENTIALS)
+    written = ("catalog.provider", "catalog.languagemodel", "catalog.modelendpoint")
 
     def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
         catalog = imports.parse(upload.content)
@@ -54,6 +51,17 @@ class CatalogueAdmin(UploadsAdmin):
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
         data, _ = imports.export()
         return "catalogue.json", [data]
+
+
+class CatalogueAdmin(ConsoleAdmin):
+    """A page of one part of the catalogue; a file holds providers, models and endpoints."""
+
+    actions = ("delist_selected", "relist_selected")
+    actions_detail: Sequence[Any] = ("delist", "relist")
+
+    empty_hint = "Import a catalogue file, or add providers, models and endpoints in this order."
+    bulk_file = CatalogueFile()
+    actions_list: Sequence[Any] = ("import_file", "export_file")
 
     def has_listing_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Returns whether the operator may change more of the catalogue than its prices."""

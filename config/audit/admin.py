@@ -20,7 +20,7 @@ from config.apps import ModelDeclaration, declarations
 from config.audit import context as audit
 from config.audit.entries import AuditEntry
 from config.audit.triggers import audit_triggers
-from config.console.base import ReadOnlyAdmin
+from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer
 from config.console.lists.tenants import annotate_organization, name_organization, tenants
 from config.console.unfold import display
@@ -65,9 +65,10 @@ class KindFilter(admin.SimpleListFilter):
 
 
 @admin.register(AuditEntry)
-class AuditEntryAdmin(ReadOnlyAdmin):
+class AuditEntryAdmin(ConsoleAdmin):
     """Shows every recorded change, newest first."""
 
+    is_read_only = True
     # The foot of the list counts entries, not logs.
     rows_name = "audit entries"
     list_display = ("at", "actor", "change", "what", "columns", "organization", "action")

@@ -9,12 +9,13 @@ from django.db.models import Case, QuerySet, When
 from django.http import HttpRequest, HttpResponse
 
 from config.api.errors import Conflict, GatewayError
+from config.audit.context import actor_of
 from config.changes import deciding
 from config.changes.kinds import DESCRIPTIONS, ChangeKind, FourEyes
 from config.changes.models import ChangeRule, ChangeSet, list_requirements
 from config.changes.proposals import Difference, read_rows
 from config.console.actions import Message, bulk_action, transition
-from config.console.base import ReadOnlyAdmin, actor_of
+from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, render_plan
 from config.console.forms import NoteField
 from config.console.unfold import Dialog, display
@@ -32,9 +33,10 @@ class RejectDialog(Dialog):
 
 
 @admin.register(ChangeSet)
-class ChangeSetAdmin(ReadOnlyAdmin):
+class ChangeSetAdmin(ConsoleAdmin):
     """Lists what waits for a second person, oldest first, and then what was decided."""
 
+    is_read_only = True
     list_display = (
         "title", "progress", "subject", "kind_name", "proposed_by", "proposed_at", "decided_by",
     )  # fmt: skip
@@ -196,9 +198,10 @@ def _describe_relaxing(rule: ChangeRule, form: Any) -> list[Difference]:
 
 
 @admin.register(ChangeRule)
-class ChangeRuleAdmin(ReadOnlyAdmin):
+class ChangeRuleAdmin(ConsoleAdmin):
     """Lists the kinds of changes; an administrator demands a second person for some."""
 
+    is_read_only = True
     list_display = ("name", "demand", "covers")
     list_display_links = ("name",)
     search_fields = ()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar, Final
 
@@ -57,14 +58,28 @@ class SecondPersonNeeded(Exception):
         self.proposals = proposals
 
 
+@dataclass(frozen=True, slots=True)
+class PageOperation:
+    """An operation of a page that is neither its form, nor a deletion, nor one of its actions.
+
+    Each function gets the page, the request and, but for ``may_apply``, the change set, then its
+    row. ``read_state`` returns the digests of what the operation rests on.
+    """
+
+    may_apply: Callable[[Any, HttpRequest, Any], bool]
+    read_state: Callable[[Any, HttpRequest, ChangeSet, Any], dict[str, str]]
+    apply: Callable[[Any, HttpRequest, ChangeSet, Any], str]
+
+
 class GuardedPage:
     """A page of the console whose dangerous operations can need a second person.
 
     ``form_guard`` and ``deletion_guard`` say when its form and Django's deletion do; actions of
-    the page say it themselves. The transitions of a model that lock the organization before the
-    row need ``locks_tenant_first``.
+    the page say it themselves. ``other_operations`` have names of their own. The transitions of
+    a model that lock the organization before the row need ``locks_tenant_first``.
     """
 
+    other_operations: ClassVar[Mapping[str, PageOperation]] = {}
     form_guard: ClassVar[FourEyes | None] = None
     deletion_guard: ClassVar[FourEyes | None] = None
     locks_tenant_first: ClassVar[bool] = False
@@ -110,10 +125,11 @@ class GuardedPage:
         needs: str,
         arguments: Mapping[str, Any] | None = None,
         sealed: Mapping[str, Any] | None = None,
+        state: Mapping[str, str] | None = None,
         changes: Sequence[Any] = (),
         outcome: str = RowOutcome.UPDATE,
     ) -> Proposal:
-        """Returns the proposal of an operation on a stored row."""
+        """Returns the proposal of an operation on a stored row, which rests on all its columns."""
         stored = type(obj)._base_manager.get(pk=obj.pk)
         return Proposal(
             kind=kind,
@@ -125,7 +141,7 @@ class GuardedPage:
             organization_id=_tenant_of(stored),
             arguments=arguments or {},
             sealed=sealed or {},
-            state=self.read_change_state(operation, stored),
+            state=self.read_change_state(operation, stored) if state is None else state,
             changes=[PlanRow(str(self.opts.verbose_name), _name(obj), outcome, changes)],
         )
 
@@ -229,6 +245,8 @@ class GuardedPage:
         self, request: HttpRequest, change_set: ChangeSet, target: Any
     ) -> dict[str, str]:
         """Returns the digests of what a change set rests on, as they are now."""
+        if (own := self.other_operations.get(change_set.operation)) is not None:
+            return own.read_state(self, request, change_set, target)
         return self.read_change_state(change_set.operation, target)
 
     def require_change_permission(
@@ -242,6 +260,8 @@ class GuardedPage:
             raise Forbidden("Your role may not do this itself, so it may not decide about it.")
 
     def may_apply_change(self: Any, request: HttpRequest, operation: str, target: Any) -> bool:
+        if (own := self.other_operations.get(operation)) is not None:
+            return own.may_apply(self, request, target)  # type: ignore[no-any-return]
         if operation == FORM:
             if target is None:
                 return bool(self.has_add_permission(request))
@@ -249,15 +269,18 @@ class GuardedPage:
         if operation == DELETE:
             return bool(self.has_delete_permission(request, target))
         action = _find_action(self, operation)
+        subject = (str(target.pk),) if action.is_detail else ()
         return all(
-            getattr(self, f"has_{name}_permission")(request, str(target.pk))
-            if action.is_detail
-            else getattr(self, f"has_{name}_permission")(request)
+            request.user.has_perm(name)
+            if "." in name
+            else getattr(self, f"has_{name}_permission")(request, *subject)
             for name in action.permissions
         )
 
     def apply_change(self: Any, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:
         """Does the operation of a change set, and says what was done."""
+        if (own := self.other_operations.get(change_set.operation)) is not None:
+            return own.apply(self, request, change_set, target)  # type: ignore[no-any-return]
         if change_set.operation == FORM:
             return self._apply_form(request, change_set, target)  # type: ignore[no-any-return]
         if change_set.operation == DELETE:

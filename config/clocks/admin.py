@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from config.clocks.leases import Lease
-from config.console.base import ReadOnlyAdmin
+from config.console.base import ConsoleAdmin
 from config.console.unfold import display
 
 
@@ -25,9 +25,10 @@ class FailureFilter(admin.SimpleListFilter):
 
 
 @admin.register(Lease)
-class LeaseAdmin(ReadOnlyAdmin):
+class LeaseAdmin(ConsoleAdmin):
     """Lists the scheduled duties of ``work``; nothing here changes anything."""
 
+    is_read_only = True
     list_display = ("name", "until", "every", "holder", "succeeded_at", "failures", "result")
     list_filter = (FailureFilter,)
     search_fields = ("name", "holder")

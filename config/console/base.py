@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
@@ -27,12 +28,14 @@ from django.urls import path, reverse
 from django.utils.decorators import method_decorator
 from django.utils.text import capfirst
 from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_safe
 
 from config.api.errors import GatewayError
 from config.api.text import NOT_STORABLE
 from config.apps import declarations
 from config.audit.triggers import audit_triggers
 from config.changes.pages import GuardedPage, SecondPersonNeeded, describe_demand
+from config.changes.proposals import IMPORT
 from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm, EmptyJsonField
 from config.console.lists.exports import export_list
@@ -45,16 +48,12 @@ from config.console.lists.saved_views import (
     refuse_view,
 )
 from config.console.navigation import build_bar, build_menu_bar, find_preserved_tenant, find_tenant
-from config.console.unfold import ModelAdmin, TextareaWidget
+from config.console.unfold import ModelAdmin, TextareaWidget, unfold_action
+from config.console.uploads import IMPORTING, BulkFile, export_file, import_file, may_import
 
 # The suffixes that Django's list filters append to a column's name; the filter of all values of a
 # column appends none.
 _FILTER_SUFFIX: Final = re.compile("(?:(?:__id)?__(?:exact|in|isnull|gte|lt))?")
-
-
-def actor_of(request: HttpRequest) -> str:
-    """Returns the operator's name in histories and in the audit log."""
-    return f"operator {request.user.get_username()}"
 
 
 class StatusFilter(admin.SimpleListFilter):
@@ -102,6 +101,8 @@ class StrictList(GuardedPage, ModelAdmin):
     """
 
     linked_lookups: tuple[str, ...] = ("organization__id__exact", "created_at__gte")
+    # Pages beside the list, by their places; each gets this page and the request.
+    views: ClassVar[Mapping[str, Callable[[Any, HttpRequest], HttpResponse]]] = {}
     # The parameters of filters of a table that grows without an index for them.
     walked_lookups: ClassVar[frozenset[str]] = frozenset()
     # The bar of a tenant's tabs, and the operator's saved views.
@@ -199,12 +200,22 @@ class StrictList(GuardedPage, ModelAdmin):
         return {"organization": tenant_id}
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ConsoleChangeList]:
-        return ConsoleChangeList
+        # A page beside the list may show its rows in another way.
+        found: type[ConsoleChangeList] = getattr(request, "list_class", ConsoleChangeList)
+        return found
 
     def get_urls(self) -> list[Any]:
-        name = f"{self.opts.app_label}_{self.opts.model_name}_export_csv"
-        view = self.admin_site.admin_view(self.export_view)
-        return [path("export-csv/", view, name=name), *super().get_urls()]
+        name, wrap = f"{self.opts.app_label}_{self.opts.model_name}", self.admin_site.admin_view
+        beside = [
+            path(
+                f"{place}/",
+                wrap(require_safe(partial(view, self))),
+                name=f"{name}_{place.replace('/', '_')}",
+            )
+            for place, view in self.views.items()
+        ]
+        export = path("export-csv/", wrap(self.export_view), name=f"{name}_export_csv")
+        return [export, *beside, *super().get_urls()]
 
     def export_view(self, request: HttpRequest) -> HttpResponseBase:
         """Streams the rows that the list shows as CSV."""
@@ -285,8 +296,17 @@ class StrictList(GuardedPage, ModelAdmin):
 class ConsoleAdmin(StrictList):
     """A page of the console over one model. Rows cannot be deleted; secrets are never rendered.
 
-    A subclass creates rows in :meth:`create`. A change writes the changed columns only.
+    A subclass creates rows in :meth:`create`. A change writes the changed columns only. Rows of a
+    page that ``is_read_only`` can neither be added nor edited. ``panels`` are what the page of an
+    object shows beside its fields, by the variables of its templates.
     """
+
+    is_read_only: ClassVar[bool] = False
+    # The file that the actions ``import_file`` and ``export_file`` read and write.
+    bulk_file: ClassVar[BulkFile | None] = None
+    other_operations = {IMPORT: IMPORTING}
+    panels: ClassVar[Mapping[str, Callable[[HttpRequest, Any], Any]]] = {}
+    change_form_outer_after_template: str | None = "admin/usage.html"
 
     form = ConsoleForm
     formfield_overrides = {
@@ -310,8 +330,29 @@ class ConsoleAdmin(StrictList):
         obj.save(force_insert=True)
         return obj
 
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return not self.is_read_only and super().has_add_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return not self.is_read_only and super().has_change_permission(request, obj)
+
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def has_import_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return may_import(self, request)
+
+    @unfold_action(
+        description="Import file", permissions=["import"], url_path="import", icon="upload"
+    )
+    def import_file(self, request: HttpRequest) -> HttpResponse:
+        return import_file(self, request)
+
+    @unfold_action(
+        description="Export file", permissions=["view"], url_path="export", icon="download"
+    )
+    def export_file(self, request: HttpRequest) -> HttpResponseBase:
+        return export_file(self, request)
 
     def offers_action(self, request: HttpRequest, obj: Any, name: str) -> bool:
         """Returns whether an object's page shows an action now; the model checks it again."""
@@ -354,6 +395,14 @@ class ConsoleAdmin(StrictList):
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         form.refusal = getattr(request, "refusal", None)
         return form
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        obj = kwargs.get("obj")
+        if obj is not None and "_popup" not in request.GET:
+            context.update({name: build(request, obj) for name, build in self.panels.items()})
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if not change:
@@ -400,16 +449,6 @@ class ConsoleAdmin(StrictList):
         if self.get_object(request, str(obj.pk)) is None:
             return reverse(f"{name}_changelist")
         return reverse(f"{name}_change", args=[quote(str(obj.pk))])
-
-
-class ReadOnlyAdmin(ConsoleAdmin):
-    """A page over rows that operators can neither add nor edit."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
 
 class ReadOnlyInline:

@@ -26,14 +26,14 @@ from django.urls import reverse
 
 from config.api.errors import GatewayError
 from config.audit import context as audit
+from config.audit.context import actor_of
 from config.bulk.problems import ImportRefused
 from config.bulk.report import ImportPlan, Report, RowChange, RowListener, RowOutcome
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.models import ChangeSet
+from config.changes.pages import PageOperation
 from config.changes.proposals import IMPORT, Proposal, read_sealed
-from config.console.base import ConsoleAdmin, actor_of
 from config.console.lists.downloads import stream_file
-from config.console.unfold import unfold_action
 from config.database.patience import take_time
 
 MAX_BYTES: Final = 5 * 1024 * 1024
@@ -76,19 +76,18 @@ class ExportForm(forms.Form):
     """Asks for the rows to export; without fields the export starts at once."""
 
 
-class UploadsAdmin(ConsoleAdmin):
-    """Adds pages to a list that import and export a file.
+class BulkFile:
+    """The file of a list's rows; a subclass reads it in ``load`` and writes it in ``export``.
 
-    A subclass reads a file in :meth:`load` and writes one in :meth:`export`.
+    ``kinds`` are the kinds of changes that it may make, and ``written`` the models of its rows if
+    they are not those of the list alone.
     """
 
-    actions_list: tuple[str, ...] = ("import_file", "export_file")
     upload_form: type[UploadForm] = UploadForm
     export_form: type[ExportForm] = ExportForm
-    upload_help = ""
-    # The kinds of changes that a file may make.
-    upload_kinds: tuple[ChangeKind, ...] = ()
-    written_models: tuple[str, ...] = ()
+    help = ""
+    kinds: tuple[ChangeKind, ...] = ()
+    written: tuple[str, ...] = ()
 
     def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
         """Applies a file, all or none; raises :class:`ImportRefused`.
@@ -101,98 +100,12 @@ class UploadsAdmin(ConsoleAdmin):
         """Returns the name and the parts of the exported file."""
         raise NotImplementedError
 
-    def has_import_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Returns whether the operator may add and change rows of every imported model."""
-        labels = self.written_models or (self.opts.label_lower,)
-        return all(
-            request.user.has_perm(f"{app}.{verb}_{model}")
-            for app, model in (label.split(".") for label in labels)
-            for verb in ("add", "change")
-        )
+    def find_demand(self) -> ChangeKind | None:
+        """Returns the kind by which another operator must approve a file now."""
+        return FourEyes(self.kinds).find_demand(None) if self.kinds else None
 
-    def has_export_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_view_permission(request)
-
-    @unfold_action(
-        description="Import file", permissions=["import"], url_path="import", icon="upload"
-    )
-    def import_file(self, request: HttpRequest) -> HttpResponse:
-        if request.method != "POST":
-            return self._ask(request, self.upload_form(initial=request.GET.dict()))
-        if "signed_upload" in request.POST:
-            return self._apply(request)
-        form = self.upload_form(request.POST, request.FILES)
-        if not form.is_valid():
-            return self._ask(request, form)
-        upload = form.upload
-        plan = ImportPlan(SHOWN)
-        try:
-            with _applying():
-                report = self.load(upload, by=actor_of(request), dry_run=True, on_row=plan.add)
-        except ImportRefused as exc:
-            return self._ask(request, form, refusals=exc.problems)
-        return self._page(
-            request,
-            "Confirm the import",
-            upload=upload,
-            rows=plan.rows,
-            hidden=plan.hidden,
-            hidden_text=f"{plan.hidden:,}",
-            unchanged=(unchanged := sum(report.unchanged.values())),
-            unchanged_text=f"{unchanged:,}",
-            counts=_count_rows(report),
-            changes=sum(report.created.values()) + sum(report.updated.values()),
-            signed_upload=_sign_upload(upload, salt=self._salt(request)),
-        )
-
-    @unfold_action(
-        description="Export file", permissions=["export"], url_path="export", icon="download"
-    )
-    def export_file(self, request: HttpRequest) -> HttpResponseBase:
-        form = self.export_form(request.GET if "export" in request.GET else None)
-        if self.export_form is ExportForm or form.is_valid():
-            name, parts = self.export(getattr(form, "cleaned_data", {}))
-            return stream_file(request, name, parts)
-        if not form.is_bound:
-            form.initial = request.GET.dict()
-        return self._page(request, "Export file", form=form, exports=True)
-
-    def _apply(self, request: HttpRequest) -> HttpResponse:
-        try:
-            upload = _read_upload(request.POST["signed_upload"], salt=self._salt(request))
-        except signing.BadSignature:
-            text = "The preview has expired or is not yours. Nothing was changed. Send it again."
-            return self._ask(request, self.upload_form(), refusals=[text])
-        try:
-            if (kind := self._find_demand_of_upload()) is not None:
-                return self._propose_upload(request, upload, kind)
-            action = f"admin: import {self.opts.verbose_name_plural}"
-            text = self._import(upload, actor_of(request), action)
-        except ImportRefused as exc:
-            return self._ask(request, self.upload_form(), refusals=exc.problems)
-        except GatewayError as exc:
-            return self._ask(request, self.upload_form(), refusals=[exc.message])
-        self.message_user(request, text, messages.SUCCESS)
-        return HttpResponseRedirect(self._list())
-
-    def _import(self, upload: Upload, actor: str, action: str) -> str:
-        """Applies a file with one entry in the audit log; returns what to tell."""
-        with _applying():
-            report = self.load(upload, by=actor, dry_run=False, on_row=None)
-            audit.record_import(
-                actor,
-                action,
-                organization_id=upload.organization_id,
-                counts={"created": report.created, "updated": report.updated},
-            )
-        counts = "; ".join(f"{kind}: {text}" for kind, text in _count_rows(report))
-        return f"The file was imported. {counts}."
-
-    def _find_demand_of_upload(self) -> ChangeKind | None:
-        return None if not self.upload_kinds else FourEyes(self.upload_kinds).find_demand(None)
-
-    def _plan(self, upload: Upload, by: str) -> tuple[ImportPlan, str]:
-        """Returns what a file would change, and a digest of all of it."""
+    def plan(self, upload: Upload, by: str) -> tuple[ImportPlan, str, Report]:
+        """Returns what a file would change, a digest of all of it, and its counts."""
         plan, seen = ImportPlan(SHOWN), hashlib.sha256()
 
         def add(
@@ -202,76 +115,170 @@ class UploadsAdmin(ConsoleAdmin):
             seen.update(repr((kind, row, str(outcome), [str(each) for each in changes])).encode())
 
         with _applying():
-            self.load(upload, by=by, dry_run=True, on_row=add)
-        return plan, seen.hexdigest()
+            report = self.load(upload, by=by, dry_run=True, on_row=add)
+        return plan, seen.hexdigest(), report
 
-    def _propose_upload(
-        self, request: HttpRequest, upload: Upload, kind: ChangeKind
-    ) -> HttpResponse:
-        plan, seen = self._plan(upload, actor_of(request))
-        owner = upload.organization_id
-        proposal = Proposal(
-            kind=kind,
-            operation=IMPORT,
-            page=self.opts.label_lower,
-            needs=f"{self.opts.app_label}.change_{self.opts.model_name}",
-            subject=f"import of {upload.name}",
-            organization_id=owner,
-            arguments={"name": upload.name, "organization": None if owner is None else str(owner)},
-            # A decision erases the file with what is secret.
-            sealed={"content": base64.b64encode(upload.content).decode()},
-            state={_PLAN: seen},
-            changes=plan.rows,
-        )
-        answer: HttpResponse = self.propose(request, proposal)
-        return answer
+    def apply(self, upload: Upload, *, by: str, action: str) -> str:
+        """Applies a file with one entry in the audit log; returns what to tell."""
+        with _applying():
+            report = self.load(upload, by=by, dry_run=False, on_row=None)
+            audit.record_import(
+                by,
+                action,
+                organization_id=upload.organization_id,
+                counts={"created": report.created, "updated": report.updated},
+            )
+        counts = "; ".join(f"{kind}: {text}" for kind, text in _count_rows(report))
+        return f"The file was imported. {counts}."
 
-    def may_apply_change(self, request: HttpRequest, operation: str, target: Any) -> bool:
-        if operation == IMPORT:
-            return self.has_import_permission(request)
-        return super().may_apply_change(request, operation, target)
 
-    def read_state_of_change(
-        self, request: HttpRequest, change_set: ChangeSet, target: Any
-    ) -> dict[str, str]:
-        if change_set.operation != IMPORT:
-            return super().read_state_of_change(request, change_set, target)
-        return {_PLAN: self._plan(_read_proposed(change_set), actor_of(request))[1]}
+def may_import(page: Any, request: HttpRequest) -> bool:
+    """Returns whether the operator may add and change rows of every model of a page's file."""
+    labels = page.bulk_file.written or (page.opts.label_lower,)
+    return all(
+        request.user.has_perm(f"{app}.{verb}_{model}")
+        for app, model in (label.split(".") for label in labels)
+        for verb in ("add", "change")
+    )
 
-    def apply_change(self, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:
-        if change_set.operation != IMPORT:
-            return super().apply_change(request, change_set, target)
-        action = f"{change_set}, proposed by {change_set.proposed_by}"
-        return self._import(_read_proposed(change_set), actor_of(request), action)
 
-    def _ask(
-        self, request: HttpRequest, form: forms.Form, *, refusals: list[str] | None = None
-    ) -> HttpResponse:
-        return self._page(request, "Import file", form=form, refusals=refusals)
+def import_file(page: Any, request: HttpRequest) -> HttpResponse:
+    """Asks for a file, shows what it changes, and imports it."""
+    file: BulkFile = page.bulk_file
+    if request.method != "POST":
+        return _ask(page, request, file.upload_form(initial=request.GET.dict()))
+    if "signed_upload" in request.POST:
+        return _apply(page, request)
+    form = file.upload_form(request.POST, request.FILES)
+    if not form.is_valid():
+        return _ask(page, request, form)
+    upload = form.upload
+    try:
+        plan, _, report = file.plan(upload, actor_of(request))
+    except ImportRefused as exc:
+        return _ask(page, request, form, refusals=exc.problems)
+    return _show(
+        page,
+        request,
+        "Confirm the import",
+        upload=upload,
+        rows=plan.rows,
+        hidden=plan.hidden,
+        hidden_text=f"{plan.hidden:,}",
+        unchanged=(unchanged := sum(report.unchanged.values())),
+        unchanged_text=f"{unchanged:,}",
+        counts=_count_rows(report),
+        changes=sum(report.created.values()) + sum(report.updated.values()),
+        signed_upload=_sign_upload(upload, salt=_salt(page, request)),
+    )
 
-    def _page(self, request: HttpRequest, title: str, **context: Any) -> HttpResponse:
-        form = context.get("form")
-        request.current_app = self.admin_site.name
-        return TemplateResponse(
-            request,
-            "admin/upload.html",
-            {
-                **self.admin_site.each_context(request),
-                "title": title,
-                "opts": self.opts,
-                "media": self.media if form is None else self.media + form.media,
-                "help": self.upload_help,
-                "list": self._list(),
-                "demand": None if form is not None else self._find_demand_of_upload(),
-                **context,
-            },
-        )
 
-    def _list(self) -> str:
-        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
+def export_file(page: Any, request: HttpRequest) -> HttpResponseBase:
+    """Streams the file; asks first for what its form needs."""
+    file: BulkFile = page.bulk_file
+    form = file.export_form(request.GET if "export" in request.GET else None)
+    if file.export_form is ExportForm or form.is_valid():
+        name, parts = file.export(getattr(form, "cleaned_data", {}))
+        return stream_file(request, name, parts)
+    if not form.is_bound:
+        form.initial = request.GET.dict()
+    return _show(page, request, "Export file", form=form, exports=True)
 
-    def _salt(self, request: HttpRequest) -> str:
-        return f"console.uploads:{self.opts.label_lower}:{request.user.pk}"
+
+def list_url(page: Any) -> str:
+    """Returns the address of a page's list."""
+    return reverse(f"admin:{page.opts.app_label}_{page.opts.model_name}_changelist")
+
+
+def _apply(page: Any, request: HttpRequest) -> HttpResponse:
+    file: BulkFile = page.bulk_file
+    try:
+        upload = _read_upload(request.POST["signed_upload"], salt=_salt(page, request))
+    except signing.BadSignature:
+        text = "The preview has expired or is not yours. Nothing was changed. Send it again."
+        return _ask(page, request, file.upload_form(), refusals=[text])
+    try:
+        if (kind := file.find_demand()) is not None:
+            return _propose(page, request, upload, kind)
+        action = f"admin: import {page.opts.verbose_name_plural}"
+        text = file.apply(upload, by=actor_of(request), action=action)
+    except ImportRefused as exc:
+        return _ask(page, request, file.upload_form(), refusals=exc.problems)
+    except GatewayError as exc:
+        return _ask(page, request, file.upload_form(), refusals=[exc.message])
+    page.message_user(request, text, messages.SUCCESS)
+    return HttpResponseRedirect(list_url(page))
+
+
+def _propose(page: Any, request: HttpRequest, upload: Upload, kind: ChangeKind) -> HttpResponse:
+    plan, seen, _ = page.bulk_file.plan(upload, actor_of(request))
+    owner = upload.organization_id
+    proposal = Proposal(
+        kind=kind,
+        operation=IMPORT,
+        page=page.opts.label_lower,
+        needs=f"{page.opts.app_label}.change_{page.opts.model_name}",
+        subject=f"import of {upload.name}",
+        organization_id=owner,
+        arguments={"name": upload.name, "organization": None if owner is None else str(owner)},
+        # A decision erases the file with what is secret.
+        sealed={"content": base64.b64encode(upload.content).decode()},
+        state={_PLAN: seen},
+        changes=plan.rows,
+    )
+    answer: HttpResponse = page.propose(request, proposal)
+    return answer
+
+
+def _read_plan(
+    page: Any, request: HttpRequest, change_set: ChangeSet, target: Any
+) -> dict[str, str]:
+    return {_PLAN: page.bulk_file.plan(_read_proposed(change_set), actor_of(request))[1]}
+
+
+def _apply_proposed(page: Any, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:
+    action = f"{change_set}, proposed by {change_set.proposed_by}"
+    text: str = page.bulk_file.apply(
+        _read_proposed(change_set), by=actor_of(request), action=action
+    )
+    return text
+
+
+IMPORTING: Final = PageOperation(
+    may_apply=lambda page, request, target: may_import(page, request),
+    read_state=_read_plan,
+    apply=_apply_proposed,
+)
+"""The import of a page's file as a change set."""
+
+
+def _ask(
+    page: Any, request: HttpRequest, form: forms.Form, *, refusals: list[str] | None = None
+) -> HttpResponse:
+    return _show(page, request, "Import file", form=form, refusals=refusals)
+
+
+def _show(page: Any, request: HttpRequest, title: str, **context: Any) -> HttpResponse:
+    form = context.get("form")
+    request.current_app = page.admin_site.name
+    return TemplateResponse(
+        request,
+        "admin/upload.html",
+        {
+            **page.admin_site.each_context(request),
+            "title": title,
+            "opts": page.opts,
+            "media": page.media if form is None else page.media + form.media,
+            "help": page.bulk_file.help,
+            "list": list_url(page),
+            "demand": None if form is not None else page.bulk_file.find_demand(),
+            **context,
+        },
+    )
+
+
+def _salt(page: Any, request: HttpRequest) -> str:
+    return f"console.uploads:{page.opts.label_lower}:{request.user.pk}"
 
 
 @contextmanager

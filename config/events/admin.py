@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 
 from config.apps import event_kinds
-from config.console.base import ReadOnlyAdmin
+from config.console.base import ConsoleAdmin
 from config.console.lists.tenants import annotate_organization, name_organization
 from config.console.unfold import display
 from config.events.outbox import Event
@@ -32,9 +32,10 @@ class EventKindFilter(admin.SimpleListFilter):
 
 
 @admin.register(Event)
-class EventAdmin(ReadOnlyAdmin):
+class EventAdmin(ConsoleAdmin):
     """Shows the events of the last 30 days, newest first."""
 
+    is_read_only = True
     list_display = ("created_at", "kind", "sentence", "organization")
     list_display_links = ("created_at",)
     list_filter = (EventKindFilter,)

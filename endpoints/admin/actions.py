@@ -8,10 +8,10 @@ from django.contrib import messages
 from django.http import HttpRequest
 
 from accounts.admin.forms import may_point_secrets
-from catalog.admin.prices import PricePage
+from config.audit.context import actor_of
 from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, bulk_action, report, transition
-from config.console.base import ConsoleAdmin, actor_of
+from config.console.base import ConsoleAdmin
 from endpoints.activation import describe_failure, validate_and_replace, validate_only
 from endpoints.admin.forms import (
     DisableDialog,
@@ -44,7 +44,7 @@ _DELETION: Final = FourEyes((ChangeKind.DELETIONS,), "endpoints.delete_privateen
 _EDITED: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
 
 
-class PrivateEndpointActions(PricePage, ConsoleAdmin):
+class PrivateEndpointActions(ConsoleAdmin):
     """Calls the model's transitions; the model refuses those not allowed in the status."""
 
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")

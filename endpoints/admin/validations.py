@@ -6,7 +6,7 @@ from typing import Final
 
 from django.contrib import admin
 
-from config.console.base import ReadOnlyAdmin
+from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.unfold import display
 from endpoints.history import render_checks, render_operations, render_proofs
@@ -22,9 +22,10 @@ OUTCOMES: Final = {
 
 
 @admin.register(Validation)
-class ValidationAdmin(ReadOnlyAdmin):
+class ValidationAdmin(ConsoleAdmin):
     """Lists the live validations of all endpoints, latest first."""
 
+    is_read_only = True
     list_display = (
         "created_at", "result", "purpose", "endpoint_name", "organization", "cost", "duration",
     )  # fmt: skip

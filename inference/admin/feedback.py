@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from config.console.base import ReadOnlyAdmin
+from config.console.base import ConsoleAdmin
 from config.console.unfold import display
 from inference.models import Feedback
 
 
 @admin.register(Feedback)
-class FeedbackAdmin(ReadOnlyAdmin):
+class FeedbackAdmin(ConsoleAdmin):
     """Lists the callers' feedback on generations, newest first.
 
     It shows ids: a generation may have been archived.
     """
 
+    is_read_only = True
     list_display = ("created_at", "category", "about", "created_by")
     list_filter = ("category",)
     search_fields = ("generation__id__startswith",)

@@ -10,18 +10,19 @@ from django.http import HttpRequest
 
 from billing import ledger
 from billing.models import Transfer
+from config.audit.context import actor_of
 from config.console.actions import Message, transition
-from config.console.base import ReadOnlyAdmin, actor_of
+from config.console.base import ConsoleAdmin
 from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm, NoteField
 from config.console.unfold import Dialog, PickerFilter
 from inference.admin.columns import GenerationColumns
 from inference.admin.filters import WALKED, GenerationFilter
-from inference.admin.invoices import InvoiceAdmin
-from inference.admin.live import LivePage
+from inference.admin.invoices import reconcile_invoice
+from inference.admin.live import answer_rows, show_live
 from inference.admin.search import find_generations
-from inference.admin.texts import TextActions
-from inference.admin.watching import WatchPages
+from inference.admin.texts import delete_text, read_text
+from inference.admin.watching import show_errors, show_health
 from inference.models import Generation
 
 
@@ -53,11 +54,10 @@ class GenerationForm(ConsoleForm):
 
 
 @admin.register(Generation)
-class GenerationAdmin(
-    LivePage, WatchPages, InvoiceAdmin, TextActions, GenerationColumns, ReadOnlyAdmin
-):
+class GenerationAdmin(GenerationColumns, ConsoleAdmin):
     """Lists the generations, newest first by the time in their IDs."""
 
+    is_read_only = True
     dialog_amount = "cost_nano"
     form = GenerationForm
     list_display = (
@@ -67,7 +67,7 @@ class GenerationAdmin(
     list_display_links = ("created_at", "id")
     list_select_related = ("organization",)
     linked_lookups = (
-        *ReadOnlyAdmin.linked_lookups, "workspace__id__exact", "model_endpoint__id__exact",
+        *ConsoleAdmin.linked_lookups, "workspace__id__exact", "model_endpoint__id__exact",
     )  # fmt: skip
     list_filter = (
         GenerationFilter,
@@ -85,7 +85,17 @@ class GenerationAdmin(
     # Only the primary key has an index in the order of time, and the table grows without end.
     ordering = ("-id",)
     sortable_by = ()
+    views = {
+        "live": show_live,
+        "live/rows": answer_rows,
+        "health": show_health,
+        "errors": show_errors,
+    }
+    actions_list = ("reconcile_invoice",)
+    reconcile_invoice = reconcile_invoice
     actions_detail = ("refund", "read_text", "delete_text")
+    read_text = read_text
+    delete_text = delete_text
     empty_hint = "Send a request to /api/v1/chat/completions with an API key."
     fieldsets = (
         (
@@ -166,9 +176,6 @@ class GenerationAdmin(
         term = search_term.strip()
         return (find_generations(queryset, term) if term else queryset), False
 
-    def has_refund_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("billing.add_transfer")
-
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
         """Offers a refund of a paid generation once; the ledger checks it again under a lock."""
         actions = super().get_actions_detail(request, object_id)
@@ -186,7 +193,7 @@ class GenerationAdmin(
         question="The organization gets back all credits that it paid for this generation. Its "
         "budgets still count the generation.",
         submit="Refund",
-        permission="refund",
+        permission="billing.add_transfer",
         icon="undo",
         form=RefundDialog,
     )

@@ -47,42 +47,35 @@ class InvoiceForm(UploadForm):
     field_order = ("provider", "organization", "tolerance", "file")
 
 
-class InvoiceAdmin:
-    """Adds the page that reconciles an invoice to a list."""
-
-    actions_list = ("reconcile_invoice",)
-
-    def has_reconcile_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("billing.add_transfer")
-
-    @unfold_action(
-        description="Reconcile an invoice",
-        permissions=["reconcile"],
-        url_path="reconcile-invoice",
-        icon="receipt_long",
-    )
-    def reconcile_invoice(self: Any, request: HttpRequest) -> HttpResponse:
-        if request.method != "POST":
-            return _render(self, request, InvoiceForm())
-        form = InvoiceForm(request.POST, request.FILES)
-        if not form.is_valid():
-            return _render(self, request, form)
-        given, upload = form.cleaned_data, form.upload
-        try:
-            lines = read_invoice(upload.content)
-            found = reconcile(
-                given["provider"],
-                lines,
-                organization_id=upload.organization_id,
-                tolerance=given["tolerance"] or Decimal(0),
-            )
-        except ImportRefused as exc:
-            return _render(self, request, form, refusals=exc.problems)
-        except RowsArchived as exc:
-            return _render(self, request, form, refusals=[str(exc)])
-        return _render(
-            self, request, None, name=upload.name, provider=given["provider"], **_describe(found)
+@unfold_action(
+    description="Reconcile an invoice",
+    permissions=["billing.add_transfer"],
+    url_path="reconcile-invoice",
+    icon="receipt_long",
+)
+def reconcile_invoice(page: Any, request: HttpRequest) -> HttpResponse:
+    """Compares a provider's export with the generations, and shows the result."""
+    if request.method != "POST":
+        return _render(page, request, InvoiceForm())
+    form = InvoiceForm(request.POST, request.FILES)
+    if not form.is_valid():
+        return _render(page, request, form)
+    given, upload = form.cleaned_data, form.upload
+    try:
+        lines = read_invoice(upload.content)
+        found = reconcile(
+            given["provider"],
+            lines,
+            organization_id=upload.organization_id,
+            tolerance=given["tolerance"] or Decimal(0),
         )
+    except ImportRefused as exc:
+        return _render(page, request, form, refusals=exc.problems)
+    except RowsArchived as exc:
+        return _render(page, request, form, refusals=[str(exc)])
+    return _render(
+        page, request, None, name=upload.name, provider=given["provider"], **_describe(found)
+    )
 
 
 def _describe(found: Reconciliation) -> dict[str, Any]:

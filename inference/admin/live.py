@@ -10,11 +10,9 @@ from django.core.cache import cache
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
-from django.urls import URLPattern, path, reverse
-from django.views.decorators.http import require_safe
+from django.urls import reverse
 
 from config.clocks.clock import clock
-from config.console.base import ConsoleAdmin
 from config.console.formatting import nano_dollars
 from config.console.lists.pages import AFTER, ConsoleChangeList
 from config.database.replica.pages import read_position
@@ -55,63 +53,48 @@ class LiveList(ConsoleChangeList):
         self.show_admin_actions = self.multi_page = False
 
 
-class LivePage(ConsoleAdmin):
-    """Adds the page and its answers to the list of generations."""
+def show_live(page: Any, request: HttpRequest) -> HttpResponse:
+    """Shows the page, which asks for its rows itself."""
+    if not page.has_view_permission(request):
+        raise PermissionDenied
+    request.list_class = LiveList  # type: ignore[attr-defined]
+    query = request.GET.urlencode()
+    context = {
+        "title": "Live requests",
+        "rows_url": f"{reverse(f'{_NAME}_rows')}?{query}",
+        "list_url": f"{reverse('admin:inference_generation_changelist')}?{query}",
+    }
+    response: Any = page.changelist_view(request, context)
+    if getattr(response, "context_data", None) is not None:
+        response.template_name = "admin/inference/live.html"
+        # The header shows the title of this page, and no actions of the list.
+        response.context_data |= {"opts": None, "actions_list": []}
+    return response  # type: ignore[no-any-return]
 
-    def get_urls(self) -> list[URLPattern]:
-        name = f"{self.opts.app_label}_{self.opts.model_name}_live"
-        wrap = self.admin_site.admin_view
-        return [
-            path("live/", wrap(require_safe(self.live_view)), name=name),
-            path("live/rows/", wrap(require_safe(self.rows_view)), name=f"{name}_rows"),
-            *super().get_urls(),
-        ]
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ConsoleChangeList]:
-        match = request.resolver_match
-        if match is not None and "_live" in str(match.url_name):
-            return LiveList
-        return super().get_changelist(request, **kwargs)
-
-    def live_view(self, request: HttpRequest) -> HttpResponse:
-        """Shows the page, which asks for its rows itself."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        query = request.GET.urlencode()
-        context = {
-            "title": "Live requests",
-            "rows_url": f"{reverse(f'{_NAME}_rows')}?{query}",
-            "list_url": f"{reverse('admin:inference_generation_changelist')}?{query}",
-        }
-        response: Any = self.changelist_view(request, context)
-        if getattr(response, "context_data", None) is not None:
-            response.template_name = "admin/inference/live.html"
-            # The header shows the title of this page, and no actions of the list.
-            response.context_data |= {"opts": None, "actions_list": []}
-        return response  # type: ignore[no-any-return]
-
-    def rows_view(self, request: HttpRequest) -> HttpResponse:
-        """Answers what is new, as rows of the page's table; 304 if nothing is."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        if _asks_too_often(request):
-            text = "You have too many live pages open. This one asks again in ten seconds."
-            return JsonResponse(
-                {"notice": text}, status=429, headers={"Retry-After": str(_WINDOW_SECONDS)}
-            )
-        try:
-            changes = self.get_changelist_instance(request)
-        except IncorrectLookupParameters:
-            text = "The list has no such filter. Open the page again and choose others."
-            return JsonResponse({"notice": text}, status=400)
-        if changes.has_wrong_filter:
-            text = "A filter has an error, which stands at its field."
-            return JsonResponse({"notice": text}, status=400)
-        running = request.GET.get(_RUNNING, "").split(",")
-        cursor = request.GET.get(AFTER, "")
-        rows = changes.queryset.select_related("organization").defer("attempts", "trace", "units")
-        tail = answer(lambda: read_tail(rows, cursor, running), after=read_position(request))
-        return _respond(request, tail)
+def answer_rows(page: Any, request: HttpRequest) -> HttpResponse:
+    """Answers what is new, as rows of the page's table; 304 if nothing is."""
+    if not page.has_view_permission(request):
+        raise PermissionDenied
+    if _asks_too_often(request):
+        text = "You have too many live pages open. This one asks again in ten seconds."
+        return JsonResponse(
+            {"notice": text}, status=429, headers={"Retry-After": str(_WINDOW_SECONDS)}
+        )
+    request.list_class = LiveList  # type: ignore[attr-defined]
+    try:
+        changes = page.get_changelist_instance(request)
+    except IncorrectLookupParameters:
+        text = "The list has no such filter. Open the page again and choose others."
+        return JsonResponse({"notice": text}, status=400)
+    if changes.has_wrong_filter:
+        text = "A filter has an error, which stands at its field."
+        return JsonResponse({"notice": text}, status=400)
+    running = request.GET.get(_RUNNING, "").split(",")
+    cursor = request.GET.get(AFTER, "")
+    rows = changes.queryset.select_related("organization").defer("attempts", "trace", "units")
+    tail = answer(lambda: read_tail(rows, cursor, running), after=read_position(request))
+    return _respond(request, tail)
 
 
 def _respond(request: HttpRequest, tail: Tail) -> HttpResponse:

@@ -14,7 +14,7 @@ from django.template.defaultfilters import filesizeformat
 from billing.models import Fold
 from billing.models.ledger import OF_GENERATIONS
 from config.clocks.writing import write_minute
-from config.console.base import ReadOnlyAdmin
+from config.console.base import ConsoleAdmin
 from config.console.formatting import render_table
 from config.console.unfold import display
 from config.models import Departure
@@ -36,9 +36,10 @@ _FOLDS: Final = ("Fold", "From", "Until", "Folded at", "Rows")
 
 
 @admin.register(Departure)
-class DepartureAdmin(ReadOnlyAdmin):
+class DepartureAdmin(ConsoleAdmin):
     """Lists what has left, below the partitions and folds; nothing here changes anything."""
 
+    is_read_only = True
     list_display = ("left_at", "kind", "begin", "end", "rows", "files_count")
     list_display_links = ("left_at",)
     list_filter = ("kind",)

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
-from uuid import UUID
+from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from accounts.models import ApiKey, Organization, Workspace
-from config.audit.context import record_reading
+from config.audit.context import actor_of, record_reading
 from config.console.actions import Message, transition
-from config.console.base import actor_of
 from config.console.forms import NoteField
 from config.console.unfold import unfold_action
 from inference.models import Generation
-from inference.texts.deleting import delete_texts
+from inference.texts import deleting
 from inference.texts.lookup import find_content
-
-_QUESTION: Final = (
-    "Deletes the stored inputs and outputs of all requests that were admitted until now. They "
-    "cannot be read again. Generations, usage and costs stay."
-)
 
 
 class ReadingForm(forms.Form):
@@ -34,93 +27,80 @@ class ReadingForm(forms.Form):
     reason = NoteField(help_text="Why you must read it. The audit log keeps it with your name.")
 
 
-class TextActions(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Adds the actions of the stored text to the page of a generation."""
-
-    def has_read_text_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Returns whether the operator may read texts: no role may, unless somebody adds it."""
-        return request.user.has_perm("inference.read_input_and_output")
-
-    def has_delete_text_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_organization")
-
-    @unfold_action(
-        description="Read input and output",
-        permissions=["read_text"],
-        url_path="read-text",
-        icon="visibility",
+@unfold_action(
+    description="Read input and output",
+    # No role may, unless somebody adds it.
+    permissions=["inference.read_input_and_output"],
+    url_path="read-text",
+    icon="visibility",
+)
+def read_text(page: Any, request: HttpRequest, object_id: str) -> HttpResponse:
+    """Shows the stored text of a generation, once a reason is given."""
+    generation = page.get_object(request, unquote(object_id))
+    if generation is None:
+        refused: HttpResponse = page.redirect_to_index(request, object_id)
+        return refused
+    form = ReadingForm(request.POST if request.method == "POST" else None)
+    if not form.is_valid():
+        return _render(page, request, generation, form=form)
+    content = find_content(generation.organization_id, generation.pk)
+    # The entry comes first: nothing is shown that the log does not have.
+    record_reading(
+        actor_of(request),
+        "admin: read input and output",
+        object_id=generation.pk,
+        organization_id=generation.organization_id,
+        reason=form.cleaned_data["reason"],
+        outcome="not stored" if content is None else "shown",
     )
-    def read_text(self: Any, request: HttpRequest, object_id: str) -> HttpResponse:
-        generation = self.get_object(request, unquote(object_id))
-        if generation is None:
-            refused: HttpResponse = self.redirect_to_index(request, object_id)
-            return refused
-        form = ReadingForm(request.POST if request.method == "POST" else None)
-        if not form.is_valid():
-            return _render(self, request, generation, form=form)
-        content = find_content(generation.organization_id, generation.pk)
-        # The entry comes first: nothing is shown that the log does not have.
-        record_reading(
-            actor_of(request),
-            "admin: read input and output",
-            object_id=generation.pk,
-            organization_id=generation.organization_id,
-            reason=form.cleaned_data["reason"],
-            outcome="not stored" if content is None else "shown",
+    if content is None:
+        page.message_user(
+            request, "No input and output of this generation is stored.", messages.INFO
         )
-        if content is None:
-            self.message_user(
-                request, "No input and output of this generation is stored.", messages.INFO
-            )
-            back: HttpResponse = self.redirect(request, self.url_of(request, generation))
-            return back
-        return _render(self, request, generation, sides=_describe(content))
+        back: HttpResponse = page.redirect(request, page.url_of(request, generation))
+        return back
+    return _render(page, request, generation, sides=_describe(content))
 
-    @transition(
-        description="Delete input and output",
-        question="Deletes the stored input and output of this request. They cannot be read again. "
-        "The generation, its usage and its cost stay.",
-        submit="Delete the text",
-        permission="delete_text",
-        icon="delete_sweep",
-        danger=True,
+
+@transition(
+    description="Delete input and output",
+    question="Deletes the stored input and output of this request. They cannot be read again. "
+    "The generation, its usage and its cost stay.",
+    submit="Delete the text",
+    permission="accounts.change_organization",
+    icon="delete_sweep",
+    danger=True,
+)
+def delete_text(page: Any, request: HttpRequest, generation: Generation, form: Any) -> Message:
+    """Deletes the stored text of a generation."""
+    deleted = deleting.delete_texts(
+        generation.organization_id, generation_id=generation.pk, by=actor_of(request)
     )
-    def delete_text(self, request: HttpRequest, generation: Generation, form: Any) -> Message:
-        deleted = delete_texts(
-            generation.organization_id, generation_id=generation.pk, by=actor_of(request)
-        )
-        return _report(deleted)
+    return _report(deleted)
 
 
-class DeleteTexts(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Adds the deletion of all stored texts to the page of their owner."""
-
-    def has_delete_texts_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_organization")
-
-    @transition(
-        description="Delete stored texts",
-        question=_QUESTION,
-        submit="Delete the texts",
-        permission="delete_texts",
-        icon="delete_sweep",
-        danger=True,
-    )
-    def delete_texts(
-        self, request: HttpRequest, owner: ApiKey | Workspace | Organization, form: Any
-    ) -> Message:
-        return _report(delete_texts_of(owner, by=actor_of(request)))
-
-
-def delete_texts_of(owner: ApiKey | Workspace | Organization, *, by: str) -> int:
-    """Deletes the texts of a key, a workspace or an organization; returns their number."""
+@transition(
+    description="Delete stored texts",
+    question="Deletes the stored inputs and outputs of all requests that were admitted until now. "
+    "They cannot be read again. Generations, usage and costs stay.",
+    submit="Delete the texts",
+    permission="accounts.change_organization",
+    icon="delete_sweep",
+    danger=True,
+)
+def delete_texts(
+    page: Any, request: HttpRequest, owner: ApiKey | Workspace | Organization, form: Any
+) -> Message:
+    """Deletes all stored texts of a key, a workspace or an organization."""
+    by = actor_of(request)
     match owner:
         case ApiKey():
-            return delete_texts(owner.organization_id, api_key_id=owner.pk, by=by)
+            deleted = deleting.delete_texts(owner.organization_id, api_key_id=owner.pk, by=by)
         case Workspace():
-            return delete_texts(owner.organization_id, workspace_id=owner.pk, by=by)
-    organization_id: UUID = owner.pk
-    return delete_texts(organization_id, by=by)
+            deleted = deleting.delete_texts(owner.organization_id, workspace_id=owner.pk, by=by)
+        case _:
+            deleted = deleting.delete_texts(owner.pk, by=by)
+    return _report(deleted)
 
 
 def _report(deleted: int) -> Message:

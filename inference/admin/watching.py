@@ -10,11 +10,9 @@ from urllib.parse import urlencode
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
-from django.views.decorators.http import require_safe
+from django.urls import reverse
 
 from catalog.models import ModelEndpoint
-from config.console.base import ConsoleAdmin
 from config.console.navigation import build_menu_bar
 from endpoints.models import PrivateEndpoint
 from inference.reports.usage.sums import PERIODS
@@ -35,59 +33,42 @@ _ACTIONS: Final = {
 _COLUMNS: Final = {ModelEndpoint: "model_endpoint", PrivateEndpoint: "private_endpoint"}
 
 
-class WatchPages(ConsoleAdmin):
-    """Adds the pages beside the list of generations."""
+def show_health(page: Any, request: HttpRequest) -> HttpResponse:
+    """Shows the health of providers and endpoints, the worst first."""
+    if not request.user.has_perms(_PERMISSIONS):
+        raise PermissionDenied
+    board = read_board()
+    context = {
+        "board": board,
+        "is_cut_at": _time(board.begin) if board.is_cut else "",
+        "providers": [_describe(request, row) for row in board.providers],
+        "endpoints": [_describe(request, row) for row in board.endpoints],
+    }
+    return _show(page, request, "admin/inference/health.html", "Health", context)
 
-    def get_urls(self) -> list[URLPattern]:
-        pages = {"health": self.health_view, "errors": self.errors_view}
-        return [
-            *(
-                path(
-                    f"{name}/",
-                    self.admin_site.admin_view(require_safe(view)),
-                    name=f"{self.opts.app_label}_{self.opts.model_name}_{name}",
-                )
-                for name, view in pages.items()
-            ),
-            *super().get_urls(),
-        ]
 
-    def health_view(self, request: HttpRequest) -> HttpResponse:
-        """Shows the health of providers and endpoints, the worst first."""
-        if not request.user.has_perms(_PERMISSIONS):
-            raise PermissionDenied
-        board = read_board()
-        context = {
-            "board": board,
-            "is_cut_at": _time(board.begin) if board.is_cut else "",
-            "providers": [_describe(request, row) for row in board.providers],
-            "endpoints": [_describe(request, row) for row in board.endpoints],
-        }
-        return self._show(request, "admin/inference/health.html", "Health", context)
+def show_errors(page: Any, request: HttpRequest) -> HttpResponse:
+    """Shows the errors of a period by provider and type, the most frequent first."""
+    if not request.user.has_perm(_PERMISSIONS[0]):
+        raise PermissionDenied
+    period = PERIODS.get(request.GET.get("period", ""), PERIODS["24h"])
+    report = read_errors(period)
+    context = {
+        "report": report,
+        "cut_at": "" if report.cut_at is None else _time(report.cut_at),
+        "ranges": [(one.title, f"?period={one.name}", one is period) for one in PERIODS.values()],
+        "rows": list(_link_errors(report, period.began_at(report.read_at), period.name)),
+    }
+    return _show(page, request, "admin/inference/errors.html", "Errors", context)
 
-    def errors_view(self, request: HttpRequest) -> HttpResponse:
-        """Shows the errors of a period by provider and type, the most frequent first."""
-        if not request.user.has_perm(_PERMISSIONS[0]):
-            raise PermissionDenied
-        period = PERIODS.get(request.GET.get("period", ""), PERIODS["24h"])
-        report = read_errors(period)
-        context = {
-            "report": report,
-            "cut_at": "" if report.cut_at is None else _time(report.cut_at),
-            "ranges": [
-                (one.title, f"?period={one.name}", one is period) for one in PERIODS.values()
-            ],
-            "rows": list(_link_errors(report, period.began_at(report.read_at), period.name)),
-        }
-        return self._show(request, "admin/inference/errors.html", "Errors", context)
 
-    def _show(
-        self, request: HttpRequest, template: str, title: str, context: Mapping[str, Any]
-    ) -> HttpResponse:
-        request.current_app = self.admin_site.name
-        shared = {**self.admin_site.each_context(request), "title": title}
-        shared["tab_bar"] = build_menu_bar(request)
-        return TemplateResponse(request, template, {**shared, **context})
+def _show(
+    page: Any, request: HttpRequest, template: str, title: str, context: Mapping[str, Any]
+) -> HttpResponse:
+    request.current_app = page.admin_site.name
+    shared = {**page.admin_site.each_context(request), "title": title}
+    shared["tab_bar"] = build_menu_bar(request)
+    return TemplateResponse(request, template, {**shared, **context})
 
 
 def _describe(request: HttpRequest, row: Row) -> dict[str, Any]:

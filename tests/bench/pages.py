@@ -83,7 +83,6 @@ from inference.models import Generation
 from inference.reports.dashboard import RANGES
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import roll_up_usage
-from inference.reports.usage.panel import UsagePanel
 from inference.settlement.sweeper import sweep
 from tests.bench.fill.filling import fill
 from tests.bench.fill.months import fill_months
@@ -275,7 +274,8 @@ def _routes_of(
         elif row is not None:
             place = re.sub("<[^>]*>", quote(str(row.pk)), path)
             yield f"page {name}", place
-            if isinstance(admin.site._registry[model], UsagePanel) and name.endswith("_change"):
+            panels = getattr(admin.site._registry[model], "panels", ())
+            if "usage" in panels and name.endswith("_change"):
                 yield f"page {name} 30 days", f"{place}?usage=30d"
 
 

@@ -27,10 +27,11 @@ from accounts.models import (
     MemberAssignment,
 )
 from config.api.errors import InvalidRequest
+from config.audit.context import actor_of
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import digest
 from config.console.actions import Message, transition
-from config.console.base import ReadOnlyInline, actor_of
+from config.console.base import ReadOnlyInline
 from config.console.formatting import nano_dollars
 from config.console.forms import ConsoleForm
 from config.console.unfold import TabularInline, display

@@ -7,27 +7,30 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib import admin
-from django.contrib.admin.utils import unquote
+from django.db.models import OuterRef, Subquery, Value
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from accounts.admin import rate_limits
 from accounts.admin.forms import initial_workspace
 from accounts.admin.keys.actions import KeyActions, describe_limit
-from accounts.admin.keys.columns import KeyColumns, render_cancellations
 from accounts.admin.keys.preview import preview
 from accounts.admin.keys.snippets import write_snippets
-from accounts.admin.rate_limits import RateLimitedPartAdmin
-from accounts.models import ApiKey
+from accounts.models import ApiKey, LimitReset
+from billing.budgets import spent_nano
+from billing.models import Meter
 from config.changes.kinds import ChangeKind, FourEyes
 from config.clocks.clock import clock
-from config.console.formatting import label_renderer
+from config.console.formatting import label_renderer, nano_dollars, render_table
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
 from config.credentials import Secret
 from config.server.regions import region_of_host
-from inference.admin.texts import DeleteTexts
+from inference.admin import texts
+from inference.reports.cancellations import DAYS, Cancellations, sum_today, sum_week
 from inference.reports.usage import subjects
-from inference.reports.usage.panel import Subject, UsagePanel
+from inference.reports.usage.panel import show_usage
 
 _KINDS: Final = {"management": "info"}
 _KEY_STATES: Final = {
@@ -84,8 +87,50 @@ class ApiKeyForm(ConsoleForm):
         return cleaned
 
 
+def _show_cancellations(request: HttpRequest, key: ApiKey) -> str:
+    """Returns the table of a key's page."""
+    if not _is_for_inference(key):
+        return ""
+    spans = (
+        ("Today, of the latest 10,000 requests", sum_today(key)),
+        (f"The last {DAYS} completed days", sum_week([key]).get(key.pk, Cancellations())),
+    )
+    rows = (
+        (
+            title,
+            f"{found.requests:,}",
+            f"{found.cancelled:,}",
+            f"{found.share:.1%}",
+            nano_dollars(found.upstream_nano),
+        )
+        for title, found in spans
+    )
+    headers = ("Time", "Requests", "Cancelled", "Share", "Upstream cost of the cancelled")
+    return render_table(headers, rows)
+
+
+def _meter_of(key: Any) -> Meter | None:
+    """Returns the meter that the list has read, or reads it."""
+    if not hasattr(key, "meter"):
+        key.meter = Meter.objects.filter(pk=key.subject_id).first()
+    meter: Meter | None = key.meter
+    return meter
+
+
+def _show_preview(request: HttpRequest, key: ApiKey) -> Any:
+    if not _is_for_inference(key):
+        return None
+    region = region_of_host(request.get_host(), settings.REGION_HOSTS)
+    return preview(key, request.GET, region=region)
+
+
+def _is_for_inference(key: ApiKey) -> bool:
+    """Returns whether requests can be sent with a key, for all that is known of it alone."""
+    return key.deleted_at is None and not (key.is_management or key.successor_id)
+
+
 @admin.register(ApiKey)
-class ApiKeyAdmin(UsagePanel, KeyActions, DeleteTexts, RateLimitedPartAdmin, KeyColumns):
+class ApiKeyAdmin(KeyActions):
     """Lists the API keys; a key is shown once, in the response to its creation."""
 
     list_display = (
@@ -106,6 +151,14 @@ class ApiKeyAdmin(UsagePanel, KeyActions, DeleteTexts, RateLimitedPartAdmin, Key
     uuid_search_fields = ("id", "organization_id", "workspace_id")
     autocomplete_fields = ("workspace", "creator")
     empty_hint = "Add a key: choose its workspace, then copy the key, which is shown only once."
+    limit_rates = rate_limits.limit_rates
+    current_limits = rate_limits.current_limits
+    delete_texts = texts.delete_texts
+    panels = {
+        "usage": show_usage(subjects.of_key),
+        "cancellations": _show_cancellations,
+        "preview": _show_preview,
+    }
     change_form_outer_after_template = "admin/accounts/apikey/preview.html"
     add_fieldsets = (
         (None, {"fields": ("workspace", "name", "is_management", "expires_at", "creator")}),
@@ -150,9 +203,6 @@ class ApiKeyAdmin(UsagePanel, KeyActions, DeleteTexts, RateLimitedPartAdmin, Key
         "status": label_renderer(_KEY_STATES),
     }
 
-    def subject_of(self, obj: ApiKey) -> Subject:
-        return subjects.of_key(obj)
-
     @display(description="Type", ordering="is_management", label=_KINDS)
     def kind(self, key: ApiKey) -> str:
         return "management" if key.is_management else "inference"
@@ -169,33 +219,56 @@ class ApiKeyAdmin(UsagePanel, KeyActions, DeleteTexts, RateLimitedPartAdmin, Key
     def limit(self, key: ApiKey) -> str | None:
         return None if key.limit_nano is None else describe_limit(key)
 
+    def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
+        """Reads the meters and the sums of all keys with one query each."""
+        super().read_columns(request, rows)
+        meters = Meter.objects.in_bulk([row.subject_id for row in rows])
+        for row in rows:
+            row.meter = meters.get(row.subject_id)
+        sums = sum_week(rows)
+        for row in rows:
+            row.week = sums.get(row.pk, Cancellations())
+
     def get_queryset(self, request: HttpRequest) -> Any:
+        """Lets the list be sorted by spending; a month begins with nothing."""
         # Keys name their workspaces, and these their organizations.
         rows = super().get_queryset(request)
-        return rows.select_related("organization", "workspace__organization", "creator")
+        rows = rows.select_related("organization", "workspace__organization", "creator")
+        month = clock.now().date().replace(day=1)
+        meters = Meter.objects.filter(
+            pk=Coalesce(OuterRef("successor_id"), OuterRef("pk")), day__gte=month
+        )
+        spent = Coalesce(Subquery(meters.values("cost_monthly")), Value(0))
+        return rows.alias(spent_order=spent)
+
+    @display(description="Spent this month", ordering="spent_order")
+    def spent(self, key: ApiKey) -> str:
+        meter = _meter_of(key)
+        if meter is None:
+            return ""
+        today = clock.now().date()
+        return nano_dollars(spent_nano(meter, LimitReset.MONTHLY, today, byok=False))
+
+    @display(description="Spent")
+    def spent_in_all(self, key: ApiKey) -> str:
+        meter = _meter_of(key)
+        if meter is None:
+            return ""
+        byok = f", and {nano_dollars(meter.byok)} by own credentials" if meter.byok else ""
+        return f"{self.spent(key)} this month, {nano_dollars(meter.cost)} in all{byok}"
+
+    @display(description="Last used")
+    def last_used(self, key: ApiKey) -> Any:
+        meter = _meter_of(key)
+        return None if meter is None else meter.last_used_at
+
+    @display(description="Cancelled")
+    def cancelled(self, key: ApiKey) -> str:
+        week: Cancellations = getattr(key, "week", Cancellations())
+        return f"{week.share:.0%}" if week.cancelled else ""
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, "workspace", "creator") if obj else self.readonly_fields
-
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> Any:
-        context = dict(extra_context or {})
-        if object_id and request.method == "GET":
-            key = self.get_object(request, unquote(object_id))
-            if (
-                key is not None
-                and key.deleted_at is None
-                and not (key.is_management or key.successor_id)
-            ):
-                region = region_of_host(request.get_host(), settings.REGION_HOSTS)
-                context["preview"] = preview(key, request.GET, region=region)
-                context["cancellations"] = render_cancellations(key)
-        return super().changeform_view(request, object_id, form_url, context)
 
     def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
         return initial_workspace(tenant_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.http import HttpRequest
 
 from accounts.admin.forms import DollarsFormField, nano_of
@@ -14,6 +14,7 @@ from accounts.rotation import rotate_key
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import Difference
 from config.console.actions import Message, bulk_action, report, transition
+from config.console.base import ConsoleAdmin
 from config.console.formatting import nano_dollars
 from config.console.unfold import Dialog, SelectWidget
 from inference.reports.usage.consequences import foresee_key, foresee_keys
@@ -69,7 +70,7 @@ def _describe_rotation(key: ApiKey, form: Any) -> list[Difference]:
     return [Difference("API key", key.label, "a new secret")]
 
 
-class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
+class KeyActions(ConsoleAdmin):
     """Adds the transitions of a key: limit, pause, resume and revoke, singly or for many."""
 
     actions = ("pause_selected", "resume_selected", "revoke_selected")
@@ -90,16 +91,13 @@ class KeyActions(admin.ModelAdmin):  # type: ignore[type-arg]
             return False
         return obj.deleted_at is None and name != ("pause" if obj.disabled else "resume")
 
-    def has_rotate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        # The operator sees the new secret, as that of a new key.
-        return request.user.has_perm("accounts.add_apikey")
-
     @transition(
         description="Rotate",
         question="Gives this key a new secret, which is shown only once. Name, limits, usage and "
         "rights stay, but as with every key that an operator has seen, it reads no stored texts.",
         submit="Rotate the key",
-        permission="rotate",
+        # The operator sees the new secret, as that of a new key.
+        permission="accounts.add_apikey",
         icon="autorenew",
         form=RotateKeyDialog,
         four_eyes=FourEyes(

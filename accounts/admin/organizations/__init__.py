@@ -9,6 +9,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
+from accounts.admin import rate_limits
 from accounts.admin.forms import CatalogueForm, DollarsFormField
 from accounts.admin.organizations.columns import (
     ActivityFilter,
@@ -18,20 +19,20 @@ from accounts.admin.organizations.columns import (
 )
 from accounts.admin.organizations.limits import OwnLimitsDialog
 from accounts.admin.organizations.overview import build_overview
-from accounts.admin.rate_limits import RateLimitedAdmin
-from accounts.models import Organization, OrganizationLimit, Workspace
+from accounts.models import LIMIT_NAMES, Organization, OrganizationLimit, RateLimit, Workspace
 from accounts.models.organizations import MAX_REASON
 from billing import grants
+from config.audit.context import actor_of
 from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, report, transition
-from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
+from config.console.base import ReadOnlyInline
 from config.console.formatting import nano_dollars
 from config.console.forms import NoteField
 from config.console.unfold import Dialog, TabularInline, display
-from inference.admin.texts import DeleteTexts
+from inference.admin import texts
 from inference.reports.usage import subjects
 from inference.reports.usage.consequences import foresee_suspension
-from inference.reports.usage.panel import Subject, UsagePanel
+from inference.reports.usage.panel import show_usage
 from inference.watch.anomalies import find_anomalies
 
 
@@ -69,10 +70,13 @@ class SuspensionDialog(Dialog):
     )
 
 
+def _find_anomalies(request: HttpRequest, organization: Organization) -> Any:
+    may_see = request.user.has_perm("inference.view_generation")
+    return find_anomalies(organization.pk) if may_see else ()
+
+
 @admin.register(Organization)
-class OrganizationAdmin(
-    OrganizationColumns, DeleteTexts, UsagePanel, RateLimitedAdmin, ConsoleAdmin,
-):  # fmt: skip
+class OrganizationAdmin(OrganizationColumns):
     """Lists the organizations, which own keys, endpoints and end users."""
 
     form = CatalogueForm
@@ -94,6 +98,13 @@ class OrganizationAdmin(
     ordering = ("name",)
     inlines = (WorkspaceInline,)
     actions_detail = ("grant", "limit_rates", "limit_numbers", "suspend", "resume", "delete_texts")
+    current_limits = rate_limits.current_limits
+    delete_texts = texts.delete_texts
+    panels = {
+        "usage": show_usage(subjects.of_organization),
+        "overview": build_overview,
+        "anomalies": _find_anomalies,
+    }
     empty_hint = (
         "Add an organization. It gets a default workspace; then add keys and grant credits."
     )
@@ -132,9 +143,6 @@ class OrganizationAdmin(
         "id", "slug", "current_limits", "routing_version", "created_at", "updated_at",
     )  # fmt: skip
 
-    def subject_of(self, obj: Organization) -> Subject:
-        return subjects.of_organization(obj)
-
     @display(description="Endpoint limit", ordering="endpoint_limit")
     def limit(self, organization: Organization) -> str:
         limit = organization.private_endpoint_limit
@@ -148,24 +156,12 @@ class OrganizationAdmin(
             name=obj.name, endpoint_limit=obj.endpoint_limit
         )
 
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        if (organization := kwargs.get("obj")) is not None:
-            context["overview"] = build_overview(request, organization)
-            if request.user.has_perm("inference.view_generation"):
-                context["anomalies"] = find_anomalies(organization.pk)
-        return super().render_change_form(request, context, *args, **kwargs)
-
-    def has_grant_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("billing.add_transfer")
-
     @transition(
         description="Grant credits",
         question="The organization can spend the credits at once. An amount above the limit "
         "waits until another operator approves it. This cannot be undone.",
         submit="Grant the credits",
-        permission="grant",
+        permission="billing.add_transfer",
         icon="add_card",
         form=GrantDialog,
     )
@@ -185,16 +181,13 @@ class OrganizationAdmin(
             return (name == "resume") == obj.is_suspended
         return super().offers_action(request, obj, name)
 
-    def has_suspend_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_organization")
-
     @transition(
         description="Suspend",
         question="Every inference request of the organization is refused with 403 and the reason "
         "from now on. Running requests end as usual and are billed. Keys stay as they are, and "
         "management keys still work.",
         submit="Suspend the organization",
-        permission="suspend",
+        permission="accounts.change_organization",
         icon="block",
         danger=True,
         form=SuspensionDialog,
@@ -209,7 +202,7 @@ class OrganizationAdmin(
         description="Resume",
         question="Inference requests of the organization are served again.",
         submit="Resume the organization",
-        permission="suspend",
+        permission="accounts.change_organization",
         icon="play_arrow",
     )
     def resume(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
@@ -218,12 +211,29 @@ class OrganizationAdmin(
         return messages.INFO, f"{organization} is not suspended; nothing was changed."
 
     @transition(
+        description="Rate limits",
+        question="Replaces the limits of all models together, or of the model that you name. An "
+        "empty field limits nothing. The limits hold from the next request on, and the lowest of "
+        "organization, workspace, key and end user rules.",
+        submit="Set the limits",
+        permission="change",
+        icon="speed",
+        form=rate_limits.RateLimitDialog,
+    )
+    def limit_rates(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
+        limits = {name: form.cleaned_data[name] for name in LIMIT_NAMES}
+        model = form.cleaned_data["model"]
+        changes = limits if model is None else {"models": {model: limits}}
+        is_changed = RateLimit.objects.change(rate_limits.owner_of(organization), changes)
+        return rate_limits.tell_change(organization, is_changed=is_changed)
+
+    @transition(
         description="Limits",
         question="Sets how much the organization may have of each kind, in place of the service's "
         "limits. An empty field returns to the service's. What is above a lower limit stays, and "
         "nothing more can be added.",
         submit="Set the limits",
-        permission="limit",
+        permission="change",
         icon="straighten",
         form=OwnLimitsDialog,
     )

@@ -31,131 +31,128 @@ from config.api.errors import GatewayError
 from config.bulk.report import PlanRow, RowOutcome
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.models import ChangeSet
+from config.changes.pages import PageOperation
 from config.changes.proposals import PRICE, REASON
 from config.console.unfold import unfold_action
 
 _LINE: Final = re.compile(r"lines\[([0-9]+)\]\.?(?:conditions\.?)?(\w*)")
 _RATES: Final = "rates"
 _RULES: Final = "rules"
+_GUARD: Final = FourEyes((ChangeKind.PRICES,))
 
 
-class PricePage:
-    """Adds the page of a price to the page of an endpoint, which has ``reprice``.
+@unfold_action(description="Edit price", permissions=["reprice"], url_path="price", icon="sell")
+def edit_price(page: Any, request: HttpRequest, object_id: str) -> Any:
+    """Edits the price of an endpoint, which has ``reprice``.
 
-    Nothing is stored before the operator has seen what changes. The page remembers the price
+    Nothing is stored before the operator has seen what changes. The form remembers the price
     version that it shows, so that a price which another operator has set meanwhile is not replaced
     unseen.
     """
+    endpoint = page.get_object(request, unquote(object_id))
+    if endpoint is None:
+        return page.redirect_to_index(request, object_id)
+    if (rows := len(endpoint.price.price.rules)) > MOST_ROWS:
+        text = f"This price has {rows} rows; the page takes {MOST_ROWS}. Change it by a "
+        page.message_user(request, f"{text}catalogue file.", messages.ERROR)
+        return HttpResponseRedirect(page.url_of(request, endpoint))
+    editor = _Editor(endpoint.price.price, request)
+    if request.method == "POST" and "add" not in request.POST and editor.is_valid():
+        if _is_seen(request, editor.price) and "save" in request.POST:
+            try:
+                if (kind := _GUARD.find_demand(None)) is not None:
+                    return _propose_price(page, request, endpoint, editor, kind)
+                has_changed = endpoint.reprice(editor.price, basis=_read_basis(request))
+            except GatewayError as exc:
+                return _show_price(page, request, endpoint, editor, refusal=exc.message)
+            page.message_user(request, _tell(has_changed=has_changed), messages.SUCCESS)
+            return HttpResponseRedirect(page.url_of(request, endpoint))
+        return _show_price(page, request, endpoint, editor, is_preview=True)
+    return _show_price(page, request, endpoint, editor)
 
-    def has_reprice_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        raise NotImplementedError
 
-    @unfold_action(description="Edit price", permissions=["reprice"], url_path="price", icon="sell")
-    def edit_price(self: Any, request: HttpRequest, object_id: str) -> Any:
-        endpoint = self.get_object(request, unquote(object_id))
-        if endpoint is None:
-            return self.redirect_to_index(request, object_id)
-        if (rows := len(endpoint.price.price.rules)) > MOST_ROWS:
-            text = f"This price has {rows} rows; the page takes {MOST_ROWS}. Change it by a "
-            self.message_user(request, f"{text}catalogue file.", messages.ERROR)
-            return HttpResponseRedirect(self.url_of(request, endpoint))
-        editor = _Editor(endpoint.price.price, request)
-        if request.method == "POST" and "add" not in request.POST and editor.is_valid():
-            if _is_seen(request, editor.price) and "save" in request.POST:
-                kind = self.find_demand_of_price()
-                try:
-                    if kind is not None:
-                        return self._propose_price(request, endpoint, editor, kind)
-                    has_changed = endpoint.reprice(editor.price, basis=_read_basis(request))
-                except GatewayError as exc:
-                    return self._show_price(request, endpoint, editor, refusal=exc.message)
-                text = "The new price is saved." if has_changed else "The price is the same."
-                self.message_user(request, text, messages.SUCCESS)
-                return HttpResponseRedirect(self.url_of(request, endpoint))
-            return self._show_price(request, endpoint, editor, is_preview=True)
-        return self._show_price(request, endpoint, editor)
+def _tell(*, has_changed: bool) -> str:
+    return "The new price is saved." if has_changed else "The price is the same."
 
-    def find_demand_of_price(self: Any) -> ChangeKind | None:
-        """Returns the kind by which another operator must approve a price now."""
-        return FourEyes((ChangeKind.PRICES,)).find_demand(None)
 
-    def _propose_price(
-        self: Any, request: HttpRequest, endpoint: Any, editor: _Editor, kind: ChangeKind
-    ) -> Any:
-        basis = _read_basis(request)
-        require_basis(endpoint.price_id, basis)
-        stored = endpoint.price.price
-        if editor.price == stored:
-            self.message_user(request, "The price is the same.", messages.SUCCESS)
-            return HttpResponseRedirect(self.url_of(request, endpoint))
-        proposal = self.make_proposal(
-            endpoint,
-            kind,
-            PRICE,
-            needs=f"{self.opts.app_label}.change_{self.opts.model_name}",
-            arguments={"price": write_price(editor.price)},
-            changes=find_price_changes(stored, editor.price),
-        )
-        return self.propose(request, proposal)
+def _propose_price(
+    page: Any, request: HttpRequest, endpoint: Any, editor: _Editor, kind: ChangeKind
+) -> Any:
+    basis = _read_basis(request)
+    require_basis(endpoint.price_id, basis)
+    stored = endpoint.price.price
+    if editor.price == stored:
+        page.message_user(request, _tell(has_changed=False), messages.SUCCESS)
+        return HttpResponseRedirect(page.url_of(request, endpoint))
+    proposal = page.make_proposal(
+        endpoint,
+        kind,
+        PRICE,
+        needs=f"{page.opts.app_label}.change_{page.opts.model_name}",
+        arguments={"price": write_price(editor.price)},
+        state=_read_state(endpoint),
+        changes=find_price_changes(stored, editor.price),
+    )
+    return page.propose(request, proposal)
 
-    def read_change_state(self: Any, operation: str, row: Any) -> dict[str, str]:
-        if operation == PRICE:
-            return {"price_id": str(row.price_id)}
-        return super().read_change_state(operation, row)  # type: ignore[misc,no-any-return]
 
-    def may_apply_change(self: Any, request: HttpRequest, operation: str, target: Any) -> bool:
-        if operation == PRICE:
-            return bool(self.has_reprice_permission(request, target))
-        return super().may_apply_change(request, operation, target)  # type: ignore[misc,no-any-return]
+def _read_state(endpoint: Any) -> dict[str, str]:
+    return {"price_id": str(endpoint.price_id)}
 
-    def apply_change(self: Any, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:
-        if change_set.operation != PRICE:
-            return super().apply_change(request, change_set, target)  # type: ignore[misc,no-any-return]
-        price = parse_price(change_set.arguments["price"])
-        has_changed = target.reprice(price, basis=int(change_set.state["price_id"]))
-        return "The new price is saved." if has_changed else "The price is the same."
 
-    def _show_price(
-        self: Any,
-        request: HttpRequest,
-        endpoint: Any,
-        editor: _Editor,
-        *,
-        is_preview: bool = False,
-        refusal: str = "",
-    ) -> HttpResponse:
-        stored = endpoint.price.price
-        context: dict[str, Any] = {}
-        if is_preview:
-            changes = find_price_changes(stored, editor.price)
-            context = {
-                "rows": [PlanRow("endpoint", str(endpoint), RowOutcome.UPDATE, changes)],
-                "has_changes": editor.price != stored,
-                "seen": _digest(editor.price),
-            }
-            if not changes:
-                context["rows"] = []
-        request.current_app = self.admin_site.name
-        return TemplateResponse(
-            request,
-            "admin/catalog/price.html",
-            {
-                **self.admin_site.each_context(request),
-                "title": f"Price of {endpoint}",
-                "opts": self.opts,
-                "media": self.media,
-                "back": self.url_of(request, endpoint),
-                "rates": editor.rates,
-                "rules": editor.rules,
-                "variants": list_variants(),
-                "basis": _read_basis(request) or endpoint.price_id,
-                "refusal": refusal,
-                "demand": self.find_demand_of_price(),
-                "reason": request.POST.get(REASON, ""),
-                "is_preview": is_preview,
-                **context,
-            },
-        )
+def _apply(page: Any, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:
+    price = parse_price(change_set.arguments["price"])
+    return _tell(has_changed=target.reprice(price, basis=int(change_set.state["price_id"])))
+
+
+PRICING: Final = PageOperation(
+    may_apply=lambda page, request, target: page.has_reprice_permission(request, target),
+    read_state=lambda page, request, change_set, target: _read_state(target),
+    apply=_apply,
+)
+"""A new price as a change set."""
+
+
+def _show_price(
+    page: Any,
+    request: HttpRequest,
+    endpoint: Any,
+    editor: _Editor,
+    *,
+    is_preview: bool = False,
+    refusal: str = "",
+) -> HttpResponse:
+    stored = endpoint.price.price
+    context: dict[str, Any] = {}
+    if is_preview:
+        changes = find_price_changes(stored, editor.price)
+        rows = [PlanRow("endpoint", str(endpoint), RowOutcome.UPDATE, changes)] if changes else []
+        context = {
+            "rows": rows,
+            "has_changes": editor.price != stored,
+            "seen": _digest(editor.price),
+        }
+    request.current_app = page.admin_site.name
+    return TemplateResponse(
+        request,
+        "admin/catalog/price.html",
+        {
+            **page.admin_site.each_context(request),
+            "title": f"Price of {endpoint}",
+            "opts": page.opts,
+            "media": page.media,
+            "back": page.url_of(request, endpoint),
+            "rates": editor.rates,
+            "rules": editor.rules,
+            "variants": list_variants(),
+            "basis": _read_basis(request) or endpoint.price_id,
+            "refusal": refusal,
+            "demand": _GUARD.find_demand(None),
+            "reason": request.POST.get(REASON, ""),
+            "is_preview": is_preview,
+            **context,
+        },
+    )
 
 
 class _Editor:

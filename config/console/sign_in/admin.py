@@ -13,7 +13,7 @@ from django_otp.plugins.otp_totp.admin import TOTPDevice
 
 from config.apps import declarations
 from config.console.actions import Message, bulk_action, transition
-from config.console.base import ReadOnlyAdmin
+from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer
 from config.console.sign_in import events, totp
 from config.console.sign_in.models import SignInLimit
@@ -28,9 +28,10 @@ admin.site.unregister([TOTPDevice, StaticDevice])
 
 
 @admin.register(TOTPDevice)
-class SecondFactorAdmin(ReadOnlyAdmin):
+class SecondFactorAdmin(ConsoleAdmin):
     """Lists the operators who use two-factor login; an administrator can remove a lost factor."""
 
+    is_read_only = True
     list_display = ("user", "created_at", "last_used_at")
     list_select_related = ("user",)
     search_fields = ("user__username",)
@@ -97,9 +98,10 @@ class LockFilter(admin.SimpleListFilter):
 
 
 @admin.register(SignInLimit)
-class SignInLimitAdmin(ReadOnlyAdmin):
+class SignInLimitAdmin(ConsoleAdmin):
     """Lists failed sign-ins by account and address; an administrator can lift a lock."""
 
+    is_read_only = True
     list_display = ("account", "network", "scope", "state", "failures", "resets_at", "signed_in_at")
     list_display_links = ("account", "network")
     list_filter = (LockFilter, "scope")

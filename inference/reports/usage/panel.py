@@ -1,6 +1,6 @@
 """The usage component of the console: numbers, charts and rankings of a part of the traffic.
 
-A page mixes in :class:`UsagePanel` and says which part of the traffic its object is.
+A page has it as its panel ``usage``, and says which part of the traffic its object is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.contrib import admin
 from django.core.cache import cache
 from django.http import HttpRequest
 from django.urls import reverse
@@ -24,6 +23,7 @@ from config.console.formatting import nano_dollars, short_dollars
 from inference.reports.usage.sums import PERIODS, Period, PeriodUsage, Sums, UsageScope, read_usage
 
 _PARAMETER: Final = "usage"
+_PERIOD: Final = PERIODS["24h"]
 _CACHED_SECONDS: Final = 60
 _SHOWN: Final = 5
 _WEEK: Final = timedelta(days=7)
@@ -55,30 +55,18 @@ class Panel:
     note: str = ""
 
 
-class UsagePanel(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Adds the usage of its object to a page, for operators who may view generations."""
+def show_usage(subject_of: Callable[[Any], Subject]) -> Callable[[HttpRequest, Any], Panel | None]:
+    """Makes the panel ``usage`` of a page, whose objects are the subjects.
 
-    change_form_outer_after_template: str | None = "admin/usage.html"
-    default_period = "24h"
+    Only operators who may view generations see it.
+    """
 
-    def subject_of(self, obj: Any) -> Subject:
-        """Returns what the page of an object shows the usage of."""
-        raise NotImplementedError
-
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        obj = kwargs.get("obj")
-        if obj is not None and request.method == "GET" and "_popup" not in request.GET:
-            context["usage"] = self.build_usage(request, obj)
-        return super().render_change_form(request, context, *args, **kwargs)
-
-    def build_usage(self, request: HttpRequest, obj: Any) -> Panel | None:
-        """Returns the component for an object; ``None`` for an operator who may not see it."""
+    def build(request: HttpRequest, obj: Any) -> Panel | None:
         if not request.user.has_perm("inference.view_generation"):
             return None
-        chosen = PERIODS.get(request.GET.get(_PARAMETER, ""), PERIODS[self.default_period])
-        return build_panel(self.subject_of(obj), chosen)
+        return build_panel(subject_of(obj), PERIODS.get(request.GET.get(_PARAMETER, ""), _PERIOD))
+
+    return build
 
 
 def build_panel(subject: Subject, period: Period) -> Panel:
