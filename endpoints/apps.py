@@ -33,6 +33,8 @@ class EndpointsConfig(CausewayApp):
             (
                 MenuPage("Private endpoints", "endpoints.privateendpoint"),
                 MenuPage("Validations", "endpoints.validation"),
+                MenuPage("Own models", "endpoints.ownmodel"),
+                MenuPage("Own providers", "endpoints.privateprovider"),
             ),
         ),
     )
@@ -77,7 +79,16 @@ class EndpointsConfig(CausewayApp):
                 ),
             ),
         ),
-        "privateprovider": ModelDeclaration(),
+        "ownmodel": ModelDeclaration(
+            "model_training",
+            permissions={Role.SUPPORT: ("add", "change", "delete")},
+            tab=Tab("Own models", 18),
+        ),
+        "privateprovider": ModelDeclaration(
+            "host",
+            permissions={Role.SUPPORT: ("add", "change", "delete")},
+            tab=Tab("Own providers", 19),
+        ),
         "validation": ModelDeclaration("fact_check"),
         "attestation": ModelDeclaration(),
         "validationslot": INTERNAL,

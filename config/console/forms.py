@@ -87,6 +87,10 @@ class ConsoleForm(ModelForm):
             if isinstance(field, SimpleArrayField) and cleaned.get(name) == []:
                 cleaned[name] = None if self._meta.model._meta.get_field(name).null else []
         if self.refusal is not None:
-            place = self.refusal_fields.get(self.refusal.error_type)
+            place = self.find_place(self.refusal)
             self.add_error(place if place in self.fields else None, self.refusal.message)
         return cleaned
+
+    def find_place(self, refusal: GatewayError) -> str | None:
+        """Returns the field beside which a refusal is shown."""
+        return self.refusal_fields.get(refusal.error_type)

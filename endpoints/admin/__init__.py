@@ -1,6 +1,7 @@
-"""The console's pages for private endpoints and their validations."""
+"""The console's pages for private endpoints, models and providers, and for validations."""
 
+from endpoints.admin.own import OwnModelAdmin, PrivateProviderAdmin
 from endpoints.admin.private_endpoints import PrivateEndpointAdmin
 from endpoints.admin.validations import ValidationAdmin
 
-__all__ = ["PrivateEndpointAdmin", "ValidationAdmin"]
+__all__ = ["OwnModelAdmin", "PrivateEndpointAdmin", "PrivateProviderAdmin", "ValidationAdmin"]

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
-from django.db import transaction
+from django.db import models, transaction
 from django.db.models import Q
 
 from accounts.models import Organization
@@ -40,6 +40,24 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "thinks_between_tools": False,
     "combines_sampling": False,
 }
+
+
+class OwnModelManager(models.Manager["OwnModel"]):
+    """Reads the models of all organizations that are not deleted: for operators alone."""
+
+    def get_queryset(self) -> Any:
+        return super().get_queryset().filter(organization__isnull=False, is_listed=True)
+
+
+class OwnModel(LanguageModel):
+    """A model that one organization owns, as a page of the console of its own."""
+
+    objects: Any = OwnModelManager()  # type: ignore[misc]
+
+    class Meta:
+        proxy = True
+        verbose_name = "own model"
+        ordering = ("slug",)
 
 
 class OwnModelNotFound(ModelNotFound):

@@ -118,8 +118,8 @@ class PrivateProvider(BaseModel):
     organization = models.ForeignKey(
         Organization, on_delete=models.CASCADE, related_name="private_providers", db_index=False
     )
-    name = models.CharField(max_length=64, editable=False)
-    slug = models.CharField(max_length=64, editable=False)
+    name = models.CharField(max_length=64)
+    slug = models.CharField(max_length=64)
     display_name = models.CharField(max_length=255)
     base_url = models.CharField(max_length=2048, null=True, blank=True)
     is_keyless = models.BooleanField(

@@ -32,6 +32,7 @@ from config.console.apps import discover_pages
 from config.console.sign_in.models import SignInLimit
 from config.credentials import Secret
 from config.models import ChangeRule, Departure, Event, Lease
+from endpoints.models import OwnModel, PrivateProvider
 from endusers.models import EndUser
 from inference.models import Feedback
 from tests.support import factories
@@ -80,7 +81,9 @@ STATUSES = {
             "catalog_modelendpoint",
             "catalog_priceversion",
             "catalog_catalogproposal",
+            "endpoints_ownmodel",
             "endpoints_privateendpoint",
+            "endpoints_privateprovider",
             "endpoints_validation",
             "endusers_enduser",
             "inference_generation",
@@ -195,6 +198,12 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         make_proposal(public),
         draft,
         factories.make_validation(draft, credential),
+        PrivateProvider.objects.create_provider(
+            organization_id=tenant.organization.pk, name="Own Servers"
+        ),
+        OwnModel.objects.get(
+            pk=factories.make_model("own/model", organization=tenant.organization).pk
+        ),
         EndUser.objects.register(organization_id=tenant.organization.pk, user="customer-1"),
         generation,
         Feedback.objects.submit(generation, category="latency", comment="slow", by="key"),

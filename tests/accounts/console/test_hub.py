@@ -50,7 +50,7 @@ def test_tabs_lead_to_the_rows_of_the_organization_and_back(
     ]  # fmt: skip
     assert [title for title, _, _ in bar.more] == [
         "Ledger", "Credentials", "Presets", "Grants", "Top-ups", "Under review", "Destinations",
-        "Audit", "Webhooks", "Deliveries",
+        "Audit", "Webhooks", "Deliveries", "Own models", "Own providers",
     ]  # fmt: skip
     every = [*bar.tabs, *bar.more]
     stranger = factories.make_tenant("Other")

@@ -126,7 +126,9 @@ MENU = {
     "Organizations": ["Organizations"],
     "Keys": ["Keys"],
     "End users": ["End users"],
-    "Endpoints": ["Public endpoints", "Private endpoints", "Validations"],
+    "Endpoints": [
+        "Public endpoints", "Private endpoints", "Validations", "Own models", "Own providers",
+    ],
     "Models": ["Models", "Aliases"],
     "Providers": ["Providers"],
     "Requests": ["Requests", "Live", "Health", "Errors", "Feedback"],

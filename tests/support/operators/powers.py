@@ -67,6 +67,12 @@ WRITES: Final = {
     **{
         name: {Role.SUPPORT, Role.ADMINISTRATOR}
         for name in (
+            "endpoints_ownmodel_add",
+            "endpoints_ownmodel_change",
+            "endpoints_ownmodel_remove",
+            "endpoints_privateprovider_add",
+            "endpoints_privateprovider_change",
+            "endpoints_privateprovider_remove",
             "accounts_workspace_add",
             "accounts_workspace_change",
             "accounts_workspace_budget",
