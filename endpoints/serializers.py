@@ -299,7 +299,13 @@ class UpdateSerializer(_PricedSerializer):
     """
 
     upstream_model_id = StringField(min_length=1, required=False)
-    base_url = StringField(min_length=1, max_length=2048, required=False)
+    base_url = StringField(
+        min_length=1,
+        max_length=2048,
+        required=False,
+        allow_null=True,
+        help_text="Null: that of the private provider, or of the credential.",
+    )
     declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
     declared_zdr = FlagField(required=False, allow_null=True)
     pricing = PricingSerializer(source="price", required=False)

@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from endpoints.models import PrivateEndpoint
+from endpoints.models import PrivateEndpoint, PrivateProvider
 from tests.support import factories
 from tests.support.contract import document
 from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
+from tests.support.simulator.server import Simulator
 
 NAME = "causeway_generated"
 OPTIONS = """\
@@ -169,6 +170,75 @@ def test_a_private_endpoint_is_created(
     assert isinstance(created, models.CreatePrivateEndpointResponse)
     assert created.data.status == "draft"
     assert str(created.data.id) == str(PrivateEndpoint.objects.get().pk)
+
+
+def test_an_endpoint_of_ones_own_provider_is_managed(
+    part: Part, connect: Callable[[str], Any], tenant: Tenant, simulator: Simulator
+) -> None:
+    """A client of the newest contract's shapes parses each answer, and sends partial changes."""
+    models, manager = part("models"), connect(tenant.management_key)
+    workspace_id, model = tenant.workspace.pk, factories.make_model("acme/falcon")
+
+    def call(name: str, *path: Any, **given: Any) -> Any:
+        tag = (
+            "private_providers" if name.endswith(("provider", "providers")) else "private_endpoints"
+        )
+        return part(f"api.{tag}.{name}").sync(*path, client=manager, **given)
+
+    body = models.CreatePrivateProviderRequest(name="My Rack", base_url=simulator.base_url)
+    provider = call("create_private_provider", body=body).data
+    assert (provider.slug, provider.base_url) == ("my-rack", simulator.base_url)
+    named = models.UpdatePrivateProviderRequest(display_name="Rack 7")
+    assert call("update_private_provider", "my-rack", body=named).data.display_name == "Rack 7"
+    assert call("get_private_provider", "my-rack").data.name == "My Rack"
+    assert [each.slug for each in call("list_private_providers").data] == ["my-rack"]
+    factories.make_credential(tenant, PrivateProvider.objects.get())
+    made = call(
+        "create_private_endpoint",
+        body=models.CreatePrivateEndpointRequest(
+            model_permaslug=model.canonical_slug,
+            provider_slug="my-rack",
+            upstream_model_id="sim-able",
+            declared_parameters=["seed"],
+            settings=models.PrivateEndpointSettings(
+                context_length=128_000, max_completion_tokens=16_384
+            ),
+        ),
+    ).data
+    assert (made.status, made.max_completion_tokens) == ("draft", 16_384)
+    ask = models.ValidatePrivateEndpointRequest(workspace_id=workspace_id, probe_parameters=True)
+    validation = call("validate_private_endpoint", made.id, body=ask).data
+    assert validation.passed, validation
+    assert "tools" in {each.parameter for each in validation.parameters if each.supported}
+    assert call("activate_private_endpoint", made.id).data.status == "active"
+    full = call("get_private_endpoint", made.id).data
+    assert (full.declared_parameters, full.max_completion_tokens) == (["seed"], 16_384)
+    assert (full.settings.context_length, "tools" in full.tested_parameters) == (128_000, True)
+    change = models.UpdatePrivateEndpointRequest(
+        pricing=models.PrivateEndpointPricing(prompt="0.0000025", completion="0.00001"),
+        declared_parameters=["seed", "stop"],
+        settings=models.PrivateEndpointSettings(max_completion_tokens=None),
+    )
+    changed = call("update_private_endpoint", made.id, body=change).data
+    assert (changed.pricing.prompt, changed.max_completion_tokens) == ("0.0000025", None)
+    assert (changed.settings.context_length, changed.status) == (128_000, "active")
+    moved = models.UpdatePrivateEndpointRequest(upstream_model_id="sim-echo")
+    refused = call("update_private_endpoint", made.id, body=moved)
+    assert refused.error.metadata["error_type"] == "already_active"
+    parameters = models.UpdatePrivateEndpointParametersRequest(declared_parameters=["stop"])
+    replaced = call("update_private_endpoint_parameters", made.id, body=parameters).data
+    assert replaced.declared_parameters == ["stop"]
+    rates = models.UpdatePrivateEndpointPricingRequest(
+        pricing=models.PrivateEndpointPricing(prompt="0.1", completion="0.2")
+    )
+    repriced = call("update_private_endpoint_pricing", made.id, body=rates).data
+    assert repriced.pricing.completion == "0.2"
+    assert call("disable_private_endpoint", made.id).data.status == "disabled"
+    assert call("enable_private_endpoint", made.id).data.status == "active"
+    assert call("delete_private_provider", "my-rack").error.code == 409
+    assert call("delete_private_endpoint", made.id).data.id == made.id
+    assert call("list_private_endpoints").data == []
+    assert call("delete_private_provider", "my-rack").data.slug == "my-rack"
 
 
 def test_errors_are_typed(part: Part, client: Any, serve: Serve) -> None:

@@ -211,6 +211,21 @@ def test_endpoints_of_a_private_provider_keep_and_train_on_nothing(
     assert site.post(site.chat_body("one two", **strict)).status_code == 200
 
 
+def test_null_takes_the_address_of_the_provider(management: APIClient, tenant: Tenant) -> None:
+    provider: Any = make_own(tenant, base_url="https://llm.example.com/v1")
+    elsewhere = "https://other.example.com/v1"
+    draft = factories.make_draft(tenant, factories.make_model(), provider, base_url=elsewhere)
+    path = f"{ENDPOINTS}/{draft.pk}"
+    assert management.patch(path, {"base_url": None}).json()["data"]["base_url"] is None
+    assert PrivateEndpoint.objects.get().base_url is None
+    bare: Any = make_own(tenant, "Bare")
+    draft = factories.make_draft(tenant, factories.make_model(), bare, base_url=elsewhere)
+    refused = management.patch(f"{ENDPOINTS}/{draft.pk}", {"base_url": None})
+    assert_refused(refused, 422, "invalid_base_url")
+    draft.refresh_from_db()
+    assert draft.base_url == elsewhere
+
+
 def test_a_provider_in_use_stays(
     open_site: Site,
 ) -> None:

@@ -388,7 +388,7 @@ def test_a_patch_of_the_upstream_clears_the_declarations(
     [
         ({"upstream_model_id": ""}, 400),
         ({"upstream_model_id": None}, 400),
-        ({"upstream_model_id": "x", "base_url": None}, 400),
+        ({"upstream_model_id": "x", "base_url": None}, 422),
         ({"upstream_model_id": "x", "base_url": ""}, 400),
         ({"upstream_model_id": "x", "declared_zdr": "no"}, 400),
         ({"upstream_model_id": "x", "declared_region": "mars"}, 400),
