@@ -32,7 +32,7 @@ from config.api.openapi import envelope
 from config.egress.rules import SETTING_OF, TimeLimits
 from endpoints.models import NewModel, PrivateEndpoint, PrivateProvider, Proof, show_settings
 from endpoints.pricing import decode_endpoint_price, render_endpoint_pricing
-from endpoints.validation import Reason
+from endpoints.validation import KINDS, Reason
 
 _DECIMAL_SHAPE: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
@@ -408,6 +408,11 @@ class CheckSerializer(serializers.Serializer[dict[str, Any]]):
     upstream_status = serializers.IntegerField(required=False, min_value=400, max_value=599)
     upstream_message = serializers.CharField(required=False, allow_null=True)
     actual_model = serializers.CharField(required=False, allow_null=True)
+    kind = serializers.ChoiceField(
+        KINDS,
+        required=False,
+        help_text="Extension: why the deployment could not be reached, or its answer not be read.",
+    )
     notes = serializers.ListField(
         child=serializers.CharField(),
         required=False,

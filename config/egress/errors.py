@@ -46,7 +46,7 @@ class ConnectFailed(EgressError):
 class NameUnknown(ConnectFailed):
     """The name has no address, or no name server told one in time."""
 
-    kind = "dns"
+    kind = "name"
 
 
 class ConnectionLost(ConnectFailed):
@@ -59,7 +59,7 @@ class ConnectionLost(ConnectFailed):
 class TLSFailed(EgressError):
     """The certificate or the handshake is wrong; no request header was sent."""
 
-    kind = "tls"
+    kind = "certificate"
     is_unreachable = True
     text = "TLS failed"
 

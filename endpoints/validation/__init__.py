@@ -1,8 +1,17 @@
 """The live validation of a private endpoint: real calls with the same dialects as its traffic."""
 
 from endpoints.validation.attempt import HostIsNew
-from endpoints.validation.checks import Reason
+from endpoints.validation.checks import KINDS, Reason
 from endpoints.validation.probes import MAX_TOKENS, is_same_model
 from endpoints.validation.run import examine, limit_seconds, run
 
-__all__ = ["MAX_TOKENS", "HostIsNew", "Reason", "examine", "is_same_model", "limit_seconds", "run"]
+__all__ = [
+    "KINDS",
+    "MAX_TOKENS",
+    "HostIsNew",
+    "Reason",
+    "examine",
+    "is_same_model",
+    "limit_seconds",
+    "run",
+]

@@ -27,7 +27,7 @@ from catalog.dialects.wholes import is_stream, join_stream
 from catalog.operations import OPERATIONS
 from config import egress
 from config.egress.client import EgressClient, OutboundResponse
-from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
+from endpoints.validation.checks import KINDS, CheckFailed, Outcome, Reason, Result
 
 # A short answer is asked for. A large one would be parsed beside other tenants' requests.
 MOST_REPLY_BYTES: Final = 1_048_576
@@ -141,12 +141,13 @@ class DeploymentCaller:
 
     def fail(self, reason: Reason, exc: Exception) -> CheckFailed:
         """Returns the failure of the running check, with a message that is safe to show."""
-        if isinstance(exc, egress.EgressError):
-            self.result.evidence["broken_off"] = exc.kind
-            text = exc.public
-        else:
-            text = self.clean(str(exc))
-        return CheckFailed(self.check, reason, upstream_message=text)
+        if not isinstance(exc, egress.EgressError):
+            return CheckFailed(self.check, reason, upstream_message=self.clean(str(exc)))
+        self.result.evidence["broken_off"] = exc.kind
+        details: dict[str, Any] = {"upstream_message": exc.public}
+        if isinstance(exc, egress.BadResponse):
+            details["kind"] = exc.kind
+        return CheckFailed(self.check, reason, **details)
 
     def clean(self, text: str) -> str:
         return clean_message(text, self.call.secret)
@@ -171,6 +172,7 @@ class DeploymentCaller:
                 Reason.UPSTREAM_ERROR,
                 outcome=Outcome.UNREACHABLE,
                 upstream_message=exc.public,
+                **({"kind": exc.kind} if exc.kind in KINDS else {}),
             ) from None
 
     async def _send(self, call: Call) -> OutboundResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from catalog.pricing import Usage
 from endpoints.models import Validation
@@ -32,6 +32,10 @@ class Reason(StrEnum):
     MODEL_MISMATCH = "model_mismatch"
     NOT_VALIDATED = "not_validated"
     VALIDATION_STALE = "validation_stale"
+
+
+# Why a deployment could not be reached, or its answer not be read, as its owner learns it.
+KINDS: Final = ("certificate", "refused", "name", "timeout", "reset", "protocol")
 
 
 class CheckFailed(Exception):

@@ -8,12 +8,12 @@ kind             meaning
 status           the provider answered with an error status, ``upstream_status``
 reported         the provider reported an error inside an answer of status 200
 credential       the provider refused the operator's own credential or account
-dns              the name of the provider has no address
+name             the name of the provider has no address
 refused          no server accepts connections at the address
-tls              the certificate or the handshake is wrong
+certificate      the certificate or the handshake is wrong
 policy           the operator's rules of outbound addresses refuse the URL
-unreachable      one of the last four, or a timeout of the connection, at a private endpoint: who
-                 types URLs must not learn which names and ports an internal network has
+unreachable      one of the last four, or a timeout of the connection: callers learn no more, which
+                 would tell the names and ports of an internal network
 timeout          the time limit ``limit`` passed
 reset            the provider closed the connection before the answer was complete
 protocol         the answer breaks HTTP or the provider's wire format, or is too large
@@ -271,19 +271,11 @@ def _translate_egress(exc: egress.EgressError, candidate: Candidate) -> Upstream
     error: UpstreamError
     if limit is not None and not exc.is_unreachable:
         error = UpstreamTimeout(metadata=describe(candidate, exc.kind, limit=limit))
-    elif exc.is_unreachable and _is_address_typed(candidate):
-        error = UpstreamError(exc.public, metadata=describe(candidate, "unreachable"))
     else:
-        members = {} if limit is None else {"limit": limit}
-        error = UpstreamError(exc.public, metadata=describe(candidate, exc.kind, **members))
+        kind = "unreachable" if exc.is_unreachable else exc.kind
+        error = UpstreamError(exc.public, metadata=describe(candidate, kind))
     error.kind, error.limit, error.reason = exc.kind, limit, str(exc)
     return error
-
-
-def _is_address_typed(candidate: Candidate) -> bool:
-    """Returns whether the caller's organization typed the URL, or a secret that names the host."""
-    is_named = candidate.is_byok and candidate.route.base_url is None
-    return candidate.route.is_private or is_named
 
 
 def _translate_reported(

@@ -85,6 +85,7 @@ async def probe(
                 Reason.UPSTREAM_ERROR,
                 outcome=Outcome.TIMED_OUT,
                 upstream_message="The deployment did not answer in time.",
+                kind="timeout",
             ) from None
     if not proven:
         raise refusals[0]

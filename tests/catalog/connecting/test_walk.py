@@ -51,6 +51,6 @@ def test_a_connected_server_answers_through_a_service_that_runs(
         Provider.objects.update(allowed_networks=None)
         refused = chat("sim-echo")
         assert refused.status_code == 502
-        assert refused.json()["error"]["metadata"]["kind"] == "policy"
+        assert refused.json()["error"]["metadata"]["kind"] == "unreachable"
     statuses = Generation.objects.order_by("created_at").values_list("status", flat=True)
     assert [*statuses[:2]] == ["completed", "completed"]

@@ -138,6 +138,7 @@ def test_a_passed_validation_activates(
                 "passed": False,
                 "reason": "upstream_error",
                 "upstream_message": "The upstream could not be reached.",
+                "kind": "reset",
             },
         ),
     ],

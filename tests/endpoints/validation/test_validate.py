@@ -99,9 +99,11 @@ def test_a_stream_without_its_end_mark_passes_with_a_note(draft: PrivateEndpoint
 
 
 def failed(
-    name: str, reason: str, message: str | None = None, *, status: int | None = None
+    name: str, reason: str, message: str | None = None, *, status: int | None = None, kind: str = ""
 ) -> dict[str, Any]:
     check: dict[str, Any] = {"name": name, "passed": False, "reason": reason}
+    if kind:
+        check["kind"] = kind
     if status is not None:
         check["upstream_status"] = status
     if message is not None:
@@ -152,10 +154,11 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
             "completion", "invalid_response", "The answer is not a JSON object."))
         for name in ("sim-html", "sim-truncated")
     ),
-    ("sim-gzip", "failed", failed("completion", "invalid_response", COMPRESSED)),
-    ("sim-status:204", "failed", failed("completion", "invalid_response", INVALID)),
+    ("sim-gzip", "failed", failed("completion", "invalid_response", COMPRESSED, kind="protocol")),
+    ("sim-status:204", "failed", failed(
+        "completion", "invalid_response", INVALID, kind="protocol")),
     *(
-        (name, "failed", failed("completion", "invalid_response", ENDED))
+        (name, "failed", failed("completion", "invalid_response", ENDED, kind="reset"))
         for name in ("sim-short-body", "sim-reset-body")
     ),
     ("sim-endless", "failed", failed(
@@ -163,11 +166,11 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
     ("sim-big:1100000", "failed", failed(
         "completion", "invalid_response", "The upstream's answer is too large.")),
     *(
-        (name, "unreachable", failed("completion", "upstream_error", UNREACHABLE))
+        (name, "unreachable", failed("completion", "upstream_error", UNREACHABLE, kind="reset"))
         for name in ("sim-connect-reset", "sim-connect-close")
     ),
     *(
-        (name, "timed_out", failed("completion", "upstream_error", TOO_SLOW))
+        (name, "timed_out", failed("completion", "upstream_error", TOO_SLOW, kind="timeout"))
         for name in ("sim-stall", "sim-drip", "sim-drip-headers", "sim-held")
     ),
     *(
@@ -187,11 +190,11 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
     ("sim-error-first", "failed", failed(
         "stream", "invalid_stream", "Rate limit reached, try again later.")),
     *(
-        (name, "failed", failed("stream", "invalid_stream", ENDED))
+        (name, "failed", failed("stream", "invalid_stream", ENDED, kind="reset"))
         for name in ("sim-reset-stream", "sim-close-stream")
     ),
     *(
-        (name, "timed_out", failed("stream", "upstream_error", TOO_SLOW))
+        (name, "timed_out", failed("stream", "upstream_error", TOO_SLOW, kind="timeout"))
         for name in ("sim-stall-stream", "sim-slow:0.3,0.3")
     ),
     *(
@@ -399,7 +402,7 @@ def test_an_invalid_certificate_prevents_every_request(
     assert result.outcome == "unreachable"
     assert result.checks == [
         *passed(ALL_CHECKS[:3]),
-        failed("completion", "upstream_error", UNREACHABLE),
+        failed("completion", "upstream_error", UNREACHABLE, kind="certificate"),
     ]
 
 
@@ -417,7 +420,7 @@ def test_a_closed_port_is_unreachable(draft: PrivateEndpoint) -> None:
     draft.edit(upstream_model_id="sim-echo", base_url=f"https://127.0.0.1:{port}")
     result = behave(draft, "sim-echo")
     assert result.outcome == "unreachable"
-    assert result.checks[-1] == failed("completion", "upstream_error", UNREACHABLE)
+    assert result.checks[-1] == failed("completion", "upstream_error", UNREACHABLE, kind="refused")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -626,7 +629,9 @@ def test_validate_returns_200_at_the_time_limit(
     draft.edit(upstream_model_id="sim-stall")
     response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
     assert response.status_code == 200
-    assert response.json()["data"]["checks"][-1] == failed("completion", "upstream_error", TOO_SLOW)
+    assert response.json()["data"]["checks"][-1] == failed(
+        "completion", "upstream_error", TOO_SLOW, kind="timeout"
+    )
 
 
 def test_validate_refuses_a_foreign_workspace(

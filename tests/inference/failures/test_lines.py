@@ -30,7 +30,7 @@ def lines_of(
     ("base_url", "line"),
     [
         ("https://127.0.0.1:9/v1", "refused, could not connect"),
-        ("https://no-such-name.invalid/v1", "dns, could not connect: no such name"),
+        ("https://no-such-name.invalid/v1", "name, could not connect: no such name"),
         ("https://10.1.2.3/v1", "policy, refused by the egress policy: URL"),
     ],
 )
@@ -59,7 +59,7 @@ def test_an_unknown_authority_is_named(site: Site, caplog: pytest.LogCaptureFixt
         site.provider.save_fields("base_url")
         endpoint = site.publish()
         assert site.chat().status_code == 502
-    assert lines_of(endpoint, caplog) == ["tls, TLS failed: unknown authority"]
+    assert lines_of(endpoint, caplog) == ["certificate, TLS failed: unknown authority"]
 
 
 @pytest.mark.parametrize(
