@@ -98,6 +98,8 @@ async def read_body(
     limit = limit or settings.MAX_REQUEST_BYTES
     parts = list(begun)
     size = sum(map(len, parts))
+    # Several parts are joined as they come: none is in memory beside the whole.
+    whole: io.BytesIO | None = None
     occupancy.reserve(size if length is None else length)
     while True:
         message = await receive()
@@ -110,9 +112,15 @@ async def read_body(
         if length is None:
             occupancy.reserve(len(part))
         parts.append(part)
+        if len(parts) > 1:
+            whole = whole or io.BytesIO()
+            whole.writelines(parts)
+            parts.clear()
         if not message.get("more_body"):
             break
-    body = parts[0] if len(parts) == 1 else b"".join(parts)
+    if whole is not None:
+        whole.writelines(parts)
+    body = parts[0] if whole is None else whole.getvalue()
     return await decode_body(encoding, body, occupancy, limit) if encoding else body
 
 
@@ -247,18 +255,16 @@ async def decode_body(encoding: bytes, body: bytes, occupancy: Occupancy, limit:
     if not body:
         return body
     file, problems = _open(name, body)
-    parts: list[bytes] = []
-    size = 0
+    whole = io.BytesIO()
     try:
         while part := await asyncio.to_thread(file.read, _PART_BYTES):
-            size += len(part)
-            if size > limit:
+            if whole.tell() + len(part) > limit:
                 raise PayloadTooLarge
             occupancy.reserve(len(part))
-            parts.append(part)
+            whole.write(part)
     except problems:
         raise InvalidRequest(f"Content-Encoding: the body is not whole, or no {name}.") from None
-    return b"".join(parts)
+    return whole.getvalue()
 
 
 def _open(name: str, body: bytes) -> tuple[Any, tuple[type[Exception], ...]]:

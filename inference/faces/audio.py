@@ -91,7 +91,8 @@ class TranscriptionConnection(Connection):
         if not is_form(self.header(b"content-type")):
             # Base64 is decoded beside the body, which is given back afterwards.
             occupancy.reserve(size * 3 // 4)
-        request = await self.workload.run(size, self.parse_body, body)
+        # A repeat of a form is recognized by its parts.
+        request = await self.workload.run(size, self.parse_body, body, copies=1)
         del body
         held = sum(_measure(part.data) for part in request.files)
         occupancy.release(max(occupancy.held - held, 0))

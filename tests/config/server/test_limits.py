@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import tracemalloc
+from collections.abc import Sequence
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import pytest
 import requests
 
+from config.server.bodies import Message, read_body
+from config.server.bulkheads import Bulkheads
 from config.server.connections.protocol import MAX_HEADER_BYTES
 from endusers.models import EndUser
 from tests.support import factories
 from tests.support.bulkheads.counters import authorization
+
+KEY = UUID(int=1)
 
 
 def exchange(server: str, head: bytes, *parts: bytes) -> bytes:
@@ -111,3 +119,57 @@ def test_only_probes_accept_any_host_name(server: str, path: str) -> None:
     assert posted.json()["error"]["code"] == 405
     elsewhere = requests.get(f"{server}/api/v1/key", headers=host, timeout=60)
     assert elsewhere.status_code == 400
+
+
+def read_parts(parts: Sequence[bytes], length: int | None, *, begun: Sequence[bytes] = ()) -> bytes:
+    """Reads a body that comes in these parts; checks that it is counted."""
+
+    async def scene() -> bytes:
+        left = list(parts)
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+        with Bulkheads().enter(KEY, KEY) as occupancy:
+            body = await read_body(receive, occupancy, length, begun)
+            assert occupancy.held == len(body)
+        return body
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.parametrize("is_announced", [False, True])
+@pytest.mark.parametrize(
+    "parts",
+    [[b""], [b"ab"], [b"", b"ab"], [b"a", b"", b"b", b"c"]],
+    ids=["empty", "one", "late", "many"],
+)
+def test_parts_become_a_whole(parts: list[bytes], is_announced: bool) -> None:
+    whole = b"".join(parts)
+    assert read_parts(parts, len(whole) if is_announced else None) == whole
+    assert read_parts(parts, None, begun=[b"x", b"yz"]) == b"xyz" + whole
+
+
+def test_a_large_body_is_in_memory_once() -> None:
+    size, count = 65_536, 100
+    parts = (bytes([number]) * size for number in range(count))
+
+    async def scene() -> None:
+        left = count
+
+        async def receive() -> Message:
+            nonlocal left
+            left -= 1
+            return {"type": "http.request", "body": next(parts), "more_body": bool(left)}
+
+        with Bulkheads().enter(KEY, KEY) as occupancy:
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            body = await read_body(receive, occupancy, size * count)
+            assert tracemalloc.get_traced_memory()[1] - before < 1.25 * len(body)
+
+    tracemalloc.start()
+    try:
+        asyncio.run(scene())
+    finally:
+        tracemalloc.stop()
