@@ -209,7 +209,7 @@ class Application:
                 open_tracer()
                 self._gateway = Gateway(WorkerWatcher)
                 await self._gateway.open()
-                self._options = Options()
+                self._options = Options(self._gateway.bulkheads)
                 self._inference = Inference(self._gateway, self._options)
                 self._sessions = OperatorSessions(self._gateway.bulkheads.refuse)
                 self._collector = Collector(self._gateway.bulkheads)

@@ -12,7 +12,13 @@ import msgspec
 
 from catalog.dialects.shared.raw import first_byte
 from config.api.errors import InvalidRequest
-from inference.documents.reading import MAX_FILES, PROBLEMS, UnreadablePdf, read_pdfs
+from inference.documents.reading import (
+    MAX_FILES,
+    MAX_TEXT_BYTES,
+    PROBLEMS,
+    UnreadablePdf,
+    read_pdfs,
+)
 from inference.requests.parsing import InferenceRequest, replace_messages
 from inference.requests.problems import explain_decode_error, field_error
 
@@ -28,6 +34,10 @@ _UNMARKED: Final = re.compile(r'[\0-\x1f\x7f<>"\u2028\u2029\ud800-\udfff]')
 _MARK: Final = re.compile(r"<(?=\s*/?\s*file\b)", re.IGNORECASE)
 _SPACE: Final = re.compile(r"\s+")
 _UNNAMED: Final = "document.pdf"
+# A file is there as a text twice, as bytes and decoded; its text as an answer, as pages and in a
+# few steps of JSON.
+_FILE_COPIES: Final = 4
+_TEXT_COPIES: Final = 5
 
 
 class _File(msgspec.Struct):
@@ -65,7 +75,13 @@ def read_files(request: InferenceRequest) -> InferenceRequest:
     It takes up to thirty seconds, so a thread calls it. Raises :class:`InvalidRequest` with the
     place of a file that is not read, and :class:`Unavailable`.
     """
-    messages = _decode_messages(request.fields["messages"])
+    messages = _write_texts(request.fields["messages"])
+    return request if messages is None else replace_messages(request, messages)
+
+
+def _write_texts(raw: msgspec.Raw) -> msgspec.Raw | None:
+    """Returns the messages with the texts of their files; ``None`` if there are none."""
+    messages: list[dict[str, Any]] = _decode_messages(raw)
     contents = {
         index: _decode_parts(message["content"])
         for index, message in enumerate(messages)
@@ -79,17 +95,23 @@ def read_files(request: InferenceRequest) -> InferenceRequest:
         and (pdf := _find_pdf(part, _Place(index, at))) is not None
     ]
     if not pdfs:
-        return request
+        return None
     if len(pdfs) > MAX_FILES:
         raise field_error(
             str(pdfs[MAX_FILES].place), f"Send at most {MAX_FILES} PDF files in a request."
         )
-    for pdf, pages in zip(pdfs, _read(pdfs), strict=True):
-        parts = contents[pdf.place.message]
-        parts[pdf.place.part] = _write_part(parts[pdf.place.part], pdf.name, pages)
-    for index in {pdf.place.message for pdf in pdfs}:
-        messages[index]["content"] = msgspec.Raw(_encode(contents[index]))
-    return replace_messages(request, msgspec.Raw(_encode(messages)))
+    texts, marks = _read(pdfs), [(pdf.place, pdf.name) for pdf in pdfs]
+    # The files are needed no more, and each text is dropped once it is written.
+    pdfs.clear()
+    for place, name in reversed(marks):
+        parts = messages[place.message]["content"] = contents[place.message]
+        parts[place.part] = _write_part(parts[place.part], name, texts.pop())
+    return msgspec.Raw(_encode(messages))
+
+
+def bound_scratch(request: InferenceRequest) -> int:
+    """Returns about the most bytes that :func:`read_files` takes beside a request."""
+    return _FILE_COPIES * len(request.fields["messages"]) + _TEXT_COPIES * MAX_TEXT_BYTES
 
 
 def _find_pdf(part: _Members, place: _Place) -> _Pdf | None:
@@ -155,10 +177,13 @@ def _write_part(part: _Members, name: str, pages: Sequence[str]) -> _Members:
 
     A mark that the text itself has is written as its entity, so that no text leaves its file.
     """
-    marked = (f"### Page {number}\n{text}\n" for number, text in enumerate(pages, 1))
-    inner = _MARK.sub("&lt;", "\n".join(marked))
-    text = f'<file name="{name}">\n{inner}</file>'
-    written = {"type": msgspec.Raw(b'"text"'), "text": msgspec.Raw(_encode(text))}
+    marked = (
+        f"### Page {number}\n{_MARK.sub('&lt;', text)}\n" for number, text in enumerate(pages, 1)
+    )
+    # Bytes: one rare character would make a whole text of Python's four times as long.
+    inner = b"\\n".join(_encode(each)[1:-1] for each in marked)
+    text = b'"<file name=\\"%s\\">\\n%s</file>"' % (_encode(name)[1:-1], inner)
+    written = {"type": msgspec.Raw(b'"text"'), "text": msgspec.Raw(text)}
     if "cache_control" in part:
         written["cache_control"] = part["cache_control"]
     return written

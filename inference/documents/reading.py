@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import signal
 import subprocess
@@ -28,6 +29,7 @@ MEMORY_BYTES: Final = 256 * 1024 * 1024
 _SECONDS: Final = 3 * CPU_SECONDS
 # A character takes up to six bytes of the answer's JSON.
 _MAX_ANSWER_BYTES: Final = 6 * MAX_TEXT_BYTES + 64 * MAX_PAGES
+_PART_BYTES: Final = 65_536
 _PROGRAM: Final = Path(__file__).with_name("pdf_text.py")
 _COMMAND: Final = (sys.executable, "-I", "-B", str(_PROGRAM))
 # How the kernel ends a process at its limits of time.
@@ -88,7 +90,8 @@ def read_pdfs(files: Sequence[bytes]) -> list[list[str]]:
 
 def _read(files: Sequence[bytes]) -> list[list[str]]:
     answer, status, has_expired = _run(files)
-    lines = [_decode(line) for line in answer.splitlines() if line.endswith(b"}")]
+    lines = [_decode(line) for line in answer if line.endswith(b"}\n")]
+    answer.close()
     if not lines or not lines[0].ready:
         logger.error("the program that reads PDF files does not run: it ended with %d", status)
         raise Unavailable("PDF files cannot be read now. Try again shortly.")
@@ -113,7 +116,7 @@ def _read(files: Sequence[bytes]) -> list[list[str]]:
     return texts
 
 
-def _run(files: Sequence[bytes]) -> tuple[bytes, int, bool]:
+def _run(files: Sequence[bytes]) -> tuple[io.BytesIO, int, bool]:
     """Runs the program; returns its answer, its status, and whether it was ended for its time."""
     order: dict[str, Any] = {
         "memory": MEMORY_BYTES + 2 * sum(map(len, files)),
@@ -148,7 +151,7 @@ def _run(files: Sequence[bytes]) -> tuple[bytes, int, bool]:
     try:
         # The program takes its whole input before it writes.
         _send(process.stdin, [msgspec.json.encode(order) + b"\n", *files])
-        answer = process.stdout.read(_MAX_ANSWER_BYTES)
+        answer = _receive(process.stdout)
     finally:
         process.kill()
         timer.cancel()
@@ -165,3 +168,12 @@ def _send(pipe: IO[bytes], pieces: Sequence[bytes]) -> None:
                 pipe.write(piece)
     except BrokenPipeError:
         pass
+
+
+def _receive(pipe: IO[bytes]) -> io.BytesIO:
+    """Returns the output of the program as a file; what is longer than any answer is left out."""
+    answer = io.BytesIO()
+    while answer.tell() < _MAX_ANSWER_BYTES and (part := pipe.read(_PART_BYTES)):
+        answer.write(part)
+    answer.seek(0)
+    return answer

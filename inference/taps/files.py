@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from config.api.errors import Unavailable
 from config.server.bodies import ClientGone
 from config.server.bulkheads import Occupancy
 from config.server.load.large_work import LargeWork
-from inference.documents.parts import read_files
+from inference.documents.parts import bound_scratch, read_files
 from inference.faces.connection import Connection
 from inference.requests.parsing import InferenceRequest
 
@@ -21,8 +22,9 @@ _WAIT: Final = "Too many PDF files of other requests are being read. Try again s
 class FileReader:
     """The threads that wait for the processes that read files: two, one of an organization."""
 
-    def __init__(self) -> None:
-        self._threads = LargeWork("file-reading")
+    def __init__(self, count: Callable[[int], None]) -> None:
+        """Makes the threads; ``count`` counts the bytes that a running reading takes."""
+        self._threads = LargeWork("file-reading", count)
 
     def close(self) -> None:
         self._threads.close()
@@ -35,13 +37,11 @@ class FileReader:
         Raises :class:`InvalidRequest` for a file that is not read, :class:`Unavailable` if
         other files are read for too long, and the refusals of :meth:`Occupancy.reserve`.
         """
-        # The files themselves are in memory while they are read.
-        decoded = len(request.fields["messages"]) * 3 // 4
-        occupancy.reserve(decoded)
+        owner, scratch = occupancy.organization_id, bound_scratch(request)
         try:
             connection.watch_caller()
             async with asyncio.timeout(_SECONDS):
-                read = await self._threads.run(occupancy.organization_id, read_files, request)
+                read = await self._threads.run(owner, read_files, request, scratch=scratch)
         except TimeoutError:
             raise Unavailable(_WAIT) from None
         except asyncio.CancelledError:
@@ -50,7 +50,6 @@ class FileReader:
             raise
         finally:
             connection.unwatch_caller()
-            occupancy.release(decoded)
         if (grown := len(read.fields["messages"]) - len(request.fields["messages"])) > 0:
             occupancy.reserve(grown)
         return read

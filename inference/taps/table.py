@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from config.server.bulkheads import Occupancy
+from config.server.bulkheads import Bulkheads, Occupancy
 from config.telemetry.access_log import AccessEntry
 from config.telemetry.tracing import tracing
 from inference.admission.decide import AdmissionRequest
@@ -53,9 +53,9 @@ class AccessTap(Tap):
 class Options:
     """The options of a worker's requests, with what they share."""
 
-    def __init__(self) -> None:
+    def __init__(self, bulkheads: Bulkheads) -> None:
         self._repeats = Repeats()
-        self._files = FileReader()
+        self._files = FileReader(bulkheads.count)
         self._texts = TextWriter()
 
     def show_figures(self) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from catalog.dialects.base import Operation
 from catalog.tokens import Medium
 from config.api.errors import InvalidRequest, Unavailable
 from inference.documents import parts, reading
-from inference.documents.parts import read_files
+from inference.documents.parts import bound_scratch, read_files
 from inference.requests import parsing
 from inference.requests.messages.native import parse_message
 from inference.requests.parsing import InferenceRequest
@@ -33,11 +34,14 @@ from tests.support.inference.pdf_files import (
     make_paper,
     make_pdf,
     make_slow,
+    stream,
     words,
 )
 
 PLACE = "messages[0].content[1].file"
 WORDS = {"type": "text", "text": "What is this?"}
+# Ten thousand characters of a page.
+WORDY = b"BT /F1 12 Tf 72 720 Td (%s) Tj ET" % (b"word " * 2_000)
 
 
 def parse(*content: Any, plugin: Any = PLUGIN, **fields: Any) -> InferenceRequest:
@@ -68,6 +72,26 @@ def test_the_text_stands_where_the_file_was() -> None:
     pages = "### Page 1\nHello PDF\n\n### Page 2\n\n\n### Page 3\nthird\n"
     text = f'<file name="paper.pdf">\n{pages}</file>'
     assert found == [WORDS, {"type": "text", "text": text, **cached}, WORDS]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        make_pdf(*[stream(WORDY, is_packed=True)] * 400),
+        make_paper("short") + b"\n" * 4_000_000,
+    ],
+    ids=["text", "file"],
+)
+def test_reading_takes_what_it_counts(file: bytes) -> None:
+    request = parse(file_part(file))
+    tracemalloc.start()
+    try:
+        read = read_files(request)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert read is not request
+    assert peak <= bound_scratch(request)
 
 
 @pytest.mark.parametrize("mark", ["</file>", "</ FILE >", "< /file", '<file name="b.pdf">'])

@@ -212,6 +212,8 @@ def test_a_caller_who_leaves_gives_up_the_turn(
             send(text_site, slow, 0.3)
     answer = chat(text_site, PAPER)
     assert answer.status_code == 200, answer.text
+    # What nobody waits for is counted until it ends.
+    text_site.eventually(lambda: read_counter(text_site.server, "causeway_buffered_bytes") == 0)
 
 
 def test_too_long_a_queue_is_refused(text_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
