@@ -18,7 +18,14 @@ from phonenumbers.data import _ALT_NUMBER_FORMATS
 from phonenumbers.phonemetadata import PhoneMetadata
 
 from accounts.patterns import InvalidPattern, Pattern, compile_pattern
-from inference.filters.recogniser import NOTHING, Recogniser, Span, is_alphanumeric, is_digit
+from inference.filters.recogniser import (
+    NOTHING,
+    Recogniser,
+    Span,
+    is_alphanumeric,
+    is_digit,
+    is_letter,
+)
 
 DEFAULT_REGIONS: Final = ("US",)
 # Area code of examples and films; no plan assigns it.
@@ -33,6 +40,8 @@ _DATE: Final = re.compile(
     rb"|[0-3]?[0-9][-./ ][01]?[0-9][-./ ](?:19|20)[0-9]{2}"
 )
 _EXTENSION: Final = re.compile(rb"(?i) ?(?:x|ext\.?|extension|#) ?[0-9]{1,6}\b")
+# What an extension begins with.
+_EXTENDING: Final = (b"x", b"X", b"e", b"E", b"#")
 _KINDS: Final = (
     "fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip",
     "pager", "uan", "voicemail",
@@ -62,10 +71,13 @@ _AFTER: Final = re.compile(
     rb"|under|us|me|to|home|work|office|ist|lautet|unter|est|es|au|al|\xd0\xbd\xd0\xbe\xd0\xbc\S+)\b)"
     rb"{0,3}[^0-9A-Za-z+(\n\]}]{0,24}(\+?\(?[0-9](?:" + _BYTES_GAP + rb"{0,3}[0-9]){4,16})"
 )
+# The same backwards: a search for the number's start would try each place before the word.
 _BEFORE: Final = re.compile(
-    rb"\+?\(?[0-9](?:" + _BYTES_GAP + rb"{0,3}[0-9]){5,16}(?=[ ,(/:-]{1,3}\Z)"
+    rb"[ ,(/:-]{1,3}([0-9](?:(?:[ ./()-]|\xa0\xc2|[\x90-\x95\xaf]\x80\xe2){0,3}[0-9]){5,16}\(?\+?)"
 )
 _LONGEST: Final = 64
+# A shorter number is none in any notation.
+_LEAST_DIGITS: Final = 5
 
 
 def _read_region(name: str) -> Any:
@@ -97,8 +109,10 @@ class _Plan:
         self._is_fictional = any(region.country_code == 1 for region in self._regions)
 
     def has(self, number: str, proof: _Proof) -> bool:
+        if len(number) not in self._lengths:
+            return False
         if proof is _Proof.LENGTH:
-            return len(number) in self._lengths
+            return True
         if proof is _Proof.FORM and self._has_form(number) is not None:
             return True
         if self._is_fictional and len(number) == 10 and number[:3] == _FICTION:
@@ -109,11 +123,11 @@ class _Plan:
         """Returns whether digits are a number with or without its national prefix."""
         if proof is _Proof.LENGTH and len(digits) in self._local:
             return True
-        return any(
-            self.has(number, proof)
-            for region in self._regions
-            for number in _strip_prefix(region, digits)
-        )
+        for region in self._regions:
+            for number in _strip_prefix(region, digits):
+                if self.has(number, proof):
+                    return True
+        return False
 
 
 def _strip_prefix(region: Any, digits: str) -> Iterator[str]:
@@ -159,13 +173,27 @@ def _is_international(digits: str, proof: _Proof) -> bool:
 
 
 def _find_ends(text: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
-    """Yields where a number may end, the last place first, and its digits."""
-    for stop in reversed([match.end() for match in _GROUPS.finditer(text, start, end)]):
-        is_fraction = text[stop : stop + 1] == b"." and is_digit(text, stop + 1)
-        extension = _EXTENSION.match(text, stop)
-        if not is_fraction and (extension or not is_alphanumeric(text, stop)):
-            digits = _NOT_DIGITS.sub(b"", text[start:stop]).decode()
+    """Yields where a number may end, the last place first, and its digits.
+
+    Its last group of digits ends at ``end``.
+    """
+    found = text[start:end]
+    is_plain = found.isdigit()
+    digits = (found if is_plain else _NOT_DIGITS.sub(b"", found)).decode()
+    groups: list[tuple[int, int]] = []
+    stop = end
+    while len(digits) >= _LEAST_DIGITS:
+        after = text[stop : stop + 2]
+        is_fraction = after[:1] == b"." and after[1:].isdigit()
+        extension = _EXTENSION.match(text, stop) if after.lstrip()[:1] in _EXTENDING else None
+        if not is_fraction and (extension or not after[:1].isalnum()):
             yield extension.end() if extension else stop, digits
+        if is_plain:
+            return
+        if stop == end:
+            groups = [match.span() for match in _GROUPS.finditer(text, start, end)]
+        digits = digits[: groups.pop()[0] - stop]
+        stop = groups[-1][1] if groups else start
 
 
 def _find_international(text: bytes, start: int, end: int) -> Sequence[Span]:
@@ -202,6 +230,9 @@ class _National:
     def __init__(self, regions: tuple[str, ...]) -> None:
         self._plans = [_plan_of_region(name) for name in regions]
 
+    def _has(self, digits: str, proof: _Proof) -> bool:
+        return any(plan.has_national(digits, proof) for plan in self._plans)
+
     def find_grouped(self, text: bytes, start: int, end: int) -> Sequence[Span]:
         """Returns a number that is grouped as its region does it; a list of numbers goes on."""
         if text[start : start + 1] == b"(" and b")" not in text[start:end]:
@@ -211,40 +242,39 @@ class _National:
         is_decimal = len(found) == len(digits) + 1 and b"." in found
         if is_decimal or _DATE.fullmatch(found) or _goes_on(text, start, end, found):
             return NOTHING
-        if not any(plan.has_national(digits, _Proof.KIND) for plan in self._plans):
+        if not self._has(digits, _Proof.KIND):
             return NOTHING
         extension = _EXTENSION.match(text, end)
         return ((start, extension.end() if extension else end),)
 
     def find_named(self, text: bytes, start: int, end: int) -> Sequence[Span]:
         """Returns the numbers beside a word that names them."""
-        if _OTHER_WORDS.search(text, max(start - 5, 0), start):
+        if is_letter(text, start - 1) and _OTHER_WORDS.search(text, max(start - 5, 0), start):
             return NOTHING
         proof = _Proof.KIND if _WEAK_WORDS.match(text, start) else _Proof.LENGTH
         found: list[Span] = []
         after = _AFTER.match(text, end, end + 2 * _LONGEST)
         if after is not None:
             found += self._find_number(text, *after.span(1), proof)
-        before = None if found else _BEFORE.search(text, max(start - _LONGEST, 0), start)
+        before = None if found else _BEFORE.match(text[max(start - _LONGEST, 0) : start][::-1])
         if before is not None:
-            found += self._find_number(text, *before.span(), proof)
+            found += self._find_number(text, start - before.end(1), start - before.start(1), proof)
         return found
 
     def _find_number(self, text: bytes, start: int, end: int, proof: _Proof) -> Sequence[Span]:
-        if text[start - 1 : start] in (b".", b"-", b"_") and is_alphanumeric(text, start - 2):
-            return NOTHING
-        if is_alphanumeric(text, start - 1):
+        before = text[max(start - 2, 0) : start]
+        if before[-1:].isalnum() or (before[-1:] in (b".", b"-", b"_") and before[:1].isalnum()):
             return NOTHING
         if text[start : start + 1] == b"(" and b")" not in text[start:end]:
             start += 1
         is_plus = text[start : start + 1] == b"+"
         for stop, digits in _find_ends(text, start, end):
-            if len(digits) < 5 or _DATE.fullmatch(text, start, stop):
+            if len(digits) < stop - start and _DATE.fullmatch(text, start, stop):
                 continue
             if is_plus:
                 is_found = len(digits) > 6 and _is_international(digits, proof)
             else:
-                is_found = any(plan.has_national(digits, proof) for plan in self._plans)
+                is_found = self._has(digits, proof)
             if is_found:
                 return ((start, stop),)
         return NOTHING

@@ -17,6 +17,8 @@ DIGITS: Final = frozenset(b"0123456789")
 _LETTERS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _ALPHANUMERIC: Final = DIGITS | _LETTERS
 NOTHING: Final[Sequence[Span]] = ()
+# A check of these takes less than a millisecond.
+_SILENT_MATCHES: Final = 16
 
 
 class Recogniser(NamedTuple):
@@ -30,19 +32,29 @@ class Recogniser(NamedTuple):
     check: Check | None = None
 
     def find_spans(self, text: bytes) -> Iterator[Span | None]:
-        """Yields the start and end of each item, and ``None`` for each match without one.
+        """Yields the start and end of each item, and ``None`` after some matches without one.
 
         The ``None`` lets the caller stop a search that takes too long.
         """
-        position = 0
-        # At the end of the text a search would match the empty text forever.
-        while position < len(text) and (match := self.pattern.search(text, position)):
+        position = checks = 0
+        matches = self.pattern.finditer(text)
+        while match := next(matches, None):
             start, end = match.span()
-            position = max(end, start + 1)
+            if start < position:
+                # An item has ended in this match, or it is the empty text once more.
+                if position >= len(text):
+                    return
+                matches = self.pattern.finditer(text, position)
+                continue
+            position = end if end > start else start + 1
             if self.check is not None:
-                spans = self.check(text, start, end)
-                yield from spans or (None,)
-                position = max(position, *(stop for _, stop in spans)) if spans else position
+                for span in self.check(text, start, end):
+                    yield span
+                    if span[1] > position:
+                        position = span[1]
+                checks += 1
+                if not checks % _SILENT_MATCHES:
+                    yield None
             else:
                 yield (start, end) if end > start else None
 

@@ -477,6 +477,9 @@ def hostile() -> dict[str, str]:
         "phones that fail": fill(lambda: f"(212) 155-{chance.randrange(10**4):04d}\n"),
         "plus": fill(lambda: f"+1212555{chance.randrange(10**4):04d} "),
         "tel": fill(lambda: f"tel {chance.randrange(10**7)} "),
+        "tel, 00": fill(lambda: f"tel 00 1 212 555 {chance.randrange(10**4):04d} "),
+        "tel, dates": "tel 2024-01-02 " * (million // 15),
+        "calls": fill(lambda: f"call 212 555 {chance.randrange(10**8):08d} 123 "),
         "Base64": fill(
             lambda: made(chance, string.ascii_letters + string.digits + "+/", 76) + "\n"
         ),
