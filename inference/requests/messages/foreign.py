@@ -20,6 +20,8 @@ _OPAQUE: Final = frozenset(
     ("type", "id", "tool_use_id", "cache_control", "citations", "encrypted_content",
      "encrypted_index", "signature", "caller")
 )  # fmt: skip
+# The members of a block of plain text.
+_OF_TEXT: Final = frozenset(("type", "text", "citations", "cache_control"))
 _encode = msgspec.json.Encoder().encode
 
 
@@ -52,10 +54,19 @@ def _rewrite(holder: dict[str, Any]) -> bool:
 
 
 def _describe(value: Any) -> Iterable[str]:
-    """Yields the lines that a block says, its kind first."""
+    """Yields the lines that a block says, its kind first; adjacent texts are one."""
     if isinstance(value, list):
+        texts = ""
         for each in value:
+            if isinstance(each, dict) and each.get("type") == "text" and each.keys() <= _OF_TEXT:
+                texts += str(each.get("text", ""))
+                continue
+            if texts:
+                yield texts
+                texts = ""
             yield from _describe(each)
+        if texts:
+            yield texts
     elif isinstance(value, dict):
         if value.get("type") != "text":
             yield f"[{value.get('type', 'result')}]"

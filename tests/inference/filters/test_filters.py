@@ -311,6 +311,30 @@ def test_a_custom_pattern_matches_unicode(pattern: str, text: str, expected: str
     assert redacted(custom(pattern), text) == expected
 
 
+@pytest.mark.parametrize("action", ["block", "redact"])
+def test_adjacent_texts_of_a_search_result_are_read_joined_in_every_format(action: str) -> None:
+    texts = [{"type": "text", "text": "it is 123-45"}, {"type": "text", "text": "-6789 here"}]
+    result = {"type": "search_result", "source": "https://a.example", "title": "t"}
+    turns = [said([{**result, "content": texts}])]
+    body = {"model": "a/b", "max_tokens": 9, "messages": turns}
+    request = parse_message(json.dumps(body).encode())
+    if action == "block":
+        with pytest.raises(ContentBlocked):
+            screen(builtin("ssn", "block"), request)
+        return
+    screened = screen(builtin("ssn"), request)
+    [turn] = sent(screened)
+    assert turn["content"].endswith("\ntitle: t\nit is [SSN] here")
+    native = screened.request.native
+    assert native is not None
+    assert "6789" not in bytes(native.fields["messages"]).decode()
+
+
+@pytest.mark.parametrize("pattern", [r"\b", r"z*\b"])
+def test_a_pattern_that_matches_between_characters_ends(pattern: str) -> None:
+    assert sent(screen(custom(pattern, label="P"), chat(said("a x b")))) == [said("a x b")]
+
+
 def test_a_pattern_that_splits_a_character_leaves_valid_unicode() -> None:
     assert redacted(custom(r"\C"), "é") == "[REDACTED][REDACTED]"
     assert redacted(custom(r"a\C"), "aé") == "[REDACTED]\ufffd"
