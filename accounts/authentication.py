@@ -120,6 +120,11 @@ class KeyAuthentication(BaseAuthentication):
         return "Bearer"
 
 
+def judge_again(request: Request) -> None:
+    """Raises :class:`Unauthenticated` if the key of a request that has waited is usable no more."""
+    KeyAuthentication().authenticate(request)
+
+
 class DenyAll(BasePermission):
     """The default permission: refuses every request of a view that declares no key type."""
 

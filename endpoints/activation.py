@@ -46,20 +46,20 @@ class NotActivated(GatewayError):
 def validate_and_activate(
     endpoint: PrivateEndpoint,
     *,
-    workspace_id: UUID,
     slot: ValidationSlot,
     by: str,
-    probe_parameters: bool | None = None,
+    judge: Callable[[], None],
+    **options: Any,
 ) -> None:
     """DRAFT → ACTIVE, when a live validation passes; every failure keeps the draft.
 
-    The ``slot`` was taken together with the draft.
+    The ``slot`` was taken together with the draft, and ``options`` are those of the validation. It
+    takes minutes, so ``judge`` then raises an error if the caller may change nothing any more.
 
     Raises :class:`RequestTimeout` at the time limit, :class:`NotActivated` for other failures.
     """
-    result = validation.run(
-        endpoint, workspace_id=workspace_id, slot=slot, probe_parameters=probe_parameters
-    )
+    result = validation.run(endpoint, slot=slot, **options)
+    judge()
     _conclude(endpoint, result, partial(endpoint.activate, by=by), "The draft was kept.")
 
 
@@ -69,13 +69,14 @@ def validate_and_replace(
     *,
     workspace_id: UUID,
     by: str,
-    may_bind: bool = True,
-    probe_parameters: bool | None = None,
+    judge: Callable[[], None],
+    **options: Any,
 ) -> None:
     """ACTIVE → ACTIVE, with another deployment, when a live validation of it passes.
 
     ``changes`` are those of :meth:`PrivateEndpoint.edit`. They need no validation if they leave the
-    upstream as it is. Every failure changes nothing.
+    upstream as it is. Every failure changes nothing. ``judge`` and ``options`` are those of
+    :func:`validate_and_activate`.
 
     Raises :class:`RequestTimeout` at the time limit, :class:`NotActivated` for other failures,
     :class:`InvalidTransition` for an endpoint that is not active, and, where nothing needs a
@@ -87,12 +88,8 @@ def validate_and_replace(
             workspace_for(endpoint.organization_id, workspace_id)
     if plan is None:
         return
-    result = validation.run(
-        plan.endpoint,
-        workspace_id=workspace_id,
-        may_bind=may_bind,
-        probe_parameters=probe_parameters,
-    )
+    result = validation.run(plan.endpoint, workspace_id=workspace_id, **options)
+    judge()
     replace = partial(endpoint.replace, result, basis=plan.basis, by=by, **changes)
     _conclude(endpoint, result, replace, "Nothing was changed.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Final, cast
 
 from django.db.models import QuerySet
@@ -12,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
-from accounts.authentication import ManagementKey, require_one_person
+from accounts.authentication import ManagementKey, judge_again, require_one_person
 from accounts.models import workspace_for
 from accounts.views.creations import CreatingViewSet
 from catalog.models import LanguageModel
@@ -177,7 +178,8 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
             **fields,
         )
         if is_new and slot is not None:
-            validate_and_activate(endpoint, slot=slot, by=self.actor, **activation)
+            judge = partial(judge_again, request)
+            validate_and_activate(endpoint, slot=slot, by=self.actor, judge=judge, **activation)
         body = {"data": self.get_serializer(endpoint).data}
         if not is_new and endpoint.is_activating:
             body["activation"] = "running"
@@ -217,7 +219,8 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         if activation is None:
             endpoint.edit(by=self.actor, **fields)
         else:
-            validate_and_replace(endpoint, fields, by=self.actor, **activation)
+            judge = partial(judge_again, request)
+            validate_and_replace(endpoint, fields, by=self.actor, judge=judge, **activation)
         body = {"data": self.get_serializer(endpoint).data}
         cleared = [name for name in declared if name not in endpoint.declarations]
         return Response({**body, "cleared": cleared} if cleared else body)

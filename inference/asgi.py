@@ -155,6 +155,11 @@ class Inference:
                 request = await self._options.read_files(connection, request, occupancy)
             connection.read_patience(is_stream=request.stream)
             if connection.is_count:
+                if request.reads_pdfs:
+                    # The files have waited for their turn.
+                    await self._gateway.recognizer.recognize(
+                        connection.digests(), must_be_current=True
+                    )
                 family = self._gateway.catalog.family_of(request.models)
                 count = {"input_tokens": family.estimate(request.text)}
                 await connection.respond(200, msgspec.json.encode(count))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
 from django.contrib import messages
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 
 from accounts.admin.forms import may_point_secrets
+from config.api.errors import Forbidden
 from config.audit.context import actor_of
 from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, bulk_action, report, transition
@@ -41,6 +44,7 @@ _BY_STATUS: Final[dict[str, set[str]]] = {
     },
 }  # fmt: skip
 _DELETION: Final = FourEyes((ChangeKind.DELETIONS,), "endpoints.delete_privateendpoint")
+_OPERATE: Final = "endpoints.change_privateendpoint"
 _EDITED: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
 
 
@@ -55,7 +59,7 @@ class PrivateEndpointActions(ConsoleAdmin):
     )  # fmt: skip
 
     def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("endpoints.change_privateendpoint")
+        return request.user.has_perm(_OPERATE)
 
     def has_reprice_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_operate_permission(request)
@@ -97,6 +101,7 @@ class PrivateEndpointActions(ConsoleAdmin):
             _read_upstream(request, form),
             workspace_id=form.cleaned_data["workspace"].pk,
             by=actor_of(request),
+            judge=partial(_judge_again, request),
             may_bind=may_point_secrets(request),
         )
         return messages.SUCCESS, "The endpoint has the new deployment."
@@ -268,6 +273,13 @@ def _validate(
     if result.passed:
         return messages.SUCCESS, "The validation passed."
     return messages.WARNING, describe_failure(result)
+
+
+def _judge_again(request: HttpRequest) -> None:
+    """Raises :class:`Forbidden` for an operator who lost the power while a validation ran."""
+    user = User.objects.filter(pk=cast(User, request.user).pk, is_active=True).first()
+    if user is None or not user.has_perm(_OPERATE):
+        raise Forbidden("You may not change endpoints any more. Nothing was changed.")
 
 
 def _read_upstream(request: HttpRequest, form: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.authentication import AnyKey, ManagementKey, caller_of
+from accounts.authentication import AnyKey, ManagementKey, caller_of, judge_again
 from accounts.models import (
     ApiKey,
     ApiKeyNotFound,
@@ -143,11 +143,15 @@ class GenerationViewSet(OrganizationViewSet):
         Holds no connection to the database while it waits.
         """
         deadline = time.monotonic() + _WAIT_SECONDS
+        has_waited = False
         while (found := self.get_object()).status == Generation.Status.PENDING:
             if time.monotonic() >= deadline:
                 raise GenerationUnderWay
             close_old_connections()
             time.sleep(_PAUSE_SECONDS)
+            has_waited = True
+        if has_waited:
+            judge_again(self.request)
         return found
 
 
@@ -209,16 +213,22 @@ class ContentViewSet(GenerationViewSet):
     def _wait_for_content(self, generation: Generation) -> dict[str, Any] | None:
         """Returns the content; waits for that of a generation that has just ended."""
         deadline = time.monotonic() + _WAIT_SECONDS
+        has_waited = False
         while True:
             content = find_content(self.organization_id, generation.pk)
             ended = generation.created_at + timedelta(milliseconds=generation.duration_ms or 0)
-            is_old = clock.now() - ended > _STORED_WITHIN
-            if content is not None or is_old or time.monotonic() >= deadline:
+            may_come = (
+                clock.now() - ended <= _STORED_WITHIN
+                and time.monotonic() < deadline
+                and generation.workspace.is_observability_io_logging_enabled
+            )
+            if content is not None or not may_come:
+                if has_waited:
+                    judge_again(self.request)
                 return content
-            if not generation.workspace.is_observability_io_logging_enabled:
-                return None
             close_old_connections()
             time.sleep(_LONG_PAUSE_SECONDS)
+            has_waited = True
             generation = self.get_object()
 
 

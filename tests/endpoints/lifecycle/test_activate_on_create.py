@@ -11,7 +11,7 @@ import pytest
 from django.db import connections
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential
+from accounts.models import ApiKey, ByokCredential
 from catalog.models import LanguageModel, Provider
 from config.clocks.clock import clock
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
@@ -383,6 +383,41 @@ def test_a_change_during_the_validation_prevents_the_activation(
     result = assert_draft_kept(response, 409, messages[interference])
     assert result is not None
     assert result["passed"] is True
+
+
+def test_a_key_that_is_revoked_during_the_validation_activates_nothing(
+    transactional_db: None, upstream: Simulator
+) -> None:
+    tenant = factories.make_tenant()
+    provider: Provider = factories.make_provider("acme", name="Acme AI")
+    model: LanguageModel = factories.make_model("acme/falcon", name="Acme: Falcon")
+    factories.make_credential(tenant, provider)
+    client = factories.client(tenant.management_key)
+    body = {
+        "model_permaslug": model.canonical_slug,
+        "provider_slug": provider.slug,
+        "upstream_model_id": "sim-held",
+        "base_url": upstream.base_url,
+        "activate": {"workspace_id": str(tenant.workspace.pk)},
+    }
+
+    def create() -> Any:
+        try:
+            return client.post(ROUTE, body)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(create)
+        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+        ApiKey.objects.get(name="management").revoke()
+        upstream.release(2)
+        response = pending.result(60)
+    assert response.status_code == 401
+    assert set(response.json()) == {"error"}
+    stored = PrivateEndpoint.objects.get()
+    assert (stored.status, stored.activated_at) == ("draft", None)
+    assert not ValidationSlot.objects.exists()
 
 
 def test_a_repeated_creation_says_that_its_activation_runs(

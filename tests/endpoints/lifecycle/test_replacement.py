@@ -8,20 +8,24 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.contrib.auth.models import Group, User
 from django.db import connections
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential
+from accounts.models import ApiKey, ByokCredential
 from catalog.models import LanguageModel, Provider
+from config.apps import Role
 from config.events.outbox import Event
 from endpoints import watch
 from endpoints.models import PrivateEndpoint, Validation
 from inference.models import Generation
 from tests.support import factories
 from tests.support.bulkheads.load import Load
+from tests.support.console import SUBMIT, messages_of, page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
+from tests.support.operators.four_eyes import sign_in
 from tests.support.simulator.server import Simulator
 
 ROUTE = "/api/v1/private-endpoints"
@@ -347,6 +351,62 @@ def test_a_change_meanwhile_is_kept_and_refuses_the_replacement(
     assert row_of(active) == meanwhile
     if interference != "delete":
         assert response.json()["data"]["validation"]["passed"] is True
+
+
+def test_a_key_that_is_revoked_meanwhile_replaces_nothing(
+    transactional_db: None, upstream: Simulator
+) -> None:
+    tenant = factories.make_tenant()
+    provider, model = factories.make_provider(), factories.make_model()
+    credential = factories.make_credential(tenant, provider)
+    active = make_active(tenant, model, provider, credential, upstream)
+    client = factories.client(tenant.management_key)
+    before = row_of(active)
+
+    def replace() -> Any:
+        try:
+            return patch(client, active, tenant, upstream_model_id="sim-held")
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(replace)
+        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+        ApiKey.objects.get(name="management").revoke()
+        upstream.release(2)
+        response = pending.result(60)
+    assert response.status_code == 401
+    assert row_of(active) == before
+
+
+def test_an_operator_who_loses_the_power_meanwhile_replaces_nothing(
+    transactional_db: None, upstream: Simulator
+) -> None:
+    tenant = factories.make_tenant()
+    provider, model = factories.make_provider(), factories.make_model()
+    credential = factories.make_credential(tenant, provider)
+    active = make_active(tenant, model, provider, credential, upstream)
+    before = row_of(active)
+    client = sign_in("ann", Role.ADMINISTRATOR)
+    form = {
+        **SUBMIT, "base_url": upstream.base_url, "upstream_model_id": "sim-held",
+        "declared_zdr": "true", "workspace": str(tenant.workspace.pk),
+    }  # fmt: skip
+
+    def replace() -> Any:
+        try:
+            return client.post(page(active, "replace_deployment"), form, follow=True)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(replace)
+        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+        User.objects.get(username="ann").groups.set(Group.objects.filter(name=Role.READ_ONLY))
+        upstream.release(2)
+        response = pending.result(60)
+    assert messages_of(response) == ["You may not change endpoints any more. Nothing was changed."]
+    assert row_of(active) == before
 
 
 def test_of_two_replacements_one_wins(transactional_db: None, upstream: Simulator) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import requests
 
-from accounts.models import Guardrail
+from accounts.models import ApiKey, Guardrail
+from catalog.dialects.base import Operation
 from catalog.models import LanguageModel
 from inference.documents import reading
+from inference.documents.parts import bound_scratch
+from inference.requests import parsing
 from inference.taps import files
 from tests.support import factories
+from tests.support.bulkheads.counters import read_counter
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_preset
@@ -190,6 +195,11 @@ def test_a_neighbour_is_served_while_files_are_read(
     for thread in threads:
         thread.start()
     text_site.eventually(lambda: bool(find_readers()))
+    held = json.dumps(text_site.chat_body([file_part(slow)], plugins=[PLUGIN])).encode()
+    scratch = bound_scratch(parsing.parse(Operation.CHAT, held))
+    text_site.eventually(
+        lambda: read_counter(text_site.server, "causeway_buffered_bytes") == 2 * len(held) + scratch
+    )
     body = text_site.chat_body([file_part(PAPER)], plugins=[PLUGIN])
     answer = text_site.post(body, key=neighbour.api_key)
     assert answer.status_code == 200, answer.text
@@ -199,6 +209,36 @@ def test_a_neighbour_is_served_while_files_are_read(
         thread.join()
     assert [answer.status_code for answer in answers] == [400, 400]
     assert "seconds to read" in answers[0].text
+
+
+def test_a_count_whose_key_is_revoked_while_it_waits_is_refused(
+    text_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CPU_SECONDS", 3)
+    source = {
+        "type": "base64",
+        "media_type": "application/pdf",
+        "data": encode(PAPER).partition(",")[2],
+    }
+    content = [{"type": "document", "source": source}]
+    body = {
+        "model": text_site.model.slug,
+        "max_tokens": 50,
+        "messages": [{"role": "user", "content": content}],
+        "plugins": [PLUGIN],
+    }
+    slow = make_slow()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(send, text_site, slow, 120)
+        text_site.eventually(lambda: bool(find_readers()))
+        key = ApiKey.objects.get(name="inference", organization=text_site.tenant.organization)
+        counted = pool.submit(text_site.post, body, path=f"{MESSAGES}/count_tokens")
+        text_site.eventually(
+            lambda: read_counter(text_site.server, "causeway_running_requests") == 2
+        )
+        key.revoke()
+        assert first.result().status_code == 400
+        assert counted.result().status_code == 401
 
 
 def test_a_caller_who_leaves_gives_up_the_turn(

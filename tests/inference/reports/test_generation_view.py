@@ -191,6 +191,49 @@ def test_a_pending_generation_is_not_found_yet(transactional_db: None) -> None:
     assert snapshots.everything() == before
 
 
+def test_a_key_that_is_revoked_while_it_waits_is_shown_nothing(transactional_db: None) -> None:
+    tenant = factories.make_tenant()
+    generation = factories.make_generation(tenant, status="pending")
+    reads = []
+
+    def revokes_at_its_second_look(execute: Any, sql: str, *args: Any) -> Any:
+        found = execute(sql, *args)
+        if sql.startswith('SELECT "inference_generation"'):
+            reads.append(sql)
+            if len(reads) == 2:
+                ApiKey.objects.get(name="inference").revoke()
+                Generation.objects.update(
+                    status="completed", finish_reason="stop", cost_nano=1_500, completion_tokens=5
+                )
+        return found
+
+    with connection.execute_wrapper(revokes_at_its_second_look):
+        answer = shown(factories.client(tenant.api_key), generation.pk)
+    assert (answer.status_code, len(reads)) == (401, 3)
+    assert set(answer.json()) == {"error"}
+
+
+def test_a_key_that_is_revoked_while_a_text_is_awaited_is_refused(transactional_db: None) -> None:
+    tenant = factories.make_tenant()
+    tenant.workspace.edit(is_observability_io_logging_enabled=True)
+    key = ApiKey.objects.get(name="inference")
+    generation = factories.make_generation(tenant)
+    reads = []
+
+    def revokes_before_its_second_look(execute: Any, sql: str, *args: Any) -> Any:
+        if sql.startswith('SELECT "inference_generation"'):
+            reads.append(sql)
+            if len(reads) == 2:
+                key.revoke()
+                # The text will not come any more.
+                tenant.workspace.edit(is_observability_io_logging_enabled=False)
+        return execute(sql, *args)
+
+    with connection.execute_wrapper(revokes_before_its_second_look):
+        answer = shown(factories.client(tenant.api_key), generation.pk, "generation/content")
+    assert (answer.status_code, len(reads)) == (401, 2)
+
+
 def test_the_view_waits_for_a_generation_that_is_about_to_end(transactional_db: None) -> None:
     tenant = factories.make_tenant()
     generation = factories.make_generation(tenant, status="pending")
