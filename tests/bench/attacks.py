@@ -54,6 +54,13 @@ _URGENT: Final = -15
 # The models of the two providers; that of the neighbour's stream has a process of its own.
 _MODELS: Final = {"paced": ("paced", "short"), "hostile": ("hanging", "choices", "events")}
 Statuses = Counter[int]
+_FILTERS: Final = """
+from accounts.models import Guardrail, Workspace
+from inference.filters.pii_patterns import BUILTINS
+workspace = Workspace.objects.get(organization_id={!r})
+entries = [dict(slug=slug, action="redact", label=slug.upper()) for slug in BUILTINS]
+Guardrail.objects.edit_workspace_default(workspace, content_filter_builtins=entries)
+"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,9 @@ class Target:
     pid: int
     attacker: str
     neighbour: str
+    # Of a third organization, whose requests all builtin filters read.
+    filtered: str
+    managing: str
 
     async def post(
         self,
@@ -202,6 +212,43 @@ async def read_events(target: Target) -> Statuses:
     return Counter([*(call.result() for call in done), *[200] * len(pending)])
 
 
+async def send_filtered(target: Target) -> Statuses:
+    """Texts of a megabyte that take the builtin filters longest."""
+    text = "tel 2024-01-02 call 12345 678901 2345 tel 12345 " * 21_000
+    body = {"model": "paced/short", "messages": [{"role": "user", "content": text}]}
+    return await _post_bodies(target, target.filtered, json.dumps(body).encode(), count=3)
+
+
+async def send_rules(target: Target) -> Statuses:
+    """Refused destinations whose rules are the largest expressions that there may be."""
+    statuses: Statuses = Counter()
+    for attempt in range(40):
+        rules = [
+            {"field": "user_id", "operator": "regex", "value": f"(?i)[{attempt}-{n}α-ω]{{1,900}}z"}
+            for n in range(attempt + 1, attempt + 20)
+        ]
+        body = {
+            "name": "x", "type": "otel-collector", "config": {},
+            "filter_rules": {"groups": [{"logic": "and", "rules": rules}]},
+        }  # fmt: skip
+        path = "/api/v1/observability/destinations"
+        statuses[await target.post(target.managing, json.dumps(body).encode(), path)] += 1
+    return statuses
+
+
+async def send_patterns(target: Target) -> Statuses:
+    """Guardrails with a hundred patterns, each anew."""
+    statuses: Statuses = Counter()
+    for attempt in range(12):
+        entries = [
+            {"pattern": f"(?i)a{attempt}[α-ω]{{1,300}}b{n}", "action": "block", "label": "x"}
+            for n in range(100)
+        ]
+        body = json.dumps({"name": f"g{attempt}", "content_filters": entries}).encode()
+        statuses[await target.post(target.managing, body, "/api/v1/guardrails")] += 1
+    return statuses
+
+
 async def guess_passwords(target: Target) -> Statuses:
     """Forty parallel sign-ins with wrong passwords."""
     form = urllib.parse.urlencode({"username": "operator", "password": "wrong"}).encode()
@@ -230,6 +277,9 @@ ATTACKS: Final[dict[str, Callable[[Target], Awaitable[Statuses]]]] = {
     "choices": read_choices,
     "events": read_events,
     "passwords": guess_passwords,
+    "filters": send_filtered,
+    "rules": send_rules,
+    "patterns": send_patterns,
 }
 
 
@@ -385,13 +435,19 @@ def _prepare(directory: Path, system: System, providers: dict[str, str]) -> Targ
     manage("import_catalog", "-", data=json.dumps(_catalogue(providers)))
     for slug in providers:
         manage("set_provider_credential", slug, data=f"{slug}-key-0123456789")
-    made = json.loads(manage("create_organization", "Neighbour", "--json"))
-    manage("grant_credits", made["organization_id"], "1000000")
+    made, filtered = (
+        json.loads(manage("create_organization", name, "--json"))
+        for name in ("Neighbour", "Filtered")
+    )
+    for each in (made, filtered):
+        manage("grant_credits", each["organization_id"], "1000000")
+    manage("shell", "-c", _FILTERS.format(filtered["organization_id"]))
     address = urllib.parse.urlsplit(system.url)
     target = Target(
-        address.hostname or "", address.port or 80, system.pid, system.key, made["api_key"]
-    )
-    for key in (target.attacker, target.neighbour):
+        address.hostname or "", address.port or 80, system.pid, system.key, made["api_key"],
+        filtered["api_key"], filtered["management_key"],
+    )  # fmt: skip
+    for key in (target.attacker, target.neighbour, target.filtered):
         status = asyncio.run(target.chat(key, "paced/short"))
         if status != 200:
             raise SystemExit(f"the gateway answers {status}")
