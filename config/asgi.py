@@ -153,6 +153,8 @@ class Application:
         elif scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
         else:
+            # Who has connected; the next line believes a proxy that names another address.
+            scope["causeway.peer"] = (scope.get("client") or ("",))[0]
             await self._django(scope, receive, send)
 
     async def _find_caller(self, scope: Scope, is_large: bool) -> Occupancy | None:

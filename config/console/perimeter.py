@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final
 
 from django.conf import settings
@@ -22,33 +22,64 @@ from config.server.connections.peers import EVERYBODY, Proxies, address_group
 logger = logging.getLogger("causeway.console")
 
 _MAX_PATH: Final = 200
-# Proxies of one installation are single hosts; this many addresses are a network of others too.
-_MOST_PROXIES: Final = 256
+# Proxies of one installation are single hosts; more addresses are a network of others too.
+_MOST_PROXIES: Final = 16
+# Public networks with a shorter prefix have strangers, by the version of IP.
+_LEAST_PREFIX: Final = {4: 8, 6: 16}
+_LEAST_TOKEN: Final = 16
+# What proxies add to a request that they pass on.
+_PASSED_ON: Final = (
+    "HTTP_X_FORWARDED_FOR",
+    "HTTP_X_FORWARDED_HOST",
+    "HTTP_X_FORWARDED_PROTO",
+    "HTTP_X_REAL_IP",
+    "HTTP_FORWARDED",
+    "HTTP_VIA",
+)
+_FAR: Final = (
+    "The console is not open to your address. Its operator names networks in CONSOLE_NETWORKS.\n"
+)
+_HIDDEN: Final = (
+    "The console cannot tell your address: the proxy that passed this request on must send it in "
+    "X-Forwarded-For, and stand in FORWARDED_ALLOW_IPS.\n"
+)
 
 
 class ConsoleNetworkMiddleware:
     """Refuses the pages of the console to addresses outside of ``CONSOLE_NETWORKS``.
 
-    It comes before sessions and sign-ins: a stranger makes no query.
+    It comes before sessions and sign-ins: a stranger makes no query. Behind a proxy that does not
+    name its callers, or is not believed, everybody would have the proxy's own address, so nobody
+    is let in.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        if not request.path_info.startswith(PREFIX) or _is_near(address_of(request)):
+        if not request.path_info.startswith(PREFIX):
             return self._get_response(request)
-        path = escape_uri_path(request.path)[:_MAX_PATH]
-        logger.warning("refused %s %s: not from CONSOLE_NETWORKS", request.method, path)
-        response = HttpResponse(
-            "The console is not open to your address. Its operator names networks in "
-            "CONSOLE_NETWORKS.\n",
-            content_type="text/plain; charset=utf-8",
-            status=403,
-        )
-        # Django's log_response reads this mark.
-        response._has_been_logged = True  # type: ignore[attr-defined]
-        return response
+        if not _is_near(address_of(request)):
+            return _refuse(request, _FAR, "not from CONSOLE_NETWORKS")
+        if any(name in request.META for name in _PASSED_ON) and not _is_named(request):
+            return _refuse(request, _HIDDEN, "its proxy is not in FORWARDED_ALLOW_IPS")
+        return self._get_response(request)
+
+
+def _refuse(request: HttpRequest, text: str, reason: str) -> HttpResponse:
+    path = escape_uri_path(request.path)[:_MAX_PATH]
+    logger.warning("refused %s %s: %s", request.method, path, reason)
+    response = HttpResponse(text, content_type="text/plain; charset=utf-8", status=403)
+    # Django's log_response reads this mark.
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    return response
+
+
+def _is_named(request: HttpRequest) -> bool:
+    """Returns whether a proxy that is believed has named the caller of a request."""
+    peer = getattr(request, "scope", {}).get("causeway.peer", "")
+    has_name = bool(request.META.get("HTTP_X_FORWARDED_FOR", "").strip(" ,"))
+    return has_name and peer in _read(tuple(settings.FORWARDED_ALLOW_IPS))
 
 
 def _is_near(address: str) -> bool:
@@ -79,7 +110,7 @@ def check_perimeter(**options: Any) -> list[checks.CheckMessage]:
             "Name the networks of its operators in CONSOLE_NETWORKS.",
         ),
         (
-            _count(settings.FORWARDED_ALLOW_IPS) > _MOST_PROXIES,
+            sum(map(_count, settings.FORWARDED_ALLOW_IPS)) > _MOST_PROXIES,
             "W003",
             "Many addresses may claim another address in X-Forwarded-For.",
             "Name the proxy's own addresses in FORWARDED_ALLOW_IPS.",
@@ -90,6 +121,12 @@ def check_perimeter(**options: Any) -> list[checks.CheckMessage]:
             "Nobody can read the metrics, because they have no token.",
             "Set METRICS_TOKEN.",
         ),
+        (
+            0 < len(settings.METRICS_TOKEN) < _LEAST_TOKEN,
+            "W005",
+            "METRICS_TOKEN can be guessed.",
+            f"Set a random one of at least {_LEAST_TOKEN} characters.",
+        ),
     ]
     return [
         checks.Warning(text, hint=hint, id=f"console.{name}")
@@ -99,15 +136,15 @@ def check_perimeter(**options: Any) -> list[checks.CheckMessage]:
 
 
 def _has_everybody(networks: Sequence[str]) -> bool:
-    return any(each == EVERYBODY or ip_network(each).prefixlen == 0 for each in networks)
+    return any(each == EVERYBODY or _is_wide(ip_network(each)) for each in networks)
 
 
-def _count(networks: Sequence[str]) -> float:
-    """Returns how many addresses the largest network has; loopback counts as one."""
-    return max(map(_size, networks), default=0)
+def _is_wide(network: IPv4Network | IPv6Network) -> bool:
+    return network.prefixlen < _LEAST_PREFIX[network.version] and not network.is_private
 
 
-def _size(network: str) -> float:
+def _count(network: str) -> float:
+    """Returns how many addresses a network has; loopback counts as one."""
     if network == EVERYBODY:
         return math.inf
     parsed = ip_network(network)

@@ -1,4 +1,4 @@
-"""The perimeter: Django's checks for production, settings for HTTPS, and the database's roles."""
+"""The perimeter: checks for production, HTTPS, roles of the database, and what is shipped."""
 
 from __future__ import annotations
 
@@ -9,16 +9,35 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from ipaddress import ip_network
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 import requests
+import yaml
 
 from config.local.bootstrap import PROJECT
 from tests.support.markdown import read_blocks
 from tests.support.processes import manage, serve
+
+FILES = PROJECT / "docs" / "deploy"
+# What is filled in: a default of the file, or what `./start` writes.
+DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
+WRITTEN = re.compile(r"\$\{CAUSEWAY_HOST:\?[^}]*\}")
+
+
+def run_checks(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def check(**changes: str) -> subprocess.CompletedProcess[str]:
@@ -34,14 +53,7 @@ def check(**changes: str) -> subprocess.CompletedProcess[str]:
         "ADMIN_REQUIRES_TOTP": "on",
         **changes,
     }
-    return subprocess.run(
-        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
-        cwd=PROJECT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return run_checks(environment)
 
 
 def test_the_checks_for_production_find_nothing() -> None:
@@ -59,14 +71,19 @@ def test_the_checks_find_an_open_console_and_metrics_without_a_token() -> None:
     done = check(
         METRICS_TOKEN="",
         ADMIN_REQUIRES_TOTP="off",
-        CONSOLE_NETWORKS="0.0.0.0/0,::1/128",
-        FORWARDED_ALLOW_IPS="127.0.0.1,10.0.0.0/8",
+        CONSOLE_NETWORKS="0.0.0.0/1,128.0.0.0/1,::1/128",
+        FORWARDED_ALLOW_IPS="127.0.0.1,10.0.0.0/28,10.42.0.0/28",
         SECURE_HSTS_SECONDS="31536000",
         SECURE_SSL_REDIRECT="on",
     )
     assert done.returncode == 1
     found = re.findall(r"\((console\.W\d+)\)", done.stderr)
     assert sorted(found) == ["console.W001", "console.W002", "console.W003", "console.W004"]
+
+
+def test_the_checks_find_a_token_that_can_be_guessed() -> None:
+    found = check(METRICS_TOKEN="metrics", CONSOLE_NETWORKS="::/1")
+    assert re.findall(r"\((console\.W\d+)\)", found.stderr) == ["console.W002", "console.W005"]
 
 
 def test_pages_go_to_https_and_probes_do_not(django_db_setup: None, db: None) -> None:
@@ -78,7 +95,7 @@ def test_pages_go_to_https_and_probes_do_not(django_db_setup: None, db: None) ->
         assert requests.get(f"{served.address}/readyz", timeout=30).status_code == 200
         proxied = requests.get(
             f"{served.address}/admin/login/",
-            headers={"X-Forwarded-Proto": "https"},
+            headers={"X-Forwarded-Proto": "https", "X-Forwarded-For": "10.0.0.1"},
             timeout=30,
         )
         assert proxied.status_code == 200
@@ -140,3 +157,103 @@ def test_serve_needs_less_than_migrate_and_work(roles: dict[str, str]) -> None:
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement)
+
+
+def read_lines(text: str) -> dict[str, str]:
+    pairs = [line.partition("=") for line in text.splitlines() if "=" in line and line[0] != "#"]
+    return {name: value for name, _, value in pairs}
+
+
+def read_compose() -> dict[str, str]:
+    given = yaml.safe_load((FILES / "compose" / "compose.yaml").read_text())
+    environment = given["services"]["serve"]["environment"]
+    return {
+        name: DEFAULT.sub(r"\1", WRITTEN.sub("llm.example.com", value))
+        for name, value in environment.items()
+    }
+
+
+def read_kubernetes() -> dict[str, str]:
+    folder = FILES / "kubernetes"
+    data: dict[str, str] = {}
+    for name in ("base", "overlays/example"):
+        data |= yaml.safe_load((folder / name / "settings.yaml").read_text())["data"]
+    serve = yaml.safe_load((folder / "base" / "serve.yaml").read_text())
+    [container] = serve["spec"]["template"]["spec"]["containers"]
+    return data | {each["name"]: each["value"] for each in container["env"]}
+
+
+def read_hosts() -> dict[str, str]:
+    unit = (FILES / "systemd" / "causeway-serve.service").read_text()
+    lines = [line.removeprefix("Environment=") for line in unit.splitlines()]
+    given = read_lines("\n".join(line for line in lines if re.match(r"[A-Z_]+=", line)))
+    return given | read_lines((FILES / "ha" / "causeway.env").read_text())
+
+
+SHIPPED = pytest.mark.parametrize(
+    ("read", "found"),
+    [
+        (read_compose, set()),
+        # The ingress redirects to HTTPS.
+        (read_kubernetes, {"security.W008"}),
+        # Whoever ends TLS sets both.
+        (read_hosts, {"security.W004", "security.W008"}),
+    ],
+    ids=["compose", "kubernetes", "hosts"],
+)
+
+
+@SHIPPED
+def test_the_checks_find_nothing_else_in_what_is_shipped(
+    read: Callable[[], dict[str, str]], found: set[str], tmp_path: Path
+) -> None:
+    given = {"PATH": "/usr/bin:/bin", "ALLOWED_HOSTS": "llm.example.com"} | read()
+    texts = {
+        "DATABASE_URL_FILE": "postgres://causeway:secret@127.0.0.1/causeway",
+        "CREDENTIAL_KEYS_FILE": "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY=",
+    }
+    for name in given:
+        if name.endswith("_FILE"):
+            path = tmp_path / name
+            path.write_text(texts.get(name, secrets.token_urlsafe(48)))
+            given[name] = str(path)
+    done = run_checks(given)
+    assert set(re.findall(r"\((\w+\.W\d+)\)", done.stderr)) == found, done.stderr
+    assert done.returncode == bool(found)
+
+
+@SHIPPED
+def test_only_single_proxies_are_believed(
+    read: Callable[[], dict[str, str]], found: set[str]
+) -> None:
+    networks = [ip_network(each) for each in read()["FORWARDED_ALLOW_IPS"].split(",")]
+    assert [each.num_addresses for each in networks] == [1] * len(networks)
+
+
+def test_the_proxies_replace_what_callers_claim() -> None:
+    """Caddy does so by itself, save the newer header; nginx of the ingress too."""
+    assert "header_up -Forwarded" in (FILES / "compose" / "Caddyfile").read_text()
+    lines = [line.strip() for line in (FILES / "ha" / "haproxy.cfg").read_text().splitlines()]
+    assert "http-request set-header X-Forwarded-For %[src]" in lines
+    assert "http-request del-header Forwarded" in lines
+    assert "option forwardfor" not in lines
+    scheme = [line for line in lines if "X-Forwarded-Proto" in line]
+    assert scheme == [
+        "http-request set-header X-Forwarded-Proto http",
+        "http-request set-header X-Forwarded-Proto https if { ssl_fc }",
+    ]
+
+
+def test_compose_publishes_no_port_that_hides_its_callers() -> None:
+    """Docker passes connections by IPv6 on from an address of its own, which is private."""
+    given = yaml.safe_load((FILES / "compose" / "compose.yaml").read_text())
+    ports = [port for one in given["services"].values() for port in one.get("ports", ())]
+    assert ports
+    assert [port for port in ports if not port.startswith("0.0.0.0:")] == []
+
+
+@pytest.mark.parametrize("path", ["SECURITY.md", "docs/perimeter.md"])
+def test_the_pages_say_where_a_used_credential_goes(path: str) -> None:
+    text = " ".join((PROJECT / path).read_text().split())
+    assert "very host" in text
+    assert "domain of its first use" not in text

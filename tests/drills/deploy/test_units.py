@@ -89,9 +89,10 @@ def test_secrets_reach_the_services_as_credentials() -> None:
             if line.startswith("Environment=")
         )
         given.pop("METRICS_PORT", None)
+        given.pop("ADMIN_REQUIRES_TOTP", None)
         assert given == {f"{name.upper()}_FILE": f"%d/{name}" for name in loaded}
         assert {name.upper() for name in loaded} == {
-            *("DATABASE_URL", "SECRET_KEY", "CREDENTIAL_KEYS")
+            *("DATABASE_URL", "SECRET_KEY", "CREDENTIAL_KEYS", "METRICS_TOKEN")
         }
         assert {name.upper() for name in loaded} <= env.names
 
