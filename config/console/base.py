@@ -48,7 +48,7 @@ from config.console.lists.saved_views import (
     refuse_view,
 )
 from config.console.navigation import build_bar, build_menu_bar, find_preserved_tenant, find_tenant
-from config.console.unfold import ModelAdmin, TextareaWidget, unfold_action
+from config.console.unfold import ModelAdmin, PageChecks, TextareaWidget, unfold_action
 from config.console.uploads import IMPORTING, BulkFile, export_file, import_file, may_import
 
 # The suffixes that Django's list filters append to a column's name; the filter of all values of a
@@ -100,6 +100,7 @@ class StrictList(GuardedPage, ModelAdmin):
     that grows, and fails on values that PostgreSQL cannot store.
     """
 
+    checks_class = PageChecks
     linked_lookups: tuple[str, ...] = ("organization__id__exact", "created_at__gte")
     # Pages beside the list, by their places; each gets this page and the request.
     views: ClassVar[Mapping[str, Callable[[Any, HttpRequest], HttpResponse]]] = {}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from django.contrib.admin import ModelAdmin as _ModelAdmin
     from django.contrib.admin import StackedInline as _StackedInline
     from django.contrib.admin import TabularInline as _TabularInline
+    from django.contrib.admin.checks import ModelAdminChecks
     from django.contrib.admin.filters import RelatedFieldListFilter as PickerFilter
     from django.contrib.admin.forms import AdminAuthenticationForm as AuthenticationForm
     from django.contrib.admin.forms import AdminPasswordChangeForm as OwnPasswordForm
@@ -46,13 +47,17 @@ if TYPE_CHECKING:
 
     def unfold_action(**options: Any) -> Callable[[_F], _F]: ...
 
+    PageChecks: TypeAlias = ModelAdminChecks
     CheckboxWidget = PasswordWidget = TextWidget = TextareaWidget = SelectWidget = forms.Widget
     CheckboxesWidget = forms.CheckboxSelectMultiple
     PickerWidget = forms.SelectMultiple
     RadioWidget = forms.RadioSelect
 else:
+    from django.apps import apps
+    from django.core import checks
     from django.forms import ModelForm
     from unfold.admin import ModelAdmin, StackedInline, TabularInline
+    from unfold.checks import UnfoldModelAdminChecks
     from unfold.contrib.filters.admin import AutocompleteSelectFilter as PickerFilter
     from unfold.decorators import action as unfold_action
     from unfold.decorators import display as _display
@@ -69,6 +74,37 @@ else:
     from unfold.widgets import UnfoldAdminTextareaWidget as TextareaWidget
     from unfold.widgets import UnfoldAdminTextInputWidget as TextWidget
     from unfold.widgets import UnfoldBooleanWidget as CheckboxWidget
+
+    class PageChecks(UnfoldModelAdminChecks):
+        """Checks a page by the permissions that models declare: there may be no database yet."""
+
+        def _check_unfold_action_permission_methods(self, obj: Any) -> list[checks.Error]:
+            metas = [model._meta for model in apps.get_models()]
+            declared = {
+                *(
+                    f"{meta.app_label}.{verb}_{meta.model_name}"
+                    for meta in metas
+                    for verb in meta.default_permissions
+                ),
+                *(f"{meta.app_label}.{name}" for meta in metas for name, _ in meta.permissions),
+            }
+            actions = [
+                *obj._get_base_actions_list(),
+                *obj._get_base_actions_detail(),
+                *obj._get_base_actions_row(),
+                *obj._get_base_actions_submit_line(),
+            ]
+            return [
+                checks.Error(
+                    f"The action {action.action_name} of {type(obj).__name__} has the permission "
+                    f"{name}, which does not exist.",
+                    obj=type(obj),
+                    id="admin.E129",
+                )
+                for action in actions
+                for name in getattr(action.method, "allowed_permissions", ())
+                if name not in declared and not hasattr(obj, f"has_{name}_permission")
+            ]
 
     def display(**options: Any) -> Callable[[_F], _F]:
         """Describes a computed field; unfold computes one five times to show it on a page.
@@ -105,6 +141,7 @@ __all__ = [
     "ModelAdmin",
     "ModelForm",
     "OwnPasswordForm",
+    "PageChecks",
     "PasswordWidget",
     "PickerFilter",
     "PickerWidget",
