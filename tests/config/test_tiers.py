@@ -174,11 +174,14 @@ def test_a_closed_guard_refuses_a_process_and_remembers_it() -> None:
     assert guard.attempts == ["os.fork "]
 
 
-def test_a_quick_test_that_starts_a_process_fails_even_if_it_hides_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [["--quick", "test_stranger.py"], ["-n", "1"]])
+def test_a_quick_test_that_starts_a_process_fails_even_if_it_hides_it(
+    tmp_path: Path, options: list[str]
+) -> None:
     (tmp_path / "test_stranger.py").write_text(STRANGER)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", os.devnull, "-p", "tests.support.suite.tiers"]
-        + ["-p", "no:django", "-p", "no:cacheprovider", "-q", "--quick", "test_stranger.py"],
+        + ["-p", "no:django", "-p", "no:cacheprovider", "-q", *options],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -240,6 +240,8 @@ def pytest_configure(config: pytest.Config) -> None:
             config.option.tier = Tier.QUICK.value
         if getattr(config.option, "randomly_seed", None) == "default":
             config.option.randomly_seed = read_seed()
+    else:
+        config.option.tier = config.workerinput["tier"]
     tier = Tier(config.option.tier) if config.option.tier else None
     if tier and getattr(config.option, "timeout", 0) is None:
         config.option.timeout = TIMEOUTS[tier]
@@ -255,8 +257,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Hands what was read from the sources to a process of xdist."""
+    """Hands the tier, and what was read from the sources, to a process of xdist.
+
+    A process gets the arguments of the run, and the default tier is none of them.
+    """
     selection = node.config.stash[SELECTION]
+    node.workerinput["tier"] = node.config.option.tier
     node.workerinput["beyond"] = sorted(selection.beyond)
     node.workerinput["starting"] = sorted(selection.starting)
     node.workerinput["empty_modules"] = sorted(selection.empty_modules)
