@@ -171,7 +171,8 @@ def test_the_overview_says_how_long_the_credits_last(operator: Client, db: None)
     # Yesterday may not be summed yet.
     for days in (2, 3, 4, 12):
         factories.make_generation(tenant, created_at=now - days * DAY, cost_nano=7 * 10**9)
-    roll_up_usage()
+    # A day that has just ended is not rolled up yet.
+    roll_up_usage(now + timedelta(hours=2))
 
     shown = operator.get(console.page(tenant.organization)).context["overview"]["cards"]
 
