@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -281,6 +282,8 @@ def count_characters(text: msgspec.Raw | bytes) -> int:
 
 _VALUES: Final = (b'"', b"{")
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 
 def count_texts(*values: msgspec.Raw | bytes) -> TextCounts:
@@ -297,10 +300,19 @@ def add_value(counts: TextCounts, raw: msgspec.Raw | bytes, times: int = 1) -> N
     if len(view) <= 4 and bytes(view) in (b"", b"null"):
         return
     if view[0] != 0x22:
-        counts.add(bytes(view).decode("utf-8", "surrogatepass"), times)
+        counts.add(_show_json(bytes(view)), times)
         return
     for piece in iter_text(view):
         counts.add(piece, times)
+
+
+def _show_json(raw: bytes) -> str:
+    """Returns JSON as a model is shown it, with its characters instead of their escapes."""
+    if b"\\u" in raw:
+        # Half of a pair stays escaped.
+        with suppress(msgspec.MsgspecError, RecursionError):
+            raw = _encode(_decode(raw))
+    return raw.decode("utf-8", "surrogatepass")
 
 
 def count_inputs(raw: msgspec.Raw) -> TextCounts:

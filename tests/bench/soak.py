@@ -10,7 +10,8 @@ Every ten seconds it notes the memory (RSS and PSS), descriptors and threads of 
 size of the database, open holds and the lag of the event loops. Prints one JSON object, with the
 errors that callers got and with how late the callers themselves were: with callers that are late by
 tenths of a second, the machine was too busy for the load. Exits with 1 if a process grew over the
-last two thirds of the time, if a request is not accounted for, or if the ledger contradicts itself.
+last two thirds of the time, if a request is not accounted for, if an upstream reported more usage
+than its request was bounded to, or if the ledger contradicts itself.
 """
 
 # ruff: noqa: E402
@@ -49,7 +50,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from accounts.models import ApiKey
-from billing.models import Transfer
+from billing.models import Excess, Transfer
 from config.credentials import Secret
 from inference.models import Generation, Journal
 from tests.support import factories
@@ -322,6 +323,7 @@ def _serve(
         wait_until(lambda: not Journal.objects.exists(), "settlement of everything", 180)
         lag = _read_lag(served.address)
     problems = [*account_for(traffic.log), *map(str, differences())]
+    problems += [f"{claim.reference} is above its bound" for claim in Excess.objects.all()]
     if options.samples:
         lines = [json.dumps(vars(sample)) for sample in watch.samples]
         Path(options.samples).write_text("\n".join(lines))

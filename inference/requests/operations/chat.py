@@ -198,13 +198,14 @@ def _imply_parameters(fields: Fields) -> Iterable[str]:
 
 
 def _count_text(fields: Fields) -> TextCounts:
-    """Counts the text of the prompt; tools and tool calls are text too.
+    """Counts the text of the prompt; tools, tool calls and a schema are text too.
 
     The role and the marks of a message are four tokens, and a part that is not text has 1,024, as
     an image of common size has, however large its encoding is.
     """
     messages = _decode_messages(fields["messages"])
-    counts = count_texts(fields.get("tools", b""))
+    has_schema = any(_imply_parameters(fields))
+    counts = count_texts(fields.get("tools", b""), fields["response_format"] if has_schema else b"")
     for message in messages:
         counts.tokens += _MESSAGE_TOKENS
         add_value(counts, message.tool_calls)

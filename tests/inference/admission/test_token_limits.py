@@ -14,7 +14,7 @@ import pytest
 from catalog.abilities import MediaBound, TokenBound
 from catalog.dialects.base import Operation, Reply
 from catalog.pricing import Price, Usage
-from catalog.tokens import Medium, find_limits
+from catalog.tokens import Medium, find_family, find_limits
 from config.credentials import Secret
 from inference.admission.estimate import (
     affordable_tokens,
@@ -73,6 +73,22 @@ def test_a_text_counts_once_in_every_form() -> None:
         counts.append(parse_response(json.dumps(asked, ensure_ascii=is_ascii).encode())[0])
     # What stands around the text: the role, the type of a part, and what another face writes.
     assert [each.prompt_bound - size for each in counts] == [33, 61, 31, 30] * 2
+
+
+def test_tools_and_schemas_are_estimated_alike_in_every_form() -> None:
+    """A description counts as its characters, however the caller's JSON spells them."""
+    tool = {"type": "function", "function": {"name": "look", "description": THAI}}
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"title": THAI}}}
+    family = find_family("GPT", "openai/gpt-5")
+    counts = []
+    for more in ({"tools": [tool]}, {"response_format": schema}):
+        body = {"model": "a/b", "messages": [{"role": "user", "content": "hi"}], **more}
+        for is_ascii in (True, False):
+            text = parse(Operation.CHAT, json.dumps(body, ensure_ascii=is_ascii).encode()).text
+            assert text.scripts == {"Thai": len(THAI.encode()) - THAI.count(" ")}
+            counts.append(family.estimate(text))
+    # The forms differ in the spaces between their members.
+    assert counts == [446, 451, 451, 458]
 
 
 def test_escapes_in_other_fields_are_no_text() -> None:
