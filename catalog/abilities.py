@@ -30,6 +30,16 @@ ThinkingSwitch = Literal[
     "reasoning_effort", "thinking.type", "enable_thinking", "thinking_budget", "none"
 ]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+# The scripts by which tokens are estimated; see :mod:`catalog.tokens`.
+Script = Literal[
+    "ASCII", "Arabic", "Arabic, rare", "Armenian", "Bengali", "Cherokee", "Cyrillic",
+    "Cyrillic, rare", "Devanagari", "Emoji", "Ethiopic", "Georgian", "Georgian, rare", "Greek",
+    "Greek, rare", "Gujarati", "Gurmukhi", "Han", "Han, rare", "Hangul", "Hangul, rare", "Hebrew",
+    "Kana", "Kana, rare", "Kannada", "Khmer", "Lao", "Latin", "Latin, rare", "Latin, with marks",
+    "Malayalam", "Mongolian", "Myanmar", "NKo", "Oriya", "Other", "Santali", "Sinhala", "Symbols",
+    "Symbols, rare", "Syriac", "Tamil", "Telugu", "Thaana", "Thai", "Tibetan", "Tifinagh", "Vai",
+    "Yi",
+]  # fmt: skip
 
 DECLARABLE: Final[tuple[str, ...]] = get_args(DeclaredParameter)
 QUANTIZATIONS: Final[tuple[str, ...]] = get_args(Quantization)
@@ -140,7 +150,10 @@ class TokenBound(Facet, frozen=True):
 
 
 class Abilities(Facet, frozen=True):
-    """The abilities of an endpoint that are not columns of a catalogue endpoint."""
+    """The abilities of an endpoint that are not columns of a catalogue endpoint.
+
+    ``estimate`` has a factor for the estimated tokens of a script where its tokenizer's row errs.
+    """
 
     completions: Completions = Completions()
     max_prompt_tokens: _Count | None = None
@@ -151,6 +164,7 @@ class Abilities(Facet, frozen=True):
     roles: Roles = Roles()
     string_content: bool | None = None
     bound: TokenBound = TokenBound()
+    estimate: dict[Script, _Factor] = {}
 
 
 class PoolRouting(Facet, frozen=True):
@@ -251,8 +265,8 @@ def change(unset: _Shape, stated: Mapping[str, Any], given: Mapping[str, Any]) -
     try:
         return msgspec.convert(merged, type(unset))
     except msgspec.ValidationError as exc:
-        text, _, path = str(exc).partition(" - at `$")
-        raise InvalidAbilities(path.strip("`."), f"{text}.") from None
+        text, _, path = str(exc).replace("`key` in ", "").partition(" - at `$")
+        raise InvalidAbilities(path.removesuffix("[...]`").strip("`."), f"{text}.") from None
 
 
 def find_problem(

@@ -6,20 +6,25 @@ families of tokenizers, which :mod:`tests.bench.tokens` makes from published voc
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Container, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from math import ceil
 from operator import mul
 from typing import Final, NamedTuple
+from zlib import compress, crc32, decompress
 
 import msgspec
 from msgspec.structs import replace
 
-from catalog.abilities import MediaBound, TokenBound
+from catalog.abilities import MediaBound, Script, TokenBound
 
 _IMAGE: Final = "image"
+ASCII: Final = "ASCII"
 
 
 class Medium(NamedTuple):
@@ -179,6 +184,7 @@ FEATURES: Final = (
 _PIECE_CHARACTERS: Final = 64 * 1024
 
 
+@lru_cache(maxsize=8192)
 def find_script(char: str) -> str:
     """Returns the script of a character beyond ASCII."""
     return _SCRIPTS[bisect_right(_FIRST, ord(char)) - 1][1]
@@ -187,28 +193,42 @@ def find_script(char: str) -> str:
 class TextCounts:
     """What a text has: the bytes and runs of each kind in ASCII, and the bytes of each script.
 
-    ``tokens`` are those of what is no text.
+    ``chars`` counts its characters beyond ASCII; before ``spaced`` letters of these and before
+    ``parted`` others stands a space, and ``edges`` of their runs begin without one. ``tokens`` is
+    what is no text. ``more`` keeps what families have made of them.
     """
 
-    __slots__ = ("features", "scripts", "size", "tokens")
+    __slots__ = (
+        "chars", "edges", "features", "more", "parted", "scripts", "size", "spaced", "tokens",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.features = [0] * len(FEATURES)
         self.scripts: dict[str, int] = {}
+        self.chars: dict[str, int] = {}
+        self.spaced = 0
+        self.parted = 0
+        self.edges = 0
         self.size = 0
         self.tokens = 0
+        self.more: dict[str, int] = {}
 
     def add(self, text: str, times: int = 1) -> None:
         """Counts a text; runs end where it ends. ``times`` says how often a model reads it."""
+        self.more.clear()
         if times != 1:
             once = TextCounts()
             once.add(text)
             self.features = [
                 mine + times * more for mine, more in zip(self.features, once.features, strict=True)
             ]
-            for script, size in once.scripts.items():
-                self.scripts[script] = self.scripts.get(script, 0) + times * size
+            for mine, more in ((self.scripts, once.scripts), (self.chars, once.chars)):
+                for name, size in more.items():
+                    mine[name] = mine.get(name, 0) + times * size
             self.size += times * once.size
+            self.spaced += times * once.spaced
+            self.parted += times * once.parted
+            self.edges += times * once.edges
             return
         for start in range(0, len(text), _PIECE_CHARACTERS):
             piece = text[start : start + _PIECE_CHARACTERS]
@@ -217,6 +237,16 @@ class TextCounts:
             self._count_kinds(data)
             if len(data) > len(piece):
                 self._count_scripts(piece)
+
+    @property
+    def main_script(self) -> str | None:
+        """The script of more than half of the bytes; ``None`` if there is none."""
+        rest = self.size
+        for script, size in self.scripts.items():
+            if 2 * size > self.size:
+                return script
+            rest -= size
+        return ASCII if 2 * rest > self.size else None
 
     def _count_kinds(self, data: bytes) -> None:
         kinds = data.translate(_KIND_OF)
@@ -230,31 +260,72 @@ class TextCounts:
         if not data.isascii():
             # A letter with an accent is a part of its word.
             features[1] -= kinds.count(bytes((_BEYOND, _LOWER)))
+            spaced = kinds.count(bytes((_SPACE, _BEYOND)))
+            self.spaced += spaced
+            self.edges += begins.count(_BEYOND) - spaced
         features[-1] += kinds.count(bytes((_SPACE, _DIGIT)))
 
     def _count_scripts(self, piece: str) -> None:
-        scripts = self.scripts
+        scripts, chars = self.scripts, self.chars
+        signs: list[str] = []
         for char, count in Counter(piece).items():
             if char > "\x7f":
+                if not char.isalnum():
+                    signs.append(char)
+                chars[char] = chars.get(char, 0) + count
                 script = find_script(char)
-                size = len(char.encode("utf-8", "surrogatepass"))
+                size = 2 if char < "\u0800" else 3 if char < "\U00010000" else 4
                 scripts[script] = scripts.get(script, 0) + count * size
+        if len(signs) <= _MANY:
+            parted = sum([piece.count(f" {sign}") for sign in signs])
+        else:
+            parted = len(_PARTED_SIGN.findall(piece))
+        self.parted += parted
+        self.spaced -= parted
 
 
-class Weight(NamedTuple):
-    """The tokens of a byte of a script: of common texts, and the most of any."""
+# The characters of a page of the table of characters, the first beyond it, and the mark of those
+# that take a space before them into their token.
+_PAGE: Final = 256
+_BEYOND_PAGES: Final = 0x32400
+_JOINS: Final = 0x80
+_SLACK: Final = 50
+# The tokens of a character behind a space beyond its own, if it is no letter.
+_PARTED: Final = 2
+_PARTED_SIGN: Final = re.compile(r" (?=[^\w\x00-\x7f])")
+# More different signs are found by one search.
+_MANY: Final = 16
+_pages: Final[dict[bytes, bytes]] = {}
 
-    usual: float
-    most: float
+
+@lru_cache(maxsize=64)
+def read_characters(table: str) -> tuple[bytes, ...]:
+    """Returns the pages of a table of characters; equal pages of all tables are one object.
+
+    Each character has a byte: the most tokens that it has, 0 if nobody knows, and :data:`_JOINS`.
+    """
+    data = decompress(b64decode(table)) if table else b""
+    pages = (data[start : start + _PAGE] for start in range(0, len(data), _PAGE))
+    return tuple(_pages.setdefault(page, page) for page in pages)
 
 
-class TokenizerFamily(msgspec.Struct, frozen=True):
+def write_characters(tokens: Mapping[str, int], joined: Container[str]) -> str:
+    """Returns a table of characters by the tokens of each; see :func:`read_characters`."""
+    data = bytearray(_BEYOND_PAGES)
+    for char, count in tokens.items():
+        data[ord(char)] = count | (_JOINS if char in joined else 0)
+    return b64encode(compress(bytes(data), 9)).decode()
+
+
+class TokenizerFamily(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the tokenizers of one family make of text.
 
     ``tokenizer`` is its name in the catalogue, and ``models`` are the beginnings of the slugs that
     have it; without any, it is that of all other models with this name. ``features`` has the tokens
-    of each of :data:`FEATURES`, and ``prose`` those of a byte of Latin prose. Scripts that
-    ``scripts`` does not have count as ``unlisted``.
+    of each of :data:`FEATURES`, ``scripts`` those of a byte of common texts, ``unlisted`` of other
+    scripts, and ``prose`` of Latin prose. ``characters`` has the most tokens of each character; see
+    :func:`read_characters`. Each run of these behind ASCII has ``edge`` more. ``mark`` differs if
+    the weights do.
     """
 
     family: str
@@ -263,33 +334,53 @@ class TokenizerFamily(msgspec.Struct, frozen=True):
     models: tuple[str, ...]
     features: tuple[float, ...]
     prose: float
-    scripts: dict[str, Weight]
-    unlisted: Weight
+    scripts: dict[str, float]
+    unlisted: float
+    characters: str = ""
+    edge: int = 0
+    mark: str = ""
 
     def estimate(self, counts: TextCounts) -> int:
         """Estimates the tokens of a text."""
         tokens: float = sum(map(mul, self.features, counts.features))
         for script, size in counts.scripts.items():
-            tokens += size * self.scripts.get(script, self.unlisted).usual
+            tokens += size * self.scripts.get(script, self.unlisted)
         return ceil(round(tokens, 6)) + counts.tokens
 
     def estimate_answer(self, size: int, counts: TextCounts) -> int:
         """Estimates the tokens of an answer of ``size`` bytes to a text, in its script."""
-        rate, rest = self.prose, counts.size
-        for script, share in counts.scripts.items():
-            if script not in _SIGNS and 2 * share > rest:
-                rate = self.scripts.get(script, self.unlisted).usual
+        script, rate = counts.main_script, self.prose
+        if script is not None and script not in _PROSE:
+            rate = self.scripts.get(script, self.unlisted)
         return ceil(round(size * rate, 6))
 
     def bound_more(self, counts: TextCounts) -> int:
-        """Returns how many tokens more than its bytes a text has at most; mostly less than 0."""
-        more = 0.0
-        for script, size in counts.scripts.items():
-            more += size * (self.scripts.get(script, self.unlisted).most - 1)
-        return ceil(more)
+        """Returns how many tokens more than its bytes a text has at most; mostly less than 0.
+
+        The characters have at most their tokens, and one in fifty more, because a token may begin
+        within a character. A space counts if it may stand before a letter that does not join it;
+        other characters behind a space may be parted.
+        """
+        if (known := counts.more.get(self.characters)) is not None:
+            return known
+        if not (pages := read_characters(self.characters)):
+            return 0
+        tokens = apart = 0
+        for char, count in counts.chars.items():
+            code = ord(char)
+            entry = pages[code >> 8][code & 0xFF] if code < _BEYOND_PAGES else 0
+            tokens += count * (entry & ~_JOINS or len(char.encode("utf-8", "surrogatepass")))
+            if entry < _JOINS and char.isalnum():
+                apart += count
+        more = tokens + -(-tokens // _SLACK) - sum(counts.scripts.values())
+        more += self.edge * counts.edges + _PARTED * counts.parted
+        more -= max(counts.spaced - apart, 0)
+        counts.more[self.characters] = more
+        return more
 
 
-_SIGNS: Final = frozenset(("Symbols", "Symbols, rare", "Emoji", "Other"))
+# To texts in these, answers are prose.
+_PROSE: Final = frozenset((ASCII, "Symbols", "Symbols, rare", "Emoji", "Other"))
 
 
 class _Table(msgspec.Struct):
@@ -300,12 +391,40 @@ class _Table(msgspec.Struct):
 
 def load_table(text: bytes) -> _Table:
     """Returns the table of a file; raises ``msgspec.ValidationError``."""
-    return msgspec.json.decode(text, type=_Table)
+    table = msgspec.json.decode(text, type=_Table)
+    return _Table(table.unstated, _mark(table.unknown), [_mark(each) for each in table.families])
+
+
+def _mark(family: TokenizerFamily) -> TokenizerFamily:
+    weights = msgspec.json.encode((family.features, family.scripts, family.unlisted))
+    return replace(family, mark=f"{crc32(weights):08x}")
 
 
 _TABLE: Final = load_table(files("catalog").joinpath("data", "tokens.json").read_bytes())
 UNSTATED_LIMITS: Final = _TABLE.unstated
 UNKNOWN_FAMILY: Final = _TABLE.unknown
+
+
+def correct_family(family: TokenizerFamily, factors: Mapping[Script, float]) -> TokenizerFamily:
+    """Returns a family whose estimates of some scripts are multiplied; the bounds stay."""
+    return _correct(family.family, tuple(sorted(factors.items()))) if factors else family
+
+
+@lru_cache(maxsize=1024)
+def _correct(name: str, factors: tuple[tuple[str, float], ...]) -> TokenizerFamily:
+    family = next((each for each in _TABLE.families if each.family == name), UNKNOWN_FAMILY)
+    scripts = dict(family.scripts)
+    for script, factor in factors:
+        scripts[script] = scripts.get(script, family.unlisted) * factor
+    ascii_factor = dict(factors).get(ASCII, 1)
+    return _mark(
+        replace(
+            family,
+            features=tuple(weight * ascii_factor for weight in family.features),
+            prose=family.prose * ascii_factor,
+            scripts=scripts,
+        )
+    )
 
 
 def find_family(tokenizer: str | None, slug: str) -> TokenizerFamily:

@@ -128,4 +128,5 @@ class InferenceConfig(CausewayApp):
         "hourlyfailure": INTERNAL,
         "guardrailcount": INTERNAL,
         "shadowcount": INTERNAL,
+        "tokensum": INTERNAL,
     }

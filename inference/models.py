@@ -33,7 +33,8 @@ __all__ = (
     "Generation", "GuardrailCount", "HistoryLoss", "HourlyFailure", "HourlyShare", "HourlySpending",
     "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse",
     "ModelEndpointUse", "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "ShadowCount",
-    "StoredText", "TextDeletion", "TextKey", "Uptime", "UsageDay", "WorkerBeat", "WorkspaceUse",
+    "StoredText", "TextDeletion", "TextKey", "TokenSum", "Uptime", "UsageDay", "WorkerBeat",
+    "WorkspaceUse",
 )  # fmt: skip
 
 
@@ -415,6 +416,25 @@ class ProviderPace(models.Model):
 
     def __str__(self) -> str:
         return f"{self.provider_id}/{self.bucket}"
+
+
+class TokenSum(models.Model):
+    """The tokens of all prompts in one script at an endpoint of the catalogue, by who counted them.
+
+    ``kind`` is a :class:`inference.routing.fairness.TokenSource`, and ``mark`` that of the weights
+    by which they were estimated: sums of other weights are deleted.
+    """
+
+    pk = models.CompositePrimaryKey("endpoint_id", "script", "mark", "kind")
+    # A plain id: a worker may count for an endpoint that is just being deleted.
+    endpoint_id = models.UUIDField()
+    script = models.CharField(max_length=32)
+    mark = models.CharField(max_length=8)
+    kind = models.CharField(max_length=16)
+    tokens = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.endpoint_id} {self.script} {self.kind}"
 
 
 class FeedbackGiven(Conflict):

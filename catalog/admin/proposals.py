@@ -1,4 +1,4 @@
-"""The page of the changes that public price lists propose."""
+"""The page of the changes that public price lists, and reported usage, propose."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CatalogProposalAdmin(ConsoleAdmin):
     empty_hint = (
         "What a sync of the catalogue does not apply by itself waits here: much higher prices, "
         "endpoints that a list no longer has, and rows without a price. See sync_catalog and "
-        "CATALOG_SYNC."
+        "CATALOG_SYNC. So do estimates of tokens that differ much from what providers report."
     )
     actions = ("approve_selected", "refuse_selected")
     actions_detail = ("approve", "refuse")

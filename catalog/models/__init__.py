@@ -558,7 +558,7 @@ class ModelEndpoint(TimeLimitedModel, ListedRow):
 
 
 class CatalogProposal(StatefulModel):
-    """A change of one endpoint that a public price list suggests, and that a person decides.
+    """A change of one endpoint that a price list or reported usage suggests, and a person decides.
 
     WAITING → APPROVED, in the transaction that applies it; WAITING → REFUSED; or WAITING →
     WITHDRAWN when the list no longer suggests it. ``content`` is what an approval imports, in the

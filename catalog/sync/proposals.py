@@ -169,7 +169,11 @@ def _make_proposal(plan: ListPlan, row: PlannedRow) -> CatalogProposal:
     rows = {"providers": row.provider, "models": row.model, "endpoints": row.row}
     content = {kind: [msgspec.to_builtins(one)] if one else [] for kind, one in rows.items()}
     for endpoint in content["endpoints"]:
-        endpoint |= {"source": plan.source, "as_of": plan.as_of.isoformat()}
+        # A correction of an estimate leaves the endpoint to the list that it came from.
+        endpoint |= {
+            "source": endpoint.get("source", plan.source),
+            "as_of": endpoint.get("as_of", plan.as_of.isoformat()),
+        }
     return CatalogProposal(
         source=plan.source,
         as_of=plan.as_of,

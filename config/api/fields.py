@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Context, Decimal
 from typing import Any, Final
@@ -162,6 +162,20 @@ class NumberField(serializers.FloatField):
         return super().to_internal_value(float(data))
 
 
+class ClosedObjectField(serializers.DictField):
+    """An object whose members have names of a closed list."""
+
+    def __init__(self, *, names: Iterable[str], **options: Any) -> None:
+        super().__init__(**options)
+        self._names = frozenset(names)
+
+    def to_internal_value(self, data: Any) -> Any:
+        unknown = data.keys() - self._names if isinstance(data, dict) else ()
+        if unknown:
+            raise ValidationError({str(name): ["Unknown field."] for name in sorted(unknown)})
+        return super().to_internal_value(data)
+
+
 class InstantField(serializers.DateTimeField):
     """An ISO 8601 moment; seconds and the offset from UTC are required."""
 
@@ -213,6 +227,9 @@ def _make_field(kind: Any, name: str, **given: Any) -> Any:
             child = _make_field(inner, name, required=True)
             most = len(getattr(inner, "values", ())) or None
             return serializers.ListField(child=child, max_length=most, **optional)
+        case msgspec.inspect.DictType(key_type=keys, value_type=inner):
+            child = _make_field(inner, name, required=True)
+            return ClosedObjectField(names=getattr(keys, "values", ()), child=child, **optional)
         case msgspec.inspect.StrType(min_length=least, max_length=most):
             return StringField(min_length=least, max_length=most, **optional)
     raise TypeError(f"no field describes {kind}")

@@ -825,6 +825,8 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         # A deployment that was replaced meanwhile says nothing about the new one.
         if validation.configuration != self.configuration:
             return
+        if validation.passed and self.validation is not None:
+            self.validation.raise_bounds(validation)
         if validation.shows_drift:
             if self.drifted_at is None:
                 self._record("endpoint.drifted", changes=validation.changes)

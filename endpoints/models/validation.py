@@ -231,6 +231,17 @@ class Validation(BaseModel):
         }
         return replace(stated, **shown) if shown else stated
 
+    def raise_bounds(self, later: Validation) -> None:
+        """Takes over what a later validation has measured of the bounds, where it is more."""
+        more = {
+            name: value
+            for name in ("added_tokens", "thoughts_beside")
+            if (value := later.evidence.get(name)) and value > (self.evidence.get(name) or 0)
+        }
+        if more:
+            self.evidence |= more
+            self.save_fields("evidence")
+
     @property
     def parameter_checks(self) -> list[dict[str, Any]] | None:
         """Returns whether each parameter that was tried is supported; ``None`` if none was tried.

@@ -42,10 +42,11 @@ from inference.admission.decide import (
     give_back,
 )
 from inference.ids import id_range
+from inference.routing.fairness import JudgedEstimate
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
 from inference.shadow_counts import GuardrailRefusal
-from inference.shadows.counting import GuardrailCounts
+from inference.shadows.counting import WorkerCounts
 from inference.shadows.refusals import find_refusing
 from inference.store import CommitMemory, Committed, DataPlaneConnection
 
@@ -268,7 +269,7 @@ class AdmissionStore:
         decisions = await self._decide_all(batch, keys, budgets, catalog, screening)
         await self._store_admitted(batch, decisions, budgets, is_last=is_last)
         if screening.verdicts:
-            _count_verdicts(screening, self._authority.guardrail_counts)
+            _count_verdicts(screening, self._authority.counts)
         is_undecided = any(each is None for each in decisions)
         if is_undecided and not await _has_moved(self._snapshots, catalog):
             # A key, an organization, a balance or a meter has changed.
@@ -363,7 +364,7 @@ class AdmissionStore:
         except (StaleReading, UnreadMeters) as exc:
             return exc
         except GatewayError as exc:
-            _count_refused(self._authority.guardrail_counts, exc, key, budgets)
+            _count_refused(self._authority.counts, exc, key, budgets)
             return exc if budgets.is_current else StaleReading()
         except Exception:
             # A bug that one request triggers must not refuse the rest of the batch.
@@ -394,7 +395,7 @@ class AdmissionStore:
         for _, admission in admitted:
             admission.at = stored.get(admission.generation_id, 0)
             if admission.guardrails and admission.at:
-                self._authority.guardrail_counts.count_judged(admission.guardrails, admission.at)
+                self._authority.counts.count_judged(admission.guardrails, admission.at)
         if len(rows) > len(stored):
             meters = [parse_meter(row[1]) for row in rows if row[1] is not None]
             self._authority.remember_meters(meters)
@@ -534,7 +535,7 @@ class AdmissionLanes:
     def start(self) -> None:
         """Begins to follow versions, and to probe admissions while no request does so."""
         self._hints.start()
-        self._authority.guardrail_counts.start()
+        self._authority.counts.start()
         self._probing = asyncio.create_task(readiness.admissions.keep_probing(self._probe))
 
     async def close(self) -> None:
@@ -582,8 +583,12 @@ class AdmissionLanes:
 
     def count_blocked(self, guardrail_id: UUID) -> None:
         """Counts a request that a content filter of a guardrail has blocked."""
-        counts = self._authority.guardrail_counts
+        counts = self._authority.counts
         counts.count_judged((guardrail_id,), int(clock.time()), GuardrailRefusal.CONTENT)
+
+    def count_tokens(self, endpoint_id: UUID, judged: JudgedEstimate) -> None:
+        """Counts the tokens of a prompt, estimated and reported."""
+        self._authority.counts.count_tokens(endpoint_id, judged)
 
     def forget_copies(self) -> None:
         """Forgets keys, organizations and the catalogue; the next request reads them."""
@@ -618,9 +623,7 @@ class AdmissionLanes:
         return Lane(store.repin, store.close)
 
 
-def _count_refused(
-    counts: GuardrailCounts, error: GatewayError, key: Any, budgets: Budgets
-) -> None:
+def _count_refused(counts: WorkerCounts, error: GatewayError, key: Any, budgets: Budgets) -> None:
     """Counts a final refusal for the guardrail that caused it, if one did."""
     if budgets.is_current and isinstance(key, GovernedKey):
         refusing = find_refusing(error, key.guardrails, key.budgets)
@@ -629,7 +632,7 @@ def _count_refused(
             counts.count_judged((guardrail_id,), int(clock.time()), reason)
 
 
-def _count_verdicts(screening: BatchScreening, counts: GuardrailCounts) -> None:
+def _count_verdicts(screening: BatchScreening, counts: WorkerCounts) -> None:
     """Counts the verdicts of shadows about the admissions that were stored."""
     for admission, verdicts in screening.verdicts:
         if admission.at:

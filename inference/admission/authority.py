@@ -32,7 +32,7 @@ from inference.admission.governance import (
 )
 from inference.filters.definitions import Filters
 from inference.routing.routes import CatalogSnapshot, OrganizationSnapshot
-from inference.shadows.counting import GuardrailCounts
+from inference.shadows.counting import WorkerCounts
 from inference.store import DataPlaneConnection
 
 READ_AUTHORITY: Final = load_statement("inference", "read_authority")
@@ -123,7 +123,7 @@ class AuthorityReader:
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.snapshots = snapshots
-        self.guardrail_counts = GuardrailCounts()
+        self.counts = WorkerCounts()
         self._connection = DataPlaneConnection()
         self._reads: Batcher[str, KeyReading | None] = Batcher(self._read)
         self._remembered: OrderedDict[str, KeyReading] = OrderedDict()
@@ -137,7 +137,7 @@ class AuthorityReader:
     async def close(self) -> None:
         await self._reads.drain()
         await self._connection.close()
-        await self.guardrail_counts.close()
+        await self.counts.close()
         await self.snapshots.close()
 
     def forget(self) -> None:

@@ -45,8 +45,9 @@ from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import Screened, bound_scratch, measure, screen
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure
+from inference.routing.fairness import judge_estimate
 from inference.routing.health import HealthTable
-from inference.routing.routes import Candidate, CatalogSnapshot
+from inference.routing.routes import Candidate, CatalogSnapshot, Route
 from inference.settlement.history import History
 from inference.settlement.journal import Heartbeat, Progress
 from inference.settlement.settle import Settlement, open_lanes
@@ -204,6 +205,18 @@ class Gateway:
         if admission.is_logged:
             admission.is_logged = is_logged(admission, key)
         replan(admission, key, catalog, self.health, tried)
+
+    def judge_estimate(
+        self, route: Route, request: InferenceRequest, settlement: Settlement
+    ) -> None:
+        """Sums how the estimate of a prompt compares with what a provider has reported."""
+        usage = settlement.usage
+        if usage is None or settlement.is_estimated or settlement.claim is not None:
+            return
+        if route.is_private:
+            return
+        if (judged := judge_estimate(request, route, usage.prompt)) is not None:
+            self._admissions.count_tokens(route.endpoint_id, judged)
 
     def settle(self, exchange: Exchange, settlement: Settlement) -> None:
         """Queues a settlement; it is stored even when nobody waits for it."""
@@ -549,6 +562,8 @@ class Exchange:
         self._gateway.watcher.note_end(
             self.organization_id, attempts.candidate.route, self._request, self.outcome
         )
+        if self._request.text_counts is not None:
+            self._gateway.judge_estimate(attempts.candidate.route, self._request, self.outcome)
 
     def is_ahead(self) -> bool:
         """Returns whether the generation delivered much since its progress was journalled."""

@@ -1,4 +1,4 @@
-"""Counts in memory what guardrails and their shadows judge, and stores it once a second."""
+"""Counts in memory what a worker's requests tell, and stores it once a second."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from config.api.errors import Unavailable
 from config.database.driver import Rejected
 from config.server.batching.waits import Blocked
 from config.sql import Statement, load_statement
+from inference.routing.fairness import JudgedEstimate, TokenSource
 from inference.shadow_counts import SLOT_SECONDS
 from inference.store import DataPlaneConnection
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 COUNT_SHADOWS: Final = load_statement("inference", "count_shadows")
 COUNT_GUARDRAILS: Final = load_statement("inference", "count_guardrails")
+COUNT_TOKENS: Final = load_statement("inference", "count_tokens")
 _SECONDS: Final = 1.0
 _HOUR: Final = 3600
 # Counts that a worker keeps while the database does not take them.
@@ -49,7 +51,16 @@ class CountedByGuardrail(NamedTuple):
     reason: str
 
 
-class GuardrailCounts:
+class SummedTokens(NamedTuple):
+    """What the tokens of prompts are summed by; see :class:`inference.models.TokenSum`."""
+
+    endpoint_id: UUID
+    script: str
+    mark: str
+    kind: TokenSource
+
+
+class WorkerCounts:
     """The counts of a worker that are not stored yet, by the statement that stores them.
 
     A worker that is killed loses those of its last second.
@@ -60,6 +71,7 @@ class GuardrailCounts:
         self._counts: dict[Statement, Counter[Any]] = {
             COUNT_SHADOWS: Counter(),
             COUNT_GUARDRAILS: Counter(),
+            COUNT_TOKENS: Counter(),
         }
         self._task: asyncio.Task[None] | None = None
         self._is_closing = asyncio.Event()
@@ -89,10 +101,21 @@ class GuardrailCounts:
         for guardrail_id in guardrails:
             self._add(COUNT_GUARDRAILS, CountedByGuardrail(guardrail_id, slot, reason))
 
-    def _add(self, statement: Statement, entry: Counted | CountedByGuardrail) -> None:
+    def count_tokens(self, endpoint_id: UUID, judged: JudgedEstimate) -> None:
+        """Adds the tokens of a prompt, as they were estimated and as they were reported."""
+        for kind, tokens in judged.tokens.items():
+            entry = SummedTokens(endpoint_id, judged.script, judged.mark, kind)
+            self._add(COUNT_TOKENS, entry, tokens)
+
+    def _add(
+        self,
+        statement: Statement,
+        entry: Counted | CountedByGuardrail | SummedTokens,
+        amount: int = 1,
+    ) -> None:
         counts = self._counts[statement]
         if entry in counts or len(counts) < _MOST:
-            counts[entry] += 1
+            counts[entry] += amount
 
     async def store(self) -> None:
         """Adds the counts to the database; keeps them after an error."""

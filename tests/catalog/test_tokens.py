@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from catalog.abilities import read_abilities
 from catalog.tokens import (
@@ -22,6 +23,7 @@ from catalog.tokens import (
     find_family,
     find_limits,
     find_script,
+    write_characters,
 )
 
 CATALOGUE = json.loads(Path("catalog/data/catalogue.json").read_text())
@@ -101,27 +103,34 @@ TEXTS = (
     "\tif x:\n\t\treturn None\n\tfor each in items:\n\t\tyield each\n",
     "𞤈𞤫𞤬𞤦𞤭𞤪𞥆𞤫 𞤀𞥄𞤩𞤵𞤲𞥋𞤣𞤫 𞤃𞤢𞤱𞤦𞤢𞥄𞤪𞤫 𞤐𞤶𞤫𞤧𞤤𞤢𞥄𞤪𞤫 𞤐𞤢𞥄𞤧𞤢𞥄𞤲𞤣𞤫 𞤃𞤢𞤱𞤲𞤣𞤫 𞤖𞤮𞤪𞤦𞤭𞤪𞥆𞤫",
     "😀🚀🔥👍🎉🙏📅🔒",
+    # What few texts have, again and again.
+    "ß7" * 20,
+    "\U0001d15e" * 20,
+    "\u040d" * 20,
+    "\u0f42\u0fb7" * 20,
+    "Шлюз удерживает худший случай запроса до отправки.",
+    "网关在发送之前冻结请求的最坏情况。",
 )
 # What the vocabularies of the table make of these texts, by the packages that it names; what is
 # estimated, and the bound.
 TRUE: list[tuple[str, str, str, int, int, int]] = [
     ("GPT", "openai/gpt-5", TEXTS[0], 15, 18, 79),
-    ("GPT", "openai/gpt-5", TEXTS[1], 24, 27, 89),
-    ("GPT", "openai/gpt-5", TEXTS[2], 16, 21, 87),
+    ("GPT", "openai/gpt-5", TEXTS[1], 24, 27, 58),
+    ("GPT", "openai/gpt-5", TEXTS[2], 16, 21, 44),
     ("GPT", "openai/gpt-5", TEXTS[3], 39, 40, 39),
     ("GPT", "openai/gpt-5", TEXTS[4], 16, 14, 54),
-    ("Claude", "anthropic/claude-opus-5", TEXTS[1], 47, 60, 114),
-    ("Claude", "anthropic/claude-opus-5", TEXTS[2], 35, 42, 119),
+    ("Claude", "anthropic/claude-opus-5", TEXTS[1], 47, 60, 121),
+    ("Claude", "anthropic/claude-opus-5", TEXTS[2], 35, 42, 117),
     ("Claude", "anthropic/claude-opus-5", TEXTS[3], 39, 40, 39),
     ("Claude", "anthropic/claude-opus-5", TEXTS[4], 20, 23, 54),
-    ("GPT", "openai/gpt-5", TEXTS[5], 230, 225, 242),
-    ("Claude", "anthropic/claude-opus-5", TEXTS[5], 230, 225, 263),
-    ("GPT", "openai/gpt-5", TEXTS[6], 12, 13, 26),
-    ("Claude", "anthropic/claude-opus-5", TEXTS[6], 21, 20, 26),
-    ("Qwen3", "qwen/qwen3-8b", TEXTS[6], 8, 9, 26),
+    ("GPT", "openai/gpt-5", TEXTS[5], 230, 225, 235),
+    ("Claude", "anthropic/claude-opus-5", TEXTS[5], 230, 225, 236),
+    ("GPT", "openai/gpt-5", TEXTS[6], 12, 13, 13),
+    ("Claude", "anthropic/claude-opus-5", TEXTS[6], 21, 20, 23),
+    ("Qwen3", "qwen/qwen3-8b", TEXTS[6], 8, 9, 9),
     ("Qwen3", "qwen/qwen3-8b", TEXTS[0], 15, 18, 79),
-    ("Qwen3", "qwen/qwen3-8b", TEXTS[1], 29, 37, 91),
-    ("Qwen3", "qwen/qwen3-8b", TEXTS[2], 48, 50, 109),
+    ("Qwen3", "qwen/qwen3-8b", TEXTS[1], 29, 37, 58),
+    ("Qwen3", "qwen/qwen3-8b", TEXTS[2], 48, 50, 54),
     ("Qwen3", "qwen/qwen3-8b", TEXTS[3], 39, 41, 39),
     ("Qwen3", "qwen/qwen3-8b", TEXTS[4], 16, 14, 54),
 ]
@@ -137,9 +146,68 @@ def test_an_estimate_is_fair_and_a_bound_holds_the_truth(
     assert min(bound, tokens) == tokens
 
 
-def test_a_tokenizer_may_make_more_tokens_than_bytes() -> None:
-    counts = count("\u07d2\u07de\u07cf")
-    assert find_family("Claude", "anthropic/claude-opus-5").bound_more(counts) == 3
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        # Of the bytes, one in fifty more, and one for the edge of a run without a space.
+        ("\u00e9" * 50, 2 * 50 + 2 - 2 * 50 + 1),
+        # A letter that joins a space takes it.
+        (" \u00e9 \u00e9", 4 + 1 - 4 - 2),
+        # One that joins none may have had it.
+        (" \u00e9\u0436", 2 + 2 + 1 - 4),
+        ("\u0436 \u00e9 \u00e9", 6 + 1 - 6 + 1 - 1),
+        # A sign behind a space may be parted; what the table has not has its bytes.
+        ("\u2013", 1 + 1 - 3 + 1),
+        (" \u2013", 1 + 1 - 3 + 2),
+        ("x\u00e9x\u00e9", 4 + 1 - 4 + 2),
+        ("\U000e0001", 4 + 1 - 4 + 1),
+        ("plain", 0),
+    ],
+)
+def test_characters_are_bounded_by_their_tokens(text: str, more: int) -> None:
+    table = write_characters({"\u00e9": 2, "\u2013": 1}, {"\u00e9"})
+    family, counts = replace(UNKNOWN_FAMILY, characters=table, edge=1), count(text)
+    assert [family.bound_more(counts), family.bound_more(counts)] == [more, more]
+    # The same text once more, after its bound was asked for.
+    counts.add(text)
+    again = TextCounts()
+    again.add(text, 2)
+    assert family.bound_more(counts) == family.bound_more(again)
+
+
+def test_signs_behind_spaces_are_counted_however_many_there_are() -> None:
+    signs = "".join(map(chr, range(0x2010, 0x2030)))
+    for few in (signs[:4], signs):
+        counts = count(" \u00e9" + "".join(f" {each}" for each in few) + " x" + few)
+        assert (counts.spaced, counts.parted) == (1, len(few))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "slug", "text", "tokens", "bound"),
+    [
+        ("GPT", "openai/gpt-5", TEXTS[7], 40, 41),
+        ("Claude", "anthropic/claude-opus-5", TEXTS[7], 59, 81),
+        ("GPT", "openai/gpt-5", TEXTS[8], 60, 62),
+        ("Qwen3", "qwen/qwen3-8b", TEXTS[8], 80, 82),
+        ("Claude", "anthropic/claude-opus-5", TEXTS[8], 160, 165),
+        ("GPT", "openai/gpt-5", TEXTS[9], 40, 41),
+        ("Claude", "anthropic/claude-opus-5", TEXTS[9], 41, 83),
+        ("GPT", "openai/gpt-5", TEXTS[10], 80, 82),
+        ("Claude", "anthropic/claude-opus-5", TEXTS[10], 60, 124),
+        ("GPT", "openai/gpt-5", TEXTS[11], 14, 45),
+        ("GPT", "openai/gpt-5", TEXTS[12], 12, 18),
+        ("Qwen3", "qwen/qwen3-8b", TEXTS[12], 12, 23),
+        # More tokens than bytes.
+        ("Claude", "anthropic/claude-opus-5", "\u07d2\u07de\u07cf", 7, 14),
+    ],
+)
+def test_a_bound_holds_rare_and_common_characters(
+    tokenizer: str, slug: str, text: str, tokens: int, bound: int
+) -> None:
+    """By the packages that the table names."""
+    counts = count(text)
+    assert counts.size + find_family(tokenizer, slug).bound_more(counts) == bound
+    assert min(bound, tokens) == tokens
 
 
 def test_families_have_models_of_the_catalogue() -> None:
@@ -159,8 +227,9 @@ def tiles_of_openai(base: int, tile: int, width: int, height: int) -> int:
     return base + tile * ceil(width * scale / 512) * ceil(height * scale / 512)
 
 
-def patches_of_openai(factor: float, width: int, height: int) -> int:
-    return ceil(factor * min(1_536, ceil(width / 32) * ceil(height / 32)))
+def patches_of_openai(factor: float, most: int, width: int, height: int) -> int:
+    """Counts patches of 32 pixels, as OpenAI's guide to images and vision does (2026-09)."""
+    return ceil(factor * min(most, ceil(width / 32) * ceil(height / 32)))
 
 
 def pixels_of_claude(most: int, width: int, height: int) -> int:
@@ -184,11 +253,19 @@ def crops_of_gemini(width: int, height: int) -> int:
         ("openai/gpt-4o-mini", partial(tiles_of_openai, 2_833, 5_667)),
         ("openai/o3", partial(tiles_of_openai, 75, 150)),
         ("openai/gpt-5", partial(tiles_of_openai, 70, 140)),
-        ("openai/gpt-4.1-mini", partial(patches_of_openai, 1.62)),
-        ("openai/gpt-5-nano", partial(patches_of_openai, 2.46)),
+        ("openai/gpt-4.1-mini", partial(patches_of_openai, 1.62, 1_536)),
+        ("openai/gpt-5-nano", partial(patches_of_openai, 2.46, 1_536)),
+        ("openai/gpt-5.4-mini", partial(patches_of_openai, 1.62, 1_536)),
+        ("openai/gpt-5.4-nano", partial(patches_of_openai, 2.46, 1_536)),
+        ("openai/gpt-5.5", partial(patches_of_openai, 1.2, 10_000)),
+        ("openai/gpt-5.6-sol", partial(patches_of_openai, 1.2, 30_000)),
+        ("openai/gpt-6.1-terra", partial(patches_of_openai, 1.2, 30_000)),
         ("anthropic/claude-sonnet-4.5", partial(pixels_of_claude, 1_600)),
         ("anthropic/claude-opus-4.8", partial(pixels_of_claude, 4_784)),
         ("google/gemini-2.5-pro", crops_of_gemini),
+        # The vendors' largest budgets are 2,240 and 1,120, those of a request without one these.
+        ("google/gemini-3.1-pro-preview", lambda width, height: 1_120),
+        ("google/gemma-4-31b-it", lambda width, height: 280 + 2),
     ],
 )
 def test_a_bundled_picture_is_bounded_and_not_absurdly(
@@ -228,6 +305,26 @@ def test_a_bundled_sound_is_bounded(model: str, least: int, second: int, step: i
         true = {n: (least + second * step) * ceil(n / step) for n in range(1, 7_200)}
         assert all(media.bound(Medium("audio", n)) >= true[n] for n in true)
         assert median(media.bound(Medium("audio", n)) / true[n] for n in true) <= 4
+
+
+def test_a_bundled_film_is_bounded() -> None:
+    """Gemini counts at most 280 tokens a frame, a frame a second, beside 32 of its sound."""
+    served = [each for each in ENDPOINTS if "video" in find_inputs(each["model"])]
+    assert served
+    for endpoint in served:
+        media = find_limits(read_abilities(endpoint.get("abilities", {})).bound).media
+        assert (
+            min(media.bound(Medium("video", n)) - (280 + 32 + 8) * n for n in (1, 60, 3_600)) >= 0
+        )
+
+
+def find_inputs(slug: str) -> list[str]:
+    [inputs] = [
+        each["architecture"]["input_modalities"]
+        for each in MODELS
+        if each["canonical_slug"] == slug
+    ]
+    return list(inputs)
 
 
 def test_a_vendor_that_writes_to_each_prompt_says_so() -> None:

@@ -65,6 +65,7 @@ SETTINGS = {
             "page": None,
         },
     },
+    "estimate": {},
     "reported_model": None,
     "routing": {"priority": None, "weight": None, "max_in_flight": None},
     "fallback": None,

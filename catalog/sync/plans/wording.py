@@ -10,6 +10,7 @@ from catalog.pricing.rules import KIND_OF_KEY, KINDS, RateKind
 from config.console.formatting import dollars, plain_digits
 
 RATES: Final = "pricing."
+ESTIMATE: Final = "estimate."
 NOTHING: Final = "–"
 _EXACT: Final = Context(prec=80)
 _PER_MILLION: Final = 6
@@ -39,6 +40,7 @@ _RATE_LABELS: Final = {
 }
 _LABELS: Final = {
     "base_url": "Base URL",
+    "bound.prompt": "Most tokens that the provider adds",
     "datacenters": "Countries of data centres",
     "declared_zdr": "Declared ZDR",
     "is_listed": "Listed",
@@ -60,6 +62,8 @@ _HOURS: Final = re.compile(r"from ([0-9]{2})([0-9]{2}) to ([0-9]{2})([0-9]{2}) U
 
 def describe_column(column: str) -> str:
     """Returns the name of a column, with the variant and the conditions of a rate."""
+    if column.startswith(ESTIMATE):
+        return f"Factor of estimated tokens, {column.removeprefix(ESTIMATE)}"
     if not column.startswith(RATES):
         return _LABELS.get(column) or column.replace("_", " ").capitalize()
     base, _, rest = column.removeprefix(RATES).partition(" ")

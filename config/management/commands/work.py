@@ -36,6 +36,7 @@ from endpoints.watch import watch_due
 from inference.archive.retention import archive_due
 from inference.notices.run import find_notices
 from inference.repeats.clearing import clear_expired
+from inference.reports.estimates import propose_estimates
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import roll_up_usage
 from inference.settlement.sweeper import (
@@ -112,6 +113,7 @@ DUTIES: Final = (
     Duty("expire_change_sets", 3600.0, expire_due),
     Duty("archive_partitions", 3600.0, archive_due, own_thread=True),
     Duty("sync_price_lists", 86_400.0, sync_due, own_thread=True),
+    Duty("propose_estimates", 86_400.0, propose_estimates),
     Duty(CHECK_LEDGER, 86_400.0, check_daily, own_thread=True, waits_first=True),
 )
 

@@ -24,7 +24,7 @@ from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import DialectName, associated_data
 from catalog.operations import proven_operations, served_operations
 from catalog.pricing import Price, UnknownRule
-from catalog.tokens import find_limits
+from catalog.tokens import correct_family, find_limits
 from catalog.visibility import EndpointFacts
 from config import secrets, sql
 from config.credentials import NO_SECRET, Secret
@@ -267,7 +267,7 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
         listed_parameters=frozenset(parameters) or None,
         abilities=stated,
         limits=find_limits(stated.bound),
-        family=model.family,
+        family=correct_family(model.family, stated.estimate),
         capabilities=model.capabilities,
         time_limits=share_limits(connect, headers, first_event, idle, total),
         reach=provider.reach,

@@ -21,7 +21,7 @@ from catalog.aliases.spellings import NO_NAMES, ModelNames, patch_names
 from catalog.models import LanguageModel, PriceVersion, hosts_of
 from catalog.models.aliases import ModelAlias
 from catalog.pricing import Price, UnknownRule
-from catalog.tokens import find_limits
+from catalog.tokens import correct_family, find_limits
 from catalog.visibility import EndpointFacts
 from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import NO_REACH, Reach
@@ -455,7 +455,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         abilities=settings,
         pool=settings.routing,
         limits=find_limits(settings.bound),
-        family=model.family,
+        family=correct_family(model.family, settings.estimate),
         time_limits=endpoint.time_limits,
         reach=endpoint.reach,
         drifted_at=endpoint.drifted_at,

@@ -25,6 +25,7 @@ _CLDR = (
     "ff_Adlm", "ccp",
 )  # fmt: skip
 
+_BETWEEN = ("", " ", "  ", ". ", "x", " x", "(", "-", "7", "\n", "\t")
 # What people send most.
 _EMOJI = "😀😂🥳🚀🔥👍🎉📈🙏😢🤔💡🌍🍕🏆📅🔒💯👀🎁"
 
@@ -44,12 +45,21 @@ def iter_samples(seed: int = 1) -> Iterator[Sample]:
     yield from _iter_data(chance)
 
 
+def iter_characters() -> Iterator[str]:
+    """Yields every assigned character beyond ASCII."""
+    for code in range(0x80, 0x323B0):
+        if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs"):
+            yield chr(code)
+
+
 def iter_blocks(seed: int = 1) -> Iterator[Sample]:
-    """Yields texts of characters of one script in no sensible order, as bounds must hold them."""
+    """Yields texts of characters of one script in no sensible order, as bounds must hold them.
+
+    Some repeat one to three characters, with something in ASCII between them.
+    """
     chance = random.Random(seed)
     scripts: dict[str, list[str]] = {}
-    for code in range(0x80, 0x323B0):
-        char = chr(code)
+    for char in iter_characters():
         if unicodedata.category(char)[0] in "LMNPS":
             scripts.setdefault(find_script(char), []).append(char)
     for script, chars in scripts.items():
@@ -59,6 +69,9 @@ def iter_blocks(seed: int = 1) -> Iterator[Sample]:
             range(max(len(chars) - 24, 1)), min(60, max(len(chars) - 24, 1))
         ):
             yield Sample(script, "".join(chars[start : start + 24]))
+        for _ in range(40):
+            few = "".join(chance.choices(chars, k=chance.choice((1, 2, 3)))) * 12
+            yield Sample(script, chance.choice(_BETWEEN).join(few))
 
 
 def _iter_languages(chance: random.Random) -> Iterator[Sample]:

@@ -33,6 +33,9 @@ FAMILIES: Final[dict[str, tuple[str, str, list[str]]]] = {
     "tekken": ("Mistral", "mistral-common 1.13.1 (PyPI)", []),
 }  # fmt: skip
 
+# The tokens that begin a run of letters beyond ASCII.
+EDGES: Final = {"Claude": 1}
+
 
 def source_of(family: str) -> str:
     package = FAMILIES[family][1]

@@ -111,6 +111,22 @@ def test_drift_ends_when_the_deployment_matches_again(endpoint: PrivateEndpoint)
     assert endpoint.drifted_at is None
 
 
+def test_the_bound_follows_a_vendor_that_adds_more(
+    endpoint: PrivateEndpoint, settings: Any
+) -> None:
+    """What a later validation measures counts where it is more than the activation's."""
+    settings.WATCH_SPEND_LIMIT = 100
+    found = []
+    for behaviour in ("sim-tokens:700,5", "sim-tokens:100,5", "sim-tokens:900,5"):
+        PrivateEndpoint.objects.filter(pk=endpoint.pk).update(upstream_model_id=behaviour)
+        make_due(endpoint)
+        assert watch.watch_due() == 1
+        endpoint.refresh_from_db()
+        assert endpoint.validation is not None
+        found.append(endpoint.validation.evidence.get("added_tokens"))
+    assert found == [665, 665, 865]
+
+
 def test_an_unreachable_deployment_has_not_drifted(
     endpoint: PrivateEndpoint, settings: Any
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from uuid import UUID
 
 from inference.models import GuardrailCount
-from inference.shadows.counting import GuardrailCounts
+from inference.shadows.counting import WorkerCounts
 from tests.support import factories
 from tests.support.database.locks import locked
 from tests.support.governance import make_guardrail
@@ -27,7 +27,7 @@ def test_a_locked_count_holds_up_no_others(transactional_db: None) -> None:
         counts.count_judged(guardrails, SLOT)
         await counts.store()
 
-    counts = GuardrailCounts()
+    counts = WorkerCounts()
     with asyncio.Runner() as runner:
         runner.run(count_and_store())
         assert stored() == dict.fromkeys(guardrails, 1)

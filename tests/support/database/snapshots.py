@@ -12,7 +12,7 @@ _APPS = ("accounts", "catalog", "endpoints", "endusers", "billing", "inference")
 # the database is reached.
 MEASUREMENTS = (
     "inference.EndpointHealth", "inference.GuardrailCount", "inference.ProviderPace",
-    "inference.Uptime", "inference.WorkerBeat",
+    "inference.TokenSum", "inference.Uptime", "inference.WorkerBeat",
 )  # fmt: skip
 
 
