@@ -17,9 +17,8 @@ PIN: Final = re.compile(r"^([a-z0-9][a-z0-9.-]*)==([^\s;\\]+)", re.MULTILINE)
 
 def read_pins() -> dict[str, set[tuple[str, str]]]:
     """Returns the packages and versions that each lock file pins."""
-    pins = {
-        path.name: set(PIN.findall(path.read_text())) for path in PROJECT.glob("requirements*.lock")
-    }
+    build = PROJECT / "requirements-build.lock"
+    pins = {build.name: set(PIN.findall(build.read_text()))}
     packages = tomllib.loads((PROJECT / "uv.lock").read_text())["package"]
     return pins | {"uv.lock": {(each["name"], each.get("version", "0")) for each in packages}}
 

@@ -2,9 +2,9 @@
 
 It checks whether the distribution `causeway-gateway` is installed: Django may be importable in an
 interpreter that lacks the rest. An installation made by other means (`uv sync`, `pip install -e .`,
-a container image) is left alone. Packages come from the lock files, with hashes. The file `stamp`
-in the environment names those lock files; it is written last, so that the next run notices and
-repairs an interrupted installation.
+a container image) is left alone. Packages come from `uv.lock`, with hashes, and from whatever
+package index this machine has. The file `stamp` in the environment names the lock; it is written
+last, so that the next run notices and repairs an interrupted installation.
 
 It uses the standard library only, and Python 3.8 can parse it, so that it can say which version is
 needed. Every message goes to standard error: commands print JSON on standard output.
@@ -32,8 +32,13 @@ ENVIRONMENT = PROJECT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 STAMP = ENVIRONMENT / "stamp"
 INSTALLER = ENVIRONMENT / "installer"
-LOCKS = {"runtime": "requirements.lock", "dev": "requirements-dev.lock"}
-INSTALLER_LOCK = "requirements-build.lock"
+LOCK = PROJECT / "uv.lock"
+# What an environment gets of the lock: in `uv sync` too, which asks the index that the lock names.
+PARTS: dict[str, tuple[str, ...]] = {
+    "runtime": ("--no-dev", "--extra=bedrock", "--extra=embedded", "--extra=vertex"),
+    "dev": (),
+}
+INSTALLER_LOCK = PROJECT / "requirements-build.lock"
 REPEATED = "CAUSEWAY_BOOTSTRAPPED"
 
 
@@ -45,8 +50,8 @@ def install_command(extra: str) -> str:
 def ensure() -> None:
     """Returns if this interpreter can run the command in `sys.argv`; else starts one that can.
 
-    `test` needs the development lock, every other command the runtime lock. The other interpreter
-    replaces this process. Exits with status 1 and a message if that is impossible.
+    `test` needs the development packages too. The other interpreter replaces this process. Exits
+    with status 1 and a message if that is impossible.
     """
     if sys.version_info < OLDEST:
         _refuse_this_python()
@@ -107,11 +112,8 @@ def _stamp_lines(kind: str) -> list[str]:
     # A copied environment still points at its first checkout, and one that is older than the name
     # of the distribution has another one installed.
     kinds = ["runtime", "dev"] if kind == "dev" else ["runtime"]
-    digests = [
-        f"{each} {hashlib.sha256((PROJECT / LOCKS[each]).read_bytes()).hexdigest()}"
-        for each in kinds
-    ]
-    return [DISTRIBUTION, str(PROJECT), *digests]
+    digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()
+    return [DISTRIBUTION, str(PROJECT), *(" ".join((each, *PARTS[each], digest)) for each in kinds)]
 
 
 def _install(kind: str) -> None:
@@ -120,7 +122,7 @@ def _install(kind: str) -> None:
             return
         _say(f"Installing Causeway into {ENVIRONMENT} (once) ...")
         _make_environment()
-        if not any(install(PROJECT / LOCKS[kind]) for install in (_by_uv, _by_fetched_uv, _by_pip)):
+        if not any(install(kind) for install in (_by_uv, _by_fetched_uv, _by_pip)):
             _fail(
                 "The installation failed, see above. It needs a package index: check the network "
                 "and the proxy, or name your own index in the settings of pip or uv "
@@ -167,13 +169,13 @@ def _make_environment() -> None:
         )
 
 
-def _by_uv(lock: Path) -> bool:
+def _by_uv(kind: str) -> bool:
     # `uv --version` fails for the shim of a version manager that has no uv installed.
     uv = shutil.which("uv")
-    return uv is not None and _run(uv, "--version", quiet=True) and _install_with_uv(uv, lock)
+    return uv is not None and _run(uv, "--version", quiet=True) and _install_with_uv(uv, kind)
 
 
-def _by_fetched_uv(lock: Path) -> bool:
+def _by_fetched_uv(kind: str) -> bool:
     """Installs uv with pip, and the rest with uv, which is four times as fast as pip."""
     uv = INSTALLER / "bin" / "uv"
     if not uv.exists():
@@ -182,37 +184,42 @@ def _by_fetched_uv(lock: Path) -> bool:
         fetched = INSTALLER.with_name("installer.new")
         shutil.rmtree(fetched, ignore_errors=True)
         options = ("--quiet", "--require-hashes", "--only-binary", ":all:", "--target", fetched)
-        if not pip or not _run(*pip, "install", *options, "-r", PROJECT / INSTALLER_LOCK):
+        if not pip or not _run(*pip, "install", *options, "-r", INSTALLER_LOCK):
             return False
         fetched.rename(INSTALLER)
-    return _install_with_uv(uv, lock)
+    return _install_with_uv(uv, kind)
 
 
-def _by_pip(lock: Path) -> bool:
+def _by_pip(kind: str) -> bool:
     pip = _pip()
     if not pip:
         _fail(
             "Neither uv nor pip is there to install with; "
             "install one of them (Debian: python3-venv or python3-pip)."
         )
+    if not _requirements(kind).exists():
+        return False
     _say("uv cannot install it here; trying pip ...")
-    return _run(*pip, "install", "--quiet", "--require-hashes", "-r", lock) and _run(
+    return _run(*pip, "install", "--quiet", "--require-hashes", "-r", _requirements(kind)) and _run(
         *pip, "install", "--quiet", "--no-deps", "-e", PROJECT
     )
 
 
-def _install_with_uv(uv: str | Path, lock: Path) -> bool:
-    command = [
-        uv,
-        "pip",
-        "install",
-        *([] if sys.stderr.isatty() else ["--quiet"]),
-        "--python",
-        PYTHON,
-    ]
-    return _run(*command, "--require-hashes", "-r", lock) and _run(
-        *command, "--no-deps", "--build-constraint", PROJECT / INSTALLER_LOCK, "-e", PROJECT
+def _install_with_uv(uv: str | Path, kind: str) -> bool:
+    wanted = ("--quiet", "--frozen", "--no-emit-project", *PARTS[kind])
+    quiet = [] if sys.stderr.isatty() else ["--quiet"]
+    install = [uv, "pip", "install", *quiet, "--python", PYTHON]
+    # `uv sync` would ask the index of the lock alone, which a machine behind a mirror cannot reach.
+    return (
+        _run(uv, "export", *wanted, "--python", PYTHON, "--output-file", _requirements(kind))
+        and _run(*install, "--require-hashes", "-r", _requirements(kind))
+        and _run(*install, "--no-deps", "--build-constraint", INSTALLER_LOCK, "-e", PROJECT)
     )
+
+
+def _requirements(kind: str) -> Path:
+    """Returns the file that has the lock's packages as pip reads them."""
+    return ENVIRONMENT / f"{kind}.txt"
 
 
 def _pip() -> list[str | Path]:

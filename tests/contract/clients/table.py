@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -119,7 +120,8 @@ def render() -> str:
 
 def read_versions() -> dict[str, str]:
     """Returns the name of each client with the version that a lock file pins."""
-    development = (_PROJECT / "requirements-dev.lock").read_text()
+    locked = tomllib.loads((_PROJECT / "uv.lock").read_text())["package"]
+    development = "\n".join(f"{row['name']}=={row.get('version')}" for row in locked)
     frameworks = (LOCKS / "frameworks.lock").read_text()
     cohere = (LOCKS / "cohere.lock").read_text()
     following = (LOCKS / "openrouter-next.lock").read_text()

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.local.bootstrap import PROJECT
+from config.local.bootstrap import PARTS, PROJECT
 
 # What a person's shell has; the tests' own settings must not reach the installation.
 _KEPT = ("PATH", "LANG", "HOME", "TMPDIR")
@@ -45,8 +45,10 @@ class Installation:
         wanted = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
         # As constraints, the hashes of the lock file would be asked of the wheel too.
         pins = folder / "pins.txt"
-        lines = (PROJECT / "requirements.lock").read_text().splitlines()
-        pins.write_text("\n".join(line.rstrip(" \\") for line in lines if "==" in line))
+        _uv(
+            "export", "--project", str(PROJECT), "--frozen", "--no-emit-project", "--no-hashes",
+            "--no-annotate", "--output-file", str(pins), *PARTS["runtime"],
+        )  # fmt: skip
         _uv(
             "pip", "install", "--python", str(folder / "bin" / "python"),
             "--constraint", str(pins), wanted,
