@@ -29,6 +29,7 @@ from catalog.views import (
 )
 from config.api.openapi.document import DocumentView
 from config.console.apps import discover_pages
+from config.pages.guide import serve_guide
 from config.pages.landing import landing
 from config.server.metrics import metrics
 from endpoints.views import OwnModelViewSet, PrivateEndpointViewSet, PrivateProviderViewSet
@@ -109,7 +110,7 @@ api: list[URLPattern | URLResolver] = [
 ]
 
 reference = SpectacularSwaggerSplitView.as_view(
-    url_name="openapi", http_method_names=["get", "head"]
+    url_name="openapi", template_name="reference.html", http_method_names=["get", "head"]
 )
 
 discover_pages()
@@ -118,6 +119,9 @@ urlpatterns = [
     path("", landing, name="landing"),
     path("api/v1/", include(api)),
     path("docs", reference, name="docs"),
+    path("docs/guide", serve_guide, name="guide"),
+    path("docs/guide/", serve_guide),
+    path("docs/guide/<path:name>", serve_guide),
     path("admin/", admin.site.urls),
     path("metrics", metrics),
     path("pay/<uuid:pk>", pay.show_page, name="pay"),

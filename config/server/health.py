@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Final
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, JsonResponse
 from django.http.response import HttpResponseBase
 from django.urls import resolve
 
@@ -21,15 +21,15 @@ def error_response(error: GatewayError) -> JsonResponse:
 
 
 def read_only(
-    view: Callable[[HttpRequest], HttpResponse],
-) -> Callable[[HttpRequest], HttpResponse]:
+    view: Callable[..., HttpResponseBase],
+) -> Callable[..., HttpResponseBase]:
     """Returns a view that serves GET and HEAD; it refuses other methods in the error envelope."""
 
     @wraps(view)
-    def serve(request: HttpRequest) -> HttpResponse:
+    def serve(request: HttpRequest, **parameters: str) -> HttpResponseBase:
         if request.method not in ("GET", "HEAD"):
             return error_response(MethodNotAllowed(headers={"Allow": "GET, HEAD"}))
-        return view(request)
+        return view(request, **parameters)
 
     return serve
 

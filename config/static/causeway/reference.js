@@ -1,0 +1,7 @@
+"use strict";
+
+// Swagger UI is dark where the root of the page says so.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", follow);
+follow();
