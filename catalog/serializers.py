@@ -438,6 +438,7 @@ class ImageEndpointsSerializer(serializers.Serializer[Any]):
     endpoints = _ImageEndpointSerializer(many=True)
 
 
+_NAME_HELP: Final = "The name that callers send. One `*` stands for any text."
 _TARGETS_HELP: Final = (
     "Names of models, with or without a variant. The first one is tried first, the others when it "
     "fails."
@@ -456,9 +457,7 @@ def _targets(**kwargs: Any) -> serializers.ListField:
 
 @extend_schema_serializer(component_name="CreateAliasRequest")
 class CreateAliasSerializer(StrictSerializer):
-    name = StringField(
-        min_length=1, help_text="The name that callers send. One `*` stands for any text."
-    )
+    name = StringField(min_length=1, help_text=_NAME_HELP)
     targets = _targets()
 
 
@@ -466,7 +465,7 @@ class CreateAliasSerializer(StrictSerializer):
 class UpdateAliasSerializer(StrictSerializer):
     """An absent field stays unchanged, and a list replaces the old list."""
 
-    name = StringField(required=False, min_length=1)
+    name = StringField(required=False, min_length=1, help_text=_NAME_HELP)
     targets = _targets(required=False)
 
 

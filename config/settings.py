@@ -380,7 +380,50 @@ REST_FRAMEWORK = {
     "URL_FORMAT_OVERRIDE": None,
 }
 
+# The sections of the reference, those that people need first at the beginning.
+_CALLING = {
+    "chat-completions": "OpenAI's and OpenRouter's chat: texts, images, files, tools, streams",
+    "responses": "OpenAI's Responses",
+    "anthropic-messages": "Anthropic's Messages, and the tokens of one",
+    "models": "What can be called, by which endpoints and at what price",
+    "embeddings": "Vectors of texts and images",
+    "images": "Images, and changes of them",
+    "tts": "Speech from text",
+    "stt": "Text from speech",
+    "rerank": "Documents in the order of a question",
+    "text-completions": "Texts that go on, by OpenAI's older interface",
+    "generations": "What a call has cost, who served it, and what its caller thinks of it",
+    "routing": "Which endpoints a call would have, and why not the others",
+}
+_MANAGING = {
+    "api-keys": "Keys, their limits, and their replacement",
+    "private-endpoints": "An organization's own deployments: made, validated, activated, watched",
+    "private-models": "Models that only the organization sees",
+    "private-providers": "Servers that only the organization uses",
+    "byok": "Credentials of providers that the organization pays itself",
+    "end-users": "The people behind the calls",
+    "external-users": "The same by the ids of another system",
+    "credits": "The balance, and how it grows",
+    "workspaces": "Parts of an organization, their members and budgets",
+    "organization": "Members and settings",
+    "guardrails": "What is refused, replaced or limited, and for whom",
+    "presets": "Bodies of requests that are kept by a name",
+    "aliases": "Further names of models",
+    "analytics": "Sums of use",
+    "observability": "Where metadata and texts are sent",
+    "webhooks": "Where events are sent",
+    "providers": "Who serves models",
+}
 SPECTACULAR_SETTINGS = {
+    "TAGS": [
+        {"name": name, "description": text} for name, text in {**_CALLING, **_MANAGING}.items()
+    ],
+    "EXTENSIONS_ROOT": {
+        "x-tagGroups": [
+            {"name": "Call models", "tags": [*_CALLING]},
+            {"name": "Manage", "tags": [*_MANAGING]},
+        ]
+    },
     "TITLE": "Causeway",
     "DESCRIPTION": "A self-hosted LLM gateway. Every call: `Authorization: Bearer <API key>`.",
     # That of the interface, which is not the package's.
@@ -392,7 +435,12 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
-    "SWAGGER_UI_SETTINGS": {"persistAuthorization": False, "displayOperationId": False},
+    "SWAGGER_UI_SETTINGS": {
+        "persistAuthorization": False,
+        "displayOperationId": False,
+        # What the members of a body mean is read without a click on each.
+        "defaultModelExpandDepth": 2,
+    },
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],
     "COMPONENT_SPLIT_PATCH": False,
@@ -409,6 +457,7 @@ SPECTACULAR_SETTINGS = {
         "drf_spectacular.hooks.postprocess_schema_enums",
         "inference.faces.openapi.document_inference_routes",
         "config.api.openapi.schema.add_examples",
+        "config.api.openapi.schema.add_descriptions",
     ],
 }
 
@@ -571,6 +620,7 @@ UNFOLD = {
     },
     "ACCOUNT": {
         "navigation": [
+            {"title": "Guides", "link": reverse_lazy("guide")},
             {"title": "Change password", "link": reverse_lazy("admin:password_change")},
             {"title": "Two-factor login", "link": reverse_lazy("admin:two_factor")},
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,17 +96,82 @@ def add_examples(
 
     Raises :class:`KeyError` for an operation that there is not.
     """
-    for app in declaring_apps():
-        file = Path(app.path) / "examples.json"
-        rows = json.loads(file.read_bytes()) if file.exists() else {}
-        for operation, example in rows.items():
-            method, _, path = operation.partition(" ")
-            for content_type, body in result["paths"][path][method.lower()]["requestBody"][
-                "content"
-            ].items():
-                if content_type != "application/json" or "example" not in body:
-                    body["example"] = example
+    for operation, example in _read_rows("examples.json"):
+        method, _, path = operation.partition(" ")
+        for content_type, body in result["paths"][path][method.lower()]["requestBody"][
+            "content"
+        ].items():
+            if content_type != "application/json" or "example" not in body:
+                body["example"] = example
     return result
+
+
+def add_descriptions(
+    result: dict[str, Any], generator: Any, request: Any, public: bool
+) -> dict[str, Any]:
+    """Describes the members of request bodies by each app's ``descriptions.json``.
+
+    A row is for a member of a schema, ``ChatRequest.n``, or for all members of a name. Bodies share
+    many members, whose types are declared in several places. What describes itself is left alone.
+    Raises :class:`ValueError` for two rows of a name, and for one that describes nothing.
+    """
+    rows = [*_read_rows("descriptions.json")]
+    found = _Describer(dict(rows), result["components"]["schemas"])
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            for body in operation.get("requestBody", {}).get("content", {}).values():
+                found.describe(body["schema"], (), frozenset())
+    names = [name for name, _ in rows]
+    if odd := {name for name in names if name not in found.used or names.count(name) > 1}:
+        raise ValueError(f"These rows of descriptions.json have no member, or occur twice: {odd}")
+    return result
+
+
+def _read_rows(name: str) -> Iterator[tuple[str, Any]]:
+    for app in declaring_apps():
+        file = Path(app.path) / name
+        if file.exists():
+            yield from json.loads(file.read_bytes()).items()
+
+
+class _Describer:
+    """Adds descriptions to the members of schemas; ``used`` has the names of the rows it needed."""
+
+    def __init__(self, rows: Mapping[str, str], schemas: Mapping[str, Any]) -> None:
+        self._rows = rows
+        self._schemas = schemas
+        self.used: set[str] = set()
+
+    def describe(self, schema: dict[str, Any], path: tuple[str, ...], above: Set[str]) -> None:
+        """Describes the members of a schema, and theirs; ``path`` begins with a schema's name."""
+        if target := schema.get("$ref"):
+            name = target.rpartition("/")[2]
+            if name not in above:
+                self.describe(self._schemas[name], (name,), above | {name})
+            return
+        for inner in self._list_parts(schema):
+            self.describe(inner, path, above)
+        for name, member in schema.get("properties", {}).items():
+            place = (*path, name)
+            self._add(member, place)
+            self.describe(member, place, above)
+
+    @staticmethod
+    def _list_parts(schema: dict[str, Any]) -> list[dict[str, Any]]:
+        parts = [each for kind in ("allOf", "anyOf", "oneOf") for each in schema.get(kind, ())]
+        inner = (schema.get("items"), schema.get("additionalProperties"))
+        return [*parts, *(each for each in inner if isinstance(each, dict))]
+
+    def _add(self, member: dict[str, Any], place: tuple[str, ...]) -> None:
+        names = [".".join(place), ".".join(place[1:]), place[-1]]
+        row = next((name for name in names if name in self._rows), None)
+        if row is None or "description" in member:
+            return
+        self.used.add(row)
+        member["description"] = self._rows[row]
+        if "$ref" in member:
+            # Many readers ignore what stands beside a reference.
+            member["allOf"] = [{"$ref": member.pop("$ref")}]
 
 
 class FilterSetExtension(OpenApiFilterExtension):  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Every body in the document has an example, and those of the management routes are accepted."""
+"""Every body in the document has an example, which is answered when it is sent."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from accounts.models import ApiKey
+from catalog.operations import OPERATIONS
 from config.local.bootstrap import PROJECT
+from inference.faces.routes import ROUTES
 from inference.models import Generation
 from tests.support import factories
+from tests.support.bodies.samples import make_wav
+from tests.support.contract import document
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_member, make_preset, make_workspace
+from tests.support.inference.pictures import PNG
+from tests.support.inference.site import Site
 
 GOLDEN: Final = json.loads((PROJECT / "tests" / "contract" / "openapi.json").read_text())
 MANAGED: Final = [
@@ -24,7 +32,7 @@ MANAGED: Final = [
     for operation in json.loads((PROJECT / app / "examples.json").read_text())
     # These are bodies of the data plane.
     if not operation.startswith(("POST /audio", "POST /images", "POST /presets"))
-]
+] + ["PATCH /keys/{hash}", "POST /keys/{hash}/rotate"]
 
 
 def bodies() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -34,8 +42,20 @@ def bodies() -> Iterator[tuple[str, str, dict[str, Any]]]:
                 yield f"{method.upper()} {path}", content_type, body
 
 
+# A form's example names its files.
+FILES: Final = {
+    "speech.wav": ("speech.wav", make_wav(), "audio/wav"),
+    "causeway.png": ("causeway.png", PNG, "image/png"),
+}
+
+
+def example_of(body: dict[str, Any]) -> Any:
+    """Returns the example of a body, or the first of several."""
+    return body.get("example") or next(iter(body["examples"].values()))["value"]
+
+
 EXAMPLES: Final = {
-    operation: body.get("example") or next(iter(body.get("examples", {}).values()))["value"]
+    operation: example_of(body)
     for operation, content_type, body in bodies()
     if content_type == "application/json"
 }
@@ -101,3 +121,62 @@ def test_an_example_is_accepted(tenant: Tenant, operation: str) -> None:
 
     assert answer.status_code in (200, 201, 202), answer.content
     assert Generation.objects.count() == 1
+
+
+def list_calls() -> list[tuple[str, str, dict[str, Any]]]:
+    """Returns paths, content types and examples of the bodies that call models."""
+    return [
+        (operation.removeprefix("POST "), content_type, example_of(body))
+        for operation, content_type, body in bodies()
+        # What the management routes get is sent above.
+        if operation not in MANAGED and not operation.startswith("POST /credits")
+    ]
+
+
+def publish_models(site: Site) -> None:
+    """Serves the models of the examples, each for what its routes ask of it."""
+    outputs: dict[str, set[str]] = {}
+    for path, _, example in list_calls():
+        route = ROUTES.get(f"/api/v1{path}")
+        if route is not None:
+            found = outputs.setdefault(example["model"], set())
+            found.update(OPERATIONS[route.operation].outputs)
+    for slug, kinds in outputs.items():
+        model = factories.make_model(
+            slug, input_modalities=["text", "image", "audio"], output_modalities=[*kinds]
+        )
+        site.publish(model=model)
+
+
+def test_each_example_of_a_call_is_answered(site: Site) -> None:
+    publish_models(site)
+    calls = list_calls()
+    refused = {}
+    for path, content_type, example in calls:
+        is_preset = path.startswith("/presets")
+        key = site.tenant.management_key if is_preset else site.tenant.api_key
+        headers = {"Authorization": f"Bearer {key}"}
+        address = f"{site.server}/api/v1{path.replace('{slug}', 'support')}"
+        if content_type == "application/json":
+            answer = requests.post(address, json=example, headers=headers, timeout=60)
+        else:
+            assert content_type == "multipart/form-data"
+            parts = {
+                name: [each] if isinstance(each, str) else each for name, each in example.items()
+            }
+            texts = {name: each for name, each in parts.items() if each[0] not in FILES}
+            files = [(name, FILES[one]) for name in parts.keys() - texts for one in parts[name]]
+            answer = requests.post(address, data=texts, files=files, headers=headers, timeout=60)
+        if answer.status_code not in (200, 201):
+            refused[path, content_type] = answer.text
+        else:
+            media_type = answer.headers["Content-Type"].partition(";")[0]
+            document.check(
+                "POST", urlsplit(address).path, answer.status_code, media_type, answer.content
+            )
+
+    assert refused == {}
+    # Chats and texts, media by both kinds of bodies, and presets, which are checked and not sent.
+    assert len(calls) == 16
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert set(Generation.objects.values_list("status", flat=True)) == {"completed"}
