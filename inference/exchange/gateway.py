@@ -28,7 +28,6 @@ from config.live_settings import settings
 from config.server.batching.waits import Blocked, Suspects
 from config.server.bulkheads import Bulkheads, Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
-from config.server.load.loop_time import LoopTime
 from inference.admission.admit import AdmissionLanes, Repinned
 from inference.admission.copies.presets import PresetReader
 from inference.admission.decide import Admission, AdmissionRequest, is_logged, judge_repeat
@@ -39,7 +38,7 @@ from inference.exchange.failures import describe_failure
 from inference.exchange.rendering import BytesRenderer, NativeRenderer, Renderer, read_reported_cost
 from inference.exchange.tally import Ending, Tally
 from inference.exchange.tap import Deliver, Rewrite, Watcher
-from inference.exchange.workload import Workload
+from inference.exchange.workload import LoopTime, Workload
 from inference.filters.definitions import Filters
 from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import Screened, bound_scratch, measure, screen

@@ -45,9 +45,9 @@ from inference.filters.screening import measure
 from inference.requests import parsing
 from inference.requests.multipart import MAX_PARTS, is_form, read_boundary
 from inference.requests.operations.presets import (
+    PRESET_MARKS,
     AppliedPreset,
     find_preset_name,
-    may_name_preset,
     name_models,
     require_usable,
 )
@@ -328,7 +328,7 @@ class Connection(RequestHead):
         body = await read_body(self._receive, occupancy, length, encoding=encoding)
         rest = body
         if OPERATIONS[self.operation].is_written and (
-            len(body) > LARGE_BYTES or may_name_preset(body)
+            len(body) > LARGE_BYTES or any(mark in body for mark in PRESET_MARKS)
         ):
             rest = await self._take_preset(body)
         # Repeats are recognized by what the caller sent, whatever its preset says.

@@ -20,7 +20,7 @@ from inference.requests.problems import field_error
 
 _MARK: Final = "@preset/"
 # A body without any of these names no preset. Clients in PHP escape the slash.
-_MARKS: Final = (b'"preset"', b"@preset")
+PRESET_MARKS: Final = (b'"preset"', b"@preset")
 _MAX_SLUG: Final = 64
 # Fields that belong together: a request that has one of them takes none from the preset.
 _GROUPS: Final = (
@@ -69,12 +69,6 @@ class NamedPreset(msgspec.Struct, frozen=True):
     fields: dict[str, msgspec.Raw]
 
 
-def may_name_preset(body: bytes | bytearray) -> bool:
-    """Returns whether a body has the mark of a preset anywhere."""
-    # Written out, because every request of chat is searched.
-    return _MARKS[0] in body or _MARKS[1] in body
-
-
 def find_preset_name(body: bytes) -> NamedPreset | None:
     """Returns the preset that a request names; ``None`` without one.
 
@@ -82,7 +76,7 @@ def find_preset_name(body: bytes) -> NamedPreset | None:
     :class:`InvalidRequest` for a name in the wrong place. A malformed body names none; its parser
     explains it.
     """
-    if not may_name_preset(body):
+    if not any(mark in body for mark in PRESET_MARKS):
         return None
     check_body(body)
     try:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from prometheus_client import REGISTRY
 
-from config.server.load.loop_time import LoopTime
+from inference.exchange.workload import LoopTime
 
 BUSY, QUIET = UUID(int=1), UUID(int=2)
 
