@@ -55,10 +55,11 @@ from config.credentials import Secret
 from inference.models import Generation, Journal
 from tests.support import factories
 from tests.support.bulkheads.counters import read_metrics
-from tests.support.clusters.programs import descendants, wait_until
+from tests.support.clusters.programs import descendants
 from tests.support.clusters.services import run_service
 from tests.support.inference.site import CHAT
 from tests.support.ledger import differences
+from tests.support.machine.waiting import wait_until
 from tests.support.processes import Served, manage, serve
 from tests.support.upstreams.apart import simulator_apart
 
@@ -320,7 +321,7 @@ def _serve(
         asyncio.run(soak())
         used = (watch.cpu() - cpu) / seconds
         sent = len(traffic.log) - begin
-        wait_until(lambda: not Journal.objects.exists(), "settlement of everything", 180)
+        wait_until(lambda: not Journal.objects.exists(), "settlement of everything", seconds=180)
         lag = _read_lag(served.address)
     problems = [*account_for(traffic.log), *map(str, differences())]
     problems += [f"{claim.reference} is above its bound" for claim in Excess.objects.all()]
