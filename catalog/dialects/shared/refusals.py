@@ -67,6 +67,7 @@ _MODEL_SAYINGS: Final = (
     ("Infinity 0.0.78, Mistral", r"invalid model(?:: | ['`\"])"),
     ("TensorZero 2026.6.0", r"model name not found: |model not found: |unknown function: "),
     ("TensorZero 2026.6.0", r"invalid inference target: "),
+    ("mlx_lm.server 0.32.2", r"cannot find an appropriate cached snapshot folder for "),
     ("FastChat 0.2.36", r"only .{0,300}?allowed now, your model "),
     (
         "OpenAI, vLLM, SGLang, Ollama, LM Studio",
@@ -75,6 +76,18 @@ _MODEL_SAYINGS: Final = (
             r"(?:was |is )?not (?:found|exist)|is not (?:available|loaded|deployed|served)|"
             r"is not supported(?: by any| for this environment|\.?$)|is no longer available|"
             r"has been de(?:commission|preca))"
+        ),
+    ),
+    (
+        "several",
+        (
+            r"(?:the )?(?:provided |requested )?model(?: is)? not "
+            r"(?:supported|available)(?:: |[.!]?$)"
+            r"|no model named |could not find model |inference model not found"
+            r"|(?:the )?(?:requested )?model(?: with name|_id| id)?:? "
+            rf"{_NAME},? (?:not found|(?:is )?(?:currently )?(?:not available|unavailable)\b)"
+            rf"|model {_NAME} not in the list|{_NAME} is not a supported model"
+            r"|invalid model (?:name|id)\b|failed to load model\b"
         ),
     ),
     ("GitHub, Copilot", r"the requested model is not supported"),
@@ -135,6 +148,26 @@ _LENGTH_SAYINGS: Final = (
     ("TabbyAPI", r"prompt length [0-9]+ is greater than max_seq_len"),
     ("SiliconFlow", r"(?:length of prompt_tokens|max_total_tokens) \([0-9]+\) must be less than "),
     ("Z.AI", "prompt 超长"),
+    ("Volcengine", r"total tokens of image and text exceed max message tokens"),
+    ("Qianfan", r"the max input characters is [0-9]"),
+    (
+        "watsonx",
+        (
+            r"(?:invalid input argument for model .{1,200}?: )?"
+            r"the number of input tokens [0-9]+ cannot exceed "
+        ),
+    ),
+    ("Voyage", r"(?:request to model \S{1,200} failed\. )?the max allowed tokens per submitted "),
+    ("Jina", r"(?:validationerror\(.{0,120}?)?single text cannot exceed [0-9]+ tokens"),
+    ("SambaNova", r"requested generation length [0-9]+ is not possible"),
+    ("TensorRT-LLM", r"default_max_tokens \(-[0-9]|the sum of prompt length \([0-9]+\)"),
+    (
+        "OpenAI",
+        (
+            r"(?:invalid 'input': )?(?:maximum request size is [0-9]+ tokens"
+            r"|requested [0-9]+ tokens, max [0-9]+ tokens) per request"
+        ),
+    ),
     ("SGLang", r"(?:the )?input (?:length )?\([0-9]+ tokens\) (?:is longer than|exceeds) the"),
     ("LM Studio", r"trying to keep the first [0-9]+ tokens when "),
     ("TEI", r"input validation error: `inputs` must have less than [0-9]+ tokens"),
@@ -143,7 +176,36 @@ _LENGTH_SAYINGS: Final = (
 _ABILITY_SAYINGS: Final = (
     (
         "llama.cpp of 2026, Mistral, xAI, Gemma at Google",
-        r"(image|audio|video) inputs?(?: modality)? (?:is|are) not (?:supported|enabled)",
+        (
+            r"(?:unable to submit request because )?"
+            r"(image|audio|video) inputs?(?: modality)? (?:is|are) not (?:supported|enabled)"
+        ),
+        "",
+    ),
+    (
+        "several",
+        (
+            r"[`'\"]?(image|audio|video|file|document|pdf|tool|function|reasoning|thinking|embedding)s?"
+            r"(?:[ _](?:input|use|call|calling|content)s?)?[`'\"]? (?:is |are )?"
+            r"not supported(?: (?:by|for|with|in) |[.!]?$)"
+        ),
+        "",
+    ),
+    (
+        "several",
+        (
+            r"(?:the |this )?(?:model|server) (?:does not|doesn.t) (?:support|accept) (?:the )?"
+            r"(tool|function|image|audio|video|pdf|document|multimodal|vision|thinking|reasoning)"
+        ),
+        "",
+    ),
+    ("vLLM", r"multimodal data provided, but model does not support multimodal ", "media"),
+    (
+        "OpenAI",
+        (
+            r"unsupported parameter: '(tools|reasoning_effort)' is not supported "
+            r"|unrecognized request argument supplied: (tools|reasoning_effort)$"
+        ),
         "",
     ),
     ("Gemma at Google", r"(function) calling is not enabled for ", ""),
@@ -245,6 +307,9 @@ _MODEL_CODES: Final = frozenset(
 # The words of servers for the parts of a request.
 _PARTS: Final[Mapping[str, frozenset[str]]] = {
     "media": frozenset(("image", "audio", "video", "file", "audio/transcriptions")),
+    "multimodal": frozenset(("image", "audio", "video", "file")),
+    "pdf": frozenset(("file",)),
+    "embedding": frozenset(("embeddings",)),
     "vision": frozenset(("image",)),
     "image_url": frozenset(("image",)),
     "input_audio": frozenset(("audio",)),
@@ -284,7 +349,8 @@ _STATUSES: Final = frozenset((200, 400, 403, 413, 422, 451, 500))
 _CONTEXT_CODES: Final = frozenset(
     (
         "context_length_exceeded", "context_window_exceeded", "exceed_context_size_error",
-        "model_max_prompt_tokens_exceeded", "tokens_limit_reached",
+        "model_max_prompt_tokens_exceeded", "tokens_limit_reached", "outofcontexterror",
+        "tokens_too_long", "characters_too_long", "token_quantity_exceeded",
     )
 )  # fmt: skip
 _CONTENT_CODES: Final = frozenset(
@@ -303,7 +369,8 @@ _CONTEXT: Final = re.compile(
     r"|exceed[^.]{0,40}context[ _-]?(?:length|window|size|limit)"
     r"|(?:greater|longer|larger) than the (?:maximum )?(?:context|model)"
     r"|input token count[^.]{0,60}exceed|prompt token count[^.]{0,60}exceed"
-    r"|(?:input|prompt|tokens)[^.]{0,40}exceeds? (?:the )?maximum (?:input |allowed )?length"
+    r"|(?:input|prompt|tokens)[^.]{0,40}exceeds? (?:the )?maximum "
+    r"(?:input |allowed |token ){0,2}length"
     r"|maximum input length is [0-9]{1,9} tokens"
     r"|exceeded model token limit|prompt exceeds max length|range of input length should be"
     r"|reduce the length of the (?:messages|prompt|input)"

@@ -190,6 +190,24 @@ SAID: list[tuple[DialectRefusal | None, int, list[str]]] = [
         "Unknown model: x",
         "Model does not exist. Please check it carefully.",
     ]),
+    (MODEL, 404, [
+        "Model not supported: x",
+        "The provided model is not supported: x",
+        "No model named x",
+        "Could not find model x",
+        "Model with name x not found",
+        "model_id x not found",
+        "Model x is currently not available",
+        "Model 'x' is unavailable",
+        "Model is not available",
+        "Model x not in the list of available models",
+        "x is not a supported model",
+        "Invalid model name: x",
+        "invalid model ID",
+        "failed to load model: x",
+        ("Cannot find an appropriate cached snapshot folder for the specified revision on the "
+         "local disk and outgoing traffic has been disabled."),
+    ]),
     (MODEL, 403, [
         "Project `proj_a` does not have access to model `x`",
         "Model disabled.",
@@ -223,6 +241,25 @@ SAID: list[tuple[DialectRefusal | None, int, list[str]]] = [
         "The model x does not support image input.",
         "`tool calling` is not supported with this model",
     ]),
+    (ABILITY, 400, [
+        "Image input not supported",
+        "Images are not supported by this model",
+        "Tool use is not supported by this model",
+        "Tools are not supported for this model",
+        "Function calling is not supported by this model",
+        "tools not supported",
+        "Audio input is not supported",
+        "Reasoning is not supported by this model",
+        "Thinking is not supported for this model",
+        "The model does not accept images",
+        "Model does not support multimodal content",
+        "This server does not support tools",
+        "Multimodal data provided, but model does not support multimodal requests.",
+        ("Unable to submit request because Image input modality is not enabled for "
+         "models/gemma-3-1b-it"),
+        "Unsupported parameter: 'tools' is not supported with this model.",
+        "Unrecognized request argument supplied: tools",
+    ]),
     (ABILITY, 404, [
         ("This is not a chat model and thus not supported in the v1/chat/completions "
          "endpoint. Did you mean to use v1/completions?"),
@@ -248,6 +285,23 @@ SAID: list[tuple[DialectRefusal | None, int, list[str]]] = [
         ("The number of tokens to keep from the initial prompt is greater than the "
          "context length."),
         "Input text exceeds maximum length of 8192 tokens",
+    ]),
+    (LONG, 400, [
+        "Total tokens of image and text exceed max message tokens. Request id: 021",
+        "the max input characters is 20480",
+        ("Invalid input argument for Model 'x': the number of input tokens 9000 cannot exceed "
+         "the total tokens limit 8192 for this model"),
+        ("Request to model 'x' failed. The max allowed tokens per submitted batch is 120000. "
+         "Your batch has 126899 tokens after truncation."),
+        ("ValidationError(model='TextDoc', errors=[{'loc': ('text',), 'msg': 'Single text "
+         "cannot exceed 8192 tokens. 10454 tokens given.', 'type': 'value_error'}])"),
+        ("Requested generation length 1 is not possible! The provided prompt is 5000 tokens "
+         "long"),
+        "default_max_tokens (-5) should be greater than 0",
+        "The sum of prompt length (5000) and max_tokens (100) should not exceed max_num_tokens",
+        "Requested 400000 tokens, max 300000 tokens per request",
+        "Invalid 'input': maximum request size is 300000 tokens per request.",
+        "Input length 5000 exceeds the maximum allowed token length of 4096",
     ]),
     (LONG, 413, [
         "Request body too large for gpt-4o model. Max size: 8000 tokens.",
