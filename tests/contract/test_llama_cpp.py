@@ -5,58 +5,28 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import openai
 import pytest
-import requests
 from django.core.management import CommandError, call_command
 
 from catalog.models import ModelEndpoint
-from tests.support import factories
 from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter
 from tests.support.factories import Tenant
-from tests.support.upstreams.llama import serve_llama
-
-SECRET: Final = "sk-tiny-0123456789"
-MESSAGES: Final = [{"role": "user", "content": "Say something."}]
-# One token per character of the messages after the chat template, and one at the beginning.
-PROMPT_TOKENS: Final = len("user: Say something.\nassistant:") + 1
+from tests.support.upstreams.llama import (
+    MESSAGES,
+    PROMPT_TOKENS,
+    SECRET,
+    activate,
+    serve_llama,
+)
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serve_llama(tmp_path_factory.mktemp("model"), SECRET) as base_url:
         yield base_url
-
-
-def activate(server: str, tenant: Tenant, base_url: str, **fields: Any) -> None:
-    """Creates and activates a private endpoint of the tenant on a llama.cpp server."""
-    factories.make_provider("acme", name="Acme AI")
-    model = factories.make_model("acme/tiny", **fields)
-    headers = {"Authorization": f"Bearer {tenant.management_key}"}
-    stored = requests.post(
-        f"{server}/api/v1/byok",
-        headers=headers,
-        json={"provider": "acme", "key": SECRET},
-        timeout=30,
-    )
-    assert stored.status_code == 201, stored.text
-    created = requests.post(
-        f"{server}/api/v1/private-endpoints",
-        headers=headers,
-        json={
-            "model_permaslug": model.canonical_slug,
-            "provider_slug": "acme",
-            "upstream_model_id": "tiny",
-            "base_url": base_url,
-            "pricing": {"prompt": "0.000001", "completion": "0.000002"},
-            "activate": {"workspace_id": str(tenant.workspace.pk)},
-        },
-        timeout=30,
-    )
-    assert created.status_code == 201, created.text
-    assert created.json()["data"]["status"] == "active"
 
 
 @pytest.fixture

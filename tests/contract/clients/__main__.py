@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from xml.etree import ElementTree
 
 from tests.contract.clients.table import LOCKS, PAGE, update_page
+from tests.support.upstreams.foreign import SERVERS
 
 _PROJECT: Final = PAGE.parents[1]
 _NODE: Final = _PROJECT / "tests" / "contract" / "agents"
@@ -27,13 +28,15 @@ _TABLE: Final = "tests/contract/clients/test_clients.py"
 class Environment(NamedTuple):
     """What is installed beside the development dependencies, and the tests that run with it.
 
-    ``must_run`` says that a test that is skipped is a failure.
+    ``must_run`` says that a test that is skipped is a failure, and ``is_apart`` that the packages
+    are those of processes that the tests start.
     """
 
     tests: tuple[str, ...]
     lock: Path | None = None
     has_node: bool = False
     must_run: bool = True
+    is_apart: bool = False
 
 
 _LOOSE: Final = ("-W", "ignore", "-p", "no:unraisableexception")
@@ -65,6 +68,9 @@ ENVIRONMENTS: Final = {
     ),
     "cohere": Environment(
         ("tests/contract/clients/test_cohere_sdk.py", *_LOOSE), LOCKS / "cohere.lock"
+    ),
+    "servers": Environment(
+        ("tests/contract/clients/test_servers.py",), LOCKS / "servers.lock", is_apart=True
     ),
     "node": Environment(
         (
@@ -98,7 +104,7 @@ def run(name: str, environment: Environment) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         if environment.lock is not None:
             install(environment.lock, Path(folder))
-            variables["PYTHONPATH"] = folder
+            variables[SERVERS if environment.is_apart else "PYTHONPATH"] = folder
         if environment.has_node:
             if shutil.which("npm") is None:
                 print("npm is not installed", file=sys.stderr)

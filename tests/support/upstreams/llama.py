@@ -1,4 +1,4 @@
-"""A real llama.cpp server with a tiny random model, behind TLS."""
+"""A real llama.cpp server with a tiny random model, behind TLS, and an endpoint on it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from config.local.certificates import ensure_certificates
+from tests.support import factories
+from tests.support.factories import Tenant
 from tests.support.upstreams.tiny_model import write_tiny_model
+
+SECRET: Final = "sk-tiny-0123456789"
+MESSAGES: Final = [{"role": "user", "content": "Say something."}]
+# One token per character of the messages after the chat template, and one at the beginning.
+PROMPT_TOKENS: Final = len("user: Say something.\nassistant:") + 1
 
 xllamacpp = pytest.importorskip("xllamacpp", reason="there is no wheel for this platform")
 
@@ -25,6 +33,13 @@ def serve_llama(directory: Path, secret: str, *, pooling: str = "") -> Iterator[
 
     ``pooling`` is ``RANK`` for a server that reranks, and ``MEAN`` for one that embeds.
     """
+    with serve_plain_llama(directory, secret, pooling=pooling) as url, behind_tls(url) as base_url:
+        yield f"{base_url}/v1"
+
+
+@contextlib.contextmanager
+def serve_plain_llama(directory: Path, secret: str, *, pooling: str = "") -> Iterator[str]:
+    """Starts a server of plain HTTP and yields its address."""
     path = directory / "tiny.gguf"
     write_tiny_model(path)
     params = xllamacpp.CommonParams()
@@ -43,18 +58,16 @@ def serve_llama(directory: Path, secret: str, *, pooling: str = "") -> Iterator[
         kinds = xllamacpp.llama_pooling_type
         params.pooling_type = getattr(kinds, f"LLAMA_POOLING_TYPE_{pooling}")
     server = xllamacpp.Server(params)
-    address = urlsplit(server.listening_address)
-    assert address.hostname is not None
-    assert address.port is not None
-    with _behind_tls(address.hostname, address.port) as port:
-        yield f"https://127.0.0.1:{port}/v1"
+    yield server.listening_address
     # The threads of the server end when its last reference is deleted.
     del server
 
 
 @contextlib.contextmanager
-def _behind_tls(host: str, port: int) -> Iterator[int]:
-    """Terminates TLS for a plain server, in another thread; yields the port."""
+def behind_tls(url: str) -> Iterator[str]:
+    """Terminates TLS for a plain server, in another thread; yields the address without a path."""
+    address = urlsplit(url)
+    host, port = address.hostname, address.port
     certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,8 +107,45 @@ def _behind_tls(host: str, port: int) -> Iterator[int]:
     assert ready.wait(60)
     loop, own_port = bound
     try:
-        yield own_port
+        yield f"https://127.0.0.1:{own_port}"
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(60)
         assert not thread.is_alive()
+
+
+def activate(
+    server: str,
+    tenant: Tenant,
+    base_url: str,
+    *,
+    upstream_model_id: str = "tiny",
+    key: str = SECRET,
+    **fields: Any,
+) -> None:
+    """Creates and activates a private endpoint of the tenant on a server of a tiny model."""
+    factories.make_provider("acme", name="Acme AI")
+    model = factories.make_model("acme/tiny", **fields)
+    headers = {"Authorization": f"Bearer {tenant.management_key}"}
+    stored = requests.post(
+        f"{server}/api/v1/byok",
+        headers=headers,
+        json={"provider": "acme", "key": key},
+        timeout=30,
+    )
+    assert stored.status_code == 201, stored.text
+    created = requests.post(
+        f"{server}/api/v1/private-endpoints",
+        headers=headers,
+        json={
+            "model_permaslug": model.canonical_slug,
+            "provider_slug": "acme",
+            "upstream_model_id": upstream_model_id,
+            "base_url": base_url,
+            "pricing": {"prompt": "0.000001", "completion": "0.000002"},
+            "activate": {"workspace_id": str(tenant.workspace.pk)},
+        },
+        timeout=30,
+    )
+    assert created.status_code == 201, created.text
+    assert created.json()["data"]["status"] == "active"

@@ -1,9 +1,11 @@
-"""Makes a tiny model file with random weights, for a real llama.cpp server to serve."""
+"""Makes tiny models with random weights, for real servers to serve."""
 
 from __future__ import annotations
 
+import json
+import struct
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import gguf
 import numpy
@@ -75,3 +77,64 @@ def write_tiny_model(path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_tiny_folder(path: Path) -> None:
+    """Writes the same model as a folder of Hugging Face's: each character is a token."""
+    path.mkdir()
+    tokens = ["<unk>", "</s>", *map(chr, range(32, 127)), "\n"]
+    end = {
+        "id": 1, "content": "</s>", "special": True,
+        **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
+    }  # fmt: skip
+    split = {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated"}
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [end],
+        "pre_tokenizer": {**split, "invert": False},
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
+    }
+    names = {"eos_token": "</s>", "unk_token": "<unk>", "chat_template": CHAT_TEMPLATE}
+    settings = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": _WIDTH,
+        "intermediate_size": _INNER, "num_hidden_layers": _LAYERS, "num_attention_heads": _HEADS,
+        "num_key_value_heads": _HEADS, "rms_norm_eps": 1e-5, "vocab_size": len(tokens),
+        "max_position_embeddings": 512, "rope_theta": 10_000.0, "eos_token_id": 1,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    for name, content in (
+        ("tokenizer.json", tokenizer),
+        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names}),
+        ("config.json", settings),
+    ):
+        (path / name).write_text(json.dumps(content))
+    _write_weights(path / "model.safetensors", len(tokens))
+
+
+def _write_weights(path: Path, tokens: int) -> None:
+    numbers = numpy.random.default_rng(7)
+    shapes = {"model.embed_tokens": (tokens, _WIDTH), "lm_head": (tokens, _WIDTH)}
+    for layer in range(_LAYERS):
+        place = f"model.layers.{layer}"
+        shapes |= {f"{place}.self_attn.{each}_proj": (_WIDTH, _WIDTH) for each in "qkvo"}
+        shapes |= {f"{place}.mlp.{each}_proj": (_INNER, _WIDTH) for each in ("gate", "up")}
+        shapes[f"{place}.mlp.down_proj"] = (_WIDTH, _INNER)
+    weights = {name: numbers.standard_normal(shape) * 0.3 for name, shape in shapes.items()}
+    # An end of text is, in practice, never drawn.
+    weights["lm_head"][:2] = 0
+    norms = [f"model.layers.{layer}" for layer in range(_LAYERS)]
+    for name in ("model.norm", *(f"{each}.input_layernorm" for each in norms),
+                 *(f"{each}.post_attention_layernorm" for each in norms)):  # fmt: skip
+        weights[name] = numpy.ones(_WIDTH)
+    head: dict[str, Any] = {}
+    body = b""
+    for name, values in weights.items():
+        data = values.astype("<f4").tobytes()
+        place = [len(body), len(body) + len(data)]
+        shape = list(values.shape)
+        head[f"{name}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": place}
+        body += data
+    text = json.dumps(head).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
