@@ -28,7 +28,9 @@ _FORMS: Final = {
         "Must be auto, 512, 768, 1K, 1.5K, 2K, 4K, or a width and a height such as 1024x1024."
     ),
     r"^(image/(p?jpe?g|(x-)?png|gif|webp|\*)|IMAGE/(JPE?G|PNG|GIF|WEBP)"
-    r"|application/octet-stream)\Z": ("Must be image/jpeg, image/png, image/gif or image/webp."),
+    r"|application/octet-stream)(;.*)?\Z": (
+        "Must be image/jpeg, image/png, image/gif or image/webp."
+    ),
 }
 _BAD_FORM: Final = "Has a form that is not allowed."
 _REQUIRED: Final = "This field is required."

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.anthropic.chat import build_headers, name_finish, operations
+from catalog.dialects.anthropic.fitting import fit_fields
 from catalog.dialects.anthropic.wire import (
     ATTRIBUTION,
     BETA,
@@ -39,7 +40,7 @@ from catalog.dialects.base import (
     decode_object,
     parse_error,
 )
-from catalog.dialects.shared import replies
+from catalog.dialects.shared import messages, replies
 from catalog.dialects.shared.raw import ESCAPE, is_null, write_arguments
 from catalog.dialects.shared.sse import EventDecoder
 from config.credentials import Secret
@@ -49,7 +50,6 @@ from config.egress import OutboundRequest
 _FORMAT_HEADERS: Final = frozenset(("anthropic-version", BETA))
 # The member of an event that has a piece of a call's arguments.
 _PIECES: Final = "partial_json"
-CALLS_WRITTEN: Final = "The arguments of the tool calls are no objects; they became some."
 NO_START: Final = "The stream does not begin with its message; it got an empty one."
 NO_BLOCK: Final = "The stream has pieces of a content block that has not begun; it was begun."
 # The beginning of a stream without one, and the blocks that pieces of them begin.
@@ -120,7 +120,7 @@ def build_native_headers(call: Call, key: Secret) -> dict[str, str]:
 
 def build_native_body(call: Call, native: NativeBody) -> dict[str, Any]:
     """Returns the caller's body with our model, our pseudonym of the user and our bound."""
-    body = {**native.fields, "model": call.model}
+    body = {**fit_fields(native.fields), "model": call.model}
     user = call.fields.get("user")
     if user is not None:
         body["metadata"] = {"user_id": user}
@@ -210,7 +210,7 @@ def parse_native_reply(body: Body) -> Reply:
     ):
         fields["content"] = _mend_calls(fields["content"])
         has_objects = all(block.has_object for block in calls)
-        notes.add(replies.CALLS_NAMED if has_objects else CALLS_WRITTEN)
+        notes.add(replies.CALLS_NAMED if has_objects else replies.CALLS_WRITTEN)
     stop = message.stop_reason or "end_turn"
     if stop == "end_turn" and calls:
         stop = "tool_use"
@@ -242,9 +242,8 @@ def _mend_call(block: dict[str, Any], taken: set[str]) -> None:
     block["id"] = replies.choose_call_id(block.get("id"), taken)
     given = block.get("input")
     if not isinstance(given, dict):
-        text = given if isinstance(given, str) else "" if given is None else _encode(given).decode()
-        found = decode_object(text.encode()) if text else {}
-        block["input"] = {"arguments": text} if found is None else found
+        text = given if isinstance(given, str) else _encode(given).decode()
+        block["input"] = messages.read_arguments(text)
 
 
 def join_message(chunks: Iterable[Chunk]) -> Reply:
@@ -420,7 +419,7 @@ class NativeReader:
             if not block.id or block.id in self._calls or not block.has_object:
                 members = msgspec.json.decode(data)
                 _mend_call(members["content_block"], self._calls)
-                self.notes.add(replies.CALLS_NAMED if block.has_object else CALLS_WRITTEN)
+                self.notes.add(replies.CALLS_NAMED if block.has_object else replies.CALLS_WRITTEN)
                 data = _encode(members)
             self._calls.add(block.id)
         return self._number(event, data)

@@ -68,6 +68,8 @@ _FINISHES: Final = {
     "malformed_model_output": "error",
     "malformed_tool_use": "error",
 }
+# Some models refuse a result without content.
+_NO_RESULT: Final = {"text": "The result is empty."}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -248,7 +250,7 @@ def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
         messages=[
             {"role": turn.role, "content": content}
             for turn in chat.turns
-            if (content := [block for part in turn.parts for block in _build_blocks(part, names)])
+            if (content := _build_content(turn.parts, names))
         ],
         system=[block for part in chat.instructions for block in _build_blocks(part, names)]
         or None,
@@ -325,6 +327,15 @@ def _name_documents(chat: Chat) -> dict[int, str]:
     return names
 
 
+def _build_content(parts: list[messages.Part], names: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Returns the content of a turn, in which a document needs a text beside it."""
+    content = [block for part in parts for block in _build_blocks(part, names)]
+    files = [block["document"]["name"] for block in content if "document" in block]
+    if files and not any("text" in block for block in content):
+        content.append({"text": ", ".join(files)})
+    return content
+
+
 def _build_blocks(part: messages.Part, names: Mapping[int, str]) -> list[dict[str, Any]]:
     """Returns the content blocks of a part; none for another provider's reasoning."""
     match part:
@@ -337,7 +348,7 @@ def _build_blocks(part: messages.Part, names: Mapping[int, str]) -> list[dict[st
             return [{"toolUse": use}]
         case ToolResult():
             content = [block for inner in part.parts for block in _build_blocks(inner, names)]
-            result = {"toolUseId": part.id, "content": content}
+            result = {"toolUseId": part.id, "content": content or [_NO_RESULT]}
             return [{"toolResult": result}, *_build_cache_point(part.cache)]
         case ReasoningBlock():
             if part.format != ANTHROPIC_FORMAT:

@@ -25,7 +25,7 @@ from catalog.dialects.base import (
 from catalog.dialects.gemini.grounding import find_queries, read_grounding
 from catalog.dialects.shared import constraints, messages, replies
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
-from catalog.dialects.shared.raw import write_arguments
+from catalog.dialects.shared.raw import first_byte, is_null, write_arguments
 from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE, Finish, Output
 from catalog.dialects.shared.searches import MOST_SEARCHES, NAME, Search
 from catalog.dialects.shared.sse import EventDecoder
@@ -189,8 +189,9 @@ def parse_chat(body: Body) -> Reply:
         raise parse_error(body)
     choices = []
     searches = 0
+    notes: set[str] = set()
     for candidate in reply.candidates:
-        calls = _CandidateReader(reply.response_id, candidate.index)
+        calls = _CandidateReader(reply.response_id, candidate.index, notes)
         output = calls.read_output(candidate, is_stream=False)
         choices.append((output, calls.finish(candidate.finish_reason or "STOP")))
         searches += calls.searches
@@ -198,13 +199,15 @@ def parse_chat(body: Body) -> Reply:
         choices.append((Output(), Finish("content_filter", reply.block_reason)))
     if not choices:
         raise InvalidReply("The answer holds no candidates.")
-    return replies.build_reply(
+    made = replies.build_reply(
         choices,
         usage=None if reply.usage_metadata is None else reply.usage_metadata.count(searches),
         model=reply.model_version,
         upstream_id=reply.response_id,
         counts_reasoning=reply.usage_metadata is not None and reply.usage_metadata.counts_reasoning,
     )
+    made.notes = frozenset(notes)
+    return made
 
 
 def _join_list(body: Body) -> Reply:
@@ -223,7 +226,7 @@ def _join_list(body: Body) -> Reply:
 def chat_parser(choices: int) -> StreamParser:
     """Returns the parser of one stream."""
     reader = _Reader()
-    return replies.EventParser(EventDecoder(), reader.read, reader.end)
+    return replies.EventParser(EventDecoder(), reader.read, reader.end, reader.notes)
 
 
 def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
@@ -369,10 +372,13 @@ class _CandidateReader:
     Identifiers of tool calls are optional in the format; the arguments always arrive whole.
     """
 
-    __slots__ = ("_count", "_grounding", "_ids", "_length", "_prefix", "_queries", "_texts")
+    __slots__ = (
+        "_count", "_grounding", "_ids", "_length", "_notes", "_prefix", "_queries", "_texts",
+    )  # fmt: skip
 
-    def __init__(self, response_id: str | None, index: int) -> None:
+    def __init__(self, response_id: str | None, index: int, notes: set[str]) -> None:
         self._ids: set[str] = set()
+        self._notes = notes
         self._prefix = f"call_{response_id}_{index}" if response_id else ""
         self._count = 0
         # The text so far, in which the places of the sources are counted in bytes.
@@ -431,7 +437,13 @@ class _CandidateReader:
         # Without an id of the answer, the call gets one that no other call has.
         call_id = call.id or (self._prefix and f"{self._prefix}_{number}")
         call_id = replies.choose_call_id(call_id, self._ids)
-        made = replies.build_tool_call(call_id, call.name, write_arguments(call.args) or "{}")
+        if call.id and call_id != call.id:
+            self._notes.add(replies.CALLS_NAMED)
+        arguments = write_arguments(call.args) or "{}"
+        if not is_null(call.args) and first_byte(call.args) != b"{":
+            arguments = _encode(messages.read_arguments(arguments)).decode()
+            self._notes.add(replies.CALLS_WRITTEN)
+        made = replies.build_tool_call(call_id, call.name, arguments)
         output.tool_calls.append({"index": number, **made} if is_stream else made)
         if signature is not None:
             output.details.append(
@@ -449,9 +461,10 @@ class _Reader:
     the last chunk of a candidate waits for the end.
     """
 
-    __slots__ = ("_calls", "_counts_reasoning", "_lasts", "_searches", "_usage")
+    __slots__ = ("_calls", "_counts_reasoning", "_lasts", "_searches", "_usage", "notes")
 
     def __init__(self) -> None:
+        self.notes: set[str] = set()
         self._calls: dict[int, _CandidateReader] = {}
         # The latest chunk of each candidate that has a finish reason.
         self._lasts: dict[int, Chunk] = {}
@@ -470,7 +483,7 @@ class _Reader:
         for candidate in reply.candidates:
             yield from self._read_candidate(reply, candidate)
         if reply.block_reason is not None:
-            self._calls[0] = _CandidateReader(reply.response_id, 0)
+            self._calls[0] = _CandidateReader(reply.response_id, 0, self.notes)
             finish = Finish("content_filter", reply.block_reason)
             self._lasts[0] = self._chunk(reply, 0, Output(), finish, is_first=True)
         usage = reply.usage_metadata
@@ -504,7 +517,7 @@ class _Reader:
         index = candidate.index
         is_first = index not in self._calls
         if is_first:
-            self._calls[index] = _CandidateReader(reply.response_id, index)
+            self._calls[index] = _CandidateReader(reply.response_id, index, self.notes)
         calls = self._calls[index]
         searches = calls.searches
         output = calls.read_output(candidate, is_stream=True)

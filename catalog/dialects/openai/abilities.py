@@ -9,8 +9,7 @@ import msgspec
 
 from catalog.abilities import BUDGETS, Abilities, Effort, Reasoning
 from catalog.dialects.base import Untranslatable
-from catalog.dialects.openai.fields import decode_list, read_text
-from catalog.dialects.shared.raw import first_byte
+from catalog.dialects.shared.raw import decode_list, first_byte, read_text
 
 # The efforts from the least thinking to the most.
 _EFFORTS: Final[tuple[str, ...]] = get_args(Effort)

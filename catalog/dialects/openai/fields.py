@@ -8,8 +8,15 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.shared.constraints import OPENAI, CallIds, Constraints
-from catalog.dialects.shared.messages import complete_schema
-from catalog.dialects.shared.raw import first_byte, is_blank, is_empty, write_arguments
+from catalog.dialects.shared.messages import complete_schema, read_arguments
+from catalog.dialects.shared.raw import (
+    decode_list,
+    decode_members,
+    first_byte,
+    is_empty,
+    read_text,
+    write_arguments,
+)
 from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE, UNSIGNED_FORMAT
 
 ATTACHED: Final = "The result is attached to the next message."
@@ -31,15 +38,15 @@ class _Thought(msgspec.Struct):
 # The members that may have to be tidied.
 TIDIED: Final = frozenset(("tools", "tool_choice", "parallel_tool_calls", "stop"))
 _NULL: Final = msgspec.Raw(b"null")
-# Schemas without an object inside have no properties.
-_NO_PROPERTIES: Final = re.compile(rb'"parameters"\s*:\s*(?:null|\{[^{}]*\})')
+# Schemas that may lack their type or, without an object inside, their properties.
+_MAY_LACK: Final = re.compile(
+    rb'"parameters"\s*:\s*(?:null|\{[^{}]*\}|\{(?!\s*"type"\s*:\s*"object"))'
+)
 _NO_ITEM: Final = re.compile(rb"\s*\[\s*\]\s*")
 _decode_thoughts = msgspec.json.Decoder(list[_Thought] | None).decode
 _encode = msgspec.json.Encoder().encode
 _decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
-_decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 def adapt_fields(
@@ -73,14 +80,17 @@ def _tidy_tools(fields: dict[str, Any]) -> None:
         for name in ("tools", "tool_choice", "parallel_tool_calls"):
             fields.pop(name, None)
         return
-    if not isinstance(raw, msgspec.Raw) or _NO_PROPERTIES.search(raw) is None:
+    if not isinstance(raw, msgspec.Raw) or _MAY_LACK.search(raw) is None:
         return
     tools = decode_list(raw)
     for tool in tools or ():
-        function = _decode_members(tool.get("function"))
-        if function is not None and "parameters" in function:
-            tool["function"] = {**function, "parameters": complete_schema(function["parameters"])}
-    fields["tools"] = raw if tools is None else tools
+        function = decode_members(tool.get("function"))
+        if function is None or "parameters" not in function:
+            continue
+        schema = complete_schema(function["parameters"])
+        if schema != function["parameters"]:
+            tool["function"] = {**function, "parameters": schema}
+            fields["tools"] = tools
 
 
 def _tidy_stop(fields: dict[str, Any]) -> None:
@@ -114,21 +124,16 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
                 call["id"] = name
             message["tool_calls"], has_changed = calls, True
         for call in calls:
-            function = _decode_members(call.get("function"))
+            function = decode_members(call.get("function"))
             if function is None:
                 continue
             raw = function.get("arguments", _NULL)
             text = write_arguments(raw)
             if first_byte(raw) != b'"' or not _is_object(text):
-                call["function"] = {**function, "arguments": _complete_arguments(text)}
+                arguments = text if _is_object(text) else _encode(read_arguments(text)).decode()
+                call["function"] = {**function, "arguments": arguments}
                 message["tool_calls"], has_changed = calls, True
     return {**fields, "messages": messages} if has_changed else fields
-
-
-def _complete_arguments(text: str) -> str:
-    if _is_object(text):
-        return text
-    return _encode({} if is_blank(text) else {"arguments": text}).decode()
 
 
 def _is_object(text: str) -> bool:
@@ -269,20 +274,3 @@ def _strip(items: list[dict[str, Any]], unsupported: set[str]) -> list[dict[str,
         for name in unsupported & item.keys():
             del item[name]
     return items
-
-
-def decode_list(value: Any) -> list[dict[str, Any]] | None:
-    """Returns a list of objects with raw members, or ``None`` for any other value."""
-    try:
-        return _decode_objects(value if isinstance(value, msgspec.Raw) else _encode(value))
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-def _decode_members(value: Any) -> dict[str, msgspec.Raw] | None:
-    return _decode_object(value) if first_byte(value) == b"{" else None
-
-
-def read_text(value: Any) -> str | None:
-    """Returns a raw text; ``None`` for any other value."""
-    return _decode_text(value) if first_byte(value) == b'"' else None

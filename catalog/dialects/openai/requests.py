@@ -28,7 +28,7 @@ from catalog.dialects.openai.fields import (
 from catalog.dialects.openai.images import build_images
 from catalog.dialects.openai.speech import write_speech
 from catalog.dialects.openai.transcriptions import write_transcription
-from catalog.dialects.shared.constraints import MISTRAL, OPENAI, SHORT_IDS, name_media_type
+from catalog.dialects.shared.constraints import MISTRAL, OPENAI, SHORT_IDS, name_media_types
 from catalog.dialects.shared.multipart import MultipartContent
 from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS, write_options
@@ -45,11 +45,6 @@ _EXTENSIONS: Final = (
 )
 # An id of a call that is empty or too long, or another long id.
 _ODD_ID: Final = re.compile(rb'"(?:tool_call_)?id"\s*:\s*"(?:"|[^"\\]{41})')
-# A picture or a document whose type is absent, or written in another way. Some encoders escape
-# every slash.
-_ODD_DATA: Final = re.compile(
-    rb'"(?i:data):([a-zA-Z]+\\?/[a-zA-Z0-9.+-]+)?(?:;[^;,"\\]{1,64})*;(?i:base64),(?=([^"]{0,344}))'
-)
 # What may have to be adapted: earlier calls, thoughts, marks of cached prefixes, a wrong name.
 _MARKED: Final = re.compile(
     rb'"(?:tool_call(?:s|_id)"|reasoning(?:_details|_content)?"|cache_control"'
@@ -149,14 +144,7 @@ def _adapt_body(call: Call, fields: dict[str, Any], body: bytes, *, has_signatur
             adapt_fields(fields, unsupported, restores_signatures=restores_signatures)
         )
     # Some servers know the type by its registered name alone.
-    return _ODD_DATA.sub(_name_data, body)
-
-
-def _name_data(found: re.Match[bytes]) -> bytes:
-    """Returns the beginning of a data URL with the type as all servers write it."""
-    given, data = ((each or b"").replace(b"\\", b"").decode() for each in found.groups())
-    kind = name_media_type(given, data)
-    return found[0] if kind is None else b'"data:%b;base64,' % kind.encode()
+    return name_media_types(body)
 
 
 def _returns_thoughts(call: Call) -> bool:

@@ -28,7 +28,9 @@ from catalog.dialects.base import (
     parse_error,
     read_usage,
 )
+from catalog.dialects.openai.items import fit_fields
 from catalog.dialects.shared import replies
+from catalog.dialects.shared.constraints import name_media_types
 from catalog.dialects.shared.raw import is_null
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
@@ -46,6 +48,14 @@ _WHOLE: Final = {"object": "response", "status": "completed"}
 # The bytes of items that are kept for an end that does not repeat them.
 _MOST_KEPT: Final = 8_388_608
 _CALLS: Final = frozenset(("function_call", "custom_tool_call"))
+ARGUMENTS_TYPED: Final = "The arguments of the tool calls are no texts; they became some."
+TEXTS_TYPED: Final = "The answer has texts of a type that the format lacks; they got its own."
+NO_START: Final = "The stream does not begin with its response; it got an empty one."
+# The beginning of a stream without one.
+_BEGUN: Final = (
+    b'{"type":"response.created","sequence_number":0,"response":{"object":"response",'
+    b'"status":"in_progress","output":[],"usage":null}}'
+)
 # Members that an endpoint may be unable to take; the fields of the call have those that it takes.
 _OPTIONAL: Final = frozenset(
     (
@@ -57,13 +67,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Part(msgspec.Struct):
+    type: Any = None
     text: Any = None
     refusal: Any = None
 
 
 class _Item(msgspec.Struct):
     type: str = ""
-    content: list[_Part] | None = None
+    call_id: Any = None
+    content: list[_Part] | str | None = None
     summary: list[_Part] | None = None
     arguments: Any = None
     input: Any = None
@@ -71,10 +83,25 @@ class _Item(msgspec.Struct):
     @property
     def size(self) -> int:
         """The size of the output in bytes, from which tokens are estimated without a usage."""
-        parts = [*(self.content or ()), *(self.summary or ())]
-        texts = [self.arguments, self.input]
-        texts += [part.text or part.refusal for part in parts]
+        content = [_Part(text=self.content)] if isinstance(self.content, str) else self.content
+        arguments = self.arguments
+        if isinstance(arguments, dict):
+            arguments = _encode(arguments).decode()
+        texts = [arguments, self.input]
+        texts += [part.text or part.refusal for part in (*(content or ()), *(self.summary or ()))]
         return sum(len(text.encode()) for text in texts if isinstance(text, str))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the SDKs can read the item."""
+        if self.type == "message":
+            if isinstance(self.content, str):
+                return False
+            return all(part.type != "text" for part in self.content or ())
+        if self.type not in _CALLS:
+            return True
+        is_text = self.type != "function_call" or isinstance(self.arguments, str)
+        return is_text and isinstance(self.call_id, str) and self.call_id != ""
 
 
 class _Usage(msgspec.Struct):
@@ -154,6 +181,7 @@ class _Event(msgspec.Struct):
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
+_decode_item = msgspec.json.Decoder(_Item).decode
 _decode_items = msgspec.json.Decoder(list[_Item]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
@@ -178,7 +206,8 @@ class NativeResponses:
         return parse_response(body)
 
     def stream_parser(self, operation: Operation, choices: int = 1) -> StreamParser:
-        return replies.EventParser(EventDecoder(), ResponseReader().read)
+        reader = ResponseReader()
+        return replies.EventParser(EventDecoder(), reader.read, notes=reader.notes)
 
 
 def build_response(call: Call, url: str, login: dict[str, str]) -> OutboundRequest:
@@ -191,7 +220,7 @@ def build_response(call: Call, url: str, login: dict[str, str]) -> OutboundReque
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },
-        body=_encode(build_body(call)),
+        body=name_media_types(_encode(build_body(call))),
     )
 
 
@@ -203,6 +232,7 @@ def build_body(call: Call) -> dict[str, Any]:
         for name, value in call.native.fields.items()
         if name not in _OPTIONAL or name in call.fields
     }
+    fit_fields(body)
     body["model"] = call.model
     # The account is the operator's: what it stores, all tenants of the operator share.
     body["store"] = False
@@ -242,6 +272,10 @@ def parse_response(body: Body) -> Reply:
     if not given or {**_WHOLE, **given} not in (_WHOLE, {**_WHOLE, "status": "incomplete"}):
         raise InvalidReply("The answer is not a finished response.")
     fields |= {name: text for name, text in _WHOLE.items() if known[name] is None}
+    notes: set[str] = set()
+    named = [item.call_id for item in response.output if item.type in _CALLS]
+    if len({*map(str, named)}) < len(named) or not all(item.is_sound for item in response.output):
+        fields["output"] = _mend_items(fields["output"], [], notes)
     finish, native = response.finish
     usage = response.count()
     return Reply(
@@ -252,7 +286,43 @@ def parse_response(body: Body) -> Reply:
         native_finish_reason=native,
         output_bytes=sum(item.size for item in response.output),
         upstream_id=response.id,
+        notes=frozenset(notes),
     )
+
+
+def _mend_items(raw: msgspec.Raw, known: Iterable[str], notes: set[str]) -> msgspec.Raw:
+    """Returns the output as the SDKs read it; ``known`` are ids that its calls have got."""
+    given, taken = iter(known), set[str]()
+    items = msgspec.json.decode(raw)
+    for item in items:
+        if item.get("type") in _CALLS and (call_id := next(given, None)) is not None:
+            item["call_id"] = call_id
+        _mend_item(item, taken, notes)
+    return msgspec.Raw(_encode(items))
+
+
+def _mend_item(item: dict[str, Any], taken: set[str], notes: set[str]) -> str | None:
+    """Repairs an item, and returns the id of its call, which no other call has."""
+    kind = item.get("type")
+    if kind == "message":
+        content = item.get("content")
+        if isinstance(content, str):
+            item["content"] = content = [{"type": "text", "text": content}]
+        for part in content or ():
+            if part.get("type") == "text":
+                part |= {"type": "output_text", "annotations": part.get("annotations") or []}
+                notes.add(TEXTS_TYPED)
+    if kind not in _CALLS:
+        return None
+    given_id = item.get("call_id")
+    call_id = replies.choose_call_id(given_id if isinstance(given_id, str) else None, taken)
+    if call_id != item.get("call_id"):
+        item["call_id"] = call_id
+        notes.add(replies.CALLS_NAMED)
+    if kind == "function_call" and not isinstance(given := item.get("arguments"), str):
+        item["arguments"] = "{}" if given is None else _encode(given).decode()
+        notes.add(ARGUMENTS_TYPED)
+    return call_id
 
 
 def join_response(chunks: Iterable[Chunk]) -> Reply:
@@ -321,11 +391,16 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_done", "_has_begun", "_id", "_items", "_kept", "_model", "_numbers", "_opening",
+        "_calls", "_done", "_has_begun", "_id", "_items", "_kept", "_model", "_numbers",
+        "_opening", "_taken", "notes",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._has_begun = False
+        self.notes: set[str] = set()
+        # The ids of the calls, by the number of their item.
+        self._calls: dict[int, str] = {}
+        self._taken: set[str] = set()
         self._opening: list[Chunk] = []
         self._id: str | None = None
         self._model: str | None = None
@@ -355,15 +430,20 @@ class ResponseReader:
             case kind if kind in _OPENING:
                 self._open(event, data)
                 return
-            case _ if not self._has_begun:
-                raise InvalidStream("The stream does not begin with a response.")
+            case kind if not self._has_begun:
+                if not kind.startswith("response."):
+                    raise InvalidStream("The stream does not begin with a response.")
+                self.notes.add(NO_START)
+                self._open(_Event("response.created", event.response or _Response()), _BEGUN)
+                yield from self.read(data)
+                return
             case "response.output_item.added":
                 self._numbers[event.output_index] = self._items
                 self._items += 1
-                data = self._number(event, data)
+                data = self._number(event, self._mend(event, data))
             case kind if kind.startswith("response.") and kind not in _ENDS:
                 if event.output_index in self._numbers:
-                    data = self._number(event, data)
+                    data = self._number(event, self._mend(event, data))
                 elif event.output_index or self._items:
                     raise InvalidStream("An event names an item that has not begun.")
                 self._kept += len(event.item)
@@ -385,6 +465,35 @@ class ResponseReader:
             return data
         return _encode({**(decode_object(data) or {}), "output_index": number})
 
+    def _mend(self, event: _Event, data: bytes) -> bytes:
+        """Returns an event whose item the SDKs can read; a call has one id in all its events."""
+        if not event.item:
+            return data
+        try:
+            item = _decode_item(event.item)
+        except (msgspec.DecodeError, RecursionError):
+            event.item = msgspec.Raw()  # an item of a shape that nobody here knows
+            return data
+        number, is_call = self._numbers[event.output_index], item.type in _CALLS
+        known = self._calls.get(number) if is_call else None
+        is_named = item.call_id == known if known else item.call_id not in self._taken
+        if item.is_sound and (is_named or not is_call):
+            if is_call:
+                self._calls[number] = item.call_id
+                self._taken.add(item.call_id)
+            return data
+        members = msgspec.json.decode(data)
+        found = members["item"]
+        if event.type == "response.output_item.added" and not isinstance(item.arguments, str):
+            found["arguments"] = ""  # the pieces follow
+        if known is not None:
+            found["call_id"] = known
+        taken = self._taken if known is None else set()
+        if (call_id := _mend_item(found, taken, self.notes)) is not None:
+            self._calls[number] = call_id
+        event.item = msgspec.Raw(_encode(found))
+        return _encode(members)
+
     def _open(self, event: _Event, data: bytes) -> None:
         response = event.response
         is_first = event.type == "response.created"
@@ -405,6 +514,13 @@ class ResponseReader:
             whole = decode_object(bytes(fields["response"])) or {}
             fields["response"] = msgspec.Raw(_encode({**whole, "output": self._done}))
             response.output = _decode_items(_encode(self._done))
+        named = [item.call_id for item in response.output if item.type in _CALLS]
+        known = [*self._calls.values()]
+        if named != known or not all(item.is_sound for item in response.output):
+            whole = decode_object(bytes(fields["response"])) or {}
+            if "output" in whole:
+                whole["output"] = _mend_items(whole["output"], known, self.notes)
+                fields["response"] = msgspec.Raw(_encode(whole))
         finish, native = response.finish
         usage = response.count()
         self._id, self._model = response.id or self._id, response.model or self._model

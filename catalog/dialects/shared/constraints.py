@@ -58,6 +58,7 @@ OPENAI: Final = Constraints()
 MISTRAL: Final = Constraints(call_id=_NINE)
 # The longest id at OpenAI itself, for a conversation with others; no id may be empty.
 SHORT_IDS: Final = Constraints(call_id=re.compile(r".{1,40}", re.DOTALL))
+RESPONSES: Final = Constraints(call_id=re.compile(r".{1,64}", re.DOTALL), longest_name=128)
 GEMINI: Final = Constraints(has_letter_first=True)
 ANTHROPIC: Final = Constraints(
     call_id=_IDENTIFIER,
@@ -190,7 +191,7 @@ def name_media_type(given: str | None, data: str, name: str | None = None) -> st
     The bytes of a picture say more than its sender, whose type some targets compare with them. A
     type that is absent is that of the bytes or of the file's name.
     """
-    kind = (given or "").lower()
+    kind = (given or "").partition(";")[0].strip().lower()
     kind = _ALIASES.get(kind, kind)
     is_unknown = kind in ("", "application/octet-stream")
     if is_unknown and data.startswith(_PDF):
@@ -200,6 +201,23 @@ def name_media_type(given: str | None, data: str, name: str | None = None) -> st
     if is_unknown and kind in ("", "application/octet-stream") and name:
         kind = mimetypes.guess_type(name)[0] or kind
     return kind or None
+
+
+# The beginning of media in Base64, and their first bytes. Some encoders escape every slash.
+_DATA: Final = re.compile(
+    rb'(?<!\\)"(?i:data):([a-zA-Z]+\\?/[a-zA-Z0-9.+*-]+)?(?:;[^;,"\\]{1,64})*;(?i:base64),(?=([^"]{0,344}))'
+)
+
+
+def name_media_types(body: bytes) -> bytes:
+    """Returns JSON whose media in Base64 have types as all servers write them."""
+    return _DATA.sub(_name_data, body)
+
+
+def _name_data(found: re.Match[bytes]) -> bytes:
+    given, data = ((each or b"").replace(b"\\", b"").decode() for each in found.groups())
+    kind = name_media_type(given, data)
+    return found[0] if kind is None else b'"data:%b;base64,' % kind.encode()
 
 
 # What a strict schema may have; other keywords become a part of the description.
@@ -217,7 +235,7 @@ _FORMATS: Final = frozenset(
 
 
 # What the schema of a tool's arguments may not have at its top.
-_ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
+ALTERNATIVES: Final = frozenset(("anyOf", "oneOf", "allOf"))
 
 
 def flatten_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -225,7 +243,11 @@ def flatten_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
     Every member of an alternative may be given; the description says how they go together.
     """
-    told = {name: schema[name] for name in _ALTERNATIVES if isinstance(schema.get(name), list)}
+    told = {
+        name: value
+        for name, value in schema.items()
+        if name in ALTERNATIVES and isinstance(value, list)
+    }
     if not told:
         return schema
     kept = {name: value for name, value in schema.items() if name not in told}

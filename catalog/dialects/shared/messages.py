@@ -38,7 +38,7 @@ _OBJECT: Final = Raw(b'"object"')
 _OPTIONS: Final = re.compile(rb'"(?:any|one|all)Of"')
 _encode = msgspec.json.Encoder().encode
 _DATA_URL: Final = re.compile(
-    r"data:\s*([a-z0-9.+-]+/[a-z0-9.+-]+)?\s*(?:;[^;,]*)*;\s*base64\s*", re.IGNORECASE
+    r"data:\s*([a-z0-9.+-]+/[a-z0-9.+*-]+)?\s*(?:;[^;,]*)*;\s*base64\s*", re.IGNORECASE
 )
 _WEB_URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _SYSTEM_ROLES: Final = frozenset(("system", "developer"))
@@ -380,7 +380,7 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
         stop=[each for each in stop if each.strip() or (each and target.has_blanks)],
         is_json=response_format is not None
         and response_format.type in ("json_object", "json_schema"),
-        schema=None if schema is None else _read_schema(schema.schema, target),
+        schema=None if schema is None else fit_answer_schema(schema.schema, target),
         schema_name=None if schema is None else schema.name,
         modalities=request.modalities or [],
         cache=request.cache_control,
@@ -475,12 +475,20 @@ def _parse_assistant_message(message: _Message, ids: CallIds) -> Iterator[Part]:
         yield replace(block, id=by_id.get(block.id or "", block.id))
     yield from _parse_parts(message.content or message.refusal)
     for call, call_id in zip(calls, named, strict=True):
-        text = write_arguments(call.function.arguments)
-        arguments: Mapping[str, Raw] | None = decode_object(text.encode())
-        if arguments is None:
-            # Cut off by a limit, for instance: every later turn would be refused for it.
-            arguments = {} if is_blank(text) else {"arguments": Raw(_encode(text))}
+        arguments = read_arguments(write_arguments(call.function.arguments))
         yield ToolCall(call_id, call.function.name, arguments)
+
+
+def read_arguments(text: str) -> dict[str, Raw]:
+    """Returns the arguments of an earlier call as an object.
+
+    A text that is none, perhaps because a limit cut it off, becomes its member: every later turn
+    would be refused for it.
+    """
+    found = decode_object(text.encode("utf-8", "surrogatepass"))
+    if found is None:
+        found = {} if is_blank(text) else {"arguments": Raw(_encode(text))}
+    return found
 
 
 def _join_reasoning(details: list[_Detail]) -> Iterator[ReasoningBlock]:
@@ -559,26 +567,36 @@ def _parse_tool(tool: _Tool, target: Constraints) -> Tool:
     function = tool.function
     if tool.type != "function" or function is None:
         raise Untranslatable("This provider accepts only tools of the type function.")
-    schema = complete_schema(function.parameters)
-    if target.has_strict_schemas:
-        found = flatten_schema(msgspec.json.decode(schema)) if _OPTIONS.search(schema) else None
-        if function.strict:
-            found = restrict_schema(msgspec.json.decode(schema) if found is None else found)
-        schema = schema if found is None else Raw(_encode(found))
     return Tool(
         name=function.name,
         description=function.description or None,
-        schema=schema,
+        schema=fit_schema(function.parameters, target, is_strict=function.strict is True),
         strict=function.strict,
         cache=tool.cache_control,
     )
 
 
-def _read_schema(raw: Raw, target: Constraints) -> Raw | None:
+def fit_schema(raw: Raw, target: Constraints, *, is_strict: bool) -> Raw:
+    """Returns the schema of a tool's arguments as the target accepts it."""
+    schema = complete_schema(raw)
+    if not target.has_strict_schemas:
+        return schema
+    if not is_strict and _OPTIONS.search(schema) is None:
+        return schema
+    given = msgspec.json.decode(schema)
+    fitting = flatten_schema(given)
+    if is_strict:
+        fitting = restrict_schema(fitting)
+    return schema if fitting == given else Raw(_encode(fitting))
+
+
+def fit_answer_schema(raw: Raw, target: Constraints) -> Raw | None:
     """Returns the schema of an answer with the keywords that the target accepts."""
     if _none_if_empty(raw) is None or not target.has_strict_schemas:
         return _none_if_empty(raw)
-    return Raw(_encode(restrict_schema(msgspec.json.decode(raw))))
+    given = msgspec.json.decode(raw)
+    fitting = restrict_schema(given)
+    return raw if fitting == given else Raw(_encode(fitting))
 
 
 def complete_schema(raw: Raw) -> Raw:

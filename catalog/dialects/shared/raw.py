@@ -30,6 +30,25 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+
+
+def decode_list(value: Any) -> list[dict[str, Any]] | None:
+    """Returns a list of objects with raw members, or ``None`` for any other value."""
+    try:
+        return _decode_objects(value if isinstance(value, msgspec.Raw) else _encode(value))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def decode_members(value: Any) -> dict[str, Any] | None:
+    """Returns an object with raw members, or ``None`` for any other value."""
+    return _decode_members(value) if first_byte(value) == b"{" else None
+
+
+def read_text(value: Any) -> str | None:
+    """Returns a raw text; ``None`` for any other value."""
+    return _decode_text(value) if first_byte(value) == b'"' else None
 
 
 def write_arguments(raw: msgspec.Raw) -> str:

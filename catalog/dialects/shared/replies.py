@@ -339,6 +339,7 @@ class ToolCallBlocks:
 
 # What is noted of answers that are read more tolerantly than their format is written.
 CALLS_NAMED: Final = "The tool calls have no ids of their own; they got some."
+CALLS_WRITTEN: Final = "The arguments of the tool calls are no objects; they became some."
 WITHOUT_DATA: Final = "The stream has events without content; they were passed over."
 WITHOUT_LINE_END: Final = "The last line of the stream has no line end."
 WITHOUT_MARK: Final = "The stream ends without its end mark; its finish reason ended it."

@@ -12,9 +12,13 @@ from typing import Any, Final
 import msgspec
 
 _FOREIGN: Final = frozenset(
-    ("tool_reference", "search_result", "server_tool_use", "mcp_tool_use", "container_upload")
-)
+    (
+        "tool_reference", "search_result", "server_tool_use", "mcp_tool_use", "container_upload",
+        "compaction",
+    )
+)  # fmt: skip
 _RESULT: Final = "_tool_result"
+_PARTS: Final = "content"
 # Members that say nothing to another model.
 _OPAQUE: Final = frozenset(
     ("type", "id", "tool_use_id", "cache_control", "citations", "encrypted_content",
@@ -43,7 +47,7 @@ def _rewrite(holder: dict[str, Any]) -> bool:
     has_changed = False
     for index, block in enumerate(content):
         kind = block.get("type") if isinstance(block, dict) else None
-        if isinstance(kind, str) and (kind in _FOREIGN or kind.endswith(_RESULT)):
+        if isinstance(kind, str) and _is_foreign(kind, block):
             content[index] = {"type": "text", "text": "\n".join(_describe(block))}
             if (mark := block.get("cache_control")) is not None:
                 content[index]["cache_control"] = mark
@@ -51,6 +55,13 @@ def _rewrite(holder: dict[str, Any]) -> bool:
         elif kind == "tool_result":
             has_changed |= _rewrite(block)
     return has_changed
+
+
+def _is_foreign(kind: str, block: dict[str, Any]) -> bool:
+    if kind == "document":
+        source = block.get("source")
+        return isinstance(source, dict) and source.get("type") == _PARTS
+    return kind in _FOREIGN or kind.endswith(_RESULT)
 
 
 def _describe(value: Any) -> Iterable[str]:
@@ -67,8 +78,10 @@ def _describe(value: Any) -> Iterable[str]:
             yield from _describe(each)
         if texts:
             yield texts
+    elif isinstance(value, dict) and value.get("type") == "base64":
+        yield f"[{value.get('media_type')}]"
     elif isinstance(value, dict):
-        if value.get("type") != "text":
+        if value.get("type") not in ("text", _PARTS):
             yield f"[{value.get('type', 'result')}]"
         for name, member in value.items():
             if name in _OPAQUE or member is None:

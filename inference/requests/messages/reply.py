@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.base import InvalidReply, decode_object
+from catalog.dialects.base import InvalidReply
+from catalog.dialects.shared.messages import read_arguments
 from inference.requests.chat_replies import (
     ChatError,
     ChatMessage,
@@ -71,7 +72,7 @@ def render_reply(body: bytes) -> bytes:
         tool_use = start_tool_use(call)
         if call.signature is not None:
             content.append(render_redacted(signature_detail(call.signature, tool_use["id"])))
-        content.append({**tool_use, "input": _read_input(call)})
+        content.append({**tool_use, "input": read_arguments(call.arguments)})
     message = render_message(
         reply,
         content,
@@ -204,10 +205,3 @@ def start_tool_use(call: ReplyToolCall) -> dict[str, Any]:
         "id": call.id or "",
         "name": function.name or "",
     }
-
-
-def _read_input(call: ReplyToolCall) -> dict[str, Any]:
-    """Returns the arguments as an object; other text is passed on for the tool to refuse."""
-    text = call.arguments
-    decoded = decode_object(text.encode() or b"{}")
-    return {"arguments": text} if decoded is None else decoded

@@ -34,6 +34,8 @@ _TOOL_TYPE: Final = re.compile(r"Invalid value '.*' - at `\$\.(tools\[\d+\]\.typ
 
 _Raws = dict[str, msgspec.Raw]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+# What a model has written; a target that wants an object gets one.
+_Input = Annotated[Any, msgspec.Meta(extra_json_schema={"type": "object"})]
 # The name of a function in chat.
 _ToolName = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+\Z")]
 _Data = Annotated[str, msgspec.Meta(min_length=1)]
@@ -42,7 +44,7 @@ _ImageType = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^(image/(p?jpe?g|(x-)?png|gif|webp|\*)|IMAGE/(JPE?G|PNG|GIF|WEBP)"
-        r"|application/octet-stream)\Z"
+        r"|application/octet-stream)(;.*)?\Z"
     ),
 ]
 
@@ -72,8 +74,8 @@ class ImageBlock(_Shape, tag="image"):
 
 
 class Base64Document(_Shape, tag="base64"):
-    media_type: Literal["application/pdf"]
     data: _Data
+    media_type: str | None = None
 
 
 class TextDocument(_Shape, tag="text"):
@@ -93,23 +95,23 @@ _Content = TextBlock | ImageBlock | DocumentBlock
 class ToolResultBlock(_Shape, tag="tool_result"):
     """The result of a tool; chat cannot mark a failure, so the text must say it."""
 
-    tool_use_id: _Name
-    content: str | list[_Content] = ""
+    tool_use_id: str
+    content: str | list[_Content] | None = None
     is_error: bool | None = None
     cache_control: _Raws | None = None
 
 
 class ToolUseBlock(_Shape, tag="tool_use"):
-    id: _Name
-    name: _Name
-    input: _Raws
+    id: str
+    name: str
+    input: _Input = None
     caller: _Raws | None = None
     cache_control: _Raws | None = None
 
 
 class ThinkingBlock(_Shape, tag="thinking"):
     thinking: str
-    signature: str = ""
+    signature: str | None = None
 
 
 class RedactedThinkingBlock(_Shape, tag="redacted_thinking"):
@@ -359,7 +361,7 @@ def _convert_user_turn(
     rest: list[_Content] = []
     for block in content:
         if isinstance(block, ToolResultBlock):
-            result = _convert_content(block.content, block.cache_control)
+            result = _convert_content(block.content or "", block.cache_control)
             messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": result})
         else:
             rest.append(block)
@@ -381,7 +383,9 @@ def _convert_assistant_turn(
             case TextBlock():
                 texts.append(block)
             case ToolUseBlock():
-                function = {"name": block.name, "arguments": _encode(block.input).decode()}
+                given = block.input
+                arguments = given if isinstance(given, str) else _encode(given).decode()
+                function = {"name": block.name, "arguments": arguments}
                 calls.append({"id": block.id, "type": "function", "function": function})
             case ThinkingBlock() if block.signature:
                 details.append(
@@ -446,14 +450,17 @@ def _convert_document(block: DocumentBlock) -> dict[str, Any]:
     if isinstance(source, TextDocument):
         text = source.data if block.title is None else f"{block.title}\n\n{source.data}"
         return {"type": "text", "text": text}
-    name = block.title or "document.pdf"
-    return {"type": "file", "file": {"filename": name, "file_data": _data_url(source)}}
+    url = _data_url(source, block.title)
+    is_pdf = isinstance(source, WebSource) or url.startswith("data:application/pdf;")
+    name = block.title or ("document.pdf" if is_pdf else "document")
+    return {"type": "file", "file": {"filename": name, "file_data": url}}
 
 
-def _data_url(source: Base64Image | Base64Document | WebSource) -> str:
+def _data_url(source: Base64Image | Base64Document | WebSource, name: str | None = None) -> str:
     if isinstance(source, WebSource):
         return source.url
-    return f"data:{name_media_type(source.media_type, source.data)};base64,{source.data}"
+    kind = name_media_type(source.media_type, source.data, name) or "application/octet-stream"
+    return f"data:{kind};base64,{source.data}"
 
 
 def _convert_tool(tool: FunctionTool) -> dict[str, Any]:

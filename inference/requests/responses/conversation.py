@@ -6,12 +6,14 @@ that has them all, and the outputs of its calls follow it directly.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from catalog.dialects.base import decode_object
+from catalog.dialects.shared.raw import write_arguments
 from config.api.errors import InvalidRequest
 from inference.requests.limits import BOUNDS
 from inference.requests.problems import convert_each, field_error, missing_field
@@ -46,9 +48,9 @@ class Conversation:
         # The message of the assistant to which the next reasoning, text and calls belong.
         self._answer: dict[str, Any] | None = None
         self._answer_calls: set[str] = set()
-        # The last call of each id, and whether it has an output: some servers use the same ids for
-        # every answer.
-        self._calls: dict[str, dict[str, Any]] = {}
+        # The calls of each id that wait for an output: some servers use the same ids for every
+        # answer, or one id for all calls of an answer.
+        self._calls: dict[str, deque[dict[str, Any]]] = {}
         self._outputs: dict[int, Any] = {}
         # Ids of items by which older callers name a call.
         self._call_ids: dict[str, str] = {}
@@ -143,12 +145,12 @@ class Conversation:
     def _add_function_call(self, raw: msgspec.Raw, place: str) -> None:
         call = read(items.FUNCTION_CALL, raw, place)
         name = qualify(call.name, call.namespace)
-        self._call(call.call_id, name, call.arguments or "{}", place)
+        self._call(call.call_id, name, write_arguments(call.arguments) or "{}")
 
     def _add_custom_call(self, raw: msgspec.Raw, place: str) -> None:
         call = read(items.CUSTOM_CALL, raw, place)
         arguments = _encode({"input": call.input}).decode()
-        self._call(call.call_id, qualify(call.name, None), arguments, place)
+        self._call(call.call_id, qualify(call.name, None), arguments)
 
     def _add_known_call(self, raw: msgspec.Raw, place: str) -> None:
         kind = read(items.decode_kind, raw, place).type or ""
@@ -175,15 +177,16 @@ class Conversation:
             for name, value in members.items()
             if name != "type" and bytes(value) != b"null"
         }
-        self._call(call_id, kind.removesuffix("_call"), _encode(arguments).decode(), place)
+        self._call(call_id, kind.removesuffix("_call"), _encode(arguments).decode())
 
-    def _call(self, call_id: str, name: str, arguments: str, place: str) -> None:
+    def _call(self, call_id: str, name: str, arguments: str) -> None:
         answer = self._open_answer()
-        if call_id in self._answer_calls:
-            raise field_error(f"{place}.call_id", "Another call of this answer has the same id.")
-        self._answer_calls.add(call_id)
+        if call_id not in self._answer_calls:
+            self._answer_calls.add(call_id)
+            self._calls[call_id] = deque()
         function = {"name": name, "arguments": arguments}
-        call = self._calls[call_id] = {"id": call_id, "type": "function", "function": function}
+        call = {"id": call_id, "type": "function", "function": function}
+        self._calls[call_id].append(call)
         answer.setdefault("tool_calls", []).append(call)
 
     def _add_output(self, raw: msgspec.Raw, place: str) -> None:
@@ -203,13 +206,12 @@ class Conversation:
         self._answer_call(call_id, text, place)
 
     def _answer_call(self, call_id: str, content: Any, place: str) -> None:
-        call = self._calls.get(call_id)
-        if call is None or id(call) in self._outputs:
-            problem = "is not in the input" if call is None else "already has an output"
+        if not (waiting := self._calls.get(call_id)):
+            problem = "is not in the input" if waiting is None else "already has an output"
             text = f"The call {call_id[:64]!r} {problem}. Send each call once, before its output."
             raise field_error(f"{place}.call_id", text)
         self._end_answer()
-        self._outputs[id(call)] = content
+        self._outputs[id(waiting.popleft())] = content
 
     def _add_tools(self, raw: msgspec.Raw, place: str) -> None:
         self._tools.add_loaded(read(items.ADDITIONAL_TOOLS, raw, place).tools, f"{place}.tools")

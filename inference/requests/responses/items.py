@@ -8,7 +8,6 @@ import msgspec
 
 from inference.requests.limits import MAX_PARTS
 
-_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _Raws = dict[str, msgspec.Raw]
 
 
@@ -39,23 +38,23 @@ class MessageItem(msgspec.Struct):
 
 
 class FunctionCallItem(msgspec.Struct):
-    call_id: _Id
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-    arguments: str | None = None
+    call_id: str
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw()
     namespace: str | None = None
 
 
 class CustomCall(msgspec.Struct):
-    call_id: _Id
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+    call_id: str
+    name: str
     input: str
 
 
 class KnownCall(msgspec.Struct):
     """A call of a tool without a schema of its own, or of the search for tools."""
 
-    call_id: _Id | None = None
-    id: _Id | None = None
+    call_id: str | None = None
+    id: str | None = None
     action: _Raws | None = None
     operation: _Raws | None = None
     arguments: msgspec.Raw = msgspec.Raw()
@@ -64,14 +63,14 @@ class KnownCall(msgspec.Struct):
 
 class CallOutput(msgspec.Struct):
     output: str | _Parts
-    call_id: _Id
+    call_id: str
 
 
 class KnownOutput(msgspec.Struct):
     """The output of a tool whose output has a shape of its own."""
 
-    call_id: _Id | None = None
-    id: _Id | None = None
+    call_id: str | None = None
+    id: str | None = None
     status: str | None = None
     output: msgspec.Raw = msgspec.Raw()
     tools: list[msgspec.Raw] | None = None

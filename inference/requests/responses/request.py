@@ -422,12 +422,13 @@ def _read_native(body: bytes, members: _Raws, translated: Translated) -> NativeB
         if (name == "model" or name not in _OWN) and bytes(memoryview(raw)[:5]) != b"null"
     }
     left_out = {name: None for name in translated.left_out if not name.startswith("input.")}
-    if "tools" in fields:
+    if not is_unset(fields.get("tools", _Any())):
         fields["tools"], dropped = keep_callers_tools(fields["tools"])
         left_out |= dict.fromkeys(dropped)
-        if not _decode_items(fields["tools"]):
-            for name in ("tools", "tool_choice", "parallel_tool_calls"):
-                fields.pop(name, None)
+    if is_unset(fields.get("tools", _Any())):
+        # What only tools need goes with them.
+        for name in ("tools", "tool_choice", "parallel_tool_calls"):
+            fields.pop(name, None)
     if "tool_choice" in fields:
         fields["tool_choice"] = keep_callers_choice(fields["tool_choice"])
     items = fields.get("input")

@@ -144,7 +144,9 @@ def test_build_translates_content_parts(
 ) -> None:
     made = body(kind, messages=content(part))
     [turn] = made["contents" if kind == "gemini" else "messages"]
-    assert turn["parts" if kind == "gemini" else "content"] == [expected]
+    # Bedrock wants a text beside a document.
+    name = [{"text": "document"}] if "document" in expected else []
+    assert turn["parts" if kind == "gemini" else "content"] == [expected, *name]
 
 
 @pytest.mark.parametrize("kind", KINDS)

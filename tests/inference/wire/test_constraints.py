@@ -244,9 +244,8 @@ def test_an_answer_to_be_continued_ends_in_no_blank_at_claude() -> None:
 def test_an_empty_schema_is_that_of_an_empty_object(parameters: Any) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": parameters}}]
     schema = {"type": "object", "properties": {}}
-    if parameters != {"properties": {}}:
-        sent = body_of("openai", tools=tools)
-        assert sent["tools"][0]["function"]["parameters"] == schema
+    sent = body_of("openai", tools=tools)
+    assert sent["tools"][0]["function"]["parameters"] == schema
     assert body_of("anthropic", tools=tools)["tools"][0]["input_schema"] == schema
     [tool] = body_of("gemini", tools=tools)["tools"][0]["functionDeclarations"]
     assert tool["parametersJsonSchema"] == schema
@@ -397,6 +396,47 @@ def test_no_two_documents_of_a_request_have_one_name() -> None:
     messages = [{"role": "user", "content": [file, file, {"type": "text", "text": "?"}]}]
     sent = body_of("bedrock", messages=messages)
     assert [each["name"] for each in blocks_of(sent, "document")] == ["a pdf", "a pdf 2"]
+
+
+def test_a_document_has_a_text_beside_it_at_bedrock() -> None:
+    data = f"data:application/pdf;base64,{PDF}"
+    file = {"type": "file", "file": {"filename": "a.pdf", "file_data": data}}
+    asked = {"type": "text", "text": "?"}
+    alone = body_of("bedrock", messages=[{"role": "user", "content": [file, file]}])
+    assert alone["messages"][0]["content"][2:] == [{"text": "a pdf, a pdf 2"}]
+    asking = body_of("bedrock", messages=[{"role": "user", "content": [file, asked]}])
+    assert asking["messages"][0]["content"][1:] == [{"text": "?"}]
+
+
+@pytest.mark.parametrize("content", ["", " ", [], [{"type": "text", "text": ""}]])
+def test_a_result_is_never_empty_at_bedrock(content: Any) -> None:
+    history = [*turns(call_of("a"))[:2], {"role": "tool", "tool_call_id": "a", "content": content}]
+    [told] = blocks_of(body_of("bedrock", messages=history, tools=[TOOL]), "toolResult")
+    assert told["content"] == [{"text": "The result is empty."}]
+
+
+def test_documents_and_summaries_of_claude_are_text_elsewhere() -> None:
+    picture = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": PNG},
+    }
+    page = {
+        "type": "document", "title": "B", "citations": {"enabled": True},
+        "source": {"type": "content", "content": [{"type": "text", "text": "Rain."}, picture]},
+    }  # fmt: skip
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": PDF}
+    fetched = {
+        "type": "web_fetch_tool_result", "tool_use_id": "s",
+        "content": {"type": "web_fetch_result", "url": "https://a",
+                    "content": {"type": "document", "source": pdf}},
+    }  # fmt: skip
+    summary = {"type": "compaction", "content": "It rains."}
+    asked, told = messages_of(("user", [page]), ("assistant", [summary, fetched]))
+    assert asked["content"] == "[document]\ntitle: B\nRain.\n[image]\n[image/png]"
+    assert [part["text"] for part in told["content"]] == [
+        "[compaction]\nIt rains.",
+        "[web_fetch_tool_result]\n[web_fetch_result]\nurl: https://a\n[document]\n[application/pdf]",
+    ]
 
 
 def test_blocks_of_anthropics_own_tools_are_text_elsewhere() -> None:

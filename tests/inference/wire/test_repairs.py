@@ -8,12 +8,14 @@ import ssl
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from catalog import dialects
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
-from catalog.dialects.anthropic.native import CALLS_WRITTEN, NO_BLOCK, NO_START
+from catalog.dialects.anthropic.native import NO_BLOCK, NO_START
 from catalog.dialects.base import Operation
+from catalog.dialects.openai import responses
 from catalog.dialects.shared import replies
 from catalog.dialects.wholes import join_stream
 from catalog.models import LanguageModel
@@ -196,6 +198,17 @@ def function_items(numbers: list[int | None]) -> list[dict[str, Any]]:
             block("response.output_item.done", item=item, **place),
         ]
     return events
+
+
+def retold(events: list[dict[str, Any]], *, as_objects: bool = False, **members: Any) -> list[Any]:
+    """Returns events whose items have other members."""
+    found = []
+    for event in events:
+        item = {**event.get("item", {}), **members}
+        if as_objects and "item" in event:
+            item["arguments"] = json.loads(item["arguments"] or "null")
+        found.append({**event, "item": item} if "item" in event else event)
+    return found
 
 
 def responded(*events: Any, **members: Any) -> bytes:
@@ -457,6 +470,27 @@ ROWS = {
         responded(*SPOKEN, output=[]), GREETED, stream=False, dialect="responses"),
     "responses: plain: no object": plain(
         json.dumps({**RESPONDED, "object": None}).encode(), GREETED)._replace(dialect="responses"),
+    "responses: no beginning": Row(
+        data(*SPOKEN, block("response.completed", response=RESPONDED), end=b""), GREETED,
+        dialect="responses"),
+    "responses: calls with one id": Row(
+        responded(*retold(function_items([0, 0]), call_id="a")), CALLED, dialect="responses"),
+    "responses: calls without ids": Row(
+        responded(*retold(function_items([1, 2]), call_id=None)), CALLED, dialect="responses"),
+    "responses: arguments as objects": Row(
+        responded(*retold(function_items([0, 1]), as_objects=True)), CALLED, dialect="responses"),
+    "responses: plain: calls with one id, and objects": plain(
+        json.dumps({**RESPONDED, "output": [
+            each["item"] for each in retold(function_items([0, 1])[3::4], as_objects=True,
+                                            call_id="a")]}).encode(), CALLED
+    )._replace(dialect="responses"),
+    "responses: plain: a text of chat": plain(
+        json.dumps({**RESPONDED, "output": [
+            {**ITEM, "content": [{"type": "text", "text": "Hi there"}]}]}).encode(), GREETED
+    )._replace(dialect="responses"),
+    "responses: plain: a text alone": plain(
+        json.dumps({**RESPONDED, "output": [{**ITEM, "content": "Hi there"}]}).encode(), GREETED
+    )._replace(dialect="responses"),
 }  # fmt: skip
 
 
@@ -495,7 +529,7 @@ NOTED: dict[str, tuple[bytes, bytes, set[str], set[str]]] = {
         {NO_START, NO_BLOCK}),
     "a whole answer": (
         b"", json.dumps({**MESSAGE, "content": [block("tool_use", id="a", name="f", input="{}")]}
-                        ).encode(), set(), {CALLS_WRITTEN}),
+                        ).encode(), set(), {replies.CALLS_WRITTEN}),
 }  # fmt: skip
 
 
@@ -512,6 +546,55 @@ def test_what_is_repaired_of_anthropics_format_is_noted(name: str) -> None:
         parser = dialect.stream_parser(Operation.CHAT)
         parser.feed(events)
         assert parser.notes == notes
+
+
+@pytest.mark.parametrize(
+    ("calls", "notes"),
+    [
+        ([{"name": "f", "args": {}}, {"name": "f"}], set()),
+        ([{"name": "f", "id": "a"}, {"name": "f", "id": "a"}], {replies.CALLS_NAMED}),
+        ([{"name": "f", "args": '{"a":1}'}], {replies.CALLS_WRITTEN}),
+        ([{"name": "f", "args": [1]}], {replies.CALLS_WRITTEN}),
+    ],
+)
+def test_what_is_repaired_of_gemini_is_noted(calls: list[Any], notes: set[str]) -> None:
+    parts = [{"functionCall": each} for each in calls]
+    answer = json.dumps({"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]})
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    whole = dialect.parse_reply(Operation.CHAT, answer.encode())
+    parser = dialect.stream_parser(Operation.CHAT)
+    streamed = join_stream(parser, b"data: %b\n\n" % answer.encode(), None)
+    assert whole.notes == parser.notes == notes
+    for reply in (whole, streamed):
+        [choice] = json.loads(msgspec.json.encode(reply.fields["choices"]))
+        written = [each["function"]["arguments"] for each in choice["message"]["tool_calls"]]
+        assert all(isinstance(json.loads(each), dict) for each in written)
+
+
+NOTED_OF_RESPONSES: dict[str, tuple[bytes, set[str]]] = {
+    "nothing": (responded(*function_items([0, 1])), set()),
+    "ids": (responded(*retold(function_items([0, 1]), call_id="a")), {replies.CALLS_NAMED}),
+    "arguments": (
+        responded(*retold(function_items([0, 1]), as_objects=True)), {responses.ARGUMENTS_TYPED}),
+    "no beginning": (
+        data(*SPOKEN, block("response.completed", response=RESPONDED), end=b""),
+        {responses.NO_START}),
+    "texts": (
+        responded(*retold(SPOKEN, content=[{"type": "text", "text": "Hi there"}])),
+        {responses.TEXTS_TYPED}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(NOTED_OF_RESPONSES))
+def test_what_is_repaired_of_responses_is_noted(name: str) -> None:
+    events, notes = NOTED_OF_RESPONSES[name]
+    dialect = dialects.get_native("openai", Capabilities(native_format=NativeFormat.RESPONSES))
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT)
+    reply = join_stream(parser, events, NativeFormat.RESPONSES)
+    assert parser.notes == notes
+    assert notes <= reply.notes
 
 
 CLAUDE = Capabilities(native_format=NativeFormat.ANTHROPIC)

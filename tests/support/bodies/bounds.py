@@ -25,8 +25,16 @@ _PATTERNS: Final[dict[str, tuple[list[str], list[str]]]] = {
         ["", "9" * 10, f"1.{'9' * 13}", "1.", "-1", "1\n"],
     ),
     r"^(image/(p?jpe?g|(x-)?png|gif|webp|\*)|IMAGE/(JPE?G|PNG|GIF|WEBP)"
-    r"|application/octet-stream)\Z": (
-        ["image/png", "image/x-png", "image/jpg", "image/pjpeg", "IMAGE/JPEG", "image/*"],
+    r"|application/octet-stream)(;.*)?\Z": (
+        [
+            "image/png",
+            "image/png; charset=utf-8",
+            "image/x-png",
+            "image/jpg",
+            "image/pjpeg",
+            "IMAGE/JPEG",
+            "image/*",
+        ],
         ["", "image/", "image/svg+xml", "text/plain", "Image/Png", "image/png\n"],
     ),
     r"^(auto|512|768|1K|1\.5K|2K|4K|[1-9][0-9]{1,4}x[1-9][0-9]{1,4})\Z": (

@@ -84,7 +84,12 @@ def _start(program: str, *arguments: str, **variables: str) -> Iterator[str]:
     """Runs a program and yields the address that it says it serves."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
-        env={**os.environ, "PYTHONPATH": os.environ[SERVERS], **variables},
+        # Not those of the tests: LiteLLM would take their database.
+        env={
+            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            "PYTHONPATH": os.environ[SERVERS],
+            **variables,
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

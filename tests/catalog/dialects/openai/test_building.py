@@ -190,7 +190,8 @@ def test_build_gives_cached_prefixes_the_usual_lifetime_where_another_has_no_rat
             built = openai.build(replace(made, keeps_lifetimes=keeps_lifetimes))
             assert json.loads(built.body or b"") == extended(sent, THOUGHT)
         # A schema of the caller may name such a member too.
-        tool = {"function": {"parameters": {"default": {"cache_control": {"ttl": "1h"}}}}}
+        schema = {"type": "object", "properties": {"cache_control": {"ttl": "1h"}}}
+        tool = {"function": {"parameters": schema}}
         body = json.dumps({"tools": [tool], **long}).encode()
         made = replace(call(body, supported_parameters=listed), keeps_lifetimes=False)
         assert json.loads(openai.build(made).body or b"")["tools"] == [tool]

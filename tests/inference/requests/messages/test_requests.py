@@ -381,12 +381,12 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
             ),
         ),
         (
-            with_block({"type": "tool_use", "id": "a", "name": "f", "input": "{}"}, "assistant"),
-            "messages[0].content[0].input: Expected object, got str.",
+            with_block({"type": "tool_use", "id": None, "name": "f", "input": {}}, "assistant"),
+            "messages[0].content[0].id: Expected str, got null.",
         ),
         (
-            with_block({"type": "tool_result", "tool_use_id": ""}),
-            "messages[0].content[0].tool_use_id: Expected str of length >= 1.",
+            with_block({"type": "tool_result"}),
+            "messages[0].content[0].tool_use_id: This field is required.",
         ),
         ({"system": 5}, "system: Expected str | array | null, got int."),
         ({"system": [{"type": "image"}]}, "system[0].type: Invalid value 'image'."),

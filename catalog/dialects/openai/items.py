@@ -1,0 +1,106 @@
+"""Fits the items of a conversation in OpenAI's Responses to what its servers accept of them.
+
+A session that another model has begun has ids, names and arguments that OpenAI refuses, in every
+later turn. What fits stays as the caller wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.shared.constraints import RESPONSES, CallIds
+from catalog.dialects.shared.messages import complete_schema
+from catalog.dialects.shared.raw import (
+    decode_list,
+    decode_members,
+    first_byte,
+    is_empty,
+    read_text,
+    write_arguments,
+)
+
+# What may have to be fitted: calls and their outputs, ids of items, pictures in the words of chat.
+_MARKED: Final = re.compile(rb'"(?:call_id|id|reasoning)"|"(?:image|video)_url"\s*:\s*\{')
+_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# The beginnings of the ids of items, by their types.
+_PREFIXES: Final = {
+    "message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc",
+}  # fmt: skip
+_CALLS: Final = frozenset(("function_call", "custom_tool_call"))
+_OUTPUTS: Final = frozenset(("function_call_output", "custom_tool_call_output"))
+_FUNCTION: Final = msgspec.Raw(b'"function"')
+
+
+def fit_fields(fields: dict[str, Any]) -> None:
+    """Changes the members of a body to what its server accepts."""
+    raw = fields.get("input", msgspec.Raw())
+    if first_byte(raw) == b"[" and _MARKED.search(raw) and (found := decode_list(raw)) is not None:
+        fields["input"] = _fit_items(found)
+    tools = decode_list(fields["tools"]) if "tools" in fields else None
+    for tool in tools or ():
+        schema = tool.get("parameters", msgspec.Raw())
+        if tool.get("type") != _FUNCTION or first_byte(schema) != b"{":
+            continue
+        tool["parameters"] = complete_schema(schema)
+        if tool["parameters"] != schema:
+            fields["tools"] = tools
+
+
+def _fit_items(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    ids, kept = CallIds(RESPONSES.call_id), []
+    calls: list[dict[str, Any]] = []  # of the answer that is being read
+    for item in given:
+        kind = read_text(item.get("type")) or "message"
+        if kind == "reasoning" and _is_lost(item):
+            continue
+        kept.append(item)
+        if "id" in item and not _is_id(read_text(item["id"]) or "", _PREFIXES.get(kind, "")):
+            del item["id"]
+        if kind in _CALLS:
+            calls.append(item)
+            _fit_call(item)
+        elif kind != "reasoning":
+            _name_calls(calls, ids)
+            if kind in _OUTPUTS:
+                item["call_id"] = ids.name_result(read_text(item.get("call_id")) or "")
+            _unwrap_parts(item)
+    _name_calls(calls, ids)
+    return kept
+
+
+def _is_lost(item: Mapping[str, Any]) -> bool:
+    """Returns whether a thought has nothing that a server could read: it stores none."""
+    return all(is_empty(item.get(name, msgspec.Raw())) for name in ("encrypted_content", "content"))
+
+
+def _is_id(text: str, prefix: str) -> bool:
+    return text.startswith(prefix) and _ID.fullmatch(text) is not None
+
+
+def _fit_call(call: dict[str, Any]) -> None:
+    call["name"] = RESPONSES.fit_name(read_text(call.get("name")) or "")
+    if first_byte(call.get("arguments")) != b'"' and call.get("input") is None:
+        call["arguments"] = write_arguments(call.get("arguments", msgspec.Raw())) or "{}"
+
+
+def _name_calls(calls: list[dict[str, Any]], ids: CallIds) -> None:
+    if calls:
+        named = ids.name_calls([read_text(call.get("call_id")) or "" for call in calls])
+        for call, name in zip(calls, named, strict=True):
+            call["call_id"] = name
+        calls.clear()
+
+
+def _unwrap_parts(item: dict[str, Any]) -> None:
+    """Writes URLs that stand in an object, as in chat, as texts."""
+    for member in ("content", "output"):
+        parts = decode_list(item[member]) if first_byte(item.get(member)) == b"[" else None
+        for part in parts or ():
+            for name in ("image_url", "video_url"):
+                wrapped = decode_members(part.get(name))
+                if wrapped is not None and "url" in wrapped:
+                    part[name], item[member] = wrapped["url"], parts

@@ -1,0 +1,385 @@
+"""What reaches a target of the caller's own format, and what each face takes of such a history.
+
+Each row has what another model, server or client has left in a conversation, and what is sound.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from catalog import dialects
+from catalog.capabilities import Capabilities, NativeFormat
+from catalog.dialects.base import Call, Operation
+from config.credentials import Secret
+from inference.requests.messages.native import parse_message
+from inference.requests.parsing import InferenceRequest
+from inference.requests.responses.request import parse_response
+from tests.support.inference import messages, responses
+from tests.support.upstreams import clouds
+
+PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+PDF: Final = "JVBERi0xLjQ="
+KIMI: Final = "functions.get_weather:0"
+KIMI_AS_SENT: Final = "call_79ac1aaab216b228c7ab2241"
+EMPTY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+LONG: Final = "x" * 70
+
+Row = dict[str, Any]
+
+
+def build(dialect: str, form: NativeFormat, request: InferenceRequest) -> Any:
+    """Returns the body that a target of the caller's own format gets."""
+    capabilities = Capabilities(native_format=form)
+    secret = {
+        "azure": json.dumps(clouds.foundry() if form == NativeFormat.ANTHROPIC else clouds.azure()),
+        "bedrock": json.dumps(clouds.bedrock_key()),
+        "vertex": json.dumps(clouds.vertex()),
+    }
+    native = request.native
+    found = dialects.get_native(dialect, capabilities)
+    assert native is not None
+    assert found is not None
+    assert dialects.speaks(dialect, capabilities, native)
+    made = found.build(
+        Call(
+            operation=Operation.CHAT,
+            base_url="https://host/v1",
+            model="m",
+            secret=Secret(secret.get(dialect, "key")),
+            fields=request.fields,
+            capabilities=capabilities,
+            native=native,
+        )
+    )
+    return json.loads(made.body or b"")
+
+
+def claude_body(dialect: str = "anthropic", **fields: Any) -> Any:
+    body = json.dumps(messages.asked(**fields)).encode()
+    return build(dialect, NativeFormat.ANTHROPIC, parse_message(body))
+
+
+def openai_body(dialect: str = "openai", **fields: Any) -> Any:
+    body = json.dumps(responses.asked(**fields)).encode()
+    return build(dialect, NativeFormat.RESPONSES, parse_response(body)[0])
+
+
+def turns(*given: tuple[str, Any], **fields: Any) -> Row:
+    return {"messages": [{"role": role, "content": content} for role, content in given], **fields}
+
+
+def use(call_id: str, given: Any = {}, name: str = "look") -> Row:  # noqa: B006
+    return {"type": "tool_use", "id": call_id, "name": name, "input": given}
+
+
+def result(call_id: str, content: Any = "1") -> Row:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content}
+
+
+TOOL: Final = {"name": "look", "input_schema": EMPTY}
+
+
+def history(*calls: Row, results: list[Row] | None = None, tools: Any = (TOOL,)) -> Row:
+    found = results or [result(call["id"]) for call in calls]
+    told = turns(("user", "Hi"), ("assistant", [*calls]), ("user", found))
+    return told if tools is None else {**told, "tools": [*tools]}
+
+
+def asks(*blocks: Row) -> Row:
+    return turns(("user", [*blocks, messages.text("?")]))
+
+
+def media(kind: str, data: str, media_type: str | None = None, **members: Any) -> Row:
+    named = {} if media_type is None else {"media_type": media_type}
+    return {"type": kind, "source": {"type": "base64", **named, "data": data}, **members}
+
+
+def with_tool(**members: Any) -> Row:
+    return {"tools": [{"name": "look", **members}]}
+
+
+BOTH_UNDER_ONE_ID: Final = [result("call_0", "a"), result("call_0", "b")]
+NUMBER: Final = {"type": "integer", "minimum": 1}
+TOLD: Final = {"type": "integer", "description": '{"minimum":1}'}
+OPTIONS: Final = [{"properties": {"a": {"type": "string"}}}]
+# What came into a conversation of Messages, and what Claude accepts.
+CLAUDE_ROWS: Final[dict[str, tuple[Row, Row]]] = {
+    "an id of Kimi's": (history(use(KIMI)), history(use(KIMI_AS_SENT))),
+    "a long id": (history(use(LONG)), history(use("call_c71bd109227e23434ecf71fd"))),
+    "no id": (history(use("")), history(use("call_e3b0c44298fc1c149afbf4c8"))),
+    "one id for all calls": (
+        history(use("call_0"), use("call_0", {"b": 1}), results=BOTH_UNDER_ONE_ID),
+        history(
+            use("call_0"), use("call_15ae3265bcbf1b06d46a4124", {"b": 1}),
+            results=[result("call_0", "a"), result("call_15ae3265bcbf1b06d46a4124", "b")],
+        ),
+    ),
+    "an invented name": (
+        history(use("a", name="functions.look:0")), history(use("a", name="functions_look_0"))
+    ),
+    "no name": (history(use("a", name="")), history(use("a", name="_"))),
+    "arguments that were cut off": (
+        history(use("a", '{"city": "Os')), history(use("a", {"arguments": '{"city": "Os'}))
+    ),
+    "arguments as a text": (
+        history(use("a", '{"city":"Oslo"}')), history(use("a", {"city": "Oslo"}))
+    ),
+    "a list as arguments": (history(use("a", [1])), history(use("a", {"arguments": "[1]"}))),
+    "null as arguments": (history(use("a", None)), history(use("a"))),
+    "no arguments": (
+        history({"type": "tool_use", "id": "a", "name": "look"}), history(use("a"))
+    ),
+    "no tools": (
+        history(use("a"), use("b", name="find"), tools=None),
+        {
+            **history(use("a"), use("b", name="find"), tools=[TOOL, {**TOOL, "name": "find"}]),
+            "tool_choice": {"type": "none"},
+        },
+    ),
+    "an empty list of tools": (
+        {**history(use("a")), "tools": []}, {**history(use("a")), "tool_choice": {"type": "none"}}
+    ),
+    "a choice without tools": (
+        {"tools": [], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, {}
+    ),
+    "blank stop sequences": (
+        {"stop_sequences": ["\n\n", "END", " "]}, {"stop_sequences": ["END"]}
+    ),
+    "only blank stop sequences": ({"stop_sequences": ["\n", ""]}, {}),
+    "an alias of a JPEG": (
+        asks(media("image", "/9j/4AAQ", "image/jpg")),
+        asks(media("image", "/9j/4AAQ", "image/jpeg")),
+    ),
+    "another case": (
+        asks(media("image", PNG, "IMAGE/PNG")), asks(media("image", PNG, "image/png"))
+    ),
+    "a wrong type": (
+        asks(media("image", PNG, "image/jpeg")), asks(media("image", PNG, "image/png"))
+    ),
+    "no type": (asks(media("image", PNG)), asks(media("image", PNG, "image/png"))),
+    "a type with a parameter": (
+        asks(media("image", PNG, "image/png; charset=utf-8")),
+        asks(media("image", PNG, "image/png")),
+    ),
+    "a picture in a result": (
+        history(use("a"), results=[result("a", [media("image", PNG, "image/x-png")])]),
+        history(use("a"), results=[result("a", [media("image", PNG, "image/png")])]),
+    ),
+    "an alias of PDF": (
+        asks(media("document", PDF, "application/x-pdf")),
+        asks(media("document", PDF, "application/pdf")),
+    ),
+    "a document without a type": (
+        asks(media("document", PDF)), asks(media("document", PDF, "application/pdf"))
+    ),
+    "an empty schema": (with_tool(input_schema={}), with_tool(input_schema=EMPTY)),
+    "a schema that may be null": (
+        with_tool(input_schema={"type": ["object", "null"]}), with_tool(input_schema=EMPTY)
+    ),
+    "alternatives at the top of a schema": (
+        with_tool(input_schema={"type": "object", "anyOf": OPTIONS}),
+        with_tool(
+            input_schema={
+                "type": "object",
+                "properties": {"a": {"type": "string"}},
+                "description": json.dumps({"anyOf": OPTIONS}, separators=(",", ":")),
+            }
+        ),
+    ),
+    "keywords that a strict schema may not have": (
+        with_tool(input_schema={"type": "object", "properties": {"a": NUMBER}}, strict=True),
+        with_tool(
+            input_schema={
+                "type": "object", "properties": {"a": TOLD}, "additionalProperties": False
+            },
+            strict=True,
+        ),
+    ),
+    "keywords that a schema of the answer may not have": (
+        {"output_config": {"format": {"type": "json_schema", "schema": NUMBER}}},
+        {"output_config": {"format": {"type": "json_schema", "schema": TOLD}}},
+    ),
+    "a blank text": (asks(messages.text("")), asks()),
+    "a blank text beside a call": (
+        history(messages.text("\n\n"), use("a"), results=[result("a")]), history(use("a"))
+    ),
+    "a blank answer": (
+        turns(("user", "Hi"), ("assistant", ""), ("user", "?")),
+        turns(("user", "Hi"), ("user", "?")),
+    ),
+    "an empty answer": (
+        turns(("user", "Hi"), ("assistant", []), ("user", "?")),
+        turns(("user", "Hi"), ("user", "?")),
+    ),
+    "a blank text in a result": (
+        history(use("a"), results=[result("a", [messages.text(" "), messages.text("1")])]),
+        history(use("a"), results=[result("a", [messages.text("1")])]),
+    ),
+    "blanks at the end of an answer to be continued": (
+        turns(("user", "Hi"), ("assistant", "It is: \n")),
+        turns(("user", "Hi"), ("assistant", "It is:")),
+    ),
+    "blanks at the end of its last text": (
+        turns(("user", "Hi"), ("assistant", [messages.text("It is: ")])),
+        turns(("user", "Hi"), ("assistant", [messages.text("It is:")])),
+    ),
+    "a blank system text": (
+        {"system": [messages.text("\n"), messages.text("Be.")]}, {"system": [messages.text("Be.")]}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", CLAUDE_ROWS)
+@pytest.mark.parametrize("dialect", ["anthropic", "azure", "bedrock", "vertex"])
+def test_claude_gets_what_it_accepts_of_a_message(dialect: str, row: str) -> None:
+    given, sound = CLAUDE_ROWS[row]
+    sent = claude_body(dialect, **given)
+    assert sent == claude_body(dialect, **sound)
+    # Nothing of what is sound changes.
+    kept = {name: sent.get(name) for name in messages.asked(**sound) if name != "model"}
+    assert kept == {name: value for name, value in messages.asked(**sound).items() if name in kept}
+
+
+def test_what_claude_accepts_passes_in_the_callers_own_bytes() -> None:
+    own = (
+        b'[ {"role":"user","content":[{"type":"text","text":"\\u00fc"}]}, {"role":"assistant", '
+        b'"content":[{"type":"tool_use","id":"toolu_1","name":"look","input":{"a":1.50}}]},'
+        b'{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":""}]} ]'
+    )
+    tools = b'[ {"name":"look","input_schema":{"properties":{"a":{"anyOf":[]}},"type":"object"}}]'
+    body = b'{"model":"acme/falcon","max_tokens":5,"messages":%b,"tools":%b}' % (own, tools)
+    request = parse_message(body)
+    found = dialects.get_native("anthropic", Capabilities())
+    assert found is not None
+    made = found.build(
+        Call(
+            operation=Operation.CHAT, base_url="https://host/v1", model="acme/falcon",
+            secret=Secret("key"), fields=request.fields, native=request.native,
+        )
+    )  # fmt: skip
+    assert made.body == body
+
+
+@pytest.mark.parametrize("row", CLAUDE_ROWS)
+def test_a_face_takes_a_message_that_any_model_may_go_on_with(row: str) -> None:
+    given, _ = CLAUDE_ROWS[row]
+    request = parse_message(json.dumps(messages.asked(**given)).encode())
+    assert request.native is not None
+    assert request.native.problem is None
+
+
+def call(call_id: str, arguments: Any = "{}", name: str = "look", **members: Any) -> Row:
+    shape = {"type": "function_call", "call_id": call_id, "name": name}
+    return {**shape, "arguments": arguments, **members}
+
+
+def output(call_id: str, text: Any = "1") -> Row:
+    return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+FUNCTION: Final = {"type": "function", "name": "look", "parameters": EMPTY}
+
+
+def items(*given: Row, **fields: Any) -> Row:
+    return {"content": [{"role": "user", "content": "Hi"}, *given], "tools": [FUNCTION], **fields}
+
+
+def shown(url: Any) -> Row:
+    return {"content": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}
+
+
+def attached(data: str) -> Row:
+    part = {"type": "input_file", "filename": "a.pdf", "file_data": data}
+    return {"content": [{"role": "user", "content": [part]}]}
+
+
+THOUGHT: Final = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [{"type": "summary_text", "text": "."}],
+}
+ANSWER: Final = {"type": "message", "role": "assistant", "content": "Yes."}
+# What came into a conversation of Responses, and what OpenAI accepts.
+OPENAI_ROWS: Final[dict[str, tuple[Row, Row]]] = {
+    "a long id": (
+        items(call(LONG), output(LONG)),
+        items(call("call_c71bd109227e23434ecf71fd"), output("call_c71bd109227e23434ecf71fd")),
+    ),
+    "no id": (
+        items(call(""), output("")),
+        items(call("call_e3b0c44298fc1c149afbf4c8"), output("call_e3b0c44298fc1c149afbf4c8")),
+    ),
+    "one id for all calls": (
+        items(call("call_0"), call("call_0", "[]"), output("call_0", "a"), output("call_0", "b")),
+        items(
+            call("call_0"), call("call_15ae3265bcbf1b06d46a4124", "[]"), output("call_0", "a"),
+            output("call_15ae3265bcbf1b06d46a4124", "b"),
+        ),
+    ),
+    "an id of Kimi's": (items(call(KIMI), output(KIMI)), items(call(KIMI), output(KIMI))),
+    "ids of items of another server": (
+        items(call("a", id="item_1"), output("a"), {**ANSWER, "id": "x" * 65}),
+        items(call("a"), output("a"), ANSWER),
+    ),
+    "an invented name": (
+        items(call("a", name="functions.look:0"), output("a")),
+        items(call("a", name="functions_look_0"), output("a")),
+    ),
+    "null as arguments": (items(call("a", None), output("a")), items(call("a"), output("a"))),
+    "an object as arguments": (
+        items(call("a", {"city": "Oslo"}), output("a")),
+        items(call("a", '{"city":"Oslo"}'), output("a")),
+    ),
+    "a thought that no server has": (
+        items(THOUGHT, call("a"), output("a")), items(call("a"), output("a"))
+    ),
+    "a choice without tools": ({"tool_choice": "auto", "parallel_tool_calls": False}, {}),
+    "an empty schema": (
+        {"tools": [{**FUNCTION, "parameters": {}}]}, {"tools": [FUNCTION]}
+    ),
+    "an alias of a JPEG": (
+        shown("data:image/jpg;base64,/9j/4AAQ"), shown("data:image/jpeg;base64,/9j/4AAQ")
+    ),
+    "another case": (shown(f"data:IMAGE/PNG;base64,{PNG}"), shown(f"data:image/png;base64,{PNG}")),
+    "any type": (shown(f"data:image/*;base64,{PNG}"), shown(f"data:image/png;base64,{PNG}")),
+    "no type": (shown(f"data:;base64,{PNG}"), shown(f"data:image/png;base64,{PNG}")),
+    "a URL in the words of chat": (
+        shown({"url": f"data:image/png;base64,{PNG}"}), shown(f"data:image/png;base64,{PNG}")
+    ),
+    "an alias of PDF": (
+        attached(f"data:application/x-pdf;base64,{PDF}"),
+        attached(f"data:application/pdf;base64,{PDF}"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", OPENAI_ROWS)
+@pytest.mark.parametrize("dialect", ["openai", "azure"])
+def test_openai_gets_what_it_accepts_of_a_response(dialect: str, row: str) -> None:
+    given, sound = OPENAI_ROWS[row]
+    sent = openai_body(dialect, **given)
+    assert sent == openai_body(dialect, **sound)
+    kept = {name: sent.get(name) for name in responses.asked(**sound) if name != "model"}
+    asked = responses.asked(**sound)
+    assert kept == {name: value for name, value in asked.items() if name in kept}
+
+
+@pytest.mark.parametrize("stop", [["END", 5, " "], [{}], "\n"])
+def test_what_is_no_stop_sequence_is_left_to_the_provider(stop: Any) -> None:
+    kept = [each for each in stop if each != " "] if isinstance(stop, list) else stop
+    assert claude_body(stop_sequences=stop)["stop_sequences"] == kept
+
+
+def test_a_message_that_lacks_several_fields_has_its_own_form() -> None:
+    request = parse_message(json.dumps(messages.asked(tools=[{}])).encode())
+    assert request.native is not None
+    assert request.native.problem == ("tools[0].name", "This field is required.")
+
+
+@pytest.mark.parametrize("tools", ["", {}, False, []])
+def test_tools_that_are_none_are_left_out_of_responses(tools: Any) -> None:
+    sent = openai_body(tools=tools, tool_choice="auto", parallel_tool_calls=True)
+    assert sent == openai_body()
