@@ -26,6 +26,10 @@ def values(schema: dict[str, Any], document: dict[str, Any], depth: int = 0) -> 
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return values(document["components"]["schemas"][name], document, depth)
+    if "allOf" in schema:
+        # A reference that has a description of its own.
+        [reference] = schema["allOf"]
+        return values(reference, document, depth)
     if "const" in schema:
         return strategies.just(schema["const"])
     if "enum" in schema:
