@@ -402,7 +402,8 @@ class ConsoleAdmin(StrictList):
     ) -> HttpResponse:
         obj = kwargs.get("obj")
         if obj is not None and "_popup" not in request.GET:
-            context.update({name: build(request, obj) for name, build in self.panels.items()})
+            built = {name: build(request, obj) for name, build in self.panels.items()}
+            context |= {name: panel for name, panel in built.items() if panel is not None}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:

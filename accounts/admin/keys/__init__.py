@@ -87,10 +87,10 @@ class ApiKeyForm(ConsoleForm):
         return cleaned
 
 
-def _show_cancellations(request: HttpRequest, key: ApiKey) -> str:
+def _show_cancellations(request: HttpRequest, key: ApiKey) -> str | None:
     """Returns the table of a key's page."""
     if not _is_for_inference(key):
-        return ""
+        return None
     spans = (
         ("Today, of the latest 10,000 requests", sum_today(key)),
         (f"The last {DAYS} completed days", sum_week([key]).get(key.pk, Cancellations())),
