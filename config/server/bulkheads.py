@@ -179,7 +179,7 @@ class Occupancy:
     """Counts what one request takes of its worker, from the recognition of its caller on."""
 
     __slots__ = (
-        "_bulkheads", "_is_management", "_key_id", "_organization", "_unread", "held",
+        "_bulkheads", "_is_management", "_is_over", "_key_id", "_organization", "_unread", "held",
         "organization_id",
     )  # fmt: skip
 
@@ -196,6 +196,7 @@ class Occupancy:
         self._key_id = key_id
         self._is_management = is_management
         self._organization: _Organization | None = None
+        self._is_over = False
         # The bytes that the request holds, and those of its stream that its caller has to read yet.
         self.held = self._unread = 0
 
@@ -223,6 +224,7 @@ class Occupancy:
         self.release_all()
         if self._unread:
             self.note_unread(0)
+        self._is_over = True
         bulkheads, organization = self._bulkheads, self._organization
         bulkheads.running -= 1
         if organization is not None and self.organization_id is not None:
@@ -300,6 +302,9 @@ class Occupancy:
             self.held = 0
 
     def _count(self, size: int) -> None:
+        if self._is_over:
+            # Nobody would give back what is counted now, such as a copy of an error's answer.
+            return
         organization, key_id = self._organization, self._key_id
         if organization is not None and key_id is not None:
             organization.buffered += size

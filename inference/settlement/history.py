@@ -101,6 +101,9 @@ class History:
         elif self._loss is not None and (beat.is_accepted or since is None):
             # What ends meanwhile is found by the next heartbeat.
             if not await self._settle_again(connection):
+                if beat.is_accepted is False:
+                    # It was told to this database while its history came back.
+                    await run_in_thread(HistoryLoss.objects.take_back, self._loss)
                 self._loss, self._confirmed, self._memory.is_kept = None, 0, False
                 self._timelines[cluster] = beat.timeline
         elif self._loss is None and beat.written is not None:

@@ -119,9 +119,11 @@ class LargeWork:
         self._count(-piece.scratch)
         self._running.discard(owner)
         self._end_turn(owner)
+        # An error that nobody waits for any more is looked at here, or asyncio would log it.
+        error = None if done.cancelled() else done.exception()
         if piece.result.cancelled() or done.cancelled():
             piece.result.cancel()
-        elif (error := done.exception()) is not None:
+        elif error is not None:
             piece.result.set_exception(error)
         else:
             piece.result.set_result(done.result())

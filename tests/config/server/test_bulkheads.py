@@ -66,6 +66,18 @@ def test_an_organization_runs_no_more_than_its_limit_at_once(settings: object) -
     run(check)
 
 
+def test_a_request_that_has_left_counts_nothing() -> None:
+    def check(bulkheads: Bulkheads) -> None:
+        with bulkheads.enter(ORGANIZATION, KEY) as occupancy:
+            occupancy.reserve(10)
+        occupancy.reserve(10)
+        occupancy.add(10)
+        occupancy.note_unread(10)
+        assert bulkheads.buffered == 0
+
+    run(check)
+
+
 def test_what_waits_for_a_slow_caller_is_counted_and_refuses_only_what_follows(
     settings: object,
 ) -> None:
