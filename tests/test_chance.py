@@ -40,7 +40,7 @@ BOUNDS: Final = {
     "config": 7,
     "contract": 1,
     "docs": 5,
-    "inference": 20,
+    "inference": 19,
     "support": 1,
 }
 
