@@ -75,7 +75,7 @@ Repinning = tuple[Admission, Candidate]
 
 
 class Repinned(Enum):
-    """What came of moving a generation: ``CHANGED`` asks for another selection of candidates."""
+    """Says how a move of a generation ended; after ``CHANGED`` the caller selects candidates anew."""
 
     MOVED = auto()
     CHANGED = auto()

@@ -167,7 +167,7 @@ class Readings:
 
 
 class Funds(NamedTuple):
-    """What can pay a request: the balance, and what is left of each budget, in nano-USD."""
+    """The balance that pays a request, and the rest of each budget, in nano-USD."""
 
     balance: int
     left: Sequence[tuple[Budget, int]]

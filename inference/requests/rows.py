@@ -103,7 +103,7 @@ def _count_nothing(fields: Fields) -> int:
 
 
 class Demands(NamedTuple):
-    """What a body asks for besides its prompt.
+    """The outputs and the tools that a body asks for.
 
     ``output_bound`` is the most tokens of one answer: ``None`` if the request leaves it to the
     endpoint, 0 if answers have no output tokens. ``added_tokens`` are those that a provider adds to

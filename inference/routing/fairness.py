@@ -16,7 +16,7 @@ _TIMES: Final = 10
 
 
 class TokenSource(StrEnum):
-    """Who counted the tokens of a prompt."""
+    """Says whether the tokens of a prompt were estimated here or reported by the upstream."""
 
     ESTIMATED = "estimated"
     REPORTED = "reported"

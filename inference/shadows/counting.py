@@ -52,7 +52,7 @@ class CountedByGuardrail(NamedTuple):
 
 
 class SummedTokens(NamedTuple):
-    """What the tokens of prompts are summed by; see :class:`inference.models.TokenSum`."""
+    """The key of one sum of prompt tokens; :class:`inference.models.TokenSum` stores the sums."""
 
     endpoint_id: UUID
     script: str

@@ -237,7 +237,7 @@ async def send_rules(target: Target) -> Statuses:
 
 
 async def send_patterns(target: Target) -> Statuses:
-    """Guardrails with a hundred patterns, each anew."""
+    """Creates guardrails with a hundred new patterns each."""
     statuses: Statuses = Counter()
     for attempt in range(12):
         entries = [

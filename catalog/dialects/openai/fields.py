@@ -129,8 +129,9 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
                 continue
             raw = function.get("arguments", _NULL)
             text = write_arguments(raw)
-            if first_byte(raw) != b'"' or not _is_object(text):
-                arguments = text if _is_object(text) else _encode(read_arguments(text)).decode()
+            is_object = _is_object(text)
+            if first_byte(raw) != b'"' or not is_object:
+                arguments = text if is_object else _encode(read_arguments(text)).decode()
                 call["function"] = {**function, "arguments": arguments}
                 message["tool_calls"], has_changed = calls, True
     return {**fields, "messages": messages} if has_changed else fields

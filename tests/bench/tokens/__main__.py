@@ -144,7 +144,7 @@ def find_scripts() -> set[str]:
 
 
 class Judgement(NamedTuple):
-    """How a family bounds and estimates samples.
+    """The bounds and estimates of one family, compared with true tokens.
 
     ``median`` is that of bound divided by truth, ``proven`` the same for texts that are mostly
     beyond ASCII. ``above`` are the groups of samples above their bounds, and ``estimates`` are
@@ -159,7 +159,7 @@ class Judgement(NamedTuple):
 
     @property
     def problems(self) -> list[str]:
-        """What of it breaks a promise of ``docs/prices.md``."""
+        """Returns the figures that break a promise of ``docs/prices.md``."""
         low, high = _FAIR
         unfair = {name: each for name, each in self.estimates.items() if not low <= each <= high}
         return [
