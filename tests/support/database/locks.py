@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from django.db import connection
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from tests.support.machine.waiting import wait_until
@@ -30,7 +31,16 @@ def locked(*rows: QuerySet[Any], strength: str = "UPDATE") -> Iterator[None]:
                 assert cursor.fetchall(), "there is no such row"
         yield
     finally:
-        session.close()
+        release(session)
+
+
+def release(session: BaseDatabaseWrapper) -> None:
+    """Ends the session's transaction, and closes the session.
+
+    Closing alone is not waited for by anybody: the server may hold the locks for a while.
+    """
+    with closing(session):
+        session.rollback()
 
 
 def waiting() -> int:
@@ -82,5 +92,5 @@ def at_once(*works: Callable[[], Any], held: str) -> list[Any]:
             results = [threads.enter_context(beside(work)) for work in works]
             wait_until(lambda: waiting() == len(works), "not all wait for the lock")
         finally:
-            session.close()
+            release(session)
     return [result.result() for result in results]
