@@ -75,7 +75,7 @@ Repinning = tuple[Admission, Candidate]
 
 
 class Repinned(Enum):
-    """Says how a move of a generation ended; after ``CHANGED`` the caller selects candidates anew."""
+    """Says how a move of a generation ended; after ``CHANGED`` the caller selects anew."""
 
     MOVED = auto()
     CHANGED = auto()
