@@ -24,7 +24,7 @@ SLEEPS: Final = {
     "attack": 1,
     "billing": 2,
     "bulkheads": 2,
-    "config": 40,
+    "config": 39,
     "docs": 1,
     "inference": 22,
     "support": 12,

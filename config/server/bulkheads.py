@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
@@ -41,9 +42,6 @@ _REFUSALS: Final = Counter(
 # Management requests of one organization that a worker runs at once: the others have as many of the
 # worker's connections.
 MANAGEMENT_TURNS: Final = max(1, settings.DATABASE_POOL_SIZE // 2)
-# A worker publishes its gauges this long after a change, because a write to the file that the
-# workers share costs more than the count.
-_PUBLISH_SECONDS: Final = 0.1
 # One log line an organization and reason in this time.
 _LOG_SECONDS: Final = 1.0
 
@@ -94,7 +92,6 @@ class Bulkheads:
         self.buffered = 0
         # All bytes that were given back since the start.
         self.released = 0
-        self._is_publishing = False
         # When an organization's refusals for a reason were logged, oldest first.
         self._logged: dict[tuple[UUID | None, BulkheadBudget], float] = {}
 
@@ -146,33 +143,24 @@ class Bulkheads:
         self.buffered += size
         if size < 0:
             self.released -= size
-        self.publish_soon()
 
-    def publish_soon(self) -> None:
-        """Sets the gauges in a moment."""
-        if not self._is_publishing:
-            self._is_publishing = True
-            asyncio.get_running_loop().call_later(_PUBLISH_SECONDS, self._publish)
-
-    def _publish(self) -> None:
-        self._is_publishing = False
+    def show_figures(self) -> None:
+        """Sets the gauges."""
         _RUNNING.set(self.running)
         _BUFFERED.set(self.buffered)
 
 
+@dataclass(slots=True)
 class _Organization:
     """The running requests and buffered bytes of one organization; the bytes also by key.
 
     ``running`` has the number of inference requests and that of management requests.
     """
 
-    __slots__ = ("buffered", "keys", "running", "turns")
-
-    def __init__(self) -> None:
-        self.running = [0, 0]
-        self.turns: asyncio.Semaphore | None = None
-        self.buffered = 0
-        self.keys: dict[UUID, int] = {}
+    running: list[int] = field(default_factory=lambda: [0, 0])
+    turns: asyncio.Semaphore | None = None
+    buffered: int = 0
+    keys: dict[UUID, int] = field(default_factory=dict)
 
 
 class Occupancy:
@@ -212,7 +200,6 @@ class Occupancy:
             organization.running[self._is_management] += 1
             self._organization = organization
         bulkheads.running += 1
-        bulkheads.publish_soon()
         return self
 
     def __exit__(
@@ -221,9 +208,9 @@ class Occupancy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.release_all()
-        if self._unread:
-            self.note_unread(0)
+        if held := self.held + self._unread:
+            self._count(-held)
+            self.held = self._unread = 0
         self._is_over = True
         bulkheads, organization = self._bulkheads, self._organization
         bulkheads.running -= 1
@@ -231,7 +218,6 @@ class Occupancy:
             organization.running[self._is_management] -= 1
             if not any(organization.running):
                 del bulkheads.organizations[self.organization_id]
-        bulkheads.publish_soon()
 
     def reserve(self, size: int) -> None:
         """Counts bytes before they are read; a refusal counts none.
@@ -311,7 +297,9 @@ class Occupancy:
             held = organization.keys.pop(key_id, 0) + size
             if held:
                 organization.keys[key_id] = held
-        self._bulkheads.count(size)
+        self._bulkheads.buffered += size
+        if size < 0:
+            self._bulkheads.released -= size
 
 
 def _limit_of(budget: BulkheadBudget) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection
 from contextlib import aclosing, suppress
 from functools import partial
@@ -234,6 +235,7 @@ class Gateway:
 
     def show_figures(self) -> None:
         """Sets the gauges of the worker."""
+        self.bulkheads.show_figures()
         self._admissions.show_figures()
         self._settlements.show_figures()
 
@@ -417,10 +419,11 @@ class Exchange:
                 error = exc
                 await self.deliver_error(deliver, exc)
                 return
-            self._free_request()
+            if self.occupancy.held > LARGE_BYTES:
+                self._free_request()
             renderer = self._renderer()
             try:
-                async with asyncio.timeout(attempts.seconds_left):
+                async with asyncio.timeout(attempts.attempt_deadline - time.monotonic()):
                     await self._relay(stream, renderer, relay if renderer.is_native else deliver)
             except FAILURES as exc:
                 # ``deliver`` may raise an error of its own when its format cannot express an event.
@@ -451,9 +454,8 @@ class Exchange:
 
         A long stream with a long prompt then takes nothing of the organization's buffers.
         """
-        if self.occupancy.held > LARGE_BYTES:
-            self._forget_request()
-            self.occupancy.release_all()
+        self._forget_request()
+        self.occupancy.release_all()
 
     async def _drain(self, error: BaseException) -> None:
         """Waits for the usage of a request that its caller has left; for a short time."""

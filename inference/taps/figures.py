@@ -150,12 +150,12 @@ names: Final = ModelLabels()
 def _count_organization(organization_id: UUID, outcome: Settlement) -> None:
     is_listed = organization_id in settings.METRICS_ORGANIZATIONS
     name = str(organization_id) if is_listed else "other"
-    _OF_ORGANIZATION.add((name, outcome.status))
+    _OF_ORGANIZATION.amounts[name, outcome.status] += 1
     if (usage := outcome.usage) is not None:
-        _TOKENS_OF_ORGANIZATION.add((name, "prompt"), usage.prompt)
-        _TOKENS_OF_ORGANIZATION.add((name, "completion"), usage.completion)
-        _COST_OF_ORGANIZATION.add((name, "credits"), outcome.cost_nano * _NANO)
-        _COST_OF_ORGANIZATION.add((name, "upstream"), outcome.upstream_cost_nano * _NANO)
+        _TOKENS_OF_ORGANIZATION.amounts[name, "prompt"] += usage.prompt
+        _TOKENS_OF_ORGANIZATION.amounts[name, "completion"] += usage.completion
+        _COST_OF_ORGANIZATION.amounts[name, "credits"] += outcome.cost_nano * _NANO
+        _COST_OF_ORGANIZATION.amounts[name, "upstream"] += outcome.upstream_cost_nano * _NANO
 
 
 class ClaimLog:
@@ -263,13 +263,13 @@ class WorkerWatcher:
 
     def note_failure(self, candidate: Candidate, error: GatewayError) -> None:
         provider, *_ = names.name(candidate.route)
-        _ATTEMPTS.add((provider,))
-        _FAILED_ATTEMPTS.add((provider, getattr(error, "kind", None) or "other"))
+        _ATTEMPTS.amounts[provider,] += 1
+        _FAILED_ATTEMPTS.amounts[provider, getattr(error, "kind", None) or "other"] += 1
         self._failures.report(candidate, error)
         self._alerts.report(candidate, error)
 
     def note_fallback(self, candidate: Candidate) -> None:
-        _FALLBACKS.add((names.name(candidate.route)[0],))
+        _FALLBACKS.amounts[names.name(candidate.route)[0],] += 1
 
     def note_missing_mark(self, candidate: Candidate) -> None:
         metrics.count_missing_mark(candidate.route.facts.provider_slug)
@@ -280,26 +280,26 @@ class WorkerWatcher:
         provider, model, registered = names.name(route)
         labels = provider, model, request.operation
         client = _SPAN_NAMES[request.operation], registered, model
-        _GENERATIONS.add((*labels, outcome.status))
+        _GENERATIONS.amounts[*labels, outcome.status] += 1
         if outcome.duration_ms is not None:
             _DURATION.observe(labels, outcome.duration_ms / 1000)
             _CLIENT_DURATION.observe(
                 (*client, outcome.error_type or ""), outcome.duration_ms / 1000
             )
         if outcome.latency_ms is not None:
-            _ATTEMPTS.add((provider,))
+            _ATTEMPTS.amounts[provider,] += 1
             if request.stream:
                 _FIRST_TOKEN.observe(labels, outcome.latency_ms / 1000)
                 _CLIENT_FIRST_CHUNK.observe(client, outcome.latency_ms / 1000)
         if outcome.error_type is not None:
-            _ERRORS.add((*labels, outcome.error_type))
+            _ERRORS.amounts[*labels, outcome.error_type] += 1
         if (usage := outcome.usage) is not None:
-            _TOKENS.add((provider, model, "prompt"), usage.prompt)
-            _TOKENS.add((provider, model, "completion"), usage.completion)
+            _TOKENS.amounts[provider, model, "prompt"] += usage.prompt
+            _TOKENS.amounts[provider, model, "completion"] += usage.completion
             _CLIENT_TOKENS.observe((*client, conventions.INPUT), usage.prompt)
             _CLIENT_TOKENS.observe((*client, conventions.OUTPUT), usage.completion)
-            _COST.add((provider, model, "credits"), outcome.cost_nano * _NANO)
-            _COST.add((provider, model, "upstream"), outcome.upstream_cost_nano * _NANO)
+            _COST.amounts[provider, model, "credits"] += outcome.cost_nano * _NANO
+            _COST.amounts[provider, model, "upstream"] += outcome.upstream_cost_nano * _NANO
         if settings.METRICS_ORGANIZATIONS:
             _count_organization(organization_id, outcome)
         if outcome.claim is not None:

@@ -9,8 +9,6 @@ from typing import Final
 from config.server.load.figures import figures
 
 _INTERVAL_SECONDS: Final = 0.25
-# Gauges are set in every fourth turn.
-_TURNS: Final = 4
 _LAG: Final = figures.histogram(
     "causeway_event_loop_lag_seconds",
     "How late a timer of the event loop runs, four times a second in each worker.",
@@ -20,11 +18,10 @@ _LAG: Final = figures.histogram(
 
 
 class LoopLag:
-    """Runs a timer four times a second; ``shows`` set gauges, once a second."""
+    """Runs a timer four times a second; ``shows`` set gauges."""
 
     def __init__(self, shows: Sequence[Callable[[], None]] = ()) -> None:
         self._shows = shows
-        self._turn = 0
 
     def start(self) -> None:
         self._run_later()
@@ -41,11 +38,9 @@ class LoopLag:
 
     def _run(self) -> None:
         _LAG.observe((), max(asyncio.get_running_loop().time() - self._due, 0.0))
-        self._turn = (self._turn + 1) % _TURNS
         try:
-            if self._turn == 0:
-                for show in self._shows:
-                    show()
+            for show in self._shows:
+                show()
             figures.flush()
         finally:
             self._run_later()

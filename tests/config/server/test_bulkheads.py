@@ -288,18 +288,14 @@ def test_refusals_are_logged_once_a_second_for_each_organization_and_reason(
 
 
 def test_the_gauges_follow_the_counts() -> None:
-    async def scenario() -> None:
-        bulkheads = Bulkheads()
-        with bulkheads.enter(ORGANIZATION, KEY) as occupancy:
-            occupancy.reserve(7)
-            await until("causeway_running_requests", 1)
-            await until("causeway_buffered_bytes", 7)
-        await until("causeway_running_requests", 0)
-        await until("causeway_buffered_bytes", 0)
+    bulkheads = Bulkheads()
 
-    async def until(name: str, value: float) -> None:
-        async with asyncio.timeout(60):
-            while REGISTRY.get_sample_value(name) != value:
-                await asyncio.sleep(0.01)
+    def shown() -> list[float | None]:
+        bulkheads.show_figures()
+        names = ("causeway_running_requests", "causeway_buffered_bytes")
+        return [REGISTRY.get_sample_value(name) for name in names]
 
-    asyncio.run(scenario())
+    with bulkheads.enter(ORGANIZATION, KEY) as occupancy:
+        occupancy.reserve(7)
+        assert shown() == [1, 7]
+    assert shown() == [0, 0]
