@@ -439,6 +439,8 @@ class Lanes(Generic[Item, Result]):
             limit=limit,
             patience=patience,
         )
+        # Set once enough items wait, or enough time has passed, for the next flush to begin.
+        self._enough: asyncio.Event | None = None
         # Whether the first lane's flush is slow, and the timer that finds out.
         self._is_slow = False
         self._timer: asyncio.TimerHandle | None = None
@@ -466,6 +468,8 @@ class Lanes(Generic[Item, Result]):
             self._queues[organization_id] = [ticket]
         else:
             queue.append(ticket)
+        if self._enough is not None and sum(map(len, self._queues.values())) >= _ENOUGH:
+            self._enough.set()
         self._start()
         return ticket
 
@@ -532,14 +536,20 @@ class Lanes(Generic[Item, Result]):
 
     async def _wait_for_more(self) -> None:
         """Waits for items that may share the next flush, unless there is a whole batch."""
-        now = asyncio.get_running_loop().time
-        waiting = sum(map(len, self._queues.values()))
-        if waiting >= self._limit:
+        waiting = self._queues.values
+        if sum(map(len, waiting())) >= self._limit:
             return
         await asyncio.sleep(self._pause)
-        while waiting < _ENOUGH and (left := self._began_at + self._interval - now()) > 0:
-            await asyncio.sleep(min(self._pause, left))
-            waiting = sum(map(len, self._queues.values()))
+        loop = asyncio.get_running_loop()
+        left = self._began_at + self._interval - loop.time()
+        if left > 0 and sum(map(len, waiting())) < _ENOUGH:
+            self._enough = asyncio.Event()
+            timer = loop.call_later(left, self._enough.set)
+            try:
+                await self._enough.wait()
+            finally:
+                timer.cancel()
+                self._enough = None
 
     def _take(self) -> tuple[list[Ticket[Item, Result]], list[UUID]]:
         """Removes and returns the items of all organizations that are in no flush.
