@@ -79,6 +79,8 @@ class Budget:
 
     def spent_nano(self, meter: MeterAmounts, today: date) -> int:
         """Returns the spending since the last reset, without the holds of running requests."""
+        if self.reset is None:
+            return meter.cost + meter.byok if self.include_byok else meter.cost
         return spent_nano(meter, self.reset, today, byok=self.include_byok)
 
     def held_nano(self, meter: MeterAmounts) -> int:
@@ -89,13 +91,9 @@ class Budget:
         return None if self.reset is None else self.reset.ends_at(now)
 
 
-def spent_nano(meter: MeterAmounts, reset: LimitReset | None, today: date, *, byok: bool) -> int:
-    """Returns the spending since the last reset: credits, plus BYOK usage if ``byok``."""
-    suffix = ""
-    if reset is not None:
-        began = reset.began_at(datetime.combine(today, datetime.min.time(), UTC)).date()
-        if meter.day < began:
-            return 0
-        suffix = f"_{reset.value}"
-    cost: int = getattr(meter, f"cost{suffix}")
-    return cost + getattr(meter, f"byok{suffix}") if byok else cost
+def spent_nano(meter: MeterAmounts, reset: LimitReset, today: date, *, byok: bool) -> int:
+    """Returns the spending of a period that has an end: credits, plus BYOK usage if ``byok``."""
+    if meter.day < reset.began_at(datetime.combine(today, datetime.min.time(), UTC)).date():
+        return 0
+    cost: int = getattr(meter, f"cost_{reset.value}")
+    return cost + getattr(meter, f"byok_{reset.value}") if byok else cost

@@ -324,12 +324,11 @@ def _describe_limit(key: ApiKey, meter: Meter) -> dict[str, Any]:
 
 def _describe_usage(meter: Meter, today: date) -> dict[str, float]:
     """Returns the spending from credits and by BYOK credentials, in total and by period."""
-    used: dict[str, float] = {}
-    for reset in (None, *LimitReset):
-        suffix = "" if reset is None else f"_{reset}"
+    used = {"usage": usd(meter.cost), "byok_usage": usd(meter.byok)}
+    for reset in LimitReset:
         cost = spent_nano(meter, reset, today, byok=False)
-        used[f"usage{suffix}"] = usd(cost)
-        used[f"byok_usage{suffix}"] = usd(spent_nano(meter, reset, today, byok=True) - cost)
+        used[f"usage_{reset}"] = usd(cost)
+        used[f"byok_usage_{reset}"] = usd(spent_nano(meter, reset, today, byok=True) - cost)
     return used
 
 

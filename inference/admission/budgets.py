@@ -166,17 +166,28 @@ class Readings:
         return self.ceilings.setdefault(subject_id, Ceiling(subject_id))
 
 
+class BudgetLeft(NamedTuple):
+    """A budget, and the nano-USD that it has left after the holds of the batch."""
+
+    budget: Budget
+    nano: int
+
+
 class Funds(NamedTuple):
-    """The balance that pays a request, and the rest of each budget, in nano-USD."""
+    """The balance that pays a request, and the rest of each budget, in nano-USD.
+
+    ``room`` is the highest price that all of them can pay from credits.
+    """
 
     balance: int
-    left: Sequence[tuple[Budget, int]]
+    left: Sequence[BudgetLeft]
     fee_percent: Decimal
+    room: int
 
     def find_room(self, candidate: Candidate) -> int:
         """Returns the highest price, in nano-USD, that the balance and the budgets can pay."""
         if not candidate.is_byok:
-            return min((self.balance, *(left for _, left in self.left)))
+            return self.room
         return min(
             (
                 price_for_fee(self.balance, self.fee_percent),
@@ -208,34 +219,42 @@ class Budgets(Readings):
 
     taken: dict[UUID, tuple[int, int]] = field(default_factory=dict)
 
-    def require_unspent(self, budgets: Iterable[Budget]) -> None:
-        """Raises :class:`LimitSpent` for the first budget that is spent."""
+    def find_left(self, budgets: Iterable[Budget]) -> Sequence[BudgetLeft]:
+        """Returns what each budget has left; raises :class:`LimitSpent` for one that is spent.
+
+        The holds of running requests and of the batch count as used, but do not make it spent.
+        """
         today = self.now.date()
+        found = []
         for budget in budgets:
-            if budget.spent_nano(self.readings[budget.subject_id], today) >= budget.limit_nano:
+            meter = self.readings[budget.subject_id]
+            left = budget.limit_nano - budget.spent_nano(meter, today)
+            if left <= 0:
                 raise LimitSpent(
                     _describe_spent(budget, self.now), metadata={"budget": self.describe(budget)}
                 )
+            cost, byok = self.taken.get(budget.subject_id, (0, 0))
+            taken = cost + byok if budget.include_byok else cost
+            found.append(BudgetLeft(budget, left - budget.held_nano(meter) - taken))
+        return found
 
     def find_affordable(
         self,
         request: InferenceRequest,
         candidates: Sequence[Candidate],
         organization_id: UUID,
-        budgets: Sequence[Budget],
+        left: Sequence[BudgetLeft],
         fee_percent: Decimal,
     ) -> list[AffordableCandidate]:
         """Returns the candidates that the balance and every budget can pay, in order.
 
-        If the caller set no bound on the answer, sets one that can be paid. Raises
-        :class:`PaymentRequired` when no candidate is left, and :class:`StaleReading` when a
-        remembered reading would bound the answer or exclude a candidate.
+        ``left`` is the result of :meth:`find_left`. If the caller set no bound on the answer, sets
+        one that can be paid. Raises :class:`PaymentRequired` when no candidate is left, and
+        :class:`StaleReading` when a remembered reading would bound the answer or exclude a
+        candidate.
         """
-        funds = Funds(
-            self.balances[organization_id],
-            [(budget, self._remaining(budget)) for budget in budgets],
-            fee_percent,
-        )
+        balance = self.balances[organization_id]
+        funds = Funds(balance, left, fee_percent, min((balance, *(each.nano for each in left))))
         affordable = [
             item
             for candidate in candidates
@@ -249,7 +268,7 @@ class Budgets(Readings):
         self,
         organization_id: UUID,
         subjects: Iterable[UUID],
-        budgets: Iterable[Budget],
+        left: Iterable[BudgetLeft],
         *,
         credits_nano: int,
         upstream_nano: int,
@@ -258,12 +277,13 @@ class Budgets(Readings):
     ) -> None:
         """Counts a hold against the balance, budgets and limits for the rest of the batch.
 
-        ``subjects`` are those of all meters that count the request.
+        ``subjects`` are those of all meters that count the request, and ``left`` is what
+        :meth:`find_left` has found for it.
         """
-        for budget in budgets:
+        for budget, nano in left:
             counted = credits_nano + upstream_nano if budget.include_byok else credits_nano
             if counted:
-                self._set_ceiling(budget, counted)
+                self._set_ceiling(budget, nano - counted)
             else:
                 self._set_spent_ceiling(budget)
         for rule in rules:
@@ -312,26 +332,14 @@ class Budgets(Readings):
             return AffordableCandidate(candidate, fee, worst, max_tokens)
         return AffordableCandidate(candidate, worst, 0, max_tokens)
 
-    def _remaining(self, budget: Budget) -> int:
-        """Returns the nano-USD that a budget has left after the holds of the batch."""
-        meter = self.readings[budget.subject_id]
-        cost, byok = self.taken.get(budget.subject_id, (0, 0))
-        left = (
-            budget.limit_nano
-            - budget.spent_nano(meter, self.now.date())
-            - budget.held_nano(meter)
-            - cost
-        )
-        return left - byok if budget.include_byok else left
-
-    def _set_ceiling(self, budget: Budget, hold_nano: int) -> None:
+    def _set_ceiling(self, budget: Budget, left: int) -> None:
         """Lowers the ceiling of a budget's meter to the value at which a hold still fits.
 
-        Each hold is compared by itself, after the holds taken before it: one meter may have budgets
-        of different keys, and a hold that exceeds one of them may fit another.
+        ``left`` is what the budget has left after the hold. Each hold is compared by itself, after
+        the holds taken before it: one meter may have budgets of different keys, and a hold that
+        exceeds one of them may fit another.
         """
         meter = self.readings[budget.subject_id]
-        left = self._remaining(budget) - hold_nano
         ceiling = self._ceiling_of(budget.subject_id)
         used = meter.cost + meter.held_cost
         if budget.include_byok:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from random import getrandbits
@@ -26,6 +26,7 @@ from inference import metrics
 from inference.admission.authority import Authority, GovernedKey
 from inference.admission.budgets import (
     AffordableCandidate,
+    BudgetLeft,
     Budgets,
     LimitSpent,
     StaleReading,
@@ -64,6 +65,7 @@ _OLD: Final = timedelta(seconds=1)
 _SHADOW_SECONDS: Final = 0.002
 
 
+@dataclass
 class BatchScreening:
     """What content filters and shadows share for one batch of requests, of any tenant.
 
@@ -71,8 +73,7 @@ class BatchScreening:
     collects those of shadows: the id, and the reason of a refusal or an empty text.
     """
 
-    def __init__(self) -> None:
-        self.verdicts: list[tuple[Admission, list[tuple[UUID, str]]]] = []
+    verdicts: list[tuple[Admission, list[tuple[UUID, str]]]] = field(default_factory=list)
 
     @cached_property
     def enforced(self) -> TimeSlice:
@@ -162,7 +163,7 @@ def decide(
     """
     owners = find_rate_owners(key, entry.request.user)
     tokens = _measure_tokens(entry.request, owners, catalog) if owners else 0
-    _require_permission(entry, key, budgets, owners, tokens)
+    left = _require_permission(entry, key, budgets, owners, tokens)
     request, findings = _screen(entry, key, screening) if key.filters else (entry.request, ())
     now = clock.time()
     context = build_context(key, entry.key_digest, entry.region, catalog, health, now)
@@ -173,7 +174,7 @@ def decide(
     if owners:
         usable = _keep_within_rates(usable, owners, budgets, tokens)
     candidates = budgets.find_affordable(
-        request, usable, organization_id, key.budgets, settings.BYOK_FEE_PERCENT
+        request, usable, organization_id, left, settings.BYOK_FEE_PERCENT
     )
     hold_nano = max(item.credits_nano for item in candidates)
     # Only one candidate is charged, so both holds together cover the dearest one alone.
@@ -199,7 +200,7 @@ def decide(
         _judge_shadows(admission, entry, key, budgets, context, owners, tokens, screening)
     if key.rules.io_logging is not None:
         admission.is_logged = is_logged(admission, key)
-    _take(admission, key, owners, budgets, tokens)
+    _take(admission, key, owners, budgets, left, tokens)
     for slug in selection.paced:
         metrics.count_paced(slug)
     _claim_first(admission, health, now)
@@ -302,11 +303,11 @@ def judge_shadow(
             raise StaleReading
     try:
         require_ingress_region(shadow.policy, judged.region)
-        budgets.require_unspent(limits)
+        left = budgets.find_left(limits)
         if shadow.own_filters:
             judged.time.screen(shadow.own_filters, judged.given)
         if is_other:
-            return _judge_route(judged, shadow.policy, limits, budgets)
+            return _judge_route(judged, shadow.policy, left, budgets)
     except UnreadMeters:
         # A shadow that allows more has models whose rate limits nobody has read.
         return ""
@@ -326,7 +327,7 @@ def judge_shadow(
 
 
 def _judge_route(
-    judged: JudgedRequest, policy: Policy, limits: Sequence[Budget], budgets: Budgets
+    judged: JudgedRequest, policy: Policy, left: Sequence[BudgetLeft], budgets: Budgets
 ) -> str:
     """Judges the endpoints that the policy of a shadow leaves, and whether they can be paid."""
     if judged.region is not None:
@@ -340,7 +341,7 @@ def _judge_route(
         judged.request,
         _keep_within_rates(selection.candidates, judged.owners, budgets, judged.tokens),
         judged.organization_id,
-        limits,
+        left,
         settings.BYOK_FEE_PERCENT,
     )
     return ""
@@ -388,13 +389,13 @@ def _require_permission(
     budgets: Budgets,
     owners: Sequence[OwnerRules],
     tokens: int,
-) -> None:
-    """Raises an error if the key may not send any request now."""
+) -> Sequence[BudgetLeft]:
+    """Returns what the budgets have left; raises an error if the key may send no request now."""
     if not key.is_unrestricted:
         _require_usable(entry, key, budgets.now)
     if owners:
         budgets.require_rates(_own_rules(owners), tokens)
-    budgets.require_unspent(key.budgets)
+    return budgets.find_left(key.budgets)
 
 
 def _require_usable(entry: AdmissionRequest, key: GovernedKey, now: datetime) -> None:
@@ -536,6 +537,7 @@ def _take(
     key: GovernedKey,
     owners: Sequence[OwnerRules],
     budgets: Budgets,
+    left: Sequence[BudgetLeft],
     tokens: int,
 ) -> None:
     """Takes the hold of an admission, and counts it for the rate limits of all its models.
@@ -565,7 +567,7 @@ def _take(
     budgets.take(
         authority.organization_id,
         (*authority.subjects, *admission.limit_subjects),
-        key.budgets,
+        left,
         credits_nano=admission.hold_nano,
         upstream_nano=admission.upstream_hold_nano,
         rules=admission.rates,

@@ -271,13 +271,13 @@ def _find_refusal(
     budgets = collect_budgets(rules, key.pk, key.workspace_id, key.creator_id, limit_of(key))
     available = _read_budgets(key, budgets)
     try:
-        available.require_unspent(budgets)
+        left = available.find_left(budgets)
         if selection.candidates:
             available.find_affordable(
                 request,
                 selection.candidates,
                 key.organization_id,
-                budgets,
+                left,
                 settings.BYOK_FEE_PERCENT,
             )
     except (LimitSpent, PaymentRequired) as error:
