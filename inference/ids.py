@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from config.clocks.clock import clock
-from config.telemetry.ids import RandomIds
 
 # A worker makes a generation's id, and the database stamps it a little later. Workers of an older
 # release stamp by the clock of their host.
 SLACK: Final = timedelta(hours=1)
 
-_IDS: Final = RandomIds(10)
-
 
 def new_generation_id() -> str:
     """Returns an identifier that sorts by time: ``gen-``, Unix seconds, 80 random bits."""
-    return f"gen-{int(clock.time())}-{_IDS.make()}"
+    return f"gen-{int(clock.time())}-{os.urandom(10).hex()}"
 
 
 def id_bound(moment: datetime) -> str:

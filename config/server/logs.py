@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -12,15 +13,12 @@ from typing import Final
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from config.telemetry.ids import RandomIds
-
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 generation_id: ContextVar[str] = ContextVar("generation_id", default="")
 
 _SECRETS: Final = re.compile(
     r"\b(?:sk|mk|pk|rk)-[A-Za-z0-9_\-]{8,}|(?i:bearer)\s+[^\s'\",;]+|\bAKIA[0-9A-Z]{16}\b"
 )
-_IDS: Final = RandomIds(8)
 _CALLER_ID: Final = re.compile(r"[A-Za-z0-9._\-]{1,64}")
 
 
@@ -31,9 +29,7 @@ def mask(text: str) -> str:
 
 def new_request_id(offered: str | None) -> str:
     """Returns the caller's request id when it is well formed, else a random one."""
-    if offered and _CALLER_ID.fullmatch(offered):
-        return offered
-    return _IDS.make()
+    return offered if offered and _CALLER_ID.fullmatch(offered) else os.urandom(8).hex()
 
 
 class ContextFilter(logging.Filter):
