@@ -141,7 +141,8 @@ class Inference:
         key = await self._gateway.recognizer.recognize(
             connection.digests(), must_be_current=must_be_current
         )
-        require_inference(is_management=key.is_management)
+        if key.is_management:
+            require_inference(is_management=True)
         connection.mark_recognized()
         self._options.recognize(connection, key)
         connection.caller = key

@@ -23,7 +23,7 @@ from config.database.driver import LOCK_MS, Away, Canceled, DriverConnection, Lo
 from config.database.outages import is_away, outages
 from config.database.pool import Pool, find_pool
 from config.partitions.declarations import table_of
-from config.server.batching.waits import Blocked, waits
+from config.server.batching.waits import STATEMENT_SECONDS, Blocked, waits
 from config.sql import Statement, load_statement
 
 Loaded = TypeVar("Loaded")
@@ -148,7 +148,9 @@ class DataPlaneConnection:
         seconds = time.perf_counter() - started
         if is_shared:
             self._usual += (seconds - self._usual) / 8
-        waits.report_slow(query.name, organizations, seconds)
+        STATEMENT_SECONDS.observe((query.name,), seconds)
+        if seconds > waits.slow_seconds:
+            waits.report_slow(query.name, organizations, seconds)
         return rows
 
     async def close(self) -> None:

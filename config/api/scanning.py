@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import jiter
 import msgspec
 
 # The bytes of one step: about a millisecond of work, whatever they are.
@@ -67,18 +66,6 @@ class Bounds:
     members: int
     values: int
     lists: Mapping[bytes, int] = field(default_factory=dict)
-
-
-def check_short(text: bytes, bounds: Bounds) -> None:
-    """Raises what :func:`scan` raises, for a text too short to exceed bounds other than the depth.
-
-    A decoder in C accepts most texts in a fraction of the time of a scan; its own bound of the
-    depth must not be above ``bounds.depth``. The scan decides about all others.
-    """
-    try:
-        jiter.from_json(text, catch_duplicate_keys=True, cache_mode="none")
-    except ValueError:
-        scan(text, bounds)
 
 
 def scan(text: bytes | bytearray, bounds: Bounds, *, may_repeat: bool = False) -> None:

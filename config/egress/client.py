@@ -8,7 +8,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -387,16 +387,16 @@ class EgressClient:
         )
 
 
-class Headers(Mapping[str, str]):
-    """The headers of a response, with case-insensitive names."""
+class Headers(dict[str, str]):
+    """The headers of a response by their names in lower case; a name in any case finds them."""
 
-    __slots__ = ("_fields",)
-
-    def __init__(self, fields: Mapping[str, str]) -> None:
-        self._fields = fields
+    __slots__ = ()
 
     def __getitem__(self, name: str) -> str:
-        return self._fields[name.lower()]
+        return super().__getitem__(name.lower())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and super().__contains__(name.lower())
 
     @overload
     def get(self, name: str, default: None = None, /) -> str | None: ...
@@ -405,14 +405,7 @@ class Headers(Mapping[str, str]):
     def get(self, name: str, default: Default, /) -> str | Default: ...
 
     def get(self, name: str, default: Any = None, /) -> Any:
-        # The method of ``Mapping`` raises and catches an error for each header that is missing.
-        return self._fields.get(name.lower(), default)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
+        return super().get(name.lower(), default)
 
 
 _NO_HEADERS: Final = Headers({})

@@ -46,17 +46,18 @@ class Admissions:
     """
 
     def __init__(self) -> None:
-        self._failing_since: float | None = None
+        # Since when admissions fail, and when one succeeded last.
+        self.failing_since: float | None = None
+        self.succeeded_at = -_QUIET_SECONDS
         self._failed_at = 0.0
-        self._succeeded_at = -_QUIET_SECONDS
         self._owners: set[Hashable] = set()
 
     @property
     def is_failing(self) -> bool:
         """Whether the worker should get no traffic, because it can admit nothing."""
         return (
-            self._failing_since is not None
-            and self._failed_at >= self._failing_since + _FAILING_SECONDS
+            self.failing_since is not None
+            and self._failed_at >= self.failing_since + _FAILING_SECONDS
             and (None in self._owners or len(self._owners) > 1)
         )
 
@@ -64,14 +65,13 @@ class Admissions:
     def is_quiet(self) -> bool:
         """Whether no request says how admissions are."""
         return (
-            self._failing_since is not None
-            or time.monotonic() > self._succeeded_at + _QUIET_SECONDS
+            self.failing_since is not None or time.monotonic() > self.succeeded_at + _QUIET_SECONDS
         )
 
     def record_success(self) -> None:
         """Records an admission."""
-        self._succeeded_at = time.monotonic()
-        if self._failing_since is not None:
+        self.succeeded_at = time.monotonic()
+        if self.failing_since is not None:
             self._clear()
 
     def record_failure(self, owner: Hashable | None = None) -> None:
@@ -80,8 +80,8 @@ class Admissions:
         ``owner`` is the organization, if the reason may be its own.
         """
         now = time.monotonic()
-        if self._failing_since is None:
-            self._failing_since = now
+        if self.failing_since is None:
+            self.failing_since = now
         had_failed = self.is_failing
         self._failed_at = now
         if len(self._owners) < 2 or owner is None:
@@ -113,7 +113,7 @@ class Admissions:
     def _clear(self) -> None:
         if self.is_failing:
             logger.warning("admissions succeed again")
-        self._failing_since = None
+        self.failing_since = None
         self._owners.clear()
 
 

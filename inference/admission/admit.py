@@ -388,8 +388,11 @@ class AdmissionStore:
             ],
             {admission.authority.organization_id for _, admission in admitted},
         )
-        self._memory.note((time.monotonic(), Committed.ADMITTED, given))
-        readiness.admissions.record_success()
+        now, admissions = time.monotonic(), readiness.admissions
+        self._memory.note((now, Committed.ADMITTED, given))
+        admissions.succeeded_at = now
+        if admissions.failing_since is not None:
+            admissions.record_success()
         # The instants of what was stored.
         stored = {row[0]: row[2] for row in rows if row[1] is None}
         for _, admission in admitted:

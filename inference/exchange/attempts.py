@@ -60,7 +60,7 @@ from inference.admission.budgets import AffordableCandidate
 from inference.admission.copies.organizations import record_first_use
 from inference.admission.decide import Admission
 from inference.exchange import failures
-from inference.exchange.failures import read_pause
+from inference.exchange.failures import PAUSING_HEADERS, read_pause
 from inference.exchange.metadata import routing_metadata
 from inference.exchange.rendering import ANSWERS
 from inference.exchange.tap import Watcher
@@ -220,8 +220,8 @@ class Attempts:
         # No attempt may run longer, even if its upstream still sends bytes, because the sweeper
         # ends the generation then.
         self._deadline = self._started + settings.HOLD_TIMEOUT
-        # The end of the latest attempt.
-        self._attempt_deadline = self._deadline
+        # The end of the latest attempt, in monotonic time.
+        self.attempt_deadline = self._deadline
 
     @property
     def elapsed_ms(self) -> int:
@@ -236,11 +236,6 @@ class Attempts:
     def has_refusal(self) -> bool:
         """Returns whether the upstream has answered with another status than 200."""
         return self.response is not None and self.response.status not in (0, 200)
-
-    @property
-    def seconds_left(self) -> float:
-        """Returns the seconds until the latest attempt must end."""
-        return self._attempt_deadline - time.monotonic()
 
     async def first_success(
         self, attempt: Callable[[AffordableCandidate, Dialect], Awaitable[Begun]]
@@ -467,7 +462,7 @@ class Attempts:
         """Sends the request of an attempt and returns its response with the status 200."""
         candidate, request = item.candidate, self._request
         own_total = tighten(math.inf, candidate.route.time_limits.total)
-        self._attempt_deadline = min(self._deadline, time.monotonic() + own_total)
+        self.attempt_deadline = min(self._deadline, time.monotonic() + own_total)
         call = build_call(candidate, request, self._admission.user, item.max_tokens)
         for name in ("tools", "messages"):
             raw = call.fields.get(name)
@@ -493,14 +488,15 @@ class Attempts:
                     settings.EGRESS_POLICY.connect_timeout, candidate.route.time_limits.connect
                 ),
                 idle_timeout=math.inf,
-                deadline=self._attempt_deadline,
+                deadline=self.attempt_deadline,
                 reach=candidate.route.reach,
             )
             await accept_response(response, candidate, request, headers_timeout)
         finally:
             if made:
                 self._workload.release(made)
-        if (pause := read_pause(response.headers)) is not None:
+        headers = response.headers
+        if not PAUSING_HEADERS.isdisjoint(headers) and (pause := read_pause(headers)) is not None:
             self._health.pause(candidate.subject, pause, now=clock.time())
         if candidate.first_use is not None:
             await _bind_credential(candidate.first_use)

@@ -86,6 +86,7 @@ _LIMIT_HEADERS: Final = tuple(
     (f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}")
     for kind in ("requests", "tokens")
 )
+PAUSING_HEADERS: Final = frozenset(remaining for remaining, _ in _LIMIT_HEADERS)
 # How long nothing is sent when the upstream does not say.
 _UNKNOWN_PAUSE: Final = 5.0
 

@@ -28,6 +28,7 @@ DONE: Final = b"data: [DONE]\n\n"
 # A reported cost above a million USD is a mistake.
 _MOST_USD: Final = 1_000_000
 _TOOL_USE: Final = "server_tool_use_details"
+_NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 _decode_integer = msgspec.json.Decoder(int).decode
 
@@ -214,7 +215,7 @@ class Renderer:
             del fields[name]
         if self._answer.has_fingerprint:
             fields.setdefault("system_fingerprint", None)
-        elif _is_null(fields.get("system_fingerprint")):
+        elif fields.get("system_fingerprint") == _NULL:
             fields.pop("system_fingerprint", None)
         fields["usage"] = self._usage_body()
         fields.update(metadata)
@@ -245,29 +246,17 @@ class Renderer:
         fields = chunk.fields
         if self._request.is_reasoning_hidden and "choices" in fields:
             fields["choices"] = hide_reasoning(fields["choices"])
-        if "system_fingerprint" in fields and _is_null(fields["system_fingerprint"]):
+        if "system_fingerprint" in fields and fields["system_fingerprint"] == _NULL:
             del fields["system_fingerprint"]
         if not self._identity:
             self._identity = self._identify(fields)
         usage = fields.pop("usage", None)
-        if not (usage is None or chunk.has_choices or _is_null(usage)):
+        if not (usage is None or chunk.has_choices or usage == _NULL):
             self._usage_fields.update(fields)
             return b""
         fields.update(self._identity)
         self._last_fields, self._prefix = fields, None
         return encode_event(fields)
-
-    def render_usage_event(self, metadata: dict[str, Any]) -> bytes:
-        """Returns the last event before the end mark: the usage and its cost."""
-        return encode_event(
-            {
-                **self._usage_fields,
-                **self._identity,
-                "choices": [],
-                "usage": self._usage_body(),
-                **metadata,
-            }
-        )
 
     has_errors: ClassVar = True
     # Whether the answer has the format of the caller's interface already.
@@ -279,8 +268,15 @@ class Renderer:
         return False
 
     def render_end(self, metadata: dict[str, Any]) -> bytes:
-        """Returns the last events of a stream: the usage and the end mark."""
-        return self.render_usage_event(metadata) + DONE
+        """Returns the last events of a stream: the usage with its cost, and the end mark."""
+        usage_event = {
+            **self._usage_fields,
+            **self._identity,
+            "choices": [],
+            "usage": self._usage_body(),
+            **metadata,
+        }
+        return encode_event(usage_event) + DONE
 
     def render_error_event(self, error: GatewayError, metadata: dict[str, Any]) -> bytes:
         """Returns the last event of a stream that fails after its status 200 was sent."""
@@ -510,10 +506,6 @@ def _read_integer(raw: Any) -> int | None:
         return None if raw is None else _decode_integer(raw)
     except msgspec.DecodeError:
         return None
-
-
-def _is_null(value: Any) -> bool:
-    return isinstance(value, msgspec.Raw) and bytes(value) == b"null"
 
 
 def _without_nulls(body: dict[str, Any]) -> dict[str, Any]:

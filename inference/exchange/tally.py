@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from catalog.dialects.audio import OUTPUT_BYTES, SPEECH_BYTES
 from catalog.dialects.base import Chunk, Reply
-from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
+from catalog.dialects.openai.members import normalize_finish_reasons
 from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS

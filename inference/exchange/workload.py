@@ -51,24 +51,18 @@ class LoopTime:
         # Returns the time at which a step begins, for :meth:`count`.
         self.now = clock
         self._end = clock() + _WINDOW_SECONDS
-        self._used: dict[UUID | None, float] = {}
+        # The seconds of each organization in this window, or in one that has just ended.
+        self.used: dict[UUID | None, float] = {}
         self._logged_at = -_LOG_SECONDS
 
     def count(self, organization_id: UUID | None, began: float, size: int = 0) -> None:
         """Counts a step that ends now; ``size`` is the number of bytes received for it."""
         now = self.now()
         if now >= self._end:
-            self._used.clear()
+            self.used.clear()
             self._end = now + _WINDOW_SECONDS
-        used = self._used.get(organization_id, 0.0)
-        self._used[organization_id] = used + now - began + size * _SECONDS_PER_BYTE
-
-    def must_wait(self, organization_id: UUID | None) -> bool:
-        """Returns whether the organization has used up its share, and others need the loop."""
-        used = self._used.get(organization_id)
-        return (
-            used is not None and used >= _SHARE_SECONDS and bool(self._find_wait(organization_id))
-        )
+        used = self.used.get(organization_id, 0.0)
+        self.used[organization_id] = used + now - began + size * _SECONDS_PER_BYTE
 
     async def wait_turn(self, organization_id: UUID | None) -> None:
         """Waits until the organization may use the loop again; usually returns at once."""
@@ -86,7 +80,7 @@ class LoopTime:
 
     def _find_wait(self, organization_id: UUID | None) -> float:
         """Returns the seconds until the end of the window; 0 if the organization need not wait."""
-        if self._used.get(organization_id, 0.0) < _SHARE_SECONDS:
+        if self.used.get(organization_id, 0.0) < _SHARE_SECONDS:
             return 0.0
         left = self._end - self.now()
         return left if left > 0 and self._is_shared() else 0.0
@@ -95,13 +89,13 @@ class LoopTime:
 class Workload:
     """Does the work for one request within the budgets of its organization."""
 
-    __slots__ = ("_large_work", "_occupancy", "_organization_id", "loop_time")
+    __slots__ = ("_large_work", "_occupancy", "loop_time", "organization_id")
 
     def __init__(self, occupancy: Occupancy, large_work: LargeWork, loop_time: LoopTime) -> None:
         self._occupancy = occupancy
         self._large_work = large_work
         self.loop_time = loop_time
-        self._organization_id = occupancy.organization_id
+        self.organization_id = occupancy.organization_id
 
     async def run(
         self, size: int, function: Callable[..., Result], *arguments: Any, copies: int = 0
@@ -113,10 +107,10 @@ class Workload:
         """
         if size > LARGE_BYTES:
             return await self._large_work.run(
-                self._organization_id, function, *arguments, scratch=copies * size
+                self.organization_id, function, *arguments, scratch=copies * size
             )
-        loop_time, owner = self.loop_time, self._organization_id
-        if loop_time.must_wait(owner):
+        loop_time, owner = self.loop_time, self.organization_id
+        if loop_time.used.get(owner, 0.0) >= _SHARE_SECONDS:
             await loop_time.wait_turn(owner)
         began = loop_time.now()
         try:
@@ -141,11 +135,6 @@ class Workload:
         """Counts what waits of a stream; see :meth:`Occupancy.note_unread`."""
         self._occupancy.note_unread(size)
 
-    async def wait_turn(self) -> None:
-        """Waits while the organization has used up its share of the loop and others need it."""
-        if self.loop_time.must_wait(self._organization_id):
-            await self.loop_time.wait_turn(self._organization_id)
-
     async def read_answer(self, response: OutboundResponse) -> Body:
         """Returns a whole answer, whose bytes are counted as the organization's from then on.
 
@@ -169,8 +158,8 @@ class Workload:
                     self._occupancy.reserve(received - counted)
                     counted = received
                 began = self.loop_time.now() - response.take_spent()
-                self.end_step(began, size)
-                await self.wait_turn()
+                self.loop_time.count(self.organization_id, began, size)
+                await self.loop_time.wait_turn(self.organization_id)
 
         try:
             return await response.read(count=count)
@@ -182,10 +171,6 @@ class Workload:
         """Gives back the bytes of an answer that was refused."""
         if len(body) > LARGE_BYTES:
             self._occupancy.release(len(body))
-
-    def end_step(self, began: float, size: int) -> None:
-        """Counts a step on the loop, for which this number of bytes was received."""
-        self.loop_time.count(self._organization_id, began, size)
 
 
 class ChunkReader:
@@ -233,15 +218,17 @@ class ChunkReader:
                 received = len(self._unread)
                 if not received:
                     return None
-            await self._workload.wait_turn()
-            began = self._workload.loop_time.now() - self.response.take_spent()
+            loop_time, owner = self._workload.loop_time, self._workload.organization_id
+            if loop_time.used.get(owner, 0.0) >= _SHARE_SECONDS:
+                await loop_time.wait_turn(owner)
+            began = loop_time.now() - self.response.take_spent()
             piece = self._take_piece()
             self.step_bytes = len(piece)
             # An event that the bytes so far did not end is parsed with these.
             self.event_bytes = len(piece) + (0 if self._has_chunks else self.event_bytes)
             if self.event_bytes <= LARGE_BYTES:
                 self._has_chunks = bool(chunks := self.parser.feed(piece))
-                self._workload.end_step(began, received)
+                loop_time.count(owner, began, received)
                 return chunks
             self._large_step = asyncio.ensure_future(
                 self._workload.run(self.event_bytes, self.parser.feed, piece)

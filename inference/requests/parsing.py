@@ -27,6 +27,7 @@ from inference.requests.operations.server_tools import (
     LIFETIME_FIELDS,
     NO_TOOLS,
     OPERATOR_FIELDS,
+    PROVIDER_FIELDS,
     ServerTools,
     read_server_tools,
 )
@@ -226,9 +227,8 @@ def parse(
 ) -> InferenceRequest:
     """Parses a request body; raises :class:`InvalidRequest` with the name of the wrong field.
 
-    ``session_id`` comes from a header of the request; one in the body takes precedence. A body
-    above ``LARGE_BYTES`` is parsed in a thread. ``is_checked`` says that the body was made from one
-    that passed :func:`check_body`. The fields of a ``preset`` join those of the body.
+    ``session_id`` comes from a header; one in the body takes precedence. ``is_checked`` says that
+    the body was made from one that passed :func:`check_body`. A ``preset`` adds its fields.
     """
     if not is_checked:
         check_body(body)
@@ -237,15 +237,16 @@ def parse(
     request, fields = _decode(operation, body)
     session_id, row = request.session_id or session_id, ROWS[operation]
     answers = row.answers(request)
-    _check_request(operation, request, session_id, answers)
-    row.check(request, fields)
+    _check_request(operation, request, fields, session_id, answers)
     models = row.models(request)
     wishes = take_wishes(operation, fields, models)
     _complete(row, fields)
     demands = row.demands(request)
     prompt = bound_prompt(row, request, fields, demands.added_tokens, has_escapes=b"\\" in body)
     has_file = OPERATIONS[operation].has_messages and has_stored_file(body)
-    server_tools = read_server_tools(fields, demands.tools, wishes.search, has_file=has_file)
+    tools, server_tools = demands.tools, NO_TOOLS
+    if tools or has_file or wishes.search or not PROVIDER_FIELDS.isdisjoint(fields):
+        server_tools = read_server_tools(fields, tools, wishes.search, has_file=has_file)
     # Here, in a thread: the event loop needs the measures for every heartbeat and endpoint.
     is_measured = len(body) > LARGE_BYTES
     # Of other scripts the bound needs them.
@@ -266,7 +267,7 @@ def parse(
         outputs=demands.outputs,
         allowed=_allow_pieces(row, fields, server_tools, answers),
         least=NO_PIECES if row.least is None else row.least(fields),
-        tools=demands.tools | ({WEB_SEARCH} if server_tools.searches else frozenset()),
+        tools=tools | ({WEB_SEARCH} if server_tools.searches else frozenset()),
         server_tools=server_tools,
         is_reasoning_hidden=demands.is_reasoning_hidden,
         size=len(body),
@@ -345,7 +346,11 @@ def _allow_pieces(
 
 
 def _check_request(
-    operation: Operation, request: Body, session_id: str | None, answers: int
+    operation: Operation,
+    request: Body,
+    fields: dict[str, msgspec.Raw],
+    session_id: str | None,
+    answers: int,
 ) -> None:
     """Raises :class:`InvalidRequest` for values that the schema cannot check."""
     if session_id is not None and len(session_id) > SESSION_LENGTH:
@@ -368,3 +373,4 @@ def _check_request(
     for slug, options in (preferences.options or {}).items():
         for name in sorted((_RESERVED | ROWS[operation].reserved).intersection(options)):
             raise field_error(f"provider.options.{slug}.{name}", "Set it in the body itself.")
+    ROWS[operation].check(request, fields)

@@ -50,6 +50,9 @@ _TIERS: Final = {
     HealthState.RATE_LIMITED: _DOWN,
     HealthState.OPEN: _DOWN,
 }
+# After a failed probe a request falls back to another candidate. Without fallbacks the failed probe
+# would fail the request, so a half-open endpoint counts as down.
+_TIERS_ALONE: Final = {**_TIERS, HealthState.HALF_OPEN: _DOWN}
 _MILLISECONDS: Final = 1000
 # The weight of a private endpoint that states none.
 _WEIGHT: Final = 100
@@ -83,18 +86,7 @@ def _sort_of(variants: frozenset[str]) -> str | None:
 
 def is_down(health: Health, *, may_fall_back: bool) -> bool:
     """Returns whether an endpoint should be tried only after those that work."""
-    return _tier(health, may_fall_back=may_fall_back) == _DOWN
-
-
-def _tier(health: Health, *, may_fall_back: bool) -> int:
-    """Returns the tier of an endpoint's health, 0 for the best.
-
-    After a failed probe a request falls back to another candidate. Without fallbacks the failed
-    probe would fail the request, so a half-open endpoint counts as down.
-    """
-    if health.state is HealthState.HALF_OPEN and not may_fall_back:
-        return _DOWN
-    return _TIERS[health.state]
+    return (_TIERS if may_fall_back else _TIERS_ALONE)[health.state] == _DOWN
 
 
 def mixes_models(preferences: ProviderPreferences) -> bool:
@@ -131,7 +123,7 @@ class Ranking:
         sort = preferences.sort
         if isinstance(sort, Sorting):
             sort = sort.by
-        self._is_one_partition = _is_one_partition(preferences)
+        self._is_one_partition = sort is not None and _is_one_partition(preferences)
         self._sort: str | None = sort
         # A session should stay at its endpoint, so it is drawn rather than sorted by default.
         self._default_sort = defaults.provider_sort if request.session_id is None else None
@@ -157,8 +149,9 @@ class Ranking:
     def sort_key(self, contender: Contender) -> tuple[Any, ...]:
         """Returns the sort key of an endpoint; the module's docstring explains its members."""
         candidate, model_position, variants = contender
-        route, health = candidate.route, candidate.health(self._health_of)
-        tier = _tier(health, may_fall_back=self._may_fall_back)
+        route, health_of = candidate.route, self._health_of
+        health = candidate.health(health_of) if candidate.is_byok else health_of(candidate.subject)
+        tier = (_TIERS if self._may_fall_back else _TIERS_ALONE)[health.state]
         order_position = self._find_in_order(route) if self._order else 0
         is_named = order_position < len(self._order)
         if is_named:

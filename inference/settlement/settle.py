@@ -35,6 +35,10 @@ _PAUSE_SECONDS: Final = 0.01
 # The least time between two batches of few settlements. The accounts and meters of a busy
 # organization then have half as many versions.
 _INTERVAL_SECONDS: Final = 0.05
+# The lengths of the columns of what an upstream says.
+_LENGTHS: Final = {
+    "finish_reason": 64, "native_finish_reason": 64, "upstream_id": 255, "upstream_model": 255
+}  # fmt: skip
 _encode = msgspec.json.Encoder().encode
 
 
@@ -192,6 +196,11 @@ def settlement_parameters(batch: Sequence[Settlement]) -> list[str]:
 
 def _make_row(item: Settlement) -> SettlementRow:
     usage, claim = item.usage, item.claim
+    texts: dict[str, Any] = {name: getattr(item, name) for name in _LENGTHS}
+    for name, text in texts.items():
+        if text is not None:
+            # Cut to its column, without NUL, which PostgreSQL cannot store.
+            texts[name] = text.replace("\0", "")[: _LENGTHS[name]]
     return SettlementRow(
         id=item.generation_id,
         status=item.status,
@@ -205,10 +214,7 @@ def _make_row(item: Settlement) -> SettlementRow:
         cost_nano=item.cost_nano,
         upstream_cost_nano=item.upstream_cost_nano,
         reported_cost_nano=item.reported_cost_nano,
-        finish_reason=_fit(item.finish_reason, 64),
-        native_finish_reason=_fit(item.native_finish_reason, 64),
-        upstream_id=_fit(item.upstream_id, 255),
-        upstream_model=_fit(item.upstream_model, 255),
+        **texts,
         error_type=item.error_type,
         attempts=item.attempts,
         latency_ms=item.latency_ms,
@@ -222,8 +228,3 @@ def _make_row(item: Settlement) -> SettlementRow:
         cached_from=item.cached_from,
         retry_of=item.retry_of,
     )
-
-
-def _fit(text: str | None, length: int) -> str | None:
-    """Cuts an upstream's text to its column, and removes NUL, which PostgreSQL cannot store."""
-    return None if text is None else text.replace("\0", "")[:length]

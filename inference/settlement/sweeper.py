@@ -23,7 +23,7 @@ from catalog.pricing import UnknownRule, Usage, cost_nano
 from catalog.pricing.usage import UNITS
 from config import sql
 from config.clocks.clock import clock
-from config.server.batching.waits import Blocked, waits
+from config.server.batching.waits import STATEMENT_SECONDS, Blocked, waits
 from inference.admission.estimate import fee_nano
 from inference.models import Generation, HistoryLoss, Journal, ProviderPace, Uptime, WorkerBeat
 from inference.requests.operations import ROWS
@@ -221,7 +221,10 @@ def _store(
         relation = find_relation(exc.__cause__.diag.context)
         waits.report_timeout("sweep", organizations, time.perf_counter() - started, relation)
         raise Blocked from None
-    waits.report_slow("sweep", organizations, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    STATEMENT_SECONDS.observe(("sweep",), seconds)
+    if seconds > waits.slow_seconds:
+        waits.report_slow("sweep", organizations, seconds)
     return len(found)
 
 

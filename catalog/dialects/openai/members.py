@@ -33,6 +33,21 @@ _COMPLETION_DETAILS: Final = {
 # The names that servers give to their reasoning, ours first.
 REASONING_NAMES: Final = ("reasoning", "reasoning_content", "reasoning_text", "thinking")
 
+# Other names that servers of this interface are known to send; any other name becomes "stop".
+_REASONS: Final = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+    "error": "error",
+    "function_call": "tool_calls",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_length": "length",
+    "safety": "content_filter",
+    "refusal": "content_filter",
+}
+
 
 class Delta(msgspec.Struct):
     """The parts of a delta or message that count as output."""
@@ -155,6 +170,40 @@ def find_finish_reason(choices: list[Choice]) -> str | None:
         if choice.finish_reason:
             return choice.finish_reason
     return None
+
+
+def normalize_finish_reasons(
+    choices: msgspec.Raw | list[Any],
+) -> tuple[Any, str | None, str | None]:
+    """Returns choices with both names of each reason, then both names of the last reason.
+
+    Choices that are not a list of objects are returned unchanged.
+    """
+    if isinstance(choices, msgspec.Raw):
+        try:
+            choices = [*_decode_objects(choices)]
+        except msgspec.DecodeError:
+            return choices, None, None
+    reason = native = None
+    for choice in choices:
+        given = _read_reason(choice.get("finish_reason"))
+        if given is not None:
+            own = _read_reason(choice.get("native_finish_reason"))
+            native = choice["native_finish_reason"] = given if own is None else own
+            reason = choice["finish_reason"] = _REASONS.get(given.lower(), "stop")
+    return choices, reason, native
+
+
+def name_finish_reason(native: str) -> str:
+    """Returns our name of a provider's finish reason."""
+    return _REASONS.get(native.lower(), "stop")
+
+
+def _read_reason(value: Any) -> str | None:
+    """Returns a text that is raw JSON or not; ``None`` for any other value."""
+    if isinstance(value, msgspec.Raw):
+        return decode_text(value) if first_byte(value) == b'"' else None
+    return value if isinstance(value, str) else None
 
 
 def measure_choices(choices: list[Choice]) -> int:

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.openai.members import REASONING_NAMES, build_details
-from catalog.dialects.shared.finish_reasons import name_finish_reason
+from catalog.dialects.openai.members import REASONING_NAMES, build_details, name_finish_reason
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null
 from catalog.dialects.shared.replies import make_call_id
 

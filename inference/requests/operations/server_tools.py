@@ -35,7 +35,7 @@ FILE_ID: Final = "file_id"
 # Fields that may set how long a provider keeps a cached prefix. Prices are for its usual lifetime.
 LIFETIME_FIELDS: Final = frozenset(("prompt_cache_options", "prompt_cache_retention"))
 # The fields that make a provider run, charge or store something.
-_FIELDS: Final = SEARCH_FIELDS | OPERATOR_FIELDS | LIFETIME_FIELDS
+PROVIDER_FIELDS: Final = SEARCH_FIELDS | OPERATOR_FIELDS | LIFETIME_FIELDS
 _USUAL_LIFETIMES: Final = frozenset((None, "", "30m", "in_memory", "in-memory"))
 _STANDARD_TIERS: Final = frozenset(("auto", "default", ""))
 # The searches of one answer if the caller sets no bound; providers stop at fewer.
@@ -148,8 +148,6 @@ def read_server_tools(
     """
     if search is not None and is_null(fields.get(WEB_SEARCH_OPTIONS, _NOTHING)):
         fields[WEB_SEARCH_OPTIONS] = search.options
-    if not names and not has_file and _FIELDS.isdisjoint(fields):
-        return NO_TOOLS
     read = _Reader(has_file=has_file)
     if names:
         read.add_tools(fields)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
+from catalog.dialects.openai.members import normalize_finish_reasons
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from config.api import scanning
-from config.api.scanning import BoundExceeded, Bounds, DuplicateKey, check_short, scan
+from config.api.scanning import BoundExceeded, Bounds, DuplicateKey, scan
+from inference.requests.limits import check_short
 
 BOUNDS = Bounds(depth=200, containers=1000, members=100, values=2000)
 CHECKS = [check_short, scan]

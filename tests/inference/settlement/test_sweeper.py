@@ -136,7 +136,7 @@ def test_what_is_behind_a_lock_is_tried_alone_after_all_others(
 def test_a_slow_sweep_is_logged_and_counted(
     tenants: list[Tenant], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(waits_module, "_SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(waits_module.waits, "slow_seconds", 0.0)
     monkeypatch.setattr(waits_module, "_LOG_SECONDS", 0.0)
     abandon(tenants[0], 0)
     before = sample("causeway_slow_statements_total", statement="sweep")
