@@ -7,7 +7,8 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 import uvicorn
 from django.conf import settings
@@ -33,6 +34,11 @@ logger = logging.getLogger("causeway.serve")
 
 # After this time, workers that have not ended are killed.
 _GRACE_SECONDS = settings.HOLD_TIMEOUT + settings.DRAIN_SECONDS + 20
+# What every worker imports at its first use, and workers that are forked share.
+_SHARED_MODULES: Final = (
+    "catalog.dialects.openai", "cryptography.hazmat.primitives.ciphers.aead", "psycopg_pool",
+    "uvloop",
+)  # fmt: skip
 
 
 class Command(BaseCommand):
@@ -104,6 +110,8 @@ def _load_application(*, is_forked: bool) -> uvicorn.Config:
     config.load()
     if is_forked:
         import_string("config.asgi.control_plane").load()
+        for name in _SHARED_MODULES:
+            import_module(name)
     return config
 
 

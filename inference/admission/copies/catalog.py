@@ -332,8 +332,8 @@ def host_of_url(base_url: str | None) -> str:
 
 def host_of_credential(dialect: str, secret: Secret | None) -> str | None:
     """Returns the host that a credential names; ``None`` if it names no valid one."""
-    speaker = dialects.get(dialect)
-    if speaker is None or secret is None:
+    # Nothing is imported for a cloud without a credential.
+    if secret is None or (speaker := dialects.get(dialect)) is None:
         return None
     try:
         return speaker.host(None, secret)

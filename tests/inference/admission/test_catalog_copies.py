@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from random import Random
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
+from catalog import dialects
 from catalog.models import (
     CatalogChange,
     LanguageModel,
@@ -24,6 +26,7 @@ from inference.admission.copies.catalog import (
     READ_SUBJECTS,
     Reading,
     Result,
+    host_of_credential,
     read_catalog,
 )
 from inference.admission.copies.organizations import load_organization
@@ -309,3 +312,12 @@ def test_the_next_request_pays_the_changed_price(site: Site) -> None:
             price.prompt * usage["prompt_tokens"] + price.completion * usage["completion_tokens"]
         )
         assert usage["cost"] == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_a_cloud_without_a_credential_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalogue names every cloud, and most workers call none; each has a large library."""
+    name = "catalog.dialects.bedrock"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    dialects._load.cache_clear()
+    assert host_of_credential("bedrock", None) is None
+    assert name not in sys.modules
