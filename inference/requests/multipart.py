@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from python_multipart.exceptions import FormParserError
@@ -31,6 +31,9 @@ _BOUNDARY: Final = frozenset(
 )
 _MALFORMED: Final = "The body is not a valid multipart form."
 _encode = msgspec.json.Encoder().encode
+# How the document shows a file of a form, and a field that holds JSON.
+FormFile = Annotated[str, msgspec.Meta(extra_json_schema={"type": "string", "format": "binary"})]
+FormJson = Annotated[str, msgspec.Meta(extra_json_schema={"contentMediaType": "application/json"})]
 
 
 class FieldKind(Enum):

@@ -128,18 +128,12 @@ class ChatUserMessage(msgspec.Struct, tag_field="role", tag="user"):
     name: str | UnsetType = UNSET
 
 
-class ChatSystemMessage(msgspec.Struct, tag_field="role", tag="system"):
+class ChatSystemMessage(ChatUserMessage, tag="system"):
     """Instructions for the model."""
 
-    content: _Content
-    name: str | UnsetType = UNSET
 
-
-class ChatDeveloperMessage(msgspec.Struct, tag_field="role", tag="developer"):
+class ChatDeveloperMessage(ChatUserMessage, tag="developer"):
     """Instructions for the model, by their newer name."""
-
-    content: _Content
-    name: str | UnsetType = UNSET
 
 
 class ChatToolMessage(msgspec.Struct, tag_field="role", tag="tool"):

@@ -17,6 +17,7 @@ from inference.faces.openapi.answers import (
     UnixSeconds,
 )
 from inference.faces.openapi.shapes import Open, refine
+from inference.requests.multipart import FormFile, FormJson
 from inference.requests.operations.speech import SpeechRequest as ParsedSpeech
 from inference.requests.schemas import Session, Slug, User
 
@@ -41,8 +42,6 @@ AUDIO_CONTENT: Final = {
 }
 # A generator of clients that knows no audio leaves the answer out, unless bytes are named too.
 AUDIO_CONTENT["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
-_File = Annotated[str, msgspec.Meta(extra_json_schema={"type": "string", "format": "binary"})]
-_Json = Annotated[str, msgspec.Meta(extra_json_schema={"contentMediaType": "application/json"})]
 
 SpeechRequest: Final = refine(
     ParsedSpeech,
@@ -57,7 +56,7 @@ TranscriptionForm: Final = msgspec.defstruct(
     "TranscriptionForm",
     [
         ("model", Slug),
-        ("file", _File),
+        ("file", FormFile),
         *(
             (name, kind | UnsetType, UNSET)
             for name, kind in (
@@ -68,7 +67,7 @@ TranscriptionForm: Final = msgspec.defstruct(
                 ("timestamp_granularities", list[Literal["segment", "word"]]),
                 ("keyterms", list[str]),
                 ("diarize", bool),
-                ("provider", _Json),
+                ("provider", FormJson),
                 ("user", User),
                 ("session_id", Session),
             )

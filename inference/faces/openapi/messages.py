@@ -16,7 +16,7 @@ from inference.faces.openapi.answers import (
     ProviderName,
     RoutingMetadata,
 )
-from inference.faces.openapi.shapes import Open, any_of, other_type, refine
+from inference.faces.openapi.shapes import Open, any_of, refine, tagged, untagged
 from inference.requests.messages import request
 
 DESCRIPTION: Final = (
@@ -31,52 +31,29 @@ MessagesRequest: Final = refine(request.MessagesRequest, optional=_MEMBERS)
 CountTokensRequest: Final = refine(request.CountTokensRequest, optional=_MEMBERS)
 
 
-class MessagesTextBlock(Open, tag_field="type", tag="text"):
-    """A text, and the sources that it cites."""
-
-    text: str
-    citations: list[dict[str, Any]] | UnsetType | None = UNSET
-
-
-class MessagesThinkingBlock(Open, tag_field="type", tag="thinking"):
-    """A part of the model's reasoning, which is to be sent back unchanged."""
-
-    thinking: str
-    signature: str
-
-
-class MessagesRedactedBlock(Open, tag_field="type", tag="redacted_thinking"):
-    """Encrypted reasoning, which is to be sent back unchanged."""
-
-    data: str
-
-
-class MessagesToolUseBlock(Open, tag_field="type", tag="tool_use"):
-    """A call of a tool that the caller runs."""
-
-    id: str
-    name: str
-    input: dict[str, Any]
-
-
 _BLOCKS: Final = (
-    MessagesTextBlock,
-    MessagesThinkingBlock,
-    MessagesRedactedBlock,
-    MessagesToolUseBlock,
+    tagged(
+        "MessagesTextBlock", "text", "A text, and the sources that it cites.",
+        ("text", str), ("citations", list[dict[str, Any]] | UnsetType | None, UNSET),
+    ),
+    tagged(
+        "MessagesThinkingBlock", "thinking",
+        "A part of the model's reasoning, which is to be sent back unchanged.",
+        ("thinking", str), ("signature", str),
+    ),
+    tagged(
+        "MessagesRedactedBlock", "redacted_thinking",
+        "Encrypted reasoning, which is to be sent back unchanged.", ("data", str),
+    ),
+    tagged(
+        "MessagesToolUseBlock", "tool_use", "A call of a tool that the caller runs.",
+        ("id", str), ("name", str), ("input", dict[str, Any]),
+    ),
+)  # fmt: skip
+_OTHER_BLOCK: Final = untagged(
+    "MessagesOtherBlock", "A block of another type, as an Anthropic endpoint sends it.", _BLOCKS
 )
-_OtherBlockType = Annotated[str, msgspec.Meta(extra_json_schema=other_type(*_BLOCKS))]
-
-
-class MessagesOtherBlock(Open):
-    """A block of another type, as an Anthropic endpoint sends it."""
-
-    type: _OtherBlockType
-
-
-_Block = Annotated[
-    msgspec.Raw, msgspec.Meta(extra_json_schema=any_of(*_BLOCKS, MessagesOtherBlock))
-]
+_Block = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=any_of(*_BLOCKS, _OTHER_BLOCK))]
 
 
 class MessagesOutputDetails(Open):
@@ -144,69 +121,6 @@ class MessagesError(Open):
     openrouter_metadata: RoutingMetadata | UnsetType = UNSET
 
 
-class MessageStart(Open, tag_field="type", tag="message_start"):
-    """Begins the answer; its counts are those of the start."""
-
-    message: MessagesResult
-
-
-class ContentBlockStart(Open, tag_field="type", tag="content_block_start"):
-    """Begins a block."""
-
-    index: int
-    content_block: _Block
-
-
-class TextDelta(Open, tag_field="type", tag="text_delta"):
-    """A piece of a text."""
-
-    text: str
-
-
-class ThinkingDelta(Open, tag_field="type", tag="thinking_delta"):
-    """A piece of reasoning."""
-
-    thinking: str
-
-
-class SignatureDelta(Open, tag_field="type", tag="signature_delta"):
-    """The signature of reasoning."""
-
-    signature: str
-
-
-class InputJsonDelta(Open, tag_field="type", tag="input_json_delta"):
-    """A piece of a call's input as JSON."""
-
-    partial_json: str
-
-
-_DELTAS: Final = (TextDelta, ThinkingDelta, SignatureDelta, InputJsonDelta)
-_OtherDeltaType = Annotated[str, msgspec.Meta(extra_json_schema=other_type(*_DELTAS))]
-
-
-class OtherDelta(Open):
-    """A piece of another type, as an Anthropic endpoint sends it."""
-
-    type: _OtherDeltaType
-
-
-_Delta = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=any_of(*_DELTAS, OtherDelta))]
-
-
-class ContentBlockDelta(Open, tag_field="type", tag="content_block_delta"):
-    """A piece of a block."""
-
-    index: int
-    delta: _Delta
-
-
-class ContentBlockStop(Open, tag_field="type", tag="content_block_stop"):
-    """Ends a block."""
-
-    index: int
-
-
 class MessageEnding(Open):
     """Why the answer ended."""
 
@@ -214,35 +128,48 @@ class MessageEnding(Open):
     stop_sequence: str | None
 
 
-class MessageDelta(Open, tag_field="type", tag="message_delta"):
-    """Tells why the answer ended, its usage and its cost."""
-
-    delta: MessageEnding
-    usage: MessagesUsage
-
-
-class MessageStop(Open, tag_field="type", tag="message_stop"):
-    """Ends the stream."""
-
-
-class MessagePing(Open, tag_field="type", tag="ping"):
-    """Keeps the connection open."""
-
-
-class MessageErrorEvent(Open, tag_field="type", tag="error"):
-    """Ends a stream that fails."""
-
-    error: MessagesErrorMember
-    request_id: str
-
-
+_DELTAS: Final = (
+    tagged("TextDelta", "text_delta", "A piece of a text.", ("text", str)),
+    tagged("ThinkingDelta", "thinking_delta", "A piece of reasoning.", ("thinking", str)),
+    tagged("SignatureDelta", "signature_delta", "The signature of reasoning.", ("signature", str)),
+    tagged(
+        "InputJsonDelta", "input_json_delta", "A piece of a call's input as JSON.",
+        ("partial_json", str),
+    ),
+)  # fmt: skip
+_OTHER_DELTA: Final = untagged(
+    "OtherDelta", "A piece of another type, as an Anthropic endpoint sends it.", _DELTAS
+)
+_Delta = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=any_of(*_DELTAS, _OTHER_DELTA))]
+_INDEX: Final = ("index", int)
 EVENTS: Final = (
-    MessageStart, ContentBlockStart, ContentBlockDelta, ContentBlockStop, MessageDelta, MessageStop,
-    MessagePing, MessageErrorEvent,
+    tagged(
+        "MessageStart", "message_start", "Begins the answer; its counts are those of the start.",
+        ("message", MessagesResult),
+    ),
+    tagged(
+        "ContentBlockStart", "content_block_start", "Begins a block.",
+        _INDEX, ("content_block", _Block),
+    ),
+    tagged(
+        "ContentBlockDelta", "content_block_delta", "A piece of a block.",
+        _INDEX, ("delta", _Delta),
+    ),
+    tagged("ContentBlockStop", "content_block_stop", "Ends a block.", _INDEX),
+    tagged(
+        "MessageDelta", "message_delta", "Tells why the answer ended, its usage and its cost.",
+        ("delta", MessageEnding), ("usage", MessagesUsage),
+    ),
+    tagged("MessageStop", "message_stop", "Ends the stream."),
+    tagged("MessagePing", "ping", "Keeps the connection open."),
+    tagged(
+        "MessageErrorEvent", "error", "Ends a stream that fails.",
+        ("error", MessagesErrorMember), ("request_id", str),
+    ),
 )  # fmt: skip
 MESSAGES_SHAPES: Final = (
-    *_BLOCKS, MessagesOtherBlock, MessagesResult, MessagesCount, MessagesError, *_DELTAS,
-    OtherDelta, *EVENTS,
+    *_BLOCKS, _OTHER_BLOCK, MessagesResult, MessagesCount, MessagesError, *_DELTAS, _OTHER_DELTA,
+    *EVENTS,
 )  # fmt: skip
 MESSAGES_UNIONS: Final = {
     "MessagesStreamEvent": {"description": "An event of a stream.", **any_of(*EVENTS)}

@@ -1,23 +1,12 @@
-"""The operations of the data plane: their names, their texts and the shapes of their answers."""
+"""The operations of the data plane: their names, texts and headers, and the shapes of answers."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
 from inference.faces.openapi import media, messages, responses
-from inference.faces.openapi.headers import (
-    CACHE,
-    GENERATION_ID,
-    LEFT_OUT,
-    MESSAGES_PARAMETERS,
-    PARAMETERS,
-    RATE_LIMITS,
-    REPLAYED,
-    REQUEST_ID,
-    RETRY_AFTER,
-    SHOULD_RETRY,
-)
 from inference.faces.openapi.shapes import reference
+from inference.requests.schemas import SESSION_LENGTH
 
 _STREAM: Final = (
     "With `stream`, server-sent events: `data: {chunk}` lines, a last chunk with `usage` and its "
@@ -70,6 +59,104 @@ _REPEATED: Final = frozenset(("409", "422"))
 # Errors that no repetition cures may have these.
 _FINAL: Final = ("402", "403", "409", "429")
 _MESSAGES_TAG: Final = "anthropic-messages"
+
+
+def _parameter(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    """Returns a header that callers may send, a text unless its schema says otherwise."""
+    shape = {"type": "string", **schema}
+    return {"in": "header", "name": name, "schema": shape, "description": description}
+
+
+def _header(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    """Returns a header of answers, a text unless its schema says otherwise."""
+    return {name: {"description": description, "schema": {"type": "string", **schema}}}
+
+
+_FLAG: Final = ["true", "false"]
+# What a caller may send with any inference request.
+_PARAMETERS: Final = (
+    _parameter(
+        "X-OpenRouter-Metadata",
+        "`enabled` adds `openrouter_metadata` to the answer: how it was routed.",
+        enum=["enabled", "disabled"],
+    ),
+    _parameter(
+        "Idempotency-Key",
+        "A request that is sent again with its key is neither run nor charged again. It gets the "
+        "answer of the first one if the workspace keeps answers, else 409.",
+        minLength=1, maxLength=255, pattern="^[ -~]+$",
+    ),
+    _parameter(
+        "X-Request-Timeout",
+        "The seconds that you wait in all, above 0. Then the call ends with 408, or an error "
+        "event, and is settled as if you had left.",
+        pattern="^[0-9]{1,9}([.][0-9]{1,9})?$",
+    ),
+    _parameter(
+        "X-OpenRouter-Cache",
+        "Whether the response cache is used; without it, the workspace decides.", enum=_FLAG,
+    ),
+    _parameter(
+        "X-OpenRouter-Cache-TTL",
+        "The lifetime of a new entry of the response cache, in seconds.",
+        type="integer", minimum=1, maximum=86400, default=300,
+    ),
+    _parameter(
+        "X-OpenRouter-Cache-Clear",
+        "`true` replaces the entry of the response cache by a new answer.", enum=_FLAG,
+    ),
+    _parameter(
+        "X-Session-Id",
+        "The conversation of the request; `session_id` in the body precedes it.",
+        maxLength=SESSION_LENGTH,
+    ),
+    _parameter(
+        "HTTP-Referer",
+        "The address of your application, which is stored with the generation.",
+    ),
+    _parameter(
+        "X-OpenRouter-Title",
+        "The name of your application, which is stored with the generation. `X-Title` is read "
+        "where it is absent.",
+    ),
+)  # fmt: skip
+# What a caller of Messages may send too. Endpoints of Anthropic's format get it.
+_BETAS: Final = _parameter("anthropic-beta", "Names of Anthropic's betas, separated by commas.")
+
+_REQUEST_ID: Final = _header("X-Request-Id", "Names the request in the logs of the service.")
+_GENERATION_ID: Final = _header(
+    "X-Generation-Id", "Our identifier of this generation, for `/generation`."
+)
+_RATE_LIMITS: Final = {
+    f"X-RateLimit-{figure}-{unit.capitalize()}": {
+        "description": text.format(unit=unit),
+        "schema": {"type": "string" if figure == "Reset" else "integer"},
+    }
+    for unit in ("requests", "tokens")
+    for figure, text in (
+        ("Limit", "The limit of {unit} that has the least left."),
+        ("Remaining", "How many {unit} are left of it."),
+        ("Reset", "The time until it is whole again, for instance `6m0s`."),
+    )
+}
+# What the answer of a generation has besides.
+_TOLD: Final = {
+    **_GENERATION_ID,
+    **_header("Idempotency-Replayed", "`true` for the kept answer of an earlier request."),
+    **_header("X-OpenRouter-Cache-Status", "`HIT` or `MISS`, if the response cache is used."),
+    **_header("X-OpenRouter-Cache-Age", "The age of the entry in seconds, for a `HIT`."),
+    **_header("X-OpenRouter-Cache-TTL", "The seconds for which the entry is kept."),
+    **_RATE_LIMITS,
+}
+_LEFT_OUT: Final = _header(
+    "X-Left-Out", "The tools and items of the request that were not sent, separated by commas."
+)
+_RETRY_AFTER: Final = _header(
+    "Retry-After", "The seconds after which a new attempt makes sense.", type="integer"
+)
+_SHOULD_RETRY: Final = _header(
+    "X-Should-Retry", "`false` if no repetition can succeed.", enum=["false"]
+)
 
 
 class OperationDocument(NamedTuple):
@@ -164,23 +251,20 @@ def describe(operation: OperationDocument, request: str) -> dict[str, Any]:
     if operation.form is not None:
         bodies["multipart/form-data"] = {"schema": reference(operation.form)}
     # An operation that sends nothing upstream creates no generation and counts at no limit.
-    told = {**GENERATION_ID, **REPLAYED, **CACHE, **RATE_LIMITS} if operation.has_generation else {}
-    offered = LEFT_OUT if operation.has_offers else {}
+    told = _TOLD if operation.has_generation else {}
+    offered = _LEFT_OUT if operation.has_offers else {}
     return {
         "operationId": operation.id,
         "summary": operation.summary,
         "description": f"Needs an inference key. {operation.description}".rstrip(),
         "tags": [operation.tag],
         "security": [{"apiKey": []}],
-        "parameters": [
-            *PARAMETERS,
-            *(MESSAGES_PARAMETERS if operation.tag == _MESSAGES_TAG else ()),
-        ],
+        "parameters": [*_PARAMETERS, *([_BETAS] if operation.tag == _MESSAGES_TAG else [])],
         "requestBody": {"required": True, "content": bodies},
         "responses": {
             "200": {
                 "description": "The answer, or its stream." if operation.event else "The answer.",
-                "headers": {**REQUEST_ID, **told, **offered},
+                "headers": {**_REQUEST_ID, **told, **offered},
                 "content": content,
             },
             **{
@@ -194,13 +278,13 @@ def describe(operation: OperationDocument, request: str) -> dict[str, Any]:
 
 def _describe_error(operation: OperationDocument, status: str) -> dict[str, Any]:
     shape = "MessagesError" if operation.tag == _MESSAGES_TAG else "Error"
-    headers = {**REQUEST_ID, **(GENERATION_ID if operation.has_generation else {})}
+    headers = {**_REQUEST_ID, **(_GENERATION_ID if operation.has_generation else {})}
     if status in _RETRYABLE:
-        headers |= RETRY_AFTER
+        headers |= _RETRY_AFTER
     if status in _FINAL:
-        headers |= SHOULD_RETRY
+        headers |= _SHOULD_RETRY
     if status == "429" and operation.has_generation:
-        headers |= RATE_LIMITS
+        headers |= _RATE_LIMITS
     return {
         "description": _ERRORS[status],
         "headers": headers,

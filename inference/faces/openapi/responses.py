@@ -17,7 +17,7 @@ from inference.faces.openapi.answers import (
     UnixSeconds,
 )
 from inference.faces.openapi.chat import Effort, FunctionName
-from inference.faces.openapi.shapes import Open, any_of, nullable, other_type, refine
+from inference.faces.openapi.shapes import Open, any_of, nullable, refine, tagged, untagged
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
 from inference.requests.responses.request import ResponsesRequest as Parsed
 
@@ -149,17 +149,10 @@ class ReasoningItem(Open, tag_field="type", tag="reasoning"):
 
 
 _ITEMS: Final = (OutputMessage, FunctionCall, CustomToolCall, ReasoningItem)
-_OtherItemType = Annotated[str, msgspec.Meta(extra_json_schema=other_type(*_ITEMS))]
-
-
-class OtherItem(Open):
-    """An item of another type, for instance `apply_patch_call`."""
-
-    type: _OtherItemType
-    id: str
-
-
-_Item = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=any_of(*_ITEMS, OtherItem))]
+_OTHER_ITEM: Final = untagged(
+    "OtherItem", "An item of another type, for instance `apply_patch_call`.", _ITEMS, ("id", str)
+)
+_Item = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=any_of(*_ITEMS, _OTHER_ITEM))]
 
 
 class ResponsesFunctionTool(msgspec.Struct, tag_field="type", tag="function"):
@@ -187,15 +180,6 @@ class ResponsesCustomTool(msgspec.Struct, tag_field="type", tag="custom"):
     format: CustomToolFormat | None = None
 
 
-class ResponsesOtherTool(Open):
-    """Another tool, for instance `apply_patch`, or `web_search`, which a provider runs."""
-
-    type: Annotated[
-        str,
-        msgspec.Meta(extra_json_schema=other_type(ResponsesFunctionTool, ResponsesCustomTool)),
-    ]
-
-
 class ResponsesNamedChoice(Open):
     """Demands a call of this tool, or of one of the `allowed_tools`."""
 
@@ -217,7 +201,13 @@ _SENT_ITEMS: Final = (
     InputMessage, SentAnswer, FunctionCall, FunctionCallOutput, CustomToolCall,
     CustomToolCallOutput, ReasoningItem,
 )  # fmt: skip
-_TOOLS: Final = (ResponsesFunctionTool, ResponsesCustomTool, ResponsesOtherTool)
+_KNOWN_TOOLS: Final = (ResponsesFunctionTool, ResponsesCustomTool)
+_OTHER_TOOL: Final = untagged(
+    "ResponsesOtherTool",
+    "Another tool, for instance `apply_patch`, or `web_search`, which a provider runs.",
+    _KNOWN_TOOLS,
+)
+_TOOLS: Final = (*_KNOWN_TOOLS, _OTHER_TOOL)
 _SentItem = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=any_of(*_SENT_ITEMS))]
 _Tool = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=any_of(*_TOOLS))]
 _Choice = Annotated[
@@ -318,39 +308,27 @@ class ResponsesResult(Open):
     openrouter_metadata: RoutingMetadata | UnsetType = UNSET
 
 
-_CHANGES: Final[tuple[type[msgspec.Struct], ...]] = tuple(
-    msgspec.defstruct(
-        "Response" + "".join(word.capitalize() for word in kind.split("_")),
-        [("response", ResponsesResult), ("sequence_number", int)],
-        bases=(Open,),
-        namespace={"__doc__": doc},
-        tag_field="type",
-        tag=f"response.{kind}",
-    )
-    for kind, doc in (
-        ("created", "Begins the response."),
-        ("in_progress", "Follows the first event."),
-        ("completed", "Ends the response, with its output and usage."),
-        ("incomplete", "Ends a response that a limit or a filter cut off."),
-        ("failed", "Ends a response that failed."),
-    )
-)
-
-
 def _event(kind: str, doc: str, *members: tuple[str, Any]) -> type[msgspec.Struct]:
     """Returns the type of an event inside an item."""
     name = "".join(word.capitalize() for word in kind.replace(".", "_").split("_"))
-    place = [("sequence_number", int), ("output_index", int)]
-    return msgspec.defstruct(
-        f"{name}Event",
-        [*place, *members],
-        bases=(Open,),
-        namespace={"__doc__": doc},
-        tag_field="type",
-        tag=f"response.{kind}",
-    )
+    place = (("sequence_number", int), ("output_index", int))
+    return tagged(f"{name}Event", f"response.{kind}", doc, *place, *members)
 
 
+_CHANGE: Final = (("response", ResponsesResult), ("sequence_number", int))
+_CHANGES: Final = (
+    tagged("ResponseCreated", "response.created", "Begins the response.", *_CHANGE),
+    tagged("ResponseInProgress", "response.in_progress", "Follows the first event.", *_CHANGE),
+    tagged(
+        "ResponseCompleted", "response.completed", "Ends the response, with its output and usage.",
+        *_CHANGE,
+    ),
+    tagged(
+        "ResponseIncomplete", "response.incomplete",
+        "Ends a response that a limit or a filter cut off.", *_CHANGE,
+    ),
+    tagged("ResponseFailed", "response.failed", "Ends a response that failed.", *_CHANGE),
+)  # fmt: skip
 _AnyPart = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=any_of(OutputText, Refusal))]
 _IN_ITEM: Final = ("item_id", str)
 _IN_CONTENT: Final = (_IN_ITEM, ("content_index", int))
@@ -388,22 +366,19 @@ _INSIDE: Final = (
     _event("custom_tool_call_input.done", "A call's text.", _IN_ITEM, ("input", str)),
 )  # fmt: skip
 _EVENTS: Final[tuple[type[msgspec.Struct], ...]] = (*_CHANGES, *_INSIDE)
-
-
-class OtherResponsesEvent(Open):
-    """An event of another type, as an OpenAI endpoint sends it."""
-
-    type: Annotated[str, msgspec.Meta(extra_json_schema=other_type(*_EVENTS))]
-    sequence_number: int
-
-
+_OTHER_EVENT: Final = untagged(
+    "OtherResponsesEvent",
+    "An event of another type, as an OpenAI endpoint sends it.",
+    _EVENTS,
+    ("sequence_number", int),
+)
 RESPONSES_SHAPES: Final[tuple[type[msgspec.Struct], ...]] = (
-    *_SENT_ITEMS, OtherItem, *_ITEMS, *_TOOLS, ResponsesNamedChoice, ResponsesResult, Refusal,
-    OutputText, *_EVENTS, OtherResponsesEvent,
+    *_SENT_ITEMS, _OTHER_ITEM, *_ITEMS, *_TOOLS, ResponsesNamedChoice, ResponsesResult, Refusal,
+    OutputText, *_EVENTS, _OTHER_EVENT,
 )  # fmt: skip
 RESPONSES_UNIONS: Final = {
     "ResponsesStreamEvent": {
         "description": "An event of a stream.",
-        **any_of(*_EVENTS, OtherResponsesEvent),
+        **any_of(*_EVENTS, _OTHER_EVENT),
     }
 }

@@ -7,7 +7,7 @@ one for the document, beside the members that the parser checks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -43,6 +43,24 @@ def refine(
     )
 
 
+def tagged(name: str, tag: str, doc: str, *members: tuple[Any, ...]) -> type[msgspec.Struct]:
+    """Returns the type of an open object whose ``type`` is this tag."""
+    namespace = {"__doc__": doc}
+    return msgspec.defstruct(
+        name, members, bases=(Open,), namespace=namespace, tag_field="type", tag=tag
+    )
+
+
+def untagged(
+    name: str, doc: str, known: Iterable[type[msgspec.Struct]], *members: tuple[Any, ...]
+) -> type[msgspec.Struct]:
+    """Returns the type of an open object whose ``type`` none of these tagged shapes has."""
+    tags = [str(shape.__struct_config__.tag) for shape in known]
+    schema = {"type": "string", "not": {"enum": tags}}
+    kind = ("type", Annotated[str, msgspec.Meta(extra_json_schema=schema)])
+    return msgspec.defstruct(name, (kind, *members), bases=(Open,), namespace={"__doc__": doc})
+
+
 def reference(name: str) -> dict[str, str]:
     """Returns the reference to a schema."""
     return {"$ref": _REFERENCE.format(name=name)}
@@ -61,12 +79,6 @@ def any_of(*shapes: type[msgspec.Struct] | Mapping[str, Any]) -> dict[str, Any]:
 def nullable(shape: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the schema of a value that may be null."""
     return {"anyOf": [*shape["anyOf"], {"type": "null"}]}
-
-
-def other_type(*known: type[msgspec.Struct]) -> dict[str, Any]:
-    """Returns the schema of a ``type`` that none of these tagged shapes has."""
-    tags = [str(shape.__struct_config__.tag) for shape in known]
-    return {"type": "string", "not": {"enum": tags}}
 
 
 def make_schemas(types: Iterable[type[msgspec.Struct]]) -> dict[str, Any]:

@@ -13,15 +13,9 @@ from msgspec import UNSET, UnsetType
 
 from catalog.dialects.shared.images.pictures import IMAGES, sniff_bytes
 from catalog.dialects.shared.multipart import FormPart
-from inference.requests.multipart import FieldKind, parse_form, to_json
+from inference.requests.multipart import FieldKind, FormFile, FormJson, parse_form, to_json
 from inference.requests.operations.images.schema import MAX_REFERENCES, ImagesRequest
 from inference.requests.problems import field_error, missing_field
-
-_FILE: Final = {"type": "string", "format": "binary"}
-_File = Annotated[str, msgspec.Meta(extra_json_schema=_FILE)]
-
-
-_Json = Annotated[str, msgspec.Meta(extra_json_schema={"contentMediaType": "application/json"})]
 
 
 def _describe_field(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
@@ -29,7 +23,7 @@ def _describe_field(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
     if field.required:
         return field.name, field.type
     kinds = [kind for kind in get_args(field.type) if kind is not NoneType]
-    kind = _Json if field.name in _AS_JSON else Union[tuple(kinds) or (field.type,)]  # noqa: UP007
+    kind = FormJson if field.name in _AS_JSON else Union[tuple(kinds) or (field.type,)]  # noqa: UP007
     return field.name, kind | UnsetType, UNSET
 
 
@@ -38,9 +32,9 @@ _AS_JSON: Final = ("provider", "trace")
 EditsForm: Final = msgspec.defstruct(
     "EditsForm",
     [
-        ("image", Annotated[list[_File], msgspec.Meta(min_length=1, max_length=MAX_REFERENCES)]),
-        ("mask", _File | UnsetType, UNSET),
-        ("markup", _File | UnsetType, UNSET),
+        ("image", Annotated[list[FormFile], msgspec.Meta(min_length=1, max_length=MAX_REFERENCES)]),
+        ("mask", FormFile | UnsetType, UNSET),
+        ("markup", FormFile | UnsetType, UNSET),
         ("svg_model", str | UnsetType, UNSET),
         ("svg_effort", str | UnsetType, UNSET),
         *(
