@@ -18,6 +18,7 @@ from catalog.pricing.contract import describe_charges
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
 from inference.exchange.tally import NO_COST, Tally
+from inference.requests.chat_replies import encode_named_event
 from inference.requests.messages import relay
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses import envelope
@@ -116,7 +117,6 @@ class NativeForm(NamedTuple):
     chat. ``costs`` renames the parts of an upstream's cost.
     """
 
-    encode_event: Callable[[Members], bytes]
     write_start: Callable[[Members, Members], tuple[Members, Any]]
     is_end: Callable[[Members], bool]
     write_end: Callable[[Members | None, Members, Members], bytes]
@@ -129,7 +129,6 @@ class NativeForm(NamedTuple):
 
 NATIVE_FORMS: Final[Mapping[NativeFormat, NativeForm]] = {
     NativeFormat.ANTHROPIC: NativeForm(
-        relay.encode_event,
         relay.write_start,
         relay.is_end,
         relay.write_end,
@@ -137,7 +136,6 @@ NATIVE_FORMS: Final[Mapping[NativeFormat, NativeForm]] = {
         relay.DEFAULTS,
     ),
     NativeFormat.RESPONSES: NativeForm(
-        envelope.encode_event,
         envelope.write_start,
         envelope.is_end,
         envelope.write_end,
@@ -386,13 +384,13 @@ class NativeRenderer(Renderer):
             held, self._held = self._held, chunk.fields
             if self._form.repeats_start:
                 self._held, _ = self._form.write_start(chunk.fields, identity)
-            return b"" if held is None else self._form.encode_event(held)
+            return b"" if held is None else encode_named_event(held)
         if not self._tally.is_believed:
             identity["usage"] = self._form.write_counts(self._tally.count().usage)
         fields, usage = self._form.write_start(chunk.fields, identity)
         self._started = fields
         self._started_usage = usage if isinstance(usage, dict) else _decode_counts(usage)
-        return self._form.encode_event(fields)
+        return encode_named_event(fields)
 
     def render_end(self, metadata: dict[str, Any]) -> bytes:
         return self._form.write_end(self._held, self._usage_body(), metadata)

@@ -8,8 +8,11 @@ from catalog.dialects.base import Operation
 from inference.faces.audio import SpeechConnection, TranscriptionConnection
 from inference.faces.connection import Connection
 from inference.faces.images import EditsConnection, ImagesConnection, RouterImagesConnection
-from inference.faces.messages import CountTokensConnection, MessagesConnection
-from inference.faces.responses import ResponsesConnection
+from inference.faces.translations import (
+    CountTokensConnection,
+    MessagesConnection,
+    ResponsesConnection,
+)
 
 
 class FaceRoute(NamedTuple):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import msgspec
 
+from catalog.dialects.base import InvalidReply, InvalidStream
 from catalog.dialects.shared.replies import GEMINI_FORMAT, UNSIGNED_FORMAT
+from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from config.api.errors import UpstreamError
 
 
@@ -163,7 +165,65 @@ class ChatReply(msgspec.Struct):
     openrouter_metadata: msgspec.Raw = msgspec.Raw()
 
 
-decode_chat = msgspec.json.Decoder(ChatReply).decode
+_decode_chat = msgspec.json.Decoder(ChatReply).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
+# The gateway renders the events of chat itself; no dialect accepts events of nearly this size.
+_EVENT_BYTES: Final = 67_108_864
+
+
+def read_reply(body: bytes) -> tuple[ChatReply, ReplyChoice]:
+    """Returns a whole reply and its first choice.
+
+    Raises :class:`InvalidReply`, and :class:`UpstreamError` for a reply that ended in an error.
+    """
+    try:
+        reply = _decode_chat(body)
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidReply("A choice of the answer is malformed.") from None
+    choice = next((each for each in reply.choices if each.index == 0), ReplyChoice())
+    if choice.finish_reason == "error":
+        raise describe_failure(choice)
+    return reply, choice
+
+
+class ReplyEvents:
+    """Decodes the events of one stream of chat."""
+
+    __slots__ = ("_decoder",)
+
+    def __init__(self) -> None:
+        self._decoder = EventDecoder(limit=_EVENT_BYTES)
+
+    def feed(self, data: bytes, read: Callable[[ChatReply | None], None]) -> None:
+        """Calls ``read`` with each event that these bytes complete, with ``None`` for the end mark.
+
+        The bytes may end in the middle of an event. Raises :class:`InvalidStream`.
+        """
+        try:
+            for event in self._decoder.feed(data):
+                read(None if event == b"[DONE]" else _decode_chat(event))
+        except EventTooLarge:
+            raise InvalidStream("An event of the stream is too large.") from None
+        except (msgspec.DecodeError, RecursionError):
+            raise InvalidStream("A choice of the stream is malformed.") from None
+
+
+def encode_named_event(fields: dict[str, Any]) -> bytes:
+    """Encodes an event whose name is its ``type``.
+
+    Line ends between raw values become spaces, because they would end it.
+    """
+    data = _encode(fields)
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\n", b" ").replace(b"\r", b" ")
+    return b"event: %b\ndata: %b\n\n" % (type_of(fields).encode(), data)
+
+
+def type_of(fields: dict[str, Any]) -> str:
+    """Returns the type of an event, which may be raw."""
+    kind: Any = fields.get("type")
+    return _decode_text(kind) if isinstance(kind, msgspec.Raw) else kind
 
 
 def describe_failure(choice: ReplyChoice) -> UpstreamError:

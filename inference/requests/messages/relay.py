@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.pricing import Usage
+from inference.requests.chat_replies import encode_named_event, type_of
 
 Members = dict[str, Any]
 
@@ -18,27 +19,12 @@ _ENDED: Final = {
 DEFAULTS: Final[Members] = {"content": [], "stop_reason": None, "stop_sequence": None}
 # The end mark of a stream.
 STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
-_encode = msgspec.json.Encoder().encode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_type = msgspec.json.Decoder(str).decode
-
-
-def encode_event(fields: Members) -> bytes:
-    """Encodes an event; line ends between raw values become spaces, because they would end it."""
-    data = _encode(fields)
-    if b"\n" in data or b"\r" in data:
-        data = data.replace(b"\n", b" ").replace(b"\r", b" ")
-    return b"event: %b\ndata: %b\n\n" % (_type_of(fields).encode(), data)
-
-
-def _type_of(fields: Members) -> str:
-    kind: Any = fields.get("type")
-    return _decode_type(kind) if isinstance(kind, msgspec.Raw) else kind
 
 
 def is_end(fields: Members) -> bool:
     """Returns whether an event says how the answer ended."""
-    return _type_of(fields) == "message_delta"
+    return type_of(fields) == "message_delta"
 
 
 def write_start(fields: Members, identity: Members) -> tuple[Members, Any]:
@@ -49,7 +35,7 @@ def write_start(fields: Members, identity: Members) -> tuple[Members, Any]:
 
 def write_end(fields: Members | None, usage: Members, metadata: Members) -> bytes:
     """Returns the event that ends an answer, made if the upstream sent none, and the end mark."""
-    return encode_event({**(fields or _ENDED), "usage": usage, **metadata}) + STOP
+    return encode_named_event({**(fields or _ENDED), "usage": usage, **metadata}) + STOP
 
 
 def write_counts(usage: Usage) -> Members:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.base import InvalidReply
 from catalog.dialects.shared.messages import read_arguments
 from inference.requests.chat_replies import (
     ChatError,
@@ -20,10 +19,9 @@ from inference.requests.chat_replies import (
     ReplyChoice,
     ReplyReasoning,
     ReplyToolCall,
-    decode_chat,
-    describe_failure,
     drop_empty,
     read_count,
+    read_reply,
     signature_detail,
 )
 from inference.requests.messages.reasoning import MARK, encode_opaque
@@ -56,13 +54,7 @@ def render_reply(body: bytes) -> bytes:
 
     Raises :class:`InvalidReply`, and :class:`UpstreamError` for a reply that ended in an error.
     """
-    try:
-        reply = decode_chat(body)
-    except (msgspec.DecodeError, RecursionError):
-        raise InvalidReply("A choice of the answer is malformed.") from None
-    choice = next((each for each in reply.choices if each.index == 0), ReplyChoice())
-    if choice.finish_reason == "error":
-        raise describe_failure(choice)
+    reply, choice = read_reply(body)
     chat_message = choice.message or ChatMessage()
     content = [
         *_render_reasoning(chat_message),

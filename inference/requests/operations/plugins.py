@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from inference.requests.problems import explain_decode_error, field_error
+from inference.requests.schemas import Plugin
 
 MAX_PLUGINS: Final = 32
 # Members of the web plugin that every search takes, or that ask for nothing.
@@ -16,11 +17,6 @@ _UNSET: Final[tuple[Any, ...]] = (None, False, "", [], {})
 # The engines that read the text of a PDF. Their names are those of other gateways: the first is the
 # present one, and what it names there is a service that is not used here.
 _TEXT_ENGINES: Final = ("cloudflare-ai", "pdf-text")
-
-
-class PluginRequest(msgspec.Struct):
-    id: str
-    enabled: bool | None = None
 
 
 class _WebPlugin(msgspec.Struct):
@@ -60,7 +56,7 @@ class Plugins(NamedTuple):
 
 
 _decode_plugins = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
-_decode_plugin = msgspec.json.Decoder(PluginRequest).decode
+_decode_plugin = msgspec.json.Decoder(Plugin).decode
 _decode_web = msgspec.json.Decoder(_WebPlugin).decode
 _decode_parser = msgspec.json.Decoder(_FileParser).decode
 _decode_compression = msgspec.json.Decoder(_Compression).decode

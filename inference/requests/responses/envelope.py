@@ -21,7 +21,9 @@ from inference.requests.chat_replies import (
     PromptDetails,
     ReplyChoice,
     drop_empty,
+    encode_named_event,
     read_count,
+    type_of,
 )
 
 _REASONS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -42,14 +44,10 @@ COSTS: Final = {
     "upstream_inference_prompt_cost": "upstream_inference_input_cost",
     "upstream_inference_completions_cost": "upstream_inference_output_cost",
 }
-
-
 # The end mark of a stream.
 DONE: Final = b"data: [DONE]\n\n"
 Members = dict[str, Any]
-_encode = msgspec.json.Encoder().encode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_type = msgspec.json.Decoder(str).decode
 
 
 class Envelope(msgspec.Struct):
@@ -137,21 +135,8 @@ def render_failure(error: ChatError) -> dict[str, Any]:
     return {"code": code, "message": error.message, "metadata": error.metadata}
 
 
-def encode_event(fields: Members) -> bytes:
-    """Encodes an event; line ends between raw values become spaces, because they would end it."""
-    data = _encode(fields)
-    if b"\n" in data or b"\r" in data:
-        data = data.replace(b"\n", b" ").replace(b"\r", b" ")
-    return b"event: %b\ndata: %b\n\n" % (_type_of(fields).encode(), data)
-
-
-def _type_of(fields: Members) -> str:
-    kind: Any = fields.get("type")
-    return _decode_type(kind) if isinstance(kind, msgspec.Raw) else kind
-
-
 def is_end(fields: Members) -> bool:
-    return _type_of(fields) in ("response.completed", "response.incomplete")
+    return type_of(fields) in ("response.completed", "response.incomplete")
 
 
 def write_start(fields: Members, identity: Members) -> tuple[Members, Any]:
@@ -165,7 +150,7 @@ def write_end(fields: Members | None, usage: Members, metadata: Members) -> byte
     assert fields is not None
     response = {**fields["response"], "usage": usage, **metadata}
     rest = {name: value for name, value in fields.items() if name not in ("usage", "response")}
-    return encode_event({**rest, "response": response}) + DONE
+    return encode_named_event({**rest, "response": response}) + DONE
 
 
 def write_error(started: Members, error: Members, metadata: Members, count: int) -> bytes:
@@ -173,7 +158,7 @@ def write_error(started: Members, error: Members, metadata: Members, count: int)
     failure = render_failure(msgspec.convert(error, ChatError))
     response = {**started["response"], "status": "failed", "error": failure, **metadata}
     event = {"type": "response.failed", "sequence_number": count, "response": response}
-    return encode_event(event) + DONE
+    return encode_named_event(event) + DONE
 
 
 def write_counts(usage: Usage) -> Members:

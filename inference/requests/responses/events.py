@@ -8,17 +8,17 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import InvalidStream, decode_object
-from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from inference.requests.chat_replies import (
     ChatError,
     ChatMessage,
     ChatReply,
     ChatUsage,
     ReplyChoice,
+    ReplyEvents,
     ReplyReasoning,
     ReplyToolCall,
-    decode_chat,
     describe_failure,
+    encode_named_event,
     signature_detail,
 )
 from inference.requests.responses.envelope import (
@@ -28,33 +28,243 @@ from inference.requests.responses.envelope import (
     render_failure,
     render_usage,
 )
-from inference.requests.responses.growing import (
-    EventLog,
-    GrowingCall,
-    GrowingMessage,
-    GrowingReasoning,
-)
 from inference.requests.responses.output import (
     Names,
+    Thoughts,
+    call_item,
     call_prefix,
     find_tool,
+    is_streamed,
+    message_item,
     picture_item,
     read_annotations,
+    read_input,
     read_logprobs,
     read_picture,
+    reasoning_item,
+    refusal_part,
+    summary_part,
+    text_part,
 )
 from inference.requests.responses.tools import CallerTool
 
-# The gateway renders these events itself; no dialect accepts events of nearly this size.
-_EVENT_BYTES: Final = 67_108_864
 # The last events repeat the whole output, so it is kept: far above the output of any model.
 _HELD_BYTES: Final = 33_554_432
+_NO_INDEX: Final = -1
 _encode = msgspec.json.Encoder().encode
 
 
 def _measure(members: dict[str, Any]) -> int:
     """Returns about the size of an object in bytes."""
     return len(_encode(members))
+
+
+class EventLog:
+    """Numbers the events of a stream, and encodes them."""
+
+    __slots__ = ("_number", "_out", "items")
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._out: list[bytes] = []
+        # The items that ended, by their index; ``None`` while one is open.
+        self.items: list[dict[str, Any] | None] = []
+
+    def write(self, kind: str, **members: Any) -> None:
+        event = {"type": kind, **members, "sequence_number": self._number}
+        self._number += 1
+        self._out.append(encode_named_event(event))
+
+    def begin(self, item: dict[str, Any]) -> int:
+        """Writes the beginning of an item; returns its index."""
+        index = len(self.items)
+        self.items.append(None)
+        self.write("response.output_item.added", output_index=index, item=item)
+        return index
+
+    def end(self, index: int, item: dict[str, Any]) -> None:
+        self.items[index] = item
+        self.write("response.output_item.done", output_index=index, item=item)
+
+    def finish(self) -> None:
+        """Writes the end mark."""
+        self._out.append(DONE)
+
+    def take(self) -> bytes:
+        """Returns the bytes since the last time."""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+
+class GrowingReasoning:
+    """Reasoning, whose texts are the parts of its summary."""
+
+    __slots__ = ("_id", "_index", "_log", "_part", "_pieces", "_thoughts")
+
+    def __init__(self, log: EventLog, item_id: str) -> None:
+        self._log = log
+        self._id = item_id
+        self._thoughts = Thoughts()
+        self._pieces: list[str] = []
+        self._part = -1
+        self._index = log.begin(reasoning_item(item_id, (), None))
+
+    def add(self, detail: ReplyReasoning) -> None:
+        is_continued = self._thoughts.add(detail)
+        text = detail.text or detail.summary
+        if not text:
+            return
+        if not is_continued or not self._pieces:
+            self._close_part()
+            self._part += 1
+            self._write("response.reasoning_summary_part.added", part=summary_part(""))
+        self._pieces.append(text)
+        self._write("response.reasoning_summary_text.delta", delta=text)
+
+    def close(self, status: str) -> None:
+        self._close_part()
+        item = reasoning_item(self._id, self._thoughts.texts, self._thoughts.seal())
+        self._log.end(self._index, item)
+
+    def _close_part(self) -> None:
+        if self._pieces:
+            text = "".join(self._pieces)
+            self._pieces.clear()
+            self._write("response.reasoning_summary_text.done", text=text)
+            self._write("response.reasoning_summary_part.done", part=summary_part(text))
+
+    def _write(self, kind: str, **members: Any) -> None:
+        self._log.write(
+            kind, item_id=self._id, output_index=self._index, summary_index=self._part, **members
+        )
+
+
+class GrowingMessage:
+    """A message, whose parts are texts and refusals."""
+
+    __slots__ = (
+        "_annotations", "_content", "_id", "_index", "_is_refusal", "_log", "_logprobs", "_pieces",
+    )  # fmt: skip
+
+    def __init__(self, log: EventLog, item_id: str) -> None:
+        self._log = log
+        self._id = item_id
+        self._content: list[dict[str, Any]] = []
+        self._pieces: list[str] | None = None
+        self._annotations: list[dict[str, Any]] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._is_refusal = False
+        self._index = log.begin(message_item(item_id, [], "in_progress"))
+
+    def add_text(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+        self._open_part(is_refusal=False).append(text)
+        self._logprobs += logprobs
+        self._write("response.output_text.delta", delta=text, logprobs=logprobs)
+
+    def add_refusal(self, text: str) -> None:
+        self._open_part(is_refusal=True).append(text)
+        self._write("response.refusal.delta", delta=text)
+
+    def annotate(self, annotation: dict[str, Any]) -> None:
+        self._open_part(is_refusal=False)
+        self._write(
+            "response.output_text.annotation.added",
+            annotation_index=len(self._annotations),
+            annotation=annotation,
+        )
+        self._annotations.append(annotation)
+
+    def close(self, status: str) -> None:
+        self._close_part()
+        self._log.end(self._index, message_item(self._id, self._content, status))
+
+    def _open_part(self, *, is_refusal: bool) -> list[str]:
+        if self._pieces is not None and self._is_refusal is is_refusal:
+            return self._pieces
+        self._close_part()
+        self._is_refusal = is_refusal
+        pieces: list[str] = []
+        self._pieces = pieces
+        part = refusal_part("") if is_refusal else text_part("")
+        self._write("response.content_part.added", part=part)
+        return pieces
+
+    def _close_part(self) -> None:
+        if self._pieces is None:
+            return
+        text = "".join(self._pieces)
+        if self._is_refusal:
+            part = refusal_part(text)
+            self._write("response.refusal.done", refusal=text)
+        else:
+            part = text_part(text, self._annotations, self._logprobs)
+            self._write("response.output_text.done", text=text, logprobs=part["logprobs"])
+        self._write("response.content_part.done", part=part)
+        self._content.append(part)
+        self._pieces = None
+        self._annotations, self._logprobs = [], []
+
+    def _write(self, kind: str, **members: Any) -> None:
+        self._log.write(
+            kind,
+            item_id=self._id,
+            output_index=self._index,
+            content_index=len(self._content),
+            **members,
+        )
+
+
+class GrowingCall:
+    """A call of a tool; the item of some tools begins only when its arguments are complete."""
+
+    __slots__ = ("_call_id", "_id", "_index", "_log", "_pieces", "is_closed", "tool")
+
+    def __init__(self, log: EventLog, tool: CallerTool, item_id: str, call_id: str) -> None:
+        self._log = log
+        self.tool = tool
+        self._call_id = call_id
+        self.is_closed = False
+        self._id = item_id
+        self._pieces: list[str] = []
+        self._index = _NO_INDEX
+        if is_streamed(tool):
+            self._index = log.begin(call_item(tool, item_id, call_id, "", "in_progress"))
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._pieces)
+
+    def add(self, arguments: str) -> None:
+        self._pieces.append(arguments)
+        if self.tool.kind == "function":
+            self._write("response.function_call_arguments.delta", delta=arguments)
+
+    def close(self, status: str) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if not any(self._pieces):
+            self.add("{}")
+        arguments = self.arguments
+        item = call_item(self.tool, self._id, self._call_id, arguments, status)
+        if self._index == _NO_INDEX:
+            begun = {**item, "status": "in_progress"}
+            self._index = self._log.begin(begun)
+        elif self.tool.kind == "custom":
+            text = read_input(arguments)
+            if text:
+                self._write("response.custom_tool_call_input.delta", delta=text)
+            self._write("response.custom_tool_call_input.done", input=text)
+        else:
+            self._write(
+                "response.function_call_arguments.done", name=self.tool.name, arguments=arguments
+            )
+        self._pieces.clear()
+        self._log.end(self._index, item)
+
+    def _write(self, kind: str, **members: Any) -> None:
+        self._log.write(kind, item_id=self._id, output_index=self._index, **members)
 
 
 class ResponseEvents:
@@ -68,7 +278,7 @@ class ResponseEvents:
     def __init__(self, echo: Mapping[str, Any], tools: Mapping[str, CallerTool]) -> None:
         self._echo = echo
         self._tools = tools
-        self._decoder = EventDecoder(limit=_EVENT_BYTES)
+        self._decoder = ReplyEvents()
         self._log = EventLog()
         self._envelope: Envelope | None = None
         self._names = Names("")
@@ -87,21 +297,14 @@ class ResponseEvents:
 
         The bytes may end in the middle of an event.
         """
-        done = b""
-        try:
-            for event in self._decoder.feed(data):
-                if event == b"[DONE]":
-                    done = DONE
-                else:
-                    self._read(decode_chat(event))
-        except EventTooLarge:
-            raise InvalidStream("An event of the stream is too large.") from None
-        except (msgspec.DecodeError, RecursionError):
-            raise InvalidStream("A choice of the stream is malformed.") from None
-        return self._log.take() + done
+        self._decoder.feed(data, self._read)
+        return self._log.take()
 
-    def _read(self, reply: ChatReply) -> None:
-        """Converts one event of the chat stream."""
+    def _read(self, reply: ChatReply | None) -> None:
+        """Converts one event of the chat stream, or its end mark."""
+        if reply is None:
+            self._log.finish()
+            return
         if self._has_ended:
             return
         if self._envelope is None:

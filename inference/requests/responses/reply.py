@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 
-from catalog.dialects.base import InvalidReply
 from inference.requests.chat_replies import (
     ChatMessage,
     ChatUsage,
     ReplyChoice,
     ReplyReasoning,
-    decode_chat,
-    describe_failure,
+    read_reply,
     signature_detail,
 )
 from inference.requests.responses.envelope import Envelope, find_ending, render_usage
@@ -43,13 +41,7 @@ def render_reply(body: bytes, echo: Mapping[str, Any], tools: Mapping[str, Calle
 
     Raises :class:`InvalidReply`, and :class:`UpstreamError` for a reply that ended in an error.
     """
-    try:
-        reply = decode_chat(body)
-    except (msgspec.DecodeError, RecursionError):
-        raise InvalidReply("A choice of the answer is malformed.") from None
-    choice = next((each for each in reply.choices if each.index == 0), ReplyChoice())
-    if choice.finish_reason == "error":
-        raise describe_failure(choice)
+    reply, choice = read_reply(body)
     status, reason = find_ending(choice)
     response = Envelope.of(reply, echo).render(
         status,

@@ -9,12 +9,13 @@ import pytest
 
 from catalog.dialects.base import InvalidStream
 from inference.requests.responses.events import DONE, ResponseEvents
-from inference.requests.responses.request import Translated
+from inference.requests.responses.request import Translated, to_chat
 from tests.support.inference.messages import call_piece, ended, event, raw
 from tests.support.inference.responses import (
     COUNTED,
     CUSTOM,
     FUNCTION,
+    asked,
     events_of,
     messages_of,
     streamed,
@@ -74,6 +75,12 @@ def test_the_stream_ends_with_its_mark() -> None:
     data = ResponseEvents(asks.echo, asks.tools).feed(event({"content": "a"}) + ended())
     assert data.endswith(b"\n\n" + DONE)
     assert data.count(b"[DONE]") == 1
+
+
+def test_line_ends_of_a_request_do_not_end_its_events() -> None:
+    asks = to_chat(json.dumps(asked(tools=[CUSTOM]), indent=2).encode())
+    events = streamed(event({"content": "a"}), ended(), asks=asks)
+    assert [each["response"]["tools"] for each in events[:2]] == [[CUSTOM], [CUSTOM]]
 
 
 def test_bytes_may_be_split_anywhere() -> None:

@@ -1,0 +1,121 @@
+"""The interfaces whose requests become chat requests, and whose answers are translated back.
+
+These are Anthropic's Messages and OpenAI's Responses. Where a provider speaks the format too, body
+and answer pass instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from catalog.dialects.base import InvalidReply, Operation
+from catalog.dialects.shared.raw import Piece
+from config.api.errors import GatewayError, UpstreamError
+from config.server.bodies import Receive, Scope, Send
+from inference.faces.connection import Connection
+from inference.requests.messages import reply as messages
+from inference.requests.messages.events import PING, MessageEvents
+from inference.requests.messages.native import parse_message
+from inference.requests.parsing import InferenceRequest
+from inference.requests.responses import reply as responses
+from inference.requests.responses.events import ResponseEvents
+from inference.requests.responses.request import parse_response
+from inference.requests.responses.tools import CallerTool
+
+# The longest answer that is converted, which takes several times its size.
+_CONVERTED_BYTES: Final = 8_388_608
+
+
+class TranslatedConnection(Connection):
+    """Translates whole answers and streams of chat to the format of its interface."""
+
+    # The given one, its texts and the new one; texts outside of ASCII may take more.
+    copies = 3
+    _events: MessageEvents | ResponseEvents
+
+    def render(self, body: bytes) -> bytes:
+        """Returns a whole reply in the format of the interface."""
+        raise NotImplementedError
+
+    def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
+        """Returns the reply in the format of the interface; raises :class:`UpstreamError`."""
+        if sum(map(len, reply)) > _CONVERTED_BYTES:
+            raise UpstreamError(
+                f"The answer has more than {_CONVERTED_BYTES} bytes, the most that this interface "
+                "converts. Ask for it at /chat/completions."
+            )
+        try:
+            return [self.render(b"".join(reply))]
+        except InvalidReply as exc:
+            raise UpstreamError(f"The upstream provider's answer is not valid: {exc}") from None
+
+    async def deliver(self, data: bytes) -> None:
+        if events := await self.workload.run(len(data), self._events.feed, data):
+            await self.send_events(events)
+
+
+class MessagesConnection(TranslatedConnection):
+    """Speaks Anthropic's Messages."""
+
+    comments = Connection.comments | {PING}
+
+    def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(operation, scope, receive, send)
+        self._events = MessageEvents(self.request_id)
+
+    def parse(self, body: bytes) -> InferenceRequest:
+        return parse_message(
+            body,
+            is_count=self.is_count,
+            session_id=self.header(b"x-session-id") or self.header(b"x-claude-code-session-id"),
+            headers=self.native_headers(),
+            preset=self.preset,
+        )
+
+    def native_headers(self) -> list[tuple[str, str]]:
+        """Returns the headers of Anthropic's format, each name once."""
+        names = {name for name, _ in self._raw_headers if name.startswith(b"anthropic-")}
+        return [
+            (name.decode("latin-1"), b", ".join(self._headers(name)).decode("latin-1"))
+            for name in sorted(names)
+        ]
+
+    def render(self, body: bytes) -> bytes:
+        return messages.render_reply(body)
+
+    def error_body(self, error: GatewayError) -> dict[str, Any]:
+        return messages.render_error(error.body(), self.request_id)
+
+    def make_comment(self) -> bytes:
+        """Returns an event, or a comment while there is no message that it could belong to."""
+        return PING if self._has_events else super().make_comment()
+
+    def common_headers(self) -> list[tuple[bytes, bytes]]:
+        # Anthropic's clients read the request id from this header.
+        return [(b"request-id", self.request_id.encode()), *super().common_headers()]
+
+
+class CountTokensConnection(MessagesConnection):
+    """Estimates the tokens of a message."""
+
+    is_count: ClassVar = True
+
+
+class ResponsesConnection(TranslatedConnection):
+    """Speaks OpenAI's Responses."""
+
+    # Set once the request is parsed.
+    _echo: Mapping[str, Any]
+    _tools: Mapping[str, CallerTool]
+
+    def parse(self, body: bytes) -> InferenceRequest:
+        request, translated = parse_response(
+            body, session_id=self.header(b"x-session-id"), preset=self.preset
+        )
+        self._echo, self._tools = translated.echo, translated.tools
+        self._events = ResponseEvents(translated.echo, translated.tools)
+        return request
+
+    def render(self, body: bytes) -> bytes:
+        return responses.render_reply(body, self._echo, self._tools)
