@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -63,6 +63,15 @@ def execute(cursor: CursorWrapper, statement: Statement, parameters: Sequence[An
         cursor.execute(_convert_placeholders(statement.text), named)
     else:
         cursor.execute(statement.text)
+
+
+def fetch_rows(
+    statement: Any, values: Mapping[str, Any] | Sequence[Any] | None = None
+) -> list[Sequence[Any]]:
+    """Executes a text, or a statement composed by psycopg, on this thread's connection."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return list(cursor.fetchall())
 
 
 def read_together(*querysets: QuerySet[Any]) -> list[list[Any]]:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Final
 
-from django.db import connection
-
 from config.bulk.tables import Column, ColumnKind, Row
 from config.database.replica.reading import read, wait_for_replica
+from config.sql import fetch_rows
 from inference.reports.rollups import midnight
 
 PAGE_ROWS: Final = 2_000
@@ -24,59 +23,39 @@ _DAY: Final = timedelta(days=1)
 # An id has the second of a worker's clock; the database stamps the row. Both agree within an hour.
 _SLACK: Final = timedelta(hours=1)
 
-_TEXT, _INTEGER, _BOOLEAN, _TIME, _NANO = (
-    ColumnKind.TEXT, ColumnKind.INTEGER, ColumnKind.BOOLEAN, ColumnKind.TIME, ColumnKind.NANO
+# The columns of an export in their order.
+_NAMES: Final = (
+    "id", "created_at", "organization_id", "workspace_id", "api_key_id", "api_key_hash",
+    "api_key_name", "member_id", "end_user", "session_id", "preset_id", "trace", "region",
+    "http_referer", "app_title", "user_agent", "request_id", "operation", "streamed", "model",
+    "provider_name", "private_endpoint_id", "model_endpoint_id", "price_id", "is_byok", "status",
+    "finish_reason", "native_finish_reason", "error_type", "prompt_tokens", "completion_tokens",
+    "cached_tokens", "cache_write_tokens", "reasoning_tokens", "units", "is_estimated", "cost_usd",
+    "upstream_cost_usd", "reported_cost_usd", "upstream_id", "upstream_model", "latency_ms",
+    "duration_ms", "cached_from", "retry_of",
 )  # fmt: skip
-
-# The columns of an export, with the expression where it is no column of the same name.
-_COLUMNS: Final[tuple[tuple[str, ColumnKind, str], ...]] = (
-    ("id", _TEXT, ""),
-    ("created_at", _TIME, ""),
-    ("organization_id", _TEXT, ""),
-    ("workspace_id", _TEXT, ""),
-    ("api_key_id", _TEXT, ""),
-    ("api_key_hash", _TEXT, "k.digest"),
-    ("api_key_name", _TEXT, "k.name"),
-    ("member_id", _TEXT, ""),
-    ("end_user", _TEXT, ""),
-    ("session_id", _TEXT, ""),
-    ("preset_id", _TEXT, ""),
-    ("trace", _TEXT, ""),
-    ("region", _TEXT, ""),
-    ("http_referer", _TEXT, ""),
-    ("app_title", _TEXT, ""),
-    ("user_agent", _TEXT, ""),
-    ("request_id", _TEXT, ""),
-    ("operation", _TEXT, ""),
-    ("streamed", _BOOLEAN, ""),
-    ("model", _TEXT, ""),
-    ("provider_name", _TEXT, ""),
-    ("private_endpoint_id", _TEXT, ""),
-    ("model_endpoint_id", _TEXT, ""),
-    ("price_id", _INTEGER, ""),
-    ("is_byok", _BOOLEAN, ""),
-    ("status", _TEXT, ""),
-    ("finish_reason", _TEXT, ""),
-    ("native_finish_reason", _TEXT, ""),
-    ("error_type", _TEXT, ""),
-    ("prompt_tokens", _INTEGER, ""),
-    ("completion_tokens", _INTEGER, ""),
-    ("cached_tokens", _INTEGER, ""),
-    ("cache_write_tokens", _INTEGER, ""),
-    ("reasoning_tokens", _INTEGER, ""),
-    ("units", _TEXT, ""),
-    ("is_estimated", _BOOLEAN, ""),
-    ("cost_usd", _NANO, "g.cost_nano"),
-    ("upstream_cost_usd", _NANO, "g.upstream_cost_nano"),
-    ("reported_cost_usd", _NANO, "g.reported_cost_nano"),
-    ("upstream_id", _TEXT, ""),
-    ("upstream_model", _TEXT, ""),
-    ("latency_ms", _INTEGER, ""),
-    ("duration_ms", _INTEGER, ""),
-    ("cached_from", _TEXT, ""),
-    ("retry_of", _TEXT, ""),
-)
-COLUMNS: Final = tuple(Column(name, kind) for name, kind, _ in _COLUMNS)
+# Those that are no column of the same name.
+_EXPRESSIONS: Final = {
+    "api_key_hash": "k.digest",
+    "api_key_name": "k.name",
+    "cost_usd": "g.cost_nano",
+    "upstream_cost_usd": "g.upstream_cost_nano",
+    "reported_cost_usd": "g.reported_cost_nano",
+}
+# Those that are no text.
+_KINDS: Final = {
+    "created_at": ColumnKind.TIME,
+    **dict.fromkeys(("streamed", "is_byok", "is_estimated"), ColumnKind.BOOLEAN),
+    **dict.fromkeys(("cost_usd", "upstream_cost_usd", "reported_cost_usd"), ColumnKind.NANO),
+    **dict.fromkeys(
+        (
+            "price_id", "prompt_tokens", "completion_tokens", "cached_tokens",
+            "cache_write_tokens", "reasoning_tokens", "latency_ms", "duration_ms",
+        ),
+        ColumnKind.INTEGER,
+    ),
+}  # fmt: skip
+COLUMNS: Final = tuple(Column(name, _KINDS.get(name, ColumnKind.TEXT)) for name in _NAMES)
 
 # By id: only the primary key is in the order of time, and its bounds name the partitions.
 _PAGE: Final = """
@@ -116,14 +95,12 @@ class ExportQuery:
     condition: str = "TRUE"
 
 
-ALL: Final = ExportQuery(
-    ", ".join(
-        f"({expression or f'g.{name}'})::text"
-        if kind is ColumnKind.TEXT
-        else expression or f"g.{name}"
-        for name, kind, expression in _COLUMNS
-    )
-)
+def _select(column: Column) -> str:
+    expression = _EXPRESSIONS.get(column.name, f"g.{column.name}")
+    return f"({expression})::text" if column.kind is ColumnKind.TEXT else expression
+
+
+ALL: Final = ExportQuery(", ".join(map(_select, COLUMNS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +134,4 @@ def read_generations(selection: ExportSelection, query: ExportQuery = ALL) -> It
 
 @read
 def _read_page(statement: str, values: dict[str, Any]) -> list[Row]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        return list(cursor.fetchall())
+    return fetch_rows(statement, values)

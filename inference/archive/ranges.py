@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.apps import apps
-from django.db import connection
 from psycopg import sql
 
 from billing.models.ledger import OF_GENERATIONS
 from config.partitions.declarations import Partitioning
 from config.partitions.tables import Partition, has_time, list_partitions
+from config.sql import fetch_rows
 from inference.archive.tables import Table
 from inference.models import Generation
 from inference.reports.hours import summed_until
@@ -138,11 +138,8 @@ def _find_last_hour(range_: Range) -> str | None:
 
 def _find_unsummed(part: TablePartition) -> str | None:
     name = sql.Identifier(part.partition.name)
-    with connection.cursor() as cursor:
-        cursor.execute(sql.SQL(_DAYS).format(name))
-        [day, _] = cursor.fetchone()
-        cursor.execute(sql.SQL(_LAST).format(name))
-        [last] = cursor.fetchone()
+    [[day, _]] = fetch_rows(sql.SQL(_DAYS).format(name))
+    [[last]] = fetch_rows(sql.SQL(_LAST).format(name))
     if day is not None:
         return f"{day} is not summed yet; the duty roll_up_usage does it"
     until = summed_until()
@@ -176,6 +173,4 @@ def _unite(kind: str, columns: Sequence[list[TablePartition]]) -> list[Range]:
 
 
 def _has(query: Any, values: Sequence[str] = ()) -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(query, values or None)
-        return cursor.fetchone() is not None
+    return bool(fetch_rows(query, values or None))

@@ -22,6 +22,7 @@ from config.bulk.tables import Row
 from config.models import Departure
 from config.partitions.declarations import Partitioning, partitionings, table_of
 from config.partitions.tables import create_like, list_partitions, read_now
+from config.sql import fetch_rows
 from inference.archive.files import ArchivedFile, read_file
 from inference.archive.sealing import run_when_free
 from inference.archive.stores import Store, StoreFailed
@@ -197,6 +198,5 @@ def _create(name: str, partition: str, columns: Sequence[str]) -> None:
 
 
 def _exists(name: str) -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [name])
-        return bool(cursor.fetchone()[0])
+    [[exists]] = fetch_rows("SELECT to_regclass(%s) IS NOT NULL", [name])
+    return bool(exists)

@@ -16,6 +16,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from billing.ledger import SEAL
 from config.partitions.tables import TableLocked
+from config.sql import fetch_rows
 from inference.archive.ranges import TablePartition
 
 _LOCK_MS: Final = 100
@@ -46,9 +47,7 @@ def unseal(names: Iterable[str]) -> None:
 
 def list_sealed() -> set[str]:
     """Returns the names of the sealed partitions of all tables."""
-    with connection.cursor() as cursor:
-        cursor.execute(_SEALED, [SEAL])
-        return {name for (name,) in cursor.fetchall()}
+    return {name for [name] in fetch_rows(_SEALED, [SEAL])}
 
 
 def are_sealed(names: Collection[str]) -> bool:

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from django.db import connection
 from psycopg import sql
 
 from config.bulk.tables import Column, ColumnKind, Row
+from config.sql import fetch_rows
 
 PAGE_ROWS: Final = 5_000
 _KINDS: Final = {
@@ -121,12 +121,8 @@ def _read_page(table: Table, columns: Sequence[Column], last: Sequence[Any] | No
         key,
         sql.Literal(PAGE_ROWS),
     )
-    with connection.cursor() as cursor:
-        cursor.execute(query)
-        return list(cursor.fetchall())
+    return fetch_rows(query)
 
 
-def _list_columns(table: str) -> list[tuple[str, str, str]]:
-    with connection.cursor() as cursor:
-        cursor.execute(_COLUMNS, [table])
-        return list(cursor.fetchall())
+def _list_columns(table: str) -> list[Row]:
+    return fetch_rows(_COLUMNS, [table])

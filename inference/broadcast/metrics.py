@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from django.db import DatabaseError, connection
+from django.db import DatabaseError
 from prometheus_client import Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from config.sql import fetch_rows
 
 _GENERATIONS: Final = Counter(
     "causeway_broadcast_generations_total",
@@ -56,12 +58,9 @@ class BroadcastCollector(Collector):
             "Broadcast destinations whose last request failed.",
         )
         try:
-            with connection.cursor() as cursor:
-                cursor.execute(_STATE)
-                row = cursor.fetchone()
+            [[seconds, count]] = fetch_rows(_STATE)
         except DatabaseError:
             return
-        assert row is not None
-        lag.add_metric((), float(row[0]))
-        failing.add_metric((), row[1])
+        lag.add_metric((), float(seconds))
+        failing.add_metric((), count)
         yield from (lag, failing)

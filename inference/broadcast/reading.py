@@ -15,7 +15,6 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from django.db import connection
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
@@ -23,6 +22,7 @@ from accounts.destinations.rules import Facts, Test, compile_rules
 from accounts.models import BroadcastDestination
 from catalog.pricing import NANO
 from config.outbound.engine import is_slow
+from config.sql import fetch_rows
 from inference.broadcast.otlp import provider_of
 from inference.ids import SLACK, first_id, id_bound, id_range, last_id
 from inference.models import Generation
@@ -76,9 +76,7 @@ class Page:
 
 def find_horizon() -> datetime:
     """Returns the moment before which every admitted generation is visible."""
-    with connection.cursor() as cursor:
-        cursor.execute(_HORIZON, [LAG.total_seconds()])
-        [horizon] = cursor.fetchone()
+    [[horizon]] = fetch_rows(_HORIZON, [LAG.total_seconds()])
     assert isinstance(horizon, datetime)
     return horizon
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
 
 from config.bulk.tables import format_usd
 from config.clocks.clock import clock
 from config.events.outbox import NewEvent
+from config.sql import fetch_rows
 
 _DAYS: Final = 7
 _LEAST_DAYS: Final = 3
@@ -49,9 +49,7 @@ ORDER BY id LIMIT %(page)s
 def _read_low(values: dict[str, Any]) -> Iterator[tuple[UUID, str, int, int]]:
     """Yields ID, name, balance and daily spending in nano-USD of organizations, by pages."""
     while True:
-        with connection.cursor() as cursor:
-            cursor.execute(_READ, values)
-            rows = cursor.fetchall()
+        rows: Any = fetch_rows(_READ, values)
         yield from rows
         if len(rows) < _PAGE:
             return

@@ -8,13 +8,12 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connection
-
 from accounts.models import BudgetInterval, Guardrail
 from accounts.models.workspaces import default_guardrail_id
 from config.bulk.tables import format_time, format_usd
 from config.clocks.clock import clock
 from config.events.outbox import NewEvent
+from config.sql import fetch_rows
 
 STEPS: Final = (50, 80, 95, 100)
 _NEAR: Final = 80
@@ -128,9 +127,7 @@ def _read_used(defaults: list[UUID]) -> Iterator[_Used]:
             "last_id": last_id,
             "last_subject": last_subject,
         }
-        with connection.cursor() as cursor:
-            cursor.execute(_READ, values)
-            rows = [_Used(*row) for row in cursor.fetchall()]
+        rows = [_Used(*row) for row in fetch_rows(_READ, values)]
         yield from rows
         if len(rows) < _PAGE:
             return

@@ -15,7 +15,6 @@ from uuid import UUID
 
 from django.conf import settings
 from django.core.cache import cache
-from django.db import connection
 from django.db.models import BigIntegerField, ExpressionWrapper, F
 from django.http import HttpRequest
 from django.urls import reverse
@@ -26,6 +25,7 @@ from config.console.charts import Axis, Card, Chart, RankRow, Top
 from config.console.formatting import nano_dollars, short_count, short_dollars
 from config.console.lists.waiting import read_inbox
 from config.console.navigation import group_by_entry
+from config.sql import fetch_rows
 from endpoints.models import Validation
 from inference.ids import first_id
 from inference.models import HourlyUsage, UsageDay
@@ -239,9 +239,8 @@ def _state_cards(request: HttpRequest, since: datetime) -> Iterable[Card]:
     values: dict[str, Any] = {
         "since": since, "wrong": wrong, "deposits": statuses, "most": _MAX_WAITING + 1,
     }  # fmt: skip
-    with connection.cursor() as cursor:
-        cursor.execute(_STATES, values)
-        active, drafts, drifted, failed, deposits, excesses, refused = cursor.fetchone()
+    [counts] = fetch_rows(_STATES, values)
+    active, drafts, drifted, failed, deposits, excesses, refused = counts
     if may_view["endpoint"]:
         yield from _endpoint_cards(active, drafts, drifted)
         yield _validation_card(failed, wrong, since)
@@ -352,10 +351,8 @@ def _read_hours(begin: datetime) -> dict[datetime, Mapping[str, int]]:
         )
     }
     left = max(summed_until() or begin, begin)
-    with connection.cursor() as cursor:
-        cursor.execute(_HOURS_LEFT, [first_id(left), left])
-        for hour, *sums in cursor.fetchall():
-            found[hour] = dict(zip(_COLUMNS, map(int, sums), strict=True))
+    for hour, *sums in fetch_rows(_HOURS_LEFT, [first_id(left), left]):
+        found[hour] = dict(zip(_COLUMNS, map(int, sums), strict=True))
     return found
 
 
@@ -484,10 +481,9 @@ def _find_most_used(begin: datetime, by: str) -> dict[int, list[Used]]:
     # When no day is summed, the span is empty and reads no sums.
     span = {"first": first, "until": left.date() if left > begin else first}
     statement = _TOPS.format(measure=MEASURES[by], key=_KEY, member=_MEMBER, end_user=_END_USER)
-    with connection.cursor() as cursor:
-        cursor.execute(statement, {"first_id": first_id(left), "left": left, **span})
-        for kind, *texts, requests, failed, cost in cursor.fetchall():
-            used[kind].append(Used._make([*texts, int(requests), int(failed), int(cost)]))
+    values = {"first_id": first_id(left), "left": left, **span}
+    for kind, *texts, requests, failed, cost in fetch_rows(statement, values):
+        used[kind].append(Used._make([*texts, int(requests), int(failed), int(cost)]))
     return used
 
 

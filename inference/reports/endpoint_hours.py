@@ -12,9 +12,8 @@ from typing import Final
 
 from django.db import connection
 
-from inference.ids import first_id, last_id
 from inference.models import EndpointHour
-from inference.reports.rollups import join_spans
+from inference.reports.rollups import join_spans, span_values
 
 _HOUR: Final = timedelta(hours=1)
 _KEPT: Final = timedelta(days=2)
@@ -64,13 +63,7 @@ def sum_endpoints(end: datetime) -> None:
     EndpointHour.objects.filter(hour__lt=begin).delete()
     with connection.cursor() as cursor:
         for since, until in missing_spans(begin, end, summed_hours(begin)):
-            cursor.execute(
-                _SUM,
-                {
-                    "first_id": first_id(since), "last_id": last_id(until),
-                    "begin": since, "end": until,
-                },
-            )  # fmt: skip
+            cursor.execute(_SUM, span_values(since, until))
 
 
 def forget_endpoints(begin: datetime) -> None:

@@ -8,11 +8,11 @@ from typing import Any, Final
 from django.db import connection, transaction
 from django.db.models import Q
 
-from config.partitions.tables import list_partitions
-from inference.ids import first_id, last_id
+from config.partitions.tables import list_partitions, read_now
+from config.sql import fetch_rows
 from inference.models import HourlyFailure, HourlyShare, HourlySpending, HourlyUsage
 from inference.reports.endpoint_hours import forget_endpoints, sum_endpoints
-from inference.reports.rollups import RowsArchived, require_rows
+from inference.reports.rollups import RowsArchived, find_first, require_rows, span_values
 from inference.watch.attempts import FAILURES
 
 HOUR: Final = timedelta(hours=1)
@@ -109,8 +109,6 @@ WHERE g.id >= (SELECT min(generation_id) FROM inference_journal)
 """
 # Only the duty and another re-sum wait for the lock.
 _LOCK: Final = "LOCK TABLE inference_hourlyusage IN SHARE ROW EXCLUSIVE MODE"
-_NOW: Final = "SELECT now()"
-_FIRST: Final = "SELECT created_at FROM inference_generation ORDER BY id LIMIT 1"
 
 
 def hour_of(moment: datetime) -> datetime:
@@ -133,7 +131,7 @@ def roll_up_hours() -> int:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(_LOCK)
-        begin = summed_until() or _moment(_FIRST)
+        begin = summed_until() or find_first()
         if begin is None:
             return 0
         end = _end_of_sums()
@@ -152,7 +150,7 @@ def sum_hours_again(begin: datetime, end: datetime) -> int:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(_LOCK)
-        first, until = _moment(_FIRST), summed_until()
+        first, until = find_first(), summed_until()
         if first is None or until is None:
             return 0
         final = _end_of_sums()
@@ -178,9 +176,8 @@ def _require_hours(begin: datetime) -> None:
 
 def _end_of_sums() -> datetime:
     """Returns the end of the last hour whose generations have ended, by the database's clock."""
-    now, pending = _moment(_NOW), _moment(_OLDEST_PENDING)
-    assert now is not None
-    end = hour_of(now - _SLACK)
+    [[pending]] = fetch_rows(_OLDEST_PENDING)
+    end = hour_of(read_now() - _SLACK)
     return end if pending is None else min(end, hour_of(pending))
 
 
@@ -189,8 +186,7 @@ def _sum_hours(begin: datetime, end: datetime) -> int:
     if end <= begin:
         return 0
     with connection.cursor() as cursor:
-        ids = {"first_id": first_id(begin), "last_id": last_id(end)}
-        span: dict[str, Any] = {"begin": begin, "end": end, **ids}
+        span = span_values(begin, end)
         cursor.execute(_ROLL_UP, span)
         count = int(cursor.rowcount)
         _store_shares(cursor, span)
@@ -210,11 +206,3 @@ def _store_shares(cursor: Any, span: dict[str, Any]) -> None:
     cursor.execute(_DROP_FAILURES, {"kept": KEPT})
     cursor.execute(_MARK, {**span, "kept": KEPT})
     cursor.execute(_DROP, {"kept": KEPT, "kept_of_keys": KEPT_OF_KEYS})
-
-
-def _moment(statement: str) -> datetime | None:
-    """Returns the time that a statement reads; ``None`` without a row."""
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-        row: Any = cursor.fetchone()
-        return None if row is None else row[0]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator
 from datetime import UTC, date, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db import connection, transaction
 
 from billing.folds import archived_until
 from config.api.errors import Conflict
+from config.partitions.tables import read_now
+from config.sql import fetch_rows
 from inference.ids import first_id, last_id
 from inference.models import DailyUsage, Generation, UsageDay
 
@@ -95,7 +97,7 @@ def roll_up_usage(now: datetime | None = None) -> int:
 
     Reports read the generations of the other days themselves. Several processes may run it at once.
     """
-    return sum(_roll_up(day) for day in _due(now or _read_time()))
+    return sum(_roll_up(day) for day in _due(now or read_now()))
 
 
 class RowsArchived(Conflict):
@@ -143,39 +145,31 @@ def sum_days_again(first: date, last: date) -> list[date]:
         with connection.cursor() as cursor:
             cursor.execute(_DELETE_SUMS, days)
             cursor.execute(_DELETE_DAYS, days)
-        due = [day for day in _due(_read_time()) if first <= day <= last]
+        due = [day for day in _due(read_now()) if first <= day <= last]
         return [day for day in due if _roll_up(day)]
-
-
-def _read_time() -> datetime:
-    """Returns the database's time."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT now()")
-        [now] = cursor.fetchone()
-    moment: datetime = now
-    return moment
 
 
 def _due(now: datetime) -> Iterator[date]:
     known = set(UsageDay.objects.values_list("day", flat=True))
-    first = _first_day()
-    if first is None:
+    begin = find_first()
+    if begin is None:
         return
-    end = (now - _GRACE).astimezone(UTC).date()
+    first, end = begin.astimezone(UTC).date(), (now - _GRACE).astimezone(UTC).date()
     for number in range((end - first).days):
         if (day := first + number * _DAY) not in known:
             yield day
 
 
-def _first_day() -> date | None:
-    """Returns the day of the first generation by the order of the ids."""
-    first = Generation.objects.order_by("pk").values_list("created_at", flat=True).first()
-    return None if first is None else first.astimezone(UTC).date()
+def find_first() -> datetime | None:
+    """Returns when the first generation was admitted, by the order of the ids."""
+    return Generation.objects.order_by("pk").values_list("created_at", flat=True).first()
+
+
+def span_values(begin: datetime, end: datetime) -> dict[str, Any]:
+    """Returns the parameters of statements over the generations from one time to another."""
+    return {"begin": begin, "end": end, "first_id": first_id(begin), "last_id": last_id(end)}
 
 
 def _roll_up(day: date) -> bool:
-    with connection.cursor() as cursor:
-        begin, end = midnight(day), midnight(day + _DAY)
-        ids = {"first_id": first_id(begin), "last_id": last_id(end)}
-        cursor.execute(_ROLL_UP, {"day": day, "begin": begin, "end": end, **ids})
-        return cursor.fetchone() is not None
+    span = span_values(midnight(day), midnight(day + _DAY))
+    return bool(fetch_rows(_ROLL_UP, {"day": day, **span}))

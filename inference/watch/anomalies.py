@@ -14,10 +14,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.core.cache import cache
-from django.db import connection
 
 from config.clocks.clock import clock
 from config.console.formatting import short_dollars
+from config.sql import fetch_rows
 from inference.reports.rollups import midnight
 
 LEAST_NANO: Final = 10_000_000_000
@@ -171,11 +171,8 @@ def find_anomalies(
         "organization_id": organization_id,
     }  # fmt: skip
     statement = _READ.replace("{and_organization}", _OF_ONE if organization_id else "")
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        rows = cursor.fetchall()
     found = []
-    for key, name, day, until, spent, by_then, in_all in rows:
+    for key, name, day, until, spent, by_then, in_all in fetch_rows(statement, values):
         usual = find_usual(int(spent), [*map(int, by_then)], [*map(int, in_all)])
         if usual is not None:
             found.append(Anomaly(key, name, day, until, int(spent), usual))

@@ -168,16 +168,14 @@ def build_board() -> Board:
     by_endpoint: dict[UUID, Traffic] = {}
     is_cut = False
     values: dict[str, Any] = {"first_id": first_id(begin), "begin": begin, "most": MOST_ROWS}
-    with connection.cursor() as cursor:
-        cursor.execute(_READ, values)
-        for provider, endpoint_id, *numbers, rows, first in cursor.fetchall():
-            traffic = _make_traffic(numbers)
-            if endpoint_id is None:
-                by_provider[provider] = traffic
-            else:
-                by_endpoint[endpoint_id] = traffic
-            if rows == MOST_ROWS:
-                is_cut, begin = True, first
+    for provider, endpoint_id, *numbers, rows, first in sql.fetch_rows(_READ, values):
+        traffic = _make_traffic(numbers)
+        if endpoint_id is None:
+            by_provider[provider] = traffic
+        else:
+            by_endpoint[endpoint_id] = traffic
+        if rows == MOST_ROWS:
+            is_cut, begin = True, first
     health = _read_health()
     endpoints = [*_list_private(by_endpoint, health), *_list_public(by_endpoint, health)]
     endpoints.sort(key=lambda row: row.order)

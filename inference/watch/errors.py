@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.core.cache import cache
-from django.db import connection
 
 from config.clocks.clock import clock
 from config.console.charts import Axis, Chart
 from config.database.replica.reading import answer
+from config.sql import fetch_rows
 from inference.ids import first_id
 from inference.reports.hours import summed_until
 from inference.reports.usage.sums import Period
@@ -100,16 +100,15 @@ def build_report(period: Period) -> ErrorReport:
         "begin": begin, "left": left, "first_id": first_id(left), "most": MOST_ROWS,
         "step": period.step,
     }  # fmt: skip
-    with connection.cursor() as cursor:
-        cursor.execute(_READ, values)
-        for slot, provider, kind, attempts, requests, last_at, count, first in cursor.fetchall():
-            if count == MOST_ROWS:
-                cut_at = first
-            if slot is None:
-                rows.append(ErrorRow(provider, kind, int(attempts), int(requests), last_at))
-            else:
-                # A clock that was wrong may have stamped a generation in the future.
-                bars[min(max(slot, slots[0]), slots[-1])] += int(attempts)
+    found = fetch_rows(_READ, values)
+    for slot, provider, kind, attempts, requests, last_at, count, first in found:
+        if count == MOST_ROWS:
+            cut_at = first
+        if slot is None:
+            rows.append(ErrorRow(provider, kind, int(attempts), int(requests), last_at))
+        else:
+            # A clock that was wrong may have stamped a generation in the future.
+            bars[min(max(slot, slots[0]), slots[-1])] += int(attempts)
     rows.sort(key=lambda row: (-row.attempts, -row.requests, row.provider, row.error_type))
     axis = Axis([slot.strftime(period.pattern) for slot in slots])
     failed = list(bars.values())

@@ -205,7 +205,7 @@ def test_the_list_since_a_time_executes_on_no_earlier_partition(year: None, tena
 
 
 def test_the_first_day_is_one_lookup_for_each_partition(generation: Generation) -> None:
-    [statement] = read_statements(rollups._first_day)
+    [statement] = read_statements(rollups.find_first)
     with connection.cursor() as cursor:
         # What the planner expects of so small tables depends on when they were analyzed.
         for other in ("seqscan", "bitmapscan", "sort"):

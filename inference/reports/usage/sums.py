@@ -12,9 +12,8 @@ from datetime import date, datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db import connection
-
 from config.clocks.clock import clock
+from config.sql import fetch_rows
 from inference.ids import first_id
 from inference.models import HourlyUsage, UsageDay
 from inference.reports.hours import HOUR, hour_of
@@ -176,16 +175,15 @@ def read_usage(scope: UsageScope, period: Period, now: datetime | None = None) -
     bars = dict.fromkeys(slots, Sums())
     parts: dict[int, dict[str, Sums]] = {_BY_MODEL: {}, _BY_PROVIDER: {}, _BY_KEY: {}}
     is_partial = False
-    with connection.cursor() as cursor:
-        cursor.execute(_write_statement(scope), values)
-        for kind, slot, model, provider, key, lacks, *sums in cursor.fetchall():
-            is_partial = is_partial or lacks
-            if kind == _BY_SLOT:
-                # A clock that was wrong may have stamped a generation in the future.
-                place = min(slot, slots[-1])
-                bars[place] += Sums(*map(int, sums))
-            elif (name := model or provider or key) is not None:
-                parts[kind][str(name)] = Sums(*map(int, sums))
+    found = fetch_rows(_write_statement(scope), values)
+    for kind, slot, model, provider, key, lacks, *sums in found:
+        is_partial = is_partial or lacks
+        if kind == _BY_SLOT:
+            # A clock that was wrong may have stamped a generation in the future.
+            place = min(slot, slots[-1])
+            bars[place] += Sums(*map(int, sums))
+        elif (name := model or provider or key) is not None:
+            parts[kind][str(name)] = Sums(*map(int, sums))
     return PeriodUsage(
         slots,
         [bars[slot] for slot in slots],
