@@ -111,6 +111,11 @@ def _share(part: Any, whole: Any) -> Any:
     return Cast(part, FloatField()) / NullIf(whole, 0)
 
 
+def _time(label: str, column: str, share: str) -> Metric:
+    """Returns a percentile of a time."""
+    return Metric(label, "latency", _Percentile(column, share=Decimal(share)), is_rate=True)
+
+
 _COMPLETED: Final = Q(status=Generation.Status.COMPLETED, duration_ms__gt=0)
 
 METRICS: Final[Mapping[str, Metric]] = {
@@ -126,30 +131,10 @@ METRICS: Final[Mapping[str, Metric]] = {
         "currency",
         Coalesce(Sum("upstream_cost_nano", filter=Q(is_byok=True)), 0),
     ),
-    "latency_p50": Metric(
-        "Time to the first event, median",
-        "latency",
-        _Percentile("latency_ms", share=Decimal("0.5")),
-        is_rate=True,
-    ),
-    "latency_p95": Metric(
-        "Time to the first event, 95th percentile",
-        "latency",
-        _Percentile("latency_ms", share=Decimal("0.95")),
-        is_rate=True,
-    ),
-    "generation_time_p50": Metric(
-        "Time of the whole call, median",
-        "latency",
-        _Percentile("duration_ms", share=Decimal("0.5")),
-        is_rate=True,
-    ),
-    "generation_time_p95": Metric(
-        "Time of the whole call, 95th percentile",
-        "latency",
-        _Percentile("duration_ms", share=Decimal("0.95")),
-        is_rate=True,
-    ),
+    "latency_p50": _time("Time to the first event, median", "latency_ms", "0.5"),
+    "latency_p95": _time("Time to the first event, 95th percentile", "latency_ms", "0.95"),
+    "generation_time_p50": _time("Time of the whole call, median", "duration_ms", "0.5"),
+    "generation_time_p95": _time("Time of the whole call, 95th percentile", "duration_ms", "0.95"),
     "throughput": Metric(
         "Completion tokens per second",
         "throughput",

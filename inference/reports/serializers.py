@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from drf_spectacular.drainage import set_override
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
@@ -64,76 +65,71 @@ class _ProviderResponseSerializer(serializers.Serializer[Any]):
 
 
 class _Absent(serializers.SerializerMethodField):
-    """A field that this service does not support: always null."""
+    """A field that this service does not support: always null, of the type that clients know."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         super().__init__(method_name="absent")
+        set_override(self, "field", {"type": [kind, "null"]})
 
 
-@extend_schema_field({"type": ["integer", "null"]})
-class _AbsentInteger(_Absent):
-    pass
+class _OptionalObject(serializers.Field[Any, Any, Any, Any]):
+    """An object that ``find`` returns for a generation; absent where it returns none."""
 
-
-@extend_schema_field({"type": ["number", "null"]})
-class _AbsentNumber(_Absent):
-    pass
-
-
-@extend_schema_field({"type": ["string", "null"]})
-class _AbsentText(_Absent):
-    pass
-
-
-@extend_schema_field({"type": "object"})
-class _UnitsField(serializers.Field[Any, Any, Any, Any]):
-    """What was used besides tokens, for instance searches; absent without any."""
+    def __init__(self, find: Callable[[Generation], Any], **schema: Any) -> None:
+        super().__init__(required=False)
+        self._find = find
+        set_override(self, "field", {"type": "object", **schema})
 
     def get_attribute(self, instance: Any) -> Any:
-        if not instance.units:
+        if (found := self._find(instance)) is None:
             raise serializers.SkipField
-        return instance.units
+        return found
 
     def to_representation(self, value: Any) -> Any:
         return value
 
 
-@extend_schema_field({"type": "object"})
-class _CostDetailsField(serializers.Field[Any, Any, Any, Any]):
-    """The cost by rule of a price that has more than plain rates, and the provider's own figure."""
+@extend_schema_field({"type": "number", "format": "double"})
+class _CostField(serializers.Field[Any, Any, Any, Any]):
+    """An amount in nano-USD, shown in USD."""
 
-    def get_attribute(self, instance: Any) -> Any:
-        price, usage = instance.price.price, instance.usage
-        details: dict[str, Any] = {}
-        if usage is not None and instance.upstream_cost_nano and (price.rules or instance.units):
-            costs = split_cost(price, usage, instance.instant)
-            details = {
-                "upstream_inference_cost": usd(costs.total),
-                "upstream_inference_prompt_cost": usd(costs.prompt),
-                "upstream_inference_completions_cost": usd(costs.completion),
-                "rules": describe_charges(price, usage, instance.instant),
-            }
-        if instance.reported_cost_nano is not None:
-            details["reported_cost"] = usd(instance.reported_cost_nano)
-        if not details:
-            raise serializers.SkipField
-        return details
+    def __init__(self, source: str, help_text: str) -> None:
+        super().__init__(source=source, help_text=help_text, read_only=True)
 
-    def to_representation(self, value: Any) -> Any:
-        return value
+    def to_representation(self, value: int) -> float:
+        return usd(value)
 
 
-@extend_schema_field({"type": "object", "additionalProperties": True})
-class _TraceField(serializers.Field[Any, Any, Any, Any]):
-    """The caller's own trace of the request; absent without one."""
+def _read_trace(generation: Generation) -> Any:
+    """Returns the caller's own trace of the request."""
+    return None if generation.trace is None else json.loads(generation.trace)
 
-    def get_attribute(self, instance: Any) -> Any:
-        if instance.trace is None:
-            raise serializers.SkipField
-        return instance.trace
 
-    def to_representation(self, value: Any) -> Any:
-        return json.loads(value)
+def _find_units(generation: Generation) -> Any:
+    """Returns what was used besides tokens, for instance searches."""
+    return generation.units or None
+
+
+def _split_cost(generation: Generation) -> dict[str, Any] | None:
+    """Returns the cost by rule of a price that has more than plain rates, and the reported one."""
+    price, usage = generation.price.price, generation.usage
+    details: dict[str, Any] = {}
+    if usage is not None and generation.upstream_cost_nano and (price.rules or generation.units):
+        costs = split_cost(price, usage, generation.instant)
+        details = {
+            "upstream_inference_cost": usd(costs.total),
+            "upstream_inference_prompt_cost": usd(costs.prompt),
+            "upstream_inference_completions_cost": usd(costs.completion),
+            "rules": describe_charges(price, usage, generation.instant),
+        }
+    if generation.reported_cost_nano is not None:
+        details["reported_cost"] = usd(generation.reported_cost_nano)
+    return details or None
+
+
+def _count_units(name: str) -> serializers.IntegerField:
+    """Returns a field for what is no token: what was used of it, null for nothing."""
+    return serializers.IntegerField(source=f"units.{name}", allow_null=True, read_only=True)
 
 
 @extend_schema_serializer(component_name="GenerationAttestation")
@@ -150,12 +146,6 @@ class _AttestationSerializer(serializers.Serializer[Any]):
         return instance.attestation
 
 
-def _unit(generation: Generation, name: str) -> int | None:
-    """Returns a count of what is not a token; ``None`` without one."""
-    count: int | None = (generation.units or {}).get(name)
-    return count
-
-
 @extend_schema_serializer(component_name="GenerationResponseData")
 class GenerationSerializer(serializers.Serializer[Generation]):
     """The result of a request that has ended, without its text.
@@ -165,8 +155,8 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     """
 
     api_type = serializers.SerializerMethodField()
-    app_id = _AbsentInteger()
-    cache_discount = _AbsentNumber()
+    app_id = _Absent("integer")
+    cache_discount = _Absent("number")
     cancelled = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField()
     data_region = serializers.ChoiceField(Region.choices, source="region")
@@ -178,35 +168,36 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     is_byok = serializers.BooleanField()
     latency = serializers.IntegerField(source="latency_ms", allow_null=True)
     model = serializers.CharField()
-    moderation_latency = _AbsentNumber()
+    moderation_latency = _Absent("number")
     native_finish_reason = serializers.CharField(allow_null=True)
     native_tokens_cached = serializers.IntegerField(source="cached_tokens", allow_null=True)
     native_tokens_completion = serializers.IntegerField(source="completion_tokens", allow_null=True)
-    native_tokens_completion_images = serializers.SerializerMethodField()
+    native_tokens_completion_images = _count_units("image_output")
     native_tokens_prompt = serializers.IntegerField(source="prompt_tokens", allow_null=True)
     native_tokens_reasoning = serializers.IntegerField(source="reasoning_tokens", allow_null=True)
-    num_fetches = _AbsentInteger()
-    num_input_audio_prompt = _AbsentInteger()
-    num_media_completion = serializers.SerializerMethodField()
-    num_media_prompt = serializers.SerializerMethodField()
-    num_search_results = _AbsentInteger()
+    num_fetches = _Absent("integer")
+    num_input_audio_prompt = _Absent("integer")
+    num_media_completion = _count_units("output_images")
+    num_media_prompt = _count_units("images")
+    num_search_results = _Absent("integer")
     origin = serializers.SerializerMethodField(help_text="The origin of the referer, or empty.")
     preset_id = serializers.CharField(allow_null=True)
     provider_name = serializers.CharField(allow_null=True)
     provider_responses = serializers.SerializerMethodField()
-    router = _AbsentText()
-    service_tier = _AbsentText()
+    router = _Absent("string")
+    service_tier = _Absent("string")
     streamed = serializers.BooleanField(allow_null=True)
     tokens_completion = serializers.IntegerField(source="completion_tokens", allow_null=True)
     tokens_prompt = serializers.IntegerField(source="prompt_tokens", allow_null=True)
-    total_cost = serializers.SerializerMethodField(help_text="The amount that credits paid.")
+    total_cost = _CostField("cost_nano", "The amount that credits paid.")
     upstream_id = serializers.CharField(allow_null=True)
-    upstream_inference_cost = serializers.SerializerMethodField(
-        help_text="The cost of the usage at the endpoint's price, whether or not credits paid it."
+    upstream_inference_cost = _CostField(
+        "upstream_cost_nano",
+        "The cost of the usage at the endpoint's price, whether or not credits paid it.",
     )
-    usage = serializers.SerializerMethodField(help_text="Equals `total_cost`.")
+    usage = _CostField("cost_nano", "Equals `total_cost`.")
     user_agent = serializers.CharField(allow_null=True)
-    web_search_engine = _AbsentText()
+    web_search_engine = _Absent("string")
     workspace_id = serializers.CharField(allow_null=True)
     request_id = serializers.SerializerMethodField()
     response_cache_source_id = serializers.CharField(
@@ -219,22 +210,13 @@ class GenerationSerializer(serializers.Serializer[Generation]):
         help_text="The generation that the caller's SDK has sent again, as far as a worker knows.",
     )
     session_id = serializers.CharField(allow_null=True)
-    trace = _TraceField(required=False)
-    units = _UnitsField(required=False)
-    cost_details = _CostDetailsField(required=False)
+    trace = _OptionalObject(_read_trace, additionalProperties=True)
+    units = _OptionalObject(_find_units)
+    cost_details = _OptionalObject(_split_cost)
     attestation = _AttestationSerializer(required=False)
 
     def absent(self, generation: Generation) -> None:
         return None
-
-    def get_native_tokens_completion_images(self, generation: Generation) -> int | None:
-        return _unit(generation, "image_output")
-
-    def get_num_media_completion(self, generation: Generation) -> int | None:
-        return _unit(generation, "output_images")
-
-    def get_num_media_prompt(self, generation: Generation) -> int | None:
-        return _unit(generation, "images")
 
     @extend_schema_field({"type": "string", "enum": [*API_TYPES]})
     def get_api_type(self, generation: Generation) -> str:
@@ -249,15 +231,6 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     @extend_schema_field(_ProviderResponseSerializer(many=True))
     def get_provider_responses(self, generation: Generation) -> list[dict[str, Any]]:
         return [self._attempt(attempt) for attempt in generation.attempts]
-
-    def get_total_cost(self, generation: Generation) -> float:
-        return usd(generation.cost_nano)
-
-    def get_upstream_inference_cost(self, generation: Generation) -> float:
-        return usd(generation.upstream_cost_nano)
-
-    def get_usage(self, generation: Generation) -> float:
-        return usd(generation.cost_nano)
 
     def get_request_id(self, generation: Generation) -> str | None:
         return generation.request_id or None
@@ -359,7 +332,7 @@ FeedbackResponseSerializer = envelope(
 class ActivitySerializer(serializers.Serializer[dict[str, Any]]):
     """The usage of one model at one endpoint on one UTC day; amounts are in USD."""
 
-    byok_usage_inference = serializers.SerializerMethodField(help_text="Spent by own credentials.")
+    byok_usage_inference = _CostField("byok_nano", "Spent by own credentials.")
     cached_tokens = serializers.IntegerField()
     completion_tokens = serializers.IntegerField()
     date = serializers.DateField()
@@ -370,7 +343,7 @@ class ActivitySerializer(serializers.Serializer[dict[str, Any]]):
     provider_name = serializers.CharField()
     reasoning_tokens = serializers.IntegerField()
     requests = serializers.IntegerField()
-    usage = serializers.SerializerMethodField(help_text="Credits spent.")
+    usage = _CostField("cost_nano", "Credits spent.")
     workspace_id = serializers.CharField(
         required=False, help_text="Only with `group_by=workspace`."
     )
@@ -387,12 +360,6 @@ class ActivitySerializer(serializers.Serializer[dict[str, Any]]):
             del shown["external_user"]
         return shown
 
-    def get_byok_usage_inference(self, row: dict[str, Any]) -> float:
-        return usd(row["byok_nano"])
-
-    def get_usage(self, row: dict[str, Any]) -> float:
-        return usd(row["cost_nano"])
-
 
 ActivityResponseSerializer = envelope("ActivityResponse", data=ActivitySerializer(many=True))
 
@@ -404,9 +371,8 @@ class _DimensionSerializer(serializers.Serializer[Any]):
 
 
 @extend_schema_serializer(component_name="AnalyticsGranularity")
-class _GranularitySerializer(serializers.Serializer[Any]):
-    display_label = serializers.CharField()
-    name = serializers.CharField()
+class _GranularitySerializer(_DimensionSerializer):
+    pass
 
 
 @extend_schema_serializer(component_name="AnalyticsMetric")
@@ -499,6 +465,19 @@ def _describe_value(operator: str) -> str:
     return "a list" if OPERATORS[operator] == "array" else "one value"
 
 
+class _NamesField(serializers.ListField):
+    """Some of these names, each at most once."""
+
+    def __init__(self, names: list[str], **options: Any) -> None:
+        super().__init__(child=ChoiceField(choices=names), max_length=len(names), **options)
+
+    def run_validation(self, data: Any = serializers.empty) -> Any:
+        given = super().run_validation(data)
+        if len(set(given)) != len(given):
+            raise ValidationError("Must not name one twice.")
+        return given
+
+
 @extend_schema_serializer(component_name="AnalyticsOrderBy")
 class _OrderSerializer(StrictSerializer):
     """Sorts by a requested metric or dimension, `request_count`, or `date` with a granularity."""
@@ -526,12 +505,8 @@ class _TimeRangeSerializer(StrictSerializer):
 class QuerySerializer(StrictSerializer):
     """A query. `GET /analytics/meta` lists the names; the default range is the last 30 days."""
 
-    metrics = serializers.ListField(
-        child=ChoiceField(choices=list(METRICS)), allow_empty=False, max_length=len(METRICS)
-    )
-    dimensions = serializers.ListField(
-        child=ChoiceField(choices=list(DIMENSIONS)), required=False, max_length=len(DIMENSIONS)
-    )
+    metrics = _NamesField(list(METRICS), allow_empty=False)
+    dimensions = _NamesField(list(DIMENSIONS), required=False)
     filters = serializers.ListField(child=_FilterSerializer(), required=False, max_length=MAX_LIST)
     granularity = ChoiceField(choices=[item.value for item in Granularity], required=False)
     group_limit = IntegerField(
@@ -543,12 +518,6 @@ class QuerySerializer(StrictSerializer):
     limit = IntegerField(required=False, default=DEFAULT_LIMIT, min_value=1, max_value=_MAX_LIMIT)
     order_by = _OrderSerializer(required=False)
     time_range = _TimeRangeSerializer(required=False)
-
-    def validate_metrics(self, names: list[str]) -> list[str]:
-        return _require_distinct(names)
-
-    def validate_dimensions(self, names: list[str]) -> list[str]:
-        return _require_distinct(names)
 
     def validate(self, attrs: dict[str, Any]) -> Any:
         if (order := attrs.get("order_by")) is not None:
@@ -565,13 +534,6 @@ class QuerySerializer(StrictSerializer):
                     }
                 )
         return attrs
-
-
-def _require_distinct(names: Collection[str]) -> list[str]:
-    distinct = list(dict.fromkeys(names))
-    if len(distinct) != len(names):
-        raise ValidationError("Must not name one twice.")
-    return distinct
 
 
 def _origin(referer: str) -> str:
