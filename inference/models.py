@@ -16,15 +16,14 @@ from accounts.models import ApiKey, Member, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import Usage
 from config.api.errors import Conflict
+from config.clocks.writing import write_minute
 from config.events.outbox import record_event
 from config.models import StampField
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import YEAR
 from config.triggers import TRANSACTION_ID, KeepUsed, Trigger
 from endpoints.models import Attestation, PrivateEndpoint
-from inference.hourly_shares import HourlyFailure, HourlyShare, HourlySpending
 from inference.ids import first_id, id_bound, last_id, read_id_bound
-from inference.kept_answers import IdempotentRequest, KeptAnswer
 from inference.shadow_counts import GuardrailCount, ShadowCount
 from inference.stored_texts import StoredText, TextDeletion, TextKey
 
@@ -618,6 +617,177 @@ class EndpointHour(models.Model):
 
     def __str__(self) -> str:
         return f"{self.endpoint_id} {self.hour:%Y-%m-%d %H}:00 UTC"
+
+
+class HourlyShare(models.Model):
+    """The share of one endpoint in an hour, of all organizations together or of one key.
+
+    Every generation of a recent hour counts in two rows: one without an organization, which is kept
+    for the longest range of a chart, and one of its key, of which there are far more, so that they
+    are kept for days only. ``HourlyUsage.is_detailed`` says whether an hour has its shares.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    hour = models.DateTimeField()
+    # Plain ids: foreign keys would be checked for each of millions of rows.
+    organization_id = models.UUIDField(null=True)
+    workspace_id = models.UUIDField(null=True)
+    api_key_id = models.UUIDField(null=True)
+    endpoint_id = models.UUIDField()
+    model = models.CharField(max_length=255)
+    provider_name = models.CharField(max_length=255)
+    requests = models.BigIntegerField()
+    failed = models.BigIntegerField()
+    tokens = models.BigIntegerField()
+    cost_nano = models.BigIntegerField()
+    upstream_nano = models.BigIntegerField()
+    latency_ms = models.BigIntegerField()
+    timed = models.BigIntegerField()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=("organization_id", "hour"), name="hourly_share_of_tenant"),
+            models.Index(
+                fields=("endpoint_id", "hour"),
+                condition=Q(organization_id=None),
+                name="hourly_share_of_endpoint",
+            ),
+            models.Index(
+                fields=("model", "hour"),
+                condition=Q(organization_id=None),
+                name="hourly_share_of_model",
+            ),
+            models.Index(
+                fields=("provider_name", "hour"),
+                condition=Q(organization_id=None),
+                name="hourly_share_of_provider",
+            ),
+            models.Index(fields=("hour",), name="hourly_share_by_hour"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{write_minute(self.hour)} {self.model}"
+
+
+class HourlySpending(models.Model):
+    """The credits that one organization spent in an hour, in nano-USD; an hour without has no row.
+
+    The rows are kept for as many weeks as unusual spending is judged by.
+    """
+
+    pk = models.CompositePrimaryKey("organization_id", "hour")
+    # A plain id, as of the shares.
+    organization_id = models.UUIDField()
+    hour = models.DateTimeField()
+    cost_nano = models.BigIntegerField()
+
+    class Meta:
+        indexes = [models.Index(fields=("hour",), name="hourly_spending_by_hour")]
+
+    def __str__(self) -> str:
+        return f"{write_minute(self.hour)} {self.organization_id}"
+
+
+class HourlyFailure(models.Model):
+    """The errors of one provider and type in an hour, of all organizations together.
+
+    ``attempts`` failed; another candidate may have served the request. ``requests`` failed at last.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    hour = models.DateTimeField()
+    provider_name = models.CharField(max_length=255)
+    error_type = models.CharField(max_length=64)
+    attempts = models.BigIntegerField()
+    requests = models.BigIntegerField()
+    last_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=("hour", "provider_name", "error_type"), name="hourly_failure_unique"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{write_minute(self.hour)} {self.provider_name} {self.error_type}"
+
+
+class IdempotentRequest(models.Model):
+    """The use of an ``Idempotency-Key`` by one API key on one route.
+
+    The row is stored before admission with the id that the generation will have, so what has become
+    of the request follows from its generation. ``begin_key_use.sql`` has the rules.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    api_key_id = models.UUIDField()
+    route = models.CharField(max_length=64)
+    key = models.CharField(max_length=255, db_collation="C")
+    fingerprint = models.BinaryField(help_text="A digest of the body and of what changes it.")
+    generation_id = models.CharField(max_length=48, db_collation="C")
+    is_kept = models.BooleanField(help_text="Its workspace keeps answers.")
+    claimed_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=("api_key_id", "route", "key"), name="idempotent_request_once"
+            )
+        ]
+        indexes = [
+            models.Index(fields=("generation_id",), name="idempotent_by_generation"),
+            models.Index(fields=("expires_at",), name="idempotent_by_expiry"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.route} {self.generation_id}"
+
+
+class KeptAnswer(models.Model):
+    """An answer, encrypted, that the same request gets again for a limited time.
+
+    With a ``cache_key`` it is an entry of the response cache of its organization, and
+    ``endpoint_id`` is the endpoint that answered. Without one it belongs to the
+    ``Idempotency-Key`` of its generation.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    organization_id = models.UUIDField()
+    generation_id = models.CharField(max_length=48, db_collation="C")
+    cache_key = models.BinaryField(null=True)
+    endpoint_id = models.UUIDField(null=True)
+    sealed = models.BinaryField()
+    size = models.IntegerField(help_text="What it counts against the organization's limit.")
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=("organization_id", "cache_key"),
+                condition=Q(cache_key__isnull=False),
+                name="kept_answer_cached_once",
+            ),
+            models.UniqueConstraint(
+                fields=("generation_id",),
+                condition=Q(cache_key__isnull=True),
+                name="kept_answer_once",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=("organization_id", "id"),
+                include=("cache_key", "size"),
+                name="kept_answer_by_organization",
+            ),
+            models.Index(fields=("expires_at",), name="kept_answer_by_expiry"),
+        ]
+
+    def __str__(self) -> str:
+        return self.generation_id
 
 
 class OrganizationUse(Organization):

@@ -68,7 +68,6 @@ MANY_PARAMETERS: Final = {
     "inference/exchange/attempts.py:Attempts.__init__",
     "inference/exchange/metadata.py:routing_metadata",
     "inference/repeats/answers.py:KeptAnswers.keep",
-    "inference/reports/usage/reroutes.py:_add_fate",
     "inference/requests/responses/envelope.py:Envelope.render",
 }
 IMPORTS_IN_FUNCTIONS: Final[dict[str, str]] = {}

@@ -10,8 +10,11 @@ from config.bulk.tables import format_usd
 from config.events.outbox import NewEvent, record_new
 from inference.notices.balances import find_low_balances
 from inference.notices.budgets import find_used_budgets
-from inference.notices.guardrails import find_refusing_guardrails
-from inference.notices.upstreams import find_failing_providers, find_refused_credentials
+from inference.notices.refusals import (
+    find_failing_providers,
+    find_refused_credentials,
+    find_refusing_guardrails,
+)
 from inference.watch.anomalies import find_anomalies
 
 _BATCH: Final = 1_000

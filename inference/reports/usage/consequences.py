@@ -7,8 +7,12 @@ statements and the time that routing takes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,12 +21,15 @@ from django.db.models.fields.json import KT
 
 from accounts.models import ApiKey, ByokCredential, Guardrail, Organization, Preset
 from catalog.models import LanguageModel, ModelEndpoint, Provider
+from catalog.pricing import Price
+from config.api.errors import GatewayError
 from config.clocks.clock import clock
 from config.console.formatting import short_dollars
 from config.console.lists.pages import TookTooLong, limit_time
 from endpoints.models import PrivateEndpoint
+from inference.admission.explain import Explainer
+from inference.faces.explaining import BODIES, read_request
 from inference.models import Generation
-from inference.reports.usage.reroutes import Row, Rules, count_noun, foresee_routes, read_rules
 
 _SPAN: Final = timedelta(hours=1)
 _MOST_ROWS: Final = 10_000
@@ -39,6 +46,46 @@ _COLUMN_OF: Final[Mapping[type[Model], str]] = {
     Provider: "provider", LanguageModel: "model", ModelEndpoint: "pk",
 }  # fmt: skip
 _TOO_MUCH: Final = "Its traffic of the last hour cannot be read in two seconds."
+
+Row = dict[str, Any]
+"""The columns of a generation by their names."""
+_Route = tuple[UUID, str, str]
+"""The key, the model and the operation of requests."""
+_MOST_ROUTES: Final = 10
+_MOST_SECONDS: Final = 1.0
+_RATES: Final = ("prompt", "completion", "request")
+_NOWHERE: Final = "nothing else may serve them; they will get 404."
+_UNKNOWN: Final = "they may go elsewhere or get 404."
+_TOO_MUCH_TO_ROUTE: Final = (
+    "Where they would go instead is not known: the rules of their keys cannot be read in two "
+    "seconds."
+)
+
+
+@dataclass(slots=True)
+class _Fate:
+    """What happens to the requests of some routes, and what they cost before and then."""
+
+    keys: dict[UUID, str] = field(default_factory=dict)
+    requests: int = 0
+    now: Decimal = Decimal(0)
+    then: Decimal = Decimal(0)
+
+    def describe(self, text: str) -> str:
+        names = list(self.keys.values())
+        whose = f"the key {names[0]}" if len(names) == 1 else count_noun(len(names), "key")
+        change = f", price {(self.then - self.now) / self.now:+.0%}." if self.now else ""
+        end = change or ("" if text.endswith(".") else ".")
+        return f"{count_noun(self.requests, 'request')} of {whose}: {text}{end}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The keys of the busiest requests, and an explainer that has read all rules of theirs."""
+
+    routes: Mapping[_Route, Sequence[Row]]
+    keys: Mapping[UUID, ApiKey]
+    explainer: Explainer
 
 
 def foresee_key(key: ApiKey) -> list[str]:
@@ -73,7 +120,7 @@ def foresee_endpoint(endpoint: PrivateEndpoint) -> list[str]:
     )
     return [
         describe_traffic(sent),
-        *foresee_routes(sent or (), rules, {endpoint.pk}, price=endpoint.price.price),
+        *_foresee_routes(sent or (), rules, {endpoint.pk}, price=endpoint.price.price),
     ]
 
 
@@ -84,7 +131,7 @@ def describe_end(endpoint: PrivateEndpoint) -> dict[str, Any]:
     total = None if rows is None else len(rows)
     if total == _MOST_ROWS:
         total = _count(columns)
-    told = foresee_routes(rows or (), rules, {endpoint.pk}, price=endpoint.price.price)
+    told = _foresee_routes(rows or (), rules, {endpoint.pk}, price=endpoint.price.price)
     return {
         "requests_last_hour": total,
         "then": " ".join((*told, _describe_privacy(endpoint))),
@@ -115,7 +162,7 @@ def foresee_endpoints(model: type[Model], ids: Sequence[Any]) -> list[str]:
     return [
         f"{count_noun(len(ids), 'endpoint')}{_describe_owners(model, ids)}.",
         describe_traffic(sent, them=True),
-        *foresee_routes(sent or (), rules, set(ids)),
+        *_foresee_routes(sent or (), rules, set(ids)),
     ]
 
 
@@ -214,7 +261,7 @@ def _foresee_off(model: type[Model], where: dict[str, Any], *, them: bool = Fals
     return [
         *told,
         f"{describe_traffic(sent, them=them)}{of_whom}",
-        *foresee_routes(sent or (), rules, endpoints | own),
+        *_foresee_routes(sent or (), rules, endpoints | own),
     ]
 
 
@@ -267,13 +314,13 @@ def _count(columns: dict[str, Any]) -> int | None:
 
 def _read_with_rules(
     columns: dict[str, Any], *conditions: Q
-) -> tuple[list[Row] | None, Rules | None]:
+) -> tuple[list[Row] | None, _Rules | None]:
     """Returns what :func:`_read` does, and the rules by which requests would be routed again."""
     rows, found, rules = _select(columns, *conditions), None, None
     try:
         with limit_time(rows, _MOST_MILLISECONDS):
             found = list(rows)
-            rules = read_rules(found)
+            rules = _read_rules(found)
     except TookTooLong:
         pass
     return found, rules
@@ -283,3 +330,107 @@ def _select(columns: dict[str, Any], *conditions: Q, **computed: Any) -> QuerySe
     created: QuerySet[Any] = Generation.objects.created(clock.now() - _SPAN)
     rows: QuerySet[Any] = created.annotate(**computed).filter(*conditions, **columns)
     return rows.order_by("-created_at").values(*_COLUMNS, *computed)[:_MOST_ROWS]
+
+
+def _read_rules(rows: Sequence[Row]) -> _Rules | None:
+    """Reads the rules of the busiest requests, those of all organizations together."""
+    if not rows:
+        return None
+    routes: dict[_Route, list[Row]] = {}
+    for row in rows:
+        route = (row["api_key_id"], row["model"], row["operation"])
+        routes.setdefault(route, []).append(row)
+    busiest = sorted(routes, key=lambda route: -len(routes[route]))[:_MOST_ROUTES]
+    explainer = Explainer()
+    keys = explainer.load({key_id for key_id, _, _ in busiest})
+    return _Rules({route: routes[route] for route in busiest}, keys, explainer)
+
+
+def _foresee_routes(
+    rows: Sequence[Row],
+    rules: _Rules | None,
+    endpoints: Collection[UUID],
+    *,
+    price: Price | None = None,
+) -> list[str]:
+    """Returns a sentence for each fate of the busiest requests once the endpoints are gone.
+
+    ``rules`` are those of the rows; ``None`` took too long to read. ``price`` is what the requests
+    cost now, by default what the first of these endpoints costs.
+    """
+    if not rows:
+        return []
+    if rules is None:
+        return [_TOO_MUCH_TO_ROUTE]
+    ends_at = time.monotonic() + _MOST_SECONDS
+    gone, told = {str(each) for each in endpoints}, 0
+    fates: dict[str, _Fate] = {}
+    for route, sent in rules.routes.items():
+        if time.monotonic() > ends_at:
+            break
+        key = rules.keys.get(route[0])
+        told += len(sent)
+        if key is not None and key.is_usable:
+            text, now, then = _route_again(rules.explainer, key, route, sent, gone, price)
+            fate = fates.setdefault(text, _Fate())
+            fate.keys[key.pk] = key.name
+            fate.requests += len(sent)
+            fate.now += now
+            fate.then += then
+    found = [fate.describe(text) for text, fate in fates.items()]
+    if (rest := len(rows) - told) > 0:
+        text = count_noun(rest, "more request")
+        found.append(f"{text} of other keys and models were not looked at.")
+    return found
+
+
+def _route_again(
+    explainer: Explainer,
+    key: ApiKey,
+    route: _Route,
+    rows: Sequence[Row],
+    gone: Collection[str],
+    price: Price | None,
+) -> tuple[str, Decimal, Decimal]:
+    """Returns where such requests would go, and what they cost now and there, in USD."""
+    nothing = Decimal(0)
+    _, model, operation = route
+    if operation not in BODIES:
+        return _UNKNOWN, nothing, nothing
+    body = json.dumps({"model": model, **BODIES[operation]}).encode()
+    try:
+        found = explainer.list_candidates(key, read_request(operation, body), region=None)
+    except GatewayError as exc:
+        return f"they are refused already: {exc.message}", nothing, nothing
+    others = [each for each in found if each["endpoint_id"] not in gone]
+    if not others:
+        return _NOWHERE, nothing, nothing
+    first = others[0]
+    paid = "a credential of the organization" if first["is_byok"] else "credits"
+    text = f"they will go to {first['provider']} ({first['model']}), paid by {paid}"
+    if price is not None:
+        rates: Mapping[str, str] | None = {name: price.text(name) for name in _RATES}
+    else:
+        rates = next((each["price"] for each in found if each["endpoint_id"] in gone), None)
+    if rates is None:
+        return text, nothing, nothing
+    return text, _price(rows, rates), _price(rows, first["price"])
+
+
+def _price(rows: Iterable[Row], texts: Mapping[str, str]) -> Decimal:
+    """Returns what the tokens of requests cost at plain rates, in USD."""
+    rates = {name: Decimal(texts[name]) for name in _RATES}
+    return sum(
+        (
+            (row["prompt_tokens"] or 0) * rates["prompt"]
+            + (row["completion_tokens"] or 0) * rates["completion"]
+            + rates["request"]
+            for row in rows
+        ),
+        Decimal(0),
+    )
+
+
+def count_noun(number: int, noun: str) -> str:
+    """Returns a number with its noun: ``1 key``, ``1,200 keys``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
