@@ -22,7 +22,7 @@ class InferenceConfig(CausewayApp):
     outbound = ("inference.broadcast.sender.broadcaster",)
     collectors = (
         "inference.archive.retention.RetentionCollector",
-        "inference.broadcast.metrics.BroadcastCollector",
+        "inference.broadcast.progress.BroadcastCollector",
         "inference.settlement.collector.HoldCollector",
     )
     alerts = ("inference.settlement.collector.find_lost",)

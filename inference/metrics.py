@@ -1,57 +1,18 @@
-"""The data plane's metrics for Prometheus: what happens before and beside a generation.
+"""The metrics of copies and paces, by which requests are admitted.
 
-What a generation itself counts stands in :mod:`inference.taps.figures`.
+What a request itself counts stands in :mod:`inference.taps.figures`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
 
 from prometheus_client import Counter, Gauge
 
-from inference.filters.definitions import Finding
-
-_CANCELLED: Final = Counter(
-    "causeway_cancelled_generations_total",
-    "Generations whose caller left, by the usage that they pay for.",
-    ("usage",),
-)
-_CLAIMS: Final = Counter(
-    "causeway_usage_claims_total",
-    "Usages beyond what their requests allowed, by the count that was too high.",
-    ("reason",),
-)
-_UNMARKED: Final = Counter(
-    "causeway_unmarked_streams_total",
-    "Whole streams that ended without their end mark, by provider.",
-    ("provider",),
-)
 _PACED: Final = Counter(
     "causeway_paced_requests_total",
     "Requests that went elsewhere, or were refused, because a provider is at its limit.",
     ("provider",),
-)
-_REFUSED_CREDENTIALS: Final = Counter(
-    "causeway_refused_credentials_total",
-    "Refusals of the operator's own credential or account.",
-    ("provider",),
-)
-_REFUSALS: Final = Counter(
-    "causeway_refusals_total",
-    "Inference requests refused before admission, by status and type of the error.",
-    ("status", "type"),
-)
-_LIMITED: Final = Counter(
-    "causeway_rate_limited_total",
-    "Requests refused by a rate limit, by the limit and by its owner.",
-    ("scope", "limit"),
-)
-# ``kind`` is the slug of a builtin filter, or ``custom``: organizations name their own filters, and
-# metrics must not reveal those names.
-_FILTERED: Final = Counter(
-    "causeway_filtered_texts_total", "Texts in which a content filter matched.", ("action", "kind")
 )
 _CATALOG_READS: Final = Counter(
     "causeway_catalog_reads_total",
@@ -79,43 +40,11 @@ _SNAPSHOT_AGE: Final = Gauge(
 )
 _CATALOG_AGE: Final = _SNAPSHOT_AGE.labels("catalog")
 _ORGANIZATION_AGE: Final = _SNAPSHOT_AGE.labels("organization")
-_refusals: Final = lru_cache(_REFUSALS.labels)
-
-
-def count_cancelled(is_estimated: bool | None) -> None:
-    """Counts a generation whose caller left; ``None`` if it is free."""
-    usage = {None: "none", False: "reported", True: "estimated"}[is_estimated]
-    _CANCELLED.labels(usage).inc()
 
 
 def count_paced(provider: str) -> None:
     """Counts a request that a provider did not get, because it is at the operator's limit."""
     _PACED.labels(provider).inc()
-
-
-def count_refused_credential(provider: str) -> None:
-    """Counts a refusal of the operator's credential at a provider."""
-    _REFUSED_CREDENTIALS.labels(provider).inc()
-
-
-def count_claim(reason: str) -> None:
-    """Counts a usage that an upstream claimed beyond what was allowed."""
-    _CLAIMS.labels(reason).inc()
-
-
-def count_missing_mark(provider: str) -> None:
-    """Counts a whole stream that ended without its end mark."""
-    _UNMARKED.labels(provider).inc()
-
-
-def count_refused(status: int, error_type: str) -> None:
-    """Counts a request that was refused before it had a generation."""
-    _refusals(str(status), error_type).inc()
-
-
-def count_limited(scope: str, limit: str) -> None:
-    """Counts a request that a rate limit refused."""
-    _LIMITED.labels(scope, limit).inc()
 
 
 def count_catalog_read(kind: str) -> None:
@@ -138,9 +67,3 @@ def show_copies(catalog_seconds: float, organization_seconds: float, *, is_liste
     _CATALOG_AGE.set(catalog_seconds)
     _ORGANIZATION_AGE.set(organization_seconds)
     _LISTENING.set(is_listening)
-
-
-def count_findings(findings: Iterable[Finding]) -> None:
-    """Counts the texts in which content filters matched."""
-    for finding in findings:
-        _FILTERED.labels(finding.action, finding.kind).inc(finding.count)

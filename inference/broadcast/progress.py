@@ -1,4 +1,4 @@
-"""Stores how far a destination was served, after a request to it succeeded or failed.
+"""Stores how far a destination was served, after a request to it succeeded or failed; counts both.
 
 A result is stored only if nobody has moved the cursor meanwhile: another process, or an operator
 who has switched the destination on anew.
@@ -7,23 +7,44 @@ who has switched the destination on anew.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce, Now
+from prometheus_client import Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from accounts.destinations.models import MOST_IN_A_BATCH
 from accounts.models import BroadcastProgress, BroadcastWait
 from config.outbound.sending import SendingOutcome
-from inference.broadcast.metrics import count_generations, count_request
+from config.sql import fetch_rows
 from inference.broadcast.reading import KEPT, Page, count_between, oldest_kept_id
 
 logger = logging.getLogger("causeway.broadcast")
 
 _FIRST_RETRY_SECONDS: Final = 5.0
 _LAST_RETRY_SECONDS: Final = 600.0
+_GENERATIONS: Final = Counter(
+    "causeway_broadcast_generations_total",
+    "Generations that destinations took, and those that were given up.",
+    ("result",),
+)
+_REQUESTS: Final = Counter(
+    "causeway_broadcast_requests_total", "Requests to broadcast destinations.", ("result",)
+)
+_STATE: Final = """
+SELECT
+    coalesce(extract(epoch FROM now() - min(p.cursor_at) FILTER (WHERE p.failures = 0)), 0),
+    count(*) FILTER (WHERE p.failures > 0)
+FROM accounts_broadcastprogress p
+JOIN accounts_broadcastdestination d ON d.id = p.destination_id
+JOIN accounts_workspace w ON w.id = d.workspace_id
+WHERE d.is_enabled AND w.is_observability_broadcast_enabled AND w.deleted_at IS NULL
+"""
 
 
 def store_success(page: Page, rejected: int = 0, *, duration_ms: int = 0) -> bool:
@@ -49,8 +70,8 @@ def store_success(page: Page, rejected: int = 0, *, duration_ms: int = 0) -> boo
     if not _store(page, changes, has_ended=True):
         return False
     if page.generations:
-        count_request("taken")
-        count_generations("sent", sent)
+        _REQUESTS.labels("taken").inc()
+        _GENERATIONS.labels("sent").inc(sent)
         _count_skipped(page, rejected, "the receiver rejected them", page.generations[-1].pk)
     return True
 
@@ -80,7 +101,7 @@ def store_failure(page: Page, outcome: SendingOutcome, now: datetime) -> None:
             _count_skipped(page, 1, outcome.error, page.generations[0].pk)
         else:
             _give_up(page, now)
-    count_request("failed")
+    _REQUESTS.labels("failed").inc()
     logger.warning(
         "destination %s at %s: %s; %d failures",
         page.destination.pk,
@@ -111,7 +132,7 @@ def _give_up(page: Page, now: datetime) -> None:
 
 def _count_skipped(page: Page, number: int, why: str, which: str) -> None:
     if number:
-        count_generations("skipped", number)
+        _GENERATIONS.labels("skipped").inc(number)
         logger.warning(
             "destination %s: %d generations are given up (%s): %s",
             page.destination.pk,
@@ -158,3 +179,28 @@ def _store(page: Page, changes: dict[str, Any], *, has_ended: bool) -> bool:
                 ignore_conflicts=True,
             )
     return True
+
+
+class BroadcastCollector(Collector):
+    """Collects how far the slowest destination that takes what it is sent is behind.
+
+    Destinations that fail are counted apart: their owners must mend them. Collects nothing while
+    the database is unreachable, so that other metrics are still served.
+    """
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        lag = GaugeMetricFamily(
+            "causeway_broadcast_lag_seconds",
+            "The age of the oldest cursor of a broadcast destination that does not fail.",
+        )
+        failing = GaugeMetricFamily(
+            "causeway_broadcast_failing_destinations",
+            "Broadcast destinations whose last request failed.",
+        )
+        try:
+            [[seconds, count]] = fetch_rows(_STATE)
+        except DatabaseError:
+            return
+        lag.add_metric((), float(seconds))
+        failing.add_metric((), count)
+        yield from (lag, failing)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from catalog.sync.documents import InvalidRow, UnreadableList, rate_text, read_json
@@ -87,18 +88,11 @@ def read_invoice(data: bytes) -> list[InvoiceLine]:
     return lines
 
 
-class _Row(NamedTuple):
-    """A row of an export and the function that makes a line of it."""
-
-    place: str
-    make: Any
-
-    def __call__(self) -> InvoiceLine:
-        line: InvoiceLine = self.make()
-        return line
+_Place = tuple[str, Callable[[], InvoiceLine]]
+"""Where a row of an export stands, and the function that makes a line of it."""
 
 
-def _iter_csv(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
+def _iter_csv(data: bytes, problems: Problems) -> Iterator[_Place]:
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -123,8 +117,8 @@ def _iter_csv(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
         for row in reader:
             if not any(row.values()):
                 continue  # spreadsheets write lines of empty cells
-            place = f"line {reader.line_num}"
-            yield place, _Row(place, lambda row=row: _read_row(row, key, day, model, measures))
+            make = partial(_read_row, row, key, day, model, measures)
+            yield f"line {reader.line_num}", make
     except csv.Error as exc:
         problems.stop(reader.line_num, f"not CSV: {exc}")
 
@@ -163,7 +157,7 @@ def _read_row(
     )
 
 
-def _iter_json(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
+def _iter_json(data: bytes, problems: Problems) -> Iterator[_Place]:
     try:
         document = read_json(data)
     except UnreadableList as exc:
@@ -182,12 +176,11 @@ def _iter_json(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
             continue
         results = bucket.get("results")
         if not isinstance(results, list):
-            yield f"data[{number}]", _Row("", lambda row=bucket: _read_activity(row))
+            yield f"data[{number}]", partial(_read_activity, bucket)
             continue
         start = bucket.get("start_time", bucket.get("starting_at"))
         for index, result in enumerate(results):
-            place = f"data[{number}].results[{index}]"
-            yield place, _Row(place, lambda row=result, at=start: _read_result(row, at))
+            yield f"data[{number}].results[{index}]", partial(_read_result, result, start)
 
 
 def _read_activity(row: Mapping[str, Any]) -> InvoiceLine:

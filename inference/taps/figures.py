@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
+
+from prometheus_client import Counter
 
 from billing.rate_limits import RateLimited
 from catalog.dialects.base import Operation
@@ -18,7 +21,7 @@ from config.egress import OutboundRequest
 from config.live_settings import settings
 from config.server.load.figures import figures
 from config.telemetry.tracing import request_span, tracing
-from inference import conventions, metrics
+from inference import conventions
 from inference.admission.estimate import Claim
 from inference.exchange.failures import CredentialRefused, RefusedScope
 from inference.filters.definitions import Finding
@@ -110,6 +113,42 @@ _COST_OF_ORGANIZATION: Final = figures.counter(
     "What generations of these organizations cost in USD.",
     ("organization", "kind"),
 )
+_CANCELLED: Final = Counter(
+    "causeway_cancelled_generations_total",
+    "Generations whose caller left, by the usage that they pay for.",
+    ("usage",),
+)
+_CLAIMS: Final = Counter(
+    "causeway_usage_claims_total",
+    "Usages beyond what their requests allowed, by the count that was too high.",
+    ("reason",),
+)
+_UNMARKED: Final = Counter(
+    "causeway_unmarked_streams_total",
+    "Whole streams that ended without their end mark, by provider.",
+    ("provider",),
+)
+_REFUSED_CREDENTIALS: Final = Counter(
+    "causeway_refused_credentials_total",
+    "Refusals of the operator's own credential or account.",
+    ("provider",),
+)
+_REFUSALS: Final = Counter(
+    "causeway_refusals_total",
+    "Inference requests refused before admission, by status and type of the error.",
+    ("status", "type"),
+)
+_LIMITED: Final = Counter(
+    "causeway_rate_limited_total",
+    "Requests refused by a rate limit, by the limit and by its owner.",
+    ("scope", "limit"),
+)
+# ``kind`` is the slug of a builtin filter, or ``custom``: organizations name their own filters, and
+# metrics must not reveal those names.
+_FILTERED: Final = Counter(
+    "causeway_filtered_texts_total", "Texts in which a content filter matched.", ("action", "kind")
+)
+_refusals: Final = lru_cache(_REFUSALS.labels)
 
 # Names of a tenant's endpoints would tell the readers of the metrics what it does.
 _PRIVATE: Final = ("private", "private", "private")
@@ -158,69 +197,21 @@ def _count_organization(organization_id: UUID, outcome: Settlement) -> None:
         _COST_OF_ORGANIZATION.amounts[name, "upstream"] += outcome.upstream_cost_nano * _NANO
 
 
-class ClaimLog:
-    """Counts the claims of a worker, and logs at most one a minute for each endpoint."""
+class LineLog:
+    """Lets a line into the log once a minute for each of its subjects."""
 
     def __init__(self) -> None:
-        self._logged_at: dict[UUID, float] = {}
+        self._logged_at: dict[Hashable, float] = {}
 
-    def report(self, generation_id: str, route: Route, claim: Claim) -> None:
-        """Counts a claim, and logs it if its endpoint was not named within the last minute."""
-        metrics.count_claim(claim.reason)
+    def is_due(self, subject: Hashable, seconds: float = _LINE_SECONDS) -> bool:
+        """Returns whether the subject had no line for so long, and notes that it has one now."""
         now = time.monotonic()
-        if now < self._logged_at.get(route.endpoint_id, -_LINE_SECONDS) + _LINE_SECONDS:
-            return
+        if now < self._logged_at.get(subject, -seconds) + seconds:
+            return False
         if len(self._logged_at) >= _MAX_REMEMBERED:
             self._logged_at.clear()
-        self._logged_at[route.endpoint_id] = now
-        logger.warning(
-            "the endpoint %s claimed %d prompt and %d completion tokens for the generation %s, "
-            "which allowed %d and %d; the excess is under review",
-            route.endpoint_id,
-            claim.prompt,
-            claim.completion,
-            generation_id,
-            claim.allowed_prompt,
-            claim.allowed_completion,
-        )
-
-
-class FailureLog:
-    """Logs at most one failure a minute for each endpoint and kind of failure.
-
-    A line has the host and the reason, which callers do not learn, and no text of an upstream: that
-    may repeat a prompt. Refusals of an organization's own credential concern its owner alone, and
-    those of the operator's account are alarms: see :class:`CredentialAlerts`.
-    """
-
-    def __init__(self) -> None:
-        self._logged_at: dict[tuple[UUID, str], float] = {}
-
-    def report(self, candidate: Candidate, error: GatewayError) -> None:
-        """Logs the failure of an attempt, if it is one of the endpoint."""
-        if not isinstance(error, UpstreamError) or isinstance(error, UpstreamRefused):
-            return
-        if isinstance(error, CredentialRefused) and error.scope is not None:
-            return
-        status = error.upstream_status
-        if candidate.is_byok and status in _REFUSED_LOGINS:
-            return
-        kind = error.kind if status is None else f"{error.kind} {status}"
-        key, now = (candidate.route.endpoint_id, kind or ""), time.monotonic()
-        if now < self._logged_at.get(key, -_LINE_SECONDS) + _LINE_SECONDS:
-            return
-        if len(self._logged_at) >= _MAX_REMEMBERED:
-            self._logged_at.clear()
-        self._logged_at[key] = now
-        route = candidate.route
-        logger.warning(
-            "the endpoint %s (%s at %s, host %s) fails: %s%s",
-            route.endpoint_id,
-            *route.names,
-            route.host or "named by the credential",
-            kind,
-            f", {error.reason}" if error.reason else "",
-        )
+        self._logged_at[subject] = now
+        return True
 
 
 class WorkerWatcher:
@@ -229,17 +220,17 @@ class WorkerWatcher:
     def __init__(self, health: HealthTable, catalog: Callable[[], CatalogSnapshot]) -> None:
         self._refused = health.refused
         self._alerts = CredentialAlerts(health, catalog)
-        self._claims = ClaimLog()
-        self._failures = FailureLog()
+        self._lines = LineLog()
 
     def note_refusal(self, error: GatewayError) -> None:
-        metrics.count_refused(error.status, error.error_type)
+        _refusals(str(error.status), error.error_type).inc()
 
     def note_limit(self, error: RateLimited) -> None:
-        metrics.count_limited(error.scope, error.rate)
+        _LIMITED.labels(error.scope, error.rate).inc()
 
     def note_findings(self, findings: Iterable[Finding]) -> None:
-        metrics.count_findings(findings)
+        for finding in findings:
+            _FILTERED.labels(finding.action, finding.kind).inc(finding.count)
 
     def trace_request(self, outbound: OutboundRequest) -> OutboundRequest:
         if tracing.tracer is None:
@@ -265,14 +256,16 @@ class WorkerWatcher:
         provider, *_ = names.name(candidate.route)
         _ATTEMPTS.amounts[provider,] += 1
         _FAILED_ATTEMPTS.amounts[provider, getattr(error, "kind", None) or "other"] += 1
-        self._failures.report(candidate, error)
-        self._alerts.report(candidate, error)
+        if isinstance(error, CredentialRefused) and error.scope is not None:
+            self._alerts.report(candidate, error, error.scope)
+        elif isinstance(error, UpstreamError) and not isinstance(error, UpstreamRefused):
+            self._log_failure(candidate, error)
 
     def note_fallback(self, candidate: Candidate) -> None:
         _FALLBACKS.amounts[names.name(candidate.route)[0],] += 1
 
     def note_missing_mark(self, candidate: Candidate) -> None:
-        metrics.count_missing_mark(candidate.route.facts.provider_slug)
+        _UNMARKED.labels(candidate.route.facts.provider_slug).inc()
 
     def note_end(
         self, organization_id: UUID, route: Route, request: InferenceRequest, outcome: Settlement
@@ -303,9 +296,48 @@ class WorkerWatcher:
         if settings.METRICS_ORGANIZATIONS:
             _count_organization(organization_id, outcome)
         if outcome.claim is not None:
-            self._claims.report(outcome.generation_id, route, outcome.claim)
+            self._report_claim(outcome.generation_id, route, outcome.claim)
         if outcome.status == Generation.Status.CANCELLED:
-            metrics.count_cancelled(None if usage is None else outcome.is_estimated)
+            paid = "estimated" if outcome.is_estimated else "reported"
+            _CANCELLED.labels("none" if usage is None else paid).inc()
+
+    def _log_failure(self, candidate: Candidate, error: UpstreamError) -> None:
+        """Logs the failure of an attempt, once a minute for each endpoint and kind of failure.
+
+        The line has the host and the reason, which callers do not learn, and no text of an
+        upstream: that may repeat a prompt. Refusals of an organization's own credential concern its
+        owner alone, and those of the operator's account are alarms: see :class:`CredentialAlerts`.
+        """
+        route, status = candidate.route, error.upstream_status
+        if candidate.is_byok and status in _REFUSED_LOGINS:
+            return
+        kind = error.kind if status is None else f"{error.kind} {status}"
+        if not self._lines.is_due((route.endpoint_id, kind or "")):
+            return
+        logger.warning(
+            "the endpoint %s (%s at %s, host %s) fails: %s%s",
+            route.endpoint_id,
+            *route.names,
+            route.host or "named by the credential",
+            kind,
+            f", {error.reason}" if error.reason else "",
+        )
+
+    def _report_claim(self, generation_id: str, route: Route, claim: Claim) -> None:
+        """Counts a claim, and logs it once a minute for each endpoint."""
+        _CLAIMS.labels(claim.reason).inc()
+        if not self._lines.is_due(route.endpoint_id):
+            return
+        logger.warning(
+            "the endpoint %s claimed %d prompt and %d completion tokens for the generation %s, "
+            "which allowed %d and %d; the excess is under review",
+            route.endpoint_id,
+            claim.prompt,
+            claim.completion,
+            generation_id,
+            claim.allowed_prompt,
+            claim.allowed_completion,
+        )
 
 
 class CredentialAlerts:
@@ -319,30 +351,23 @@ class CredentialAlerts:
     def __init__(self, health: HealthTable, catalog: Callable[[], CatalogSnapshot]) -> None:
         self._health = health
         self._catalog = catalog
-        self._logged_at: dict[str, float] = {}
-        self._paused_at: dict[str, float] = {}
+        self._lines, self._pauses = LineLog(), LineLog()
 
-    def report(self, candidate: Candidate, error: GatewayError) -> None:
-        """Notes a failed attempt: a refusal of the operator's credential raises the alarm."""
-        if isinstance(error, CredentialRefused) and error.scope is not None:
-            self._alert(candidate, error)
-
-    def _alert(self, candidate: Candidate, error: CredentialRefused) -> None:
+    def report(self, candidate: Candidate, error: CredentialRefused, scope: RefusedScope) -> None:
         """Tells the operator of a refusal that concerns the account or its permission."""
-        assert error.scope is not None
-        provider, now = candidate.route.facts.provider_slug, time.monotonic()
-        metrics.count_refused_credential(provider)
+        provider = candidate.route.facts.provider_slug
+        _REFUSED_CREDENTIALS.labels(provider).inc()
         self._health.refused.mark(provider, candidate.secret.label, error.reason)
-        if error.scope is RefusedScope.MODEL:
+        if scope is RefusedScope.MODEL:
             self._health.pause(candidate.subject, WINDOW_SECONDS, now=clock.time())
-        elif _is_due(self._paused_at, provider, now, _PAUSE_SECONDS):
+        elif self._pauses.is_due(provider, _PAUSE_SECONDS):
             self._pause_all(provider)
-        if _is_due(self._logged_at, provider, now, _LINE_SECONDS):
+        if self._lines.is_due(provider):
             logger.error(
                 "the provider %s refuses %s to the operator's credential %s (status %s, %s): "
                 "replace the credential on the provider's page, or settle its account",
                 provider,
-                error.scope.value,
+                scope.value,
                 candidate.secret.label,
                 error.upstream_status or 200,
                 error.reason,
@@ -354,11 +379,3 @@ class CredentialAlerts:
             for route in routes:
                 if route.facts.provider_slug == provider:
                     self._health.pause(route.endpoint_id, WINDOW_SECONDS, now=now)
-
-
-def _is_due(last: dict[str, float], provider: str, now: float, seconds: float) -> bool:
-    """Returns whether something last happened so long ago, and notes that it happens now."""
-    if now < last.get(provider, -seconds) + seconds:
-        return False
-    last[provider] = now
-    return True

@@ -25,8 +25,7 @@ from config.clocks.clock import clock
 from config.outbound import engine, sending
 from config.outbound.sending import SendingOutcome
 from inference.broadcast import reading, sender
-from inference.broadcast.metrics import BroadcastCollector
-from inference.broadcast.progress import store_failure, store_success
+from inference.broadcast.progress import BroadcastCollector, store_failure, store_success
 from inference.broadcast.reading import Page, load_destination
 from inference.broadcast.sender import Broadcaster
 from inference.models import Generation

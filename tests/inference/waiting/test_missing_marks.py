@@ -13,8 +13,8 @@ from catalog import dialects
 from catalog.dialects.base import InvalidStream, Operation, StreamParser
 from config.credentials import Secret
 from config.local.certificates import ensure_certificates
-from inference import metrics
 from inference.models import Generation
+from inference.taps import figures
 from tests.support import factories
 from tests.support.inference.site import CHAT, TEXT, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
@@ -112,7 +112,7 @@ def test_a_stream_that_was_cut_off_is_no_whole_one(
 
 
 def count_of(provider: str) -> float:
-    return metrics._UNMARKED.labels(provider)._value.get()
+    return figures._UNMARKED.labels(provider)._value.get()
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT, "/api/v1/messages", "/api/v1/responses"])

@@ -79,9 +79,7 @@ class ImagesRequest(msgspec.Struct, kw_only=True):
     output_format: Literal["png", "jpeg", "webp", "svg", "gif"] | None = None
     output_compression: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
     background: Literal["auto", "transparent", "opaque"] | None = None
-    input_references: (
-        Annotated[list[ImageReference], msgspec.Meta(max_length=MAX_REFERENCES)] | None
-    ) = None
+    input_references: _References | None = None
     mask: ImageReference | None = None
     markup: ImageReference | None = None
     input_fidelity: Literal["high", "low"] | None = None
