@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from catalog.dialects.base import decode_object
 from catalog.dialects.shared.raw import write_arguments
 from config.api.errors import InvalidRequest
-from inference.requests.limits import BOUNDS
+from inference.requests.limits import BOUNDS, MAX_PARTS
 from inference.requests.problems import convert_each, field_error, missing_field
-from inference.requests.responses import items
-from inference.requests.responses.items import ItemPart
 from inference.requests.responses.reading import read
 from inference.requests.responses.reasoning import Damaged, unseal
 from inference.requests.responses.tools import Tools, qualify
@@ -38,6 +36,112 @@ _TEXTS: Final = frozenset(("input_text", "output_text", "text", "summary_text", 
 _LIFETIMES: Final = frozenset((b'"5m"', b'"1h"'))
 _STORED: Final = "This service stores no files. Send the data itself or a URL."
 _encode = msgspec.json.Encoder().encode
+
+# The items as msgspec reads them; members that chat cannot use are not read.
+_Raws = dict[str, msgspec.Raw]
+
+
+class ItemPart(msgspec.Struct):
+    """A part of a message or of a tool's output; its type says which members it has."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Any = None
+    detail: str | None = None
+    file_id: str | None = None
+    file_data: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+    input_audio: _Raws | None = None
+    video_url: Any = None
+    prompt_cache_breakpoint: _Raws | None = None
+    cache_control: _Raws | None = None
+
+
+_Parts = Annotated[list[ItemPart], msgspec.Meta(max_length=MAX_PARTS)]
+
+
+class MessageItem(msgspec.Struct):
+    role: str
+    content: str | _Parts | None = None
+
+
+class FunctionCallItem(msgspec.Struct):
+    call_id: str
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw()
+    namespace: str | None = None
+
+
+class CustomCall(msgspec.Struct):
+    call_id: str
+    name: str
+    input: str
+
+
+class KnownCall(msgspec.Struct):
+    """A call of a tool without a schema of its own, or of the search for tools."""
+
+    type: str = ""
+    call_id: str | None = None
+    id: str | None = None
+    action: _Raws | None = None
+    operation: _Raws | None = None
+    arguments: msgspec.Raw = msgspec.Raw()
+    execution: str | None = None
+
+
+class CallOutput(msgspec.Struct):
+    output: str | _Parts
+    call_id: str
+
+
+class KnownOutput(msgspec.Struct):
+    """The output of a tool whose output has a shape of its own."""
+
+    call_id: str | None = None
+    id: str | None = None
+    status: str | None = None
+    output: msgspec.Raw = msgspec.Raw()
+    tools: list[msgspec.Raw] | None = None
+
+
+class _Thought(msgspec.Struct):
+    text: str = ""
+
+
+class ThoughtItem(msgspec.Struct):
+    summary: list[_Thought] | None = None
+    encrypted_content: str | None = None
+
+
+class _Effort(msgspec.Struct):
+    effort: str
+
+
+class ConfigurationUpdate(msgspec.Struct):
+    reasoning: _Effort
+
+
+class AdditionalTools(msgspec.Struct):
+    tools: list[msgspec.Raw]
+
+
+class PictureItem(msgspec.Struct):
+    """A picture that a model made; some servers leave out what it shows."""
+
+    result: str | None = None
+
+
+class ItemKind(msgspec.Struct):
+    """The members by which an item's type is known: a message may have a role only."""
+
+    type: str | None = None
+    role: str | None = None
+
+
+_decode_kind: Final = msgspec.json.Decoder(ItemKind)
 
 
 class Conversation:
@@ -88,20 +192,19 @@ class Conversation:
             message.pop("reasoning_details", None)
 
     def _add(self, raw: msgspec.Raw, place: str) -> None:
-        kind = read(items.decode_kind, raw, place)
+        kind = read(_decode_kind, raw, place)
         name = kind.type or ("message" if kind.role is not None else None)
         if name is None:
             raise missing_field(f"{place}.type")
-        add = _ADDERS.get(name)
-        if add is not None:
-            add(self, raw, place)
+        if (found := _ADDERS.get(name)) is not None:
+            decoder, add = found
+            add(self, read(decoder, raw, place), place)
         elif name in _RECORDS or name.startswith("openrouter:"):
             self._tools.leave_out(f"input.{name}")
         else:
             raise field_error(f"{place}.type", _UNKNOWN.format(kind=name[:64]))
 
-    def _add_message(self, raw: msgspec.Raw, place: str) -> None:
-        message = read(items.MESSAGE, raw, place)
+    def _add_message(self, message: MessageItem, place: str) -> None:
         role = message.role
         if role not in _ROLES:
             expected = "Expected 'user', 'assistant', 'system' or 'developer'."
@@ -117,8 +220,7 @@ class Conversation:
         self._end_answer()
         self._messages.append({"role": role, "content": content})
 
-    def _add_reasoning(self, raw: msgspec.Raw, place: str) -> None:
-        item = read(items.REASONING, raw, place)
+    def _add_reasoning(self, item: ThoughtItem, place: str) -> None:
         if not item.encrypted_content:
             # No provider accepts reasoning without its own mark.
             return
@@ -138,26 +240,22 @@ class Conversation:
         answer = self._open_answer()
         answer.setdefault("reasoning_details", []).extend(details)
 
-    def _add_picture(self, raw: msgspec.Raw, place: str) -> None:
-        picture = read(items.PICTURE, raw, place)
+    def _add_picture(self, picture: PictureItem, place: str) -> None:
         if picture.result:
             url = f"data:image/png;base64,{picture.result}"
             image = {"type": "image_url", "image_url": {"url": url}}
             self._open_answer().setdefault("images", []).append(image)
 
-    def _add_function_call(self, raw: msgspec.Raw, place: str) -> None:
-        call = read(items.FUNCTION_CALL, raw, place)
+    def _add_function_call(self, call: FunctionCallItem, place: str) -> None:
         name = qualify(call.name, call.namespace)
         self._call(call.call_id, name, write_arguments(call.arguments) or "{}")
 
-    def _add_custom_call(self, raw: msgspec.Raw, place: str) -> None:
-        call = read(items.CUSTOM_CALL, raw, place)
+    def _add_custom_call(self, call: CustomCall, place: str) -> None:
         arguments = _encode({"input": call.input}).decode()
         self._call(call.call_id, qualify(call.name, None), arguments)
 
-    def _add_known_call(self, raw: msgspec.Raw, place: str) -> None:
-        kind = read(items.decode_kind, raw, place).type or ""
-        call = read(items.KNOWN_CALL, raw, place)
+    def _add_known_call(self, call: KnownCall, place: str) -> None:
+        kind = call.type
         call_id = call.call_id or call.id
         if call_id is None:
             raise missing_field(f"{place}.call_id")
@@ -192,12 +290,10 @@ class Conversation:
         self._calls[call_id].append(call)
         answer.setdefault("tool_calls", []).append(call)
 
-    def _add_output(self, raw: msgspec.Raw, place: str) -> None:
-        output = read(items.CALL_OUTPUT, raw, place)
+    def _add_output(self, output: CallOutput, place: str) -> None:
         self._answer_call(output.call_id, _convert_content(output.output, f"{place}.output"), place)
 
-    def _add_known_output(self, raw: msgspec.Raw, place: str) -> None:
-        output = read(items.KNOWN_OUTPUT, raw, place)
+    def _add_known_output(self, output: KnownOutput, place: str) -> None:
         call_id = output.call_id or (output.id and self._call_ids.get(output.id, output.id))
         if call_id is None:
             raise missing_field(f"{place}.call_id")
@@ -216,13 +312,13 @@ class Conversation:
         self._end_answer()
         self._outputs[id(waiting.popleft())] = content
 
-    def _add_tools(self, raw: msgspec.Raw, place: str) -> None:
-        self._tools.add_loaded(read(items.ADDITIONAL_TOOLS, raw, place).tools, f"{place}.tools")
+    def _add_tools(self, item: AdditionalTools, place: str) -> None:
+        self._tools.add_loaded(item.tools, f"{place}.tools")
 
-    def _configure(self, raw: msgspec.Raw, place: str) -> None:
-        self.effort = read(items.CONFIGURATION, raw, place).reasoning.effort
+    def _configure(self, update: ConfigurationUpdate, place: str) -> None:
+        self.effort = update.reasoning.effort
 
-    def _refuse_reference(self, raw: msgspec.Raw, place: str) -> None:
+    def _refuse_reference(self, item: ItemKind, place: str) -> None:
         raise field_error(f"{place}.type", f"item_reference: {_REFERENCE}")
 
     def _open_answer(self) -> dict[str, Any]:
@@ -241,7 +337,7 @@ class Conversation:
         self._messages.append(answer)
 
 
-def _write_output(output: items.KnownOutput) -> str:
+def _write_output(output: KnownOutput) -> str:
     """Returns the output of a tool as text; its status, if it has one, stands before it."""
     raw = bytes(output.output)
     text = ""
@@ -356,24 +452,23 @@ def _cache_control(part: ItemPart) -> dict[str, Any] | None:
     return mark
 
 
-Adder = Callable[[Conversation, msgspec.Raw, str], None]
-_ADDERS: Final[Mapping[str, Adder]] = {
-    "message": Conversation._add_message,
-    "reasoning": Conversation._add_reasoning,
-    "function_call": Conversation._add_function_call,
-    "custom_tool_call": Conversation._add_custom_call,
-    "local_shell_call": Conversation._add_known_call,
-    "shell_call": Conversation._add_known_call,
-    "apply_patch_call": Conversation._add_known_call,
-    "tool_search_call": Conversation._add_known_call,
-    "function_call_output": Conversation._add_output,
-    "custom_tool_call_output": Conversation._add_output,
-    "local_shell_call_output": Conversation._add_known_output,
-    "shell_call_output": Conversation._add_known_output,
-    "apply_patch_call_output": Conversation._add_known_output,
-    "tool_search_output": Conversation._add_known_output,
-    "image_generation_call": Conversation._add_picture,
-    "additional_tools": Conversation._add_tools,
-    "configuration_update": Conversation._configure,
-    "item_reference": Conversation._refuse_reference,
-}
+Adder = Callable[[Conversation, Any, str], None]
+_ADDERS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], Adder]]] = {
+    kind: (msgspec.json.Decoder(shape), add)
+    for kinds, shape, add in (
+        ("message", MessageItem, Conversation._add_message),
+        ("reasoning", ThoughtItem, Conversation._add_reasoning),
+        ("function_call", FunctionCallItem, Conversation._add_function_call),
+        ("custom_tool_call", CustomCall, Conversation._add_custom_call),
+        ("local_shell_call shell_call apply_patch_call tool_search_call", KnownCall,
+         Conversation._add_known_call),
+        ("function_call_output custom_tool_call_output", CallOutput, Conversation._add_output),
+        ("local_shell_call_output shell_call_output apply_patch_call_output tool_search_output",
+         KnownOutput, Conversation._add_known_output),
+        ("image_generation_call", PictureItem, Conversation._add_picture),
+        ("additional_tools", AdditionalTools, Conversation._add_tools),
+        ("configuration_update", ConfigurationUpdate, Conversation._configure),
+        ("item_reference", ItemKind, Conversation._refuse_reference),
+    )
+    for kind in kinds.split()
+}  # fmt: skip

@@ -29,7 +29,7 @@ from inference.requests.operations import ROWS, gateway_fields, plugins
 from inference.requests.operations.images import edits
 from inference.requests.operations.images import schema as images
 from inference.requests.parsing import InferenceRequest, parse
-from inference.requests.responses import items, tools
+from inference.requests.responses import conversation, tools
 from inference.requests.responses.request import ResponsesRequest, parse_response
 from inference.requests.transcriptions import parse_transcription
 from tests.support.bodies.bounds import Case, find_cases, find_shapes, has_bounds
@@ -75,12 +75,24 @@ SHELL_CALL: Final[Body] = {
 }
 # The structs of items that are decoded by themselves, each with its place in a body.
 INNER: Final[list[tuple[type[msgspec.Struct], str, Callable[[Any], Body]]]] = [
-    (items.MessageItem, "input[0]", lambda one: {"input": [one]}),
-    (items.FunctionCallItem, "input[0]", lambda one: {"input": [{"type": "function_call", **one}]}),
-    (items.CustomCall, "input[0]", lambda one: {"input": [{"type": "custom_tool_call", **one}]}),
-    (items.KnownCall, "input[0]", lambda one: {"input": [{**SHELL_CALL, **one}]}),
-    (items.CallOutput, "input[1]", lambda one: {"input": answer_call("function_call", one)}),
-    (items.KnownOutput, "input[1]", lambda one: {"input": answer_call("local_shell_call", one)}),
+    (conversation.MessageItem, "input[0]", lambda one: {"input": [one]}),
+    (
+        conversation.FunctionCallItem,
+        "input[0]",
+        lambda one: {"input": [{"type": "function_call", **one}]},
+    ),
+    (
+        conversation.CustomCall,
+        "input[0]",
+        lambda one: {"input": [{"type": "custom_tool_call", **one}]},
+    ),
+    (conversation.KnownCall, "input[0]", lambda one: {"input": [{**SHELL_CALL, **one}]}),
+    (conversation.CallOutput, "input[1]", lambda one: {"input": answer_call("function_call", one)}),
+    (
+        conversation.KnownOutput,
+        "input[1]",
+        lambda one: {"input": answer_call("local_shell_call", one)},
+    ),
     (tools._Function, "tools[0]", lambda one: {"tools": [{"type": "function", **one}]}),
     (tools._Custom, "tools[0]", lambda one: {"tools": [{"type": "custom", **one}]}),
     (tools._Namespace, "tools[0]", lambda one: {"tools": [{"type": "namespace", **one}]}),

@@ -11,7 +11,7 @@ from msgspec import inspect
 
 from inference.requests import schemas
 from inference.requests.messages import native
-from inference.requests.responses import items
+from inference.requests.responses import conversation
 from tests.support.inference.pictures import DATA_URL
 
 Wrap = Callable[[Any], Any]
@@ -45,8 +45,8 @@ _PATTERNS: Final[dict[str, tuple[list[str], list[str]]]] = {
 # Structs whose schema is wider than what is taken.
 _PLAIN: Final[dict[type, dict[str, Any]]] = {
     native._Turn: {"role": "user", "content": "one"},
-    items.MessageItem: {"role": "user", "content": "one"},
-    items.ItemPart: {"type": "input_text", "text": "one"},
+    conversation.MessageItem: {"role": "user", "content": "one"},
+    conversation.ItemPart: {"type": "input_text", "text": "one"},
     schemas.Plugin: {"id": "web", "enabled": False},
 }
 # The items of lists that a schema leaves open, by the place of the list.
