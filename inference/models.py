@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import pgtrigger
 from django.contrib.postgres.fields import ArrayField
@@ -35,6 +35,11 @@ __all__ = (
     "StoredText", "TextDeletion", "TextKey", "TokenSum", "Uptime", "UsageDay", "WorkerBeat",
     "WorkspaceUse",
 )  # fmt: skip
+
+# The foreign keys of a generation: see there.
+_UNCHECKED: Final[dict[str, Any]] = {
+    "related_name": "+", "db_index": False, "db_constraint": False,
+}  # fmt: skip
 
 
 def _keep_used(column: str, *, organization: str = "organization_id") -> KeepUsed:
@@ -93,23 +98,15 @@ class Generation(models.Model):
     organization = models.ForeignKey(
         Organization,
         on_delete=models.PROTECT,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
+        **_UNCHECKED,
     )
-    workspace = models.ForeignKey(
-        Workspace, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
-    )
-    api_key = models.ForeignKey(
-        ApiKey, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
-    )
+    workspace = models.ForeignKey(Workspace, on_delete=models.PROTECT, **_UNCHECKED)
+    api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, **_UNCHECKED)
     member = models.ForeignKey(
         Member,
         on_delete=models.PROTECT,
         null=True,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
+        **_UNCHECKED,
         help_text="The creator of the key at the time of the request.",
     )
     end_user = models.CharField(max_length=512, null=True, db_collation="C")
@@ -137,34 +134,26 @@ class Generation(models.Model):
         PrivateEndpoint,
         on_delete=models.PROTECT,
         null=True,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
+        **_UNCHECKED,
     )
     model_endpoint = models.ForeignKey(
         ModelEndpoint,
         on_delete=models.PROTECT,
         null=True,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
+        **_UNCHECKED,
     )
     provider_name = models.CharField(max_length=255)
     attestation = models.ForeignKey(
         Attestation,
         on_delete=models.PROTECT,
         null=True,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
+        **_UNCHECKED,
         help_text="The private endpoint's attestation when the request was sent.",
     )
     price = models.ForeignKey(
         PriceVersion,
         on_delete=models.PROTECT,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
+        **_UNCHECKED,
     )
     is_byok = models.BooleanField()
     status = models.CharField(max_length=16, choices=Status, default=Status.PENDING)

@@ -31,6 +31,8 @@ from inference.ids import first_id
 from inference.models import HourlyUsage, UsageDay
 from inference.reports.hours import HOUR, SUMS, hour_of, summed_until
 from inference.reports.rollups import midnight
+from inference.reports.usage.panel import plot_traffic
+from inference.reports.usage.sums import Sums
 from inference.watch.anomalies import read_anomalies
 
 _SECONDS: Final = 60
@@ -38,9 +40,6 @@ _ALERTS: Final = 10
 _MAX_WAITING: Final = 2_000
 _REVIEWED: Final = ("deposit", "excess")
 _DAY: Final = timedelta(days=1)
-_COLUMNS: Final = (
-    "requests", "failed", "tokens", "cost_nano", "upstream_nano", "latency_ms", "timed",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,9 @@ RANGES: Final = {
 
 
 _HOURS_LEFT: Final = (
-    "SELECT date_trunc('hour', created_at, 'UTC') AS hour, "
-    + SUMS
-    + "FROM inference_generation WHERE id >= %s AND created_at >= %s GROUP BY 1"
+    f"SELECT hour, {', '.join(Sums._fields)} FROM ("  # noqa: S608
+    f"SELECT date_trunc('hour', created_at, 'UTC') AS hour, {SUMS} "
+    "FROM inference_generation WHERE id >= %s AND created_at >= %s GROUP BY 1) AS recent"
 )
 # What the rankings can be ordered by, and its column.
 MEASURES: Final = {"spend": "cost_nano", "requests": "requests", "errors": "failed"}
@@ -334,7 +333,7 @@ def _read_traffic(chosen: TimeRange, by: str) -> dict[str, Any]:
         begin = chosen.began_at(now)
         rows = _read_hours(begin)
         found = {
-            "cards": _traffic_cards(rows.values(), begin),
+            "cards": _traffic_cards(sum(rows.values(), Sums()), begin),
             "charts": _build_charts(chosen, begin, rows),
             "tops": _build_tops(begin, by),
         }
@@ -342,114 +341,92 @@ def _read_traffic(chosen: TimeRange, by: str) -> dict[str, Any]:
     return found
 
 
-def _read_hours(begin: datetime) -> dict[datetime, Mapping[str, int]]:
+def _read_hours(begin: datetime) -> dict[datetime, Sums]:
     """Returns the sums of each hour since ``begin`` that has generations."""
-    found: dict[datetime, Mapping[str, int]] = {
-        hour: dict(zip(_COLUMNS, sums, strict=True))
-        for hour, *sums in HourlyUsage.objects.filter(hour__gte=begin).values_list(
-            "hour", *_COLUMNS
-        )
-    }
     left = max(summed_until() or begin, begin)
-    for hour, *sums in fetch_rows(_HOURS_LEFT, [first_id(left), left]):
-        found[hour] = dict(zip(_COLUMNS, map(int, sums), strict=True))
-    return found
+    stored = HourlyUsage.objects.filter(hour__gte=begin).values_list("hour", *Sums._fields)
+    rows = [*stored, *fetch_rows(_HOURS_LEFT, [first_id(left), left])]
+    return {hour: Sums(*map(int, sums)) for hour, *sums in rows}
 
 
-def _traffic_cards(rows: Iterable[Mapping[str, int]], begin: datetime) -> list[Card]:
-    sums = dict.fromkeys(_COLUMNS, 0)
-    for row in rows:
-        for name in _COLUMNS:
-            sums[name] += row[name]
+def _traffic_cards(sums: Sums, begin: datetime) -> list[Card]:
     since = {"created_at__gte": _iso(begin)}
     everything = _url("inference_generation", **since)
-    share = 100 * sums["failed"] / sums["requests"] if sums["requests"] else 0
-    upstream = nano_dollars(sums["upstream_nano"])
+    share = 100 * sums.failed / sums.requests if sums.requests else 0
+    upstream = nano_dollars(sums.upstream_nano)
     return [
-        Card("Requests", f"{sums['requests']:,}", everything, "bolt"),
+        Card("Requests", f"{sums.requests:,}", everything, "bolt"),
         Card(
             "Tokens",
-            short_count(sums["tokens"]),
+            short_count(sums.tokens),
             everything,
             "token",
-            exact=f"{sums['tokens']:,}",
+            exact=f"{sums.tokens:,}",
         ),
         Card(
             "Revenue",
-            short_dollars(sums["cost_nano"]),
+            short_dollars(sums.cost_nano),
             _url("billing_transfer", kind__exact="usage", created_at__gte=_iso(begin)),
             "payments",
-            f"{short_dollars(sums['upstream_nano'])} upstream cost",
-            exact=f"{nano_dollars(sums['cost_nano'])}, {upstream} upstream cost",
+            f"{short_dollars(sums.upstream_nano)} upstream cost",
+            exact=f"{nano_dollars(sums.cost_nano)}, {upstream} upstream cost",
         ),
         Card(
             "Error rate",
             f"{share:.1f}%",
             _url("inference_generation", status__exact="failed", **since),
             "error",
-            f"{sums['failed']:,} failed",
+            f"{sums.failed:,} failed",
             is_alarming=share >= 5,
         ),
     ]
 
 
-def _build_charts(
-    chosen: TimeRange, begin: datetime, rows: Mapping[datetime, Mapping[str, int]]
-) -> list[Chart]:
-    count = chosen.hours // chosen.step
-    sums = [dict.fromkeys(_COLUMNS, 0) for _ in range(count)]
-    for hour, row in rows.items():
-        place = int((hour - begin) / (chosen.step * HOUR))
-        for name in _COLUMNS:
-            sums[min(place, count - 1)][name] += row[name]
-    starts = [
-        (begin + number * chosen.step * HOUR).strftime(chosen.pattern) for number in range(count)
-    ]
-    requests = [bar["requests"] for bar in sums]
-    failed = [bar["failed"] for bar in sums]
-    spend = [bar["cost_nano"] for bar in sums]
-    latency = [bar["latency_ms"] // bar["timed"] if bar["timed"] else 0 for bar in sums]
-    timed = sum(bar["timed"] for bar in sums)
-    mean = sum(bar["latency_ms"] for bar in sums) // timed if timed else 0
+def _build_charts(chosen: TimeRange, begin: datetime, rows: Mapping[datetime, Sums]) -> list[Chart]:
+    step = chosen.step * HOUR
+    slots = [begin + number * step for number in range(chosen.hours // chosen.step)]
+    bars = [Sums()] * len(slots)
+    for hour, sums in rows.items():
+        bars[min(int((hour - begin) / step), len(bars) - 1)] += sums
+    total = sum(bars, Sums())
+    return plot_traffic(Axis([slot.strftime(chosen.pattern) for slot in slots]), total, bars)
 
-    axis = Axis(starts)
-    return [
-        axis.plot("Requests", f"{sum(requests):,}", requests, "{:,}".format, bad=failed),
-        axis.plot("Spend", short_dollars(sum(spend)), spend, nano_dollars),
-        axis.plot("Latency", f"{mean:,} ms to the first event", latency, "{:,} ms".format),
-    ]
+
+def _link_organization(one: Used) -> str:
+    return reverse("admin:accounts_organization_change", args=[one.owner])
+
+
+def _link_key(one: Used) -> str:
+    return reverse("admin:accounts_apikey_change", args=[one.name])
+
+
+def _link_member(one: Used) -> str:
+    """Returns the page of a member, or of its organization once it is deleted."""
+    if one.is_deleted:
+        return _link_organization(one)
+    return reverse("admin:accounts_member_change", args=[one.name])
+
+
+def _link_model(one: Used) -> str:
+    return _url("inference_generation", model__exact=one.name)
+
+
+def _link_end_user(one: Used) -> str:
+    query = {"organization__id__exact": str(one.owner), "end_user__exact": one.name}
+    return _url("inference_generation", **query)
 
 
 def _build_tops(begin: datetime, by: str) -> list[Top]:
     used = _find_most_used(begin, by)
 
-    def of_model(one: Used) -> str:
-        return _url("inference_generation", model__exact=one.name)
-
-    def of_organization(one: Used) -> str:
-        return reverse("admin:accounts_organization_change", args=[one.owner])
-
-    def of_key(one: Used) -> str:
-        return reverse("admin:accounts_apikey_change", args=[one.name])
-
-    def of_member(one: Used) -> str:
-        # The page of a deleted member is gone.
-        if one.is_deleted:
-            return of_organization(one)
-        return reverse("admin:accounts_member_change", args=[one.name])
-
-    def of_end_user(one: Used) -> str:
-        query = {"organization__id__exact": str(one.owner), "end_user__exact": one.name}
-        return _url("inference_generation", **query)
-
     kinds: tuple[tuple[str, int, Callable[[Used], str], str], ...] = (
-        ("organizations", _ORGANIZATION, of_organization,
+        ("organizations", _ORGANIZATION, _link_organization,
          "No organization has sent a request yet. Create one and add an API key for it."),
-        ("keys", _KEY, of_key, "No key was used yet."),
-        ("members", _MEMBER, of_member, "No key with a member as its creator was used yet."),
-        ("models", _MODEL, of_model,
+        ("keys", _KEY, _link_key, "No key was used yet."),
+        ("members", _MEMBER, _link_member, "No key with a member as its creator was used yet."),
+        ("models", _MODEL, _link_model,
          "No model was used yet. Send a request to /api/v1/chat/completions."),
-        ("end users", _END_USER, of_end_user,
+        ("end users", _END_USER, _link_end_user,
          'No request has named an end user yet. Callers name it in the field "user".'),
     )  # fmt: skip
     return [

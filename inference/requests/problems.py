@@ -117,13 +117,8 @@ def field_error(name: str, text: str) -> InvalidRequest:
     return InvalidRequest(f"{name}: {text}", metadata={"fields": {name: text}})
 
 
-def missing_field(name: str) -> InvalidRequest:
-    """Returns the error for a missing field."""
-    return missing_fields(name)
-
-
 def missing_fields(*names: str) -> InvalidRequest:
-    """Returns the error for all fields that are missing."""
+    """Returns the error for the fields that are missing."""
     text = _REQUIRED if len(names) == 1 else "These fields are required."
     fields = dict.fromkeys(names, _REQUIRED)
     return InvalidRequest(f"{', '.join(names)}: {text}", metadata={"fields": fields})

@@ -38,7 +38,7 @@ from inference.requests.operations import ROWS
 from inference.requests.operations.completions import BOUNDS
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
-from inference.requests.problems import field_error, missing_field
+from inference.requests.problems import field_error, missing_fields
 from inference.requests.schemas import MaxPrice, ProviderPreferences
 from inference.routing.health import UNKNOWN, Health, HealthState, rest_of, subject_of
 from inference.routing.needs import NoEndpoint, explain_no_candidate, find_shortfalls
@@ -332,7 +332,7 @@ def _find_models(request: InferenceRequest, context: RoutingContext) -> _FoundMo
     if not names:
         default: str | None = getattr(context.defaults, ROWS[request.operation].default_model)
         if default is None:
-            raise missing_field("model")
+            raise missing_fields("model")
         names = (default,)
     slugs, gone = context.slugs, context.own.gone_slugs
     models: list[NamedModel] = []

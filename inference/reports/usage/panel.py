@@ -146,33 +146,24 @@ def _make_cards(total: Sums, links: _Links) -> list[Card]:
     ]
 
 
-def _plot(usage: PeriodUsage, period: Period) -> list[Chart]:
-    total = usage.total
-    axis = Axis([slot.strftime(period.pattern) for slot in usage.slots])
-    bars = usage.bars
+def plot_traffic(axis: Axis, total: Sums, bars: Sequence[Sums]) -> list[Chart]:
+    """Returns the charts of requests, spend and latency."""
     failed = [bar.failed for bar in bars]
+    requests, spend = [bar.requests for bar in bars], [bar.cost_nano for bar in bars]
+    latency, mean = [bar.mean_latency_ms for bar in bars], f"{total.mean_latency_ms:,} ms"
     return [
-        axis.plot(
-            "Requests",
-            f"{total.requests:,}",
-            [bar.requests for bar in bars],
-            "{:,}".format,
-            bad=failed,
-        ),
-        axis.plot(
-            "Spend",
-            short_dollars(total.cost_nano),
-            [bar.cost_nano for bar in bars],
-            nano_dollars,
-        ),
-        axis.plot("Errors", f"{total.failed:,}", failed, "{:,}".format),
-        axis.plot(
-            "Latency",
-            f"{total.mean_latency_ms:,} ms to the first event",
-            [bar.mean_latency_ms for bar in bars],
-            "{:,} ms".format,
-        ),
+        axis.plot("Requests", f"{total.requests:,}", requests, "{:,}".format, bad=failed),
+        axis.plot("Spend", short_dollars(total.cost_nano), spend, nano_dollars),
+        axis.plot("Latency", f"{mean} to the first event", latency, "{:,} ms".format),
     ]
+
+
+def _plot(usage: PeriodUsage, period: Period) -> list[Chart]:
+    axis = Axis([slot.strftime(period.pattern) for slot in usage.slots])
+    failed = [bar.failed for bar in usage.bars]
+    requests, spend, latency = plot_traffic(axis, usage.total, usage.bars)
+    errors = axis.plot("Errors", f"{usage.total.failed:,}", failed, "{:,}".format)
+    return [requests, spend, errors, latency]
 
 
 _TITLES: Final = {"models": "By model", "providers": "By provider", "keys": "By key"}

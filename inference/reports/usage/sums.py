@@ -89,6 +89,7 @@ class Sums(NamedTuple):
     upstream_nano: int = 0
     latency_ms: int = 0
     timed: int = 0
+    tokens: int = 0
 
     @property
     def mean_latency_ms(self) -> int:

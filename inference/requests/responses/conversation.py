@@ -16,7 +16,7 @@ from catalog.dialects.base import decode_object
 from catalog.dialects.shared.raw import write_arguments
 from config.api.errors import InvalidRequest
 from inference.requests.limits import BOUNDS, MAX_PARTS
-from inference.requests.problems import convert_each, field_error, missing_field
+from inference.requests.problems import convert_each, field_error, missing_fields
 from inference.requests.responses.reading import read
 from inference.requests.responses.reasoning import Damaged, unseal
 from inference.requests.responses.tools import Tools, qualify
@@ -195,7 +195,7 @@ class Conversation:
         kind = read(_decode_kind, raw, place)
         name = kind.type or ("message" if kind.role is not None else None)
         if name is None:
-            raise missing_field(f"{place}.type")
+            raise missing_fields(f"{place}.type")
         if (found := _ADDERS.get(name)) is not None:
             decoder, add = found
             add(self, read(decoder, raw, place), place)
@@ -258,7 +258,7 @@ class Conversation:
         kind = call.type
         call_id = call.call_id or call.id
         if call_id is None:
-            raise missing_field(f"{place}.call_id")
+            raise missing_fields(f"{place}.call_id")
         if call.id is not None:
             self._call_ids[call.id] = call_id
         members = call.action
@@ -272,7 +272,7 @@ class Conversation:
             members = decode_object(bytes(call.arguments)) or {}
         if members is None:
             needed = "operation" if kind == "apply_patch_call" else "action"
-            raise missing_field(f"{place}.{needed}")
+            raise missing_fields(f"{place}.{needed}")
         arguments = {
             name: value
             for name, value in members.items()
@@ -296,7 +296,7 @@ class Conversation:
     def _add_known_output(self, output: KnownOutput, place: str) -> None:
         call_id = output.call_id or (output.id and self._call_ids.get(output.id, output.id))
         if call_id is None:
-            raise missing_field(f"{place}.call_id")
+            raise missing_fields(f"{place}.call_id")
         if output.tools is not None:
             self._tools.add_loaded(output.tools, f"{place}.tools")
             text = _encode(output.tools).decode()
@@ -387,7 +387,7 @@ def _convert_part(part: ItemPart, place: str) -> dict[str, Any]:
     match part.type:
         case kind if kind in _TEXTS:
             if part.text is None:
-                raise missing_field(f"{place}.text")
+                raise missing_fields(f"{place}.text")
             converted: dict[str, Any] = {"type": "text", "text": part.text}
         case "refusal":
             converted = {"type": "text", "text": part.refusal or ""}
@@ -397,7 +397,7 @@ def _convert_part(part: ItemPart, place: str) -> dict[str, Any]:
             converted = _convert_file(part, place)
         case "input_audio":
             if part.input_audio is None:
-                raise missing_field(f"{place}.input_audio")
+                raise missing_fields(f"{place}.input_audio")
             converted = {"type": "input_audio", "input_audio": part.input_audio}
         case "input_video":
             url = _read_url(part.video_url, f"{place}.video_url")
@@ -423,7 +423,7 @@ def _convert_file(part: ItemPart, place: str) -> dict[str, Any]:
     if not data:
         if part.file_id:
             raise field_error(f"{place}.file_id", _STORED)
-        raise missing_field(f"{place}.file_data")
+        raise missing_fields(f"{place}.file_data")
     name = part.filename or ("document.pdf" if "application/pdf" in data[:64] else "document")
     return {"type": "file", "file": {"filename": name, "file_data": data}}
 
@@ -433,7 +433,7 @@ def _read_url(given: Any, place: str) -> str:
     if isinstance(given, dict):
         given = given.get("url")
     if given is None:
-        raise missing_field(place)
+        raise missing_fields(place)
     if not isinstance(given, str) or not given:
         raise field_error(place, "Expected a URL, or a data: URL.")
     return given

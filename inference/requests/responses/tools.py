@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from inference.requests.limits import MAX_TOOLS
-from inference.requests.problems import convert_each, field_error, missing_field
+from inference.requests.problems import convert_each, field_error, missing_fields
 from inference.requests.responses.reading import is_unset, read, read_members
 
 # The longest name of a function in chat.
@@ -217,7 +217,7 @@ class Tools:
         """Returns the function of a named tool; raises :class:`InvalidRequest` without one."""
         name = choice.name or (choice.function.name if choice.function else None)
         if choice.type in ("function", "custom") and name is None:
-            raise missing_field(f"{place}.name")
+            raise missing_fields(f"{place}.name")
         function = self._found.get((choice.type, name, choice.namespace))
         if function is not None:
             return function
@@ -294,7 +294,7 @@ class Tools:
         grammar = tool.format
         if grammar is not None and grammar.type == "grammar":
             if grammar.definition is None:
-                raise missing_field(f"{place}.format.definition")
+                raise missing_fields(f"{place}.format.definition")
             syntax = grammar.syntax or "lark"
             texts.append(f"`input` must match this {syntax} grammar:\n{grammar.definition}")
         elif grammar is not None and grammar.type != "text":
