@@ -8,7 +8,6 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
@@ -17,6 +16,7 @@ from accounts.webhooks.models import Delivery, Subscription, choosable_kinds
 from config.apps import event_kinds
 from config.console.actions import Message, bulk_action, report, transition
 from config.console.base import ConsoleAdmin
+from config.console.formatting import render_page
 from config.console.forms import ConsoleForm
 from config.console.unfold import Dialog, SelectWidget, display
 from config.credentials import Secret
@@ -248,19 +248,15 @@ class SubscriptionAdmin(ConsoleAdmin):
         self, request: HttpRequest, row: Any, secret: Secret, *, title: str
     ) -> HttpResponse:
         """Returns a page with a secret, without a redirect: its message would be a cookie."""
-        context = {
-            **self.admin_site.each_context(request),
-            "title": title,
-            "opts": self.opts,
-            "row": row,
-            "secret": secret.reveal(),
-            "next": self.url_of(request, row),
-        }
-        return TemplateResponse(
+        return render_page(
+            self,
             request,
             "admin/accounts/subscription/issued.html",
-            context,
+            title,
             headers={"Cache-Control": "no-store"},
+            row=row,
+            secret=secret.reveal(),
+            next=self.url_of(request, row),
         )
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -8,7 +8,6 @@ from django import forms
 from django.contrib import messages
 from django.contrib.auth.models import AbstractUser
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from accounts.admin.uploads import OrganizationField
@@ -19,9 +18,10 @@ from catalog.models import Provider
 from config.api.errors import GatewayError
 from config.audit.context import actor_of
 from config.bulk.problems import ImportRefused
+from config.console.formatting import render_page
 from config.console.forms import SecretFormField
 from config.console.unfold import CheckboxWidget, TextareaWidget, TextWidget, unfold_action
-from config.console.uploads import BulkFile, list_url
+from config.console.uploads import BulkFile
 from endpoints import connecting
 
 _ADVICE: Final = Advice(
@@ -157,16 +157,8 @@ def _refuse_by_rule(file: BulkFile) -> str:
 def _show_connection(
     page: Any, request: HttpRequest, form: ConnectForm, **context: Any
 ) -> HttpResponse:
-    request.current_app = page.admin_site.name
-    shared = {
-        **page.admin_site.each_context(request),
-        "title": "Connect a server",
-        "opts": page.opts,
-        "media": page.media + form.media,
-        "form": form,
-        "list": list_url(page),
-    }
-    return TemplateResponse(request, "admin/catalog/connect.html", {**shared, **context})
+    template, title = "admin/catalog/connect.html", "Connect a server"
+    return render_page(page, request, template, title, form=form, **context)
 
 
 def _find_page(made: StoredConnection, organization: Organization | None) -> str:

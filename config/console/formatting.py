@@ -1,4 +1,4 @@
-"""Formats amounts of money, status labels and tables for the console's pages."""
+"""Formats amounts of money, labels and tables for the console's pages, and whole pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 from typing import Any, Final
 
+from django.http import HttpRequest
 from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils.html import format_html
 
 # Wide enough that no price or balance is rounded.
@@ -84,3 +87,30 @@ def render_table(headers: Iterable[str], rows: Iterable[Iterable[Any]], *, empty
 def render_plan(rows: Iterable[Any], *, empty: str = "Nothing changes.") -> str:
     """Renders rows of a plan (:class:`config.bulk.report.PlanRow`) as a table."""
     return render_to_string("admin/plan.html", {"rows": list(rows), "empty": empty})
+
+
+def list_url(page: Any) -> str:
+    """Returns the address of a page's list."""
+    return reverse(f"admin:{page.opts.app_label}_{page.opts.model_name}_changelist")
+
+
+def render_page(
+    page: Any,
+    request: HttpRequest,
+    template: str,
+    title: str,
+    *,
+    headers: dict[str, Any] | None = None,
+    **context: Any,
+) -> TemplateResponse:
+    """Returns a page beside the list of a model, with what every page of the console has."""
+    request.current_app = page.admin_site.name
+    form = context.get("form")
+    shared = {
+        **page.admin_site.each_context(request),
+        "title": title,
+        "opts": page.opts,
+        "media": page.media if form is None else page.media + form.media,
+        "list": list_url(page),
+    }
+    return TemplateResponse(request, template, {**shared, **context}, headers=headers)

@@ -21,8 +21,6 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
-from django.template.response import TemplateResponse
-from django.urls import reverse
 
 from config.api.errors import GatewayError
 from config.audit import context as audit
@@ -33,6 +31,7 @@ from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.models import ChangeSet
 from config.changes.pages import PageOperation
 from config.changes.proposals import IMPORT, Proposal, read_sealed
+from config.console.formatting import list_url, render_page
 from config.console.lists.downloads import stream_file
 from config.database.patience import take_time
 
@@ -185,11 +184,6 @@ def export_file(page: Any, request: HttpRequest) -> HttpResponseBase:
     return _show(page, request, "Export file", form=form, exports=True)
 
 
-def list_url(page: Any) -> str:
-    """Returns the address of a page's list."""
-    return reverse(f"admin:{page.opts.app_label}_{page.opts.model_name}_changelist")
-
-
 def _apply(page: Any, request: HttpRequest) -> HttpResponse:
     file: BulkFile = page.bulk_file
     try:
@@ -259,22 +253,9 @@ def _ask(
 
 
 def _show(page: Any, request: HttpRequest, title: str, **context: Any) -> HttpResponse:
-    form = context.get("form")
-    request.current_app = page.admin_site.name
-    return TemplateResponse(
-        request,
-        "admin/upload.html",
-        {
-            **page.admin_site.each_context(request),
-            "title": title,
-            "opts": page.opts,
-            "media": page.media if form is None else page.media + form.media,
-            "help": page.bulk_file.help,
-            "list": list_url(page),
-            "demand": None if form is not None else page.bulk_file.find_demand(),
-            **context,
-        },
-    )
+    demand = None if context.get("form") is not None else page.bulk_file.find_demand()
+    beside = {"help": page.bulk_file.help, "demand": demand}
+    return render_page(page, request, "admin/upload.html", title, **{**beside, **context})
 
 
 def _salt(page: Any, request: HttpRequest) -> str:

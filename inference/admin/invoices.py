@@ -7,13 +7,11 @@ from typing import Any
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import reverse
 
 from accounts.admin.uploads import OrganizationField
 from catalog.models import Provider
 from config.bulk.problems import ImportRefused
-from config.console.formatting import render_table
+from config.console.formatting import render_page, render_table
 from config.console.forms import RateFormField
 from config.console.unfold import SelectWidget, unfold_action
 from config.console.uploads import UploadForm
@@ -107,17 +105,5 @@ def _describe(found: Reconciliation) -> dict[str, Any]:
 def _render(
     page: Any, request: HttpRequest, form: InvoiceForm | None, **context: Any
 ) -> HttpResponse:
-    request.current_app = page.admin_site.name
-    return TemplateResponse(
-        request,
-        "admin/inference/invoice.html",
-        {
-            **page.admin_site.each_context(request),
-            "title": "Reconcile an invoice",
-            "opts": page.opts,
-            "media": page.media if form is None else page.media + form.media,
-            "form": form,
-            "list": reverse("admin:inference_generation_changelist"),
-            **context,
-        },
-    )
+    template, title = "admin/inference/invoice.html", "Reconcile an invoice"
+    return render_page(page, request, template, title, form=form, **context)

@@ -9,11 +9,11 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 
 from accounts.models import ApiKey, Organization, Workspace
 from config.audit.context import actor_of, record_reading
 from config.console.actions import Message, transition
+from config.console.formatting import render_page
 from config.console.forms import NoteField
 from config.console.unfold import unfold_action
 from inference.models import Generation
@@ -131,17 +131,13 @@ def _write(value: Any) -> str:
 def _render(
     page: Any, request: HttpRequest, generation: Generation, **context: Any
 ) -> HttpResponse:
-    request.current_app = page.admin_site.name
-    return TemplateResponse(
+    return render_page(
+        page,
         request,
         "admin/inference/text.html",
-        {
-            **page.admin_site.each_context(request),
-            "title": "Input and output",
-            "opts": page.opts,
-            "generation": generation,
-            "back": page.url_of(request, generation),
-            **context,
-        },
+        "Input and output",
         headers={"Cache-Control": "no-store"},
+        generation=generation,
+        back=page.url_of(request, generation),
+        **context,
     )

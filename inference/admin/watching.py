@@ -9,10 +9,11 @@ from urllib.parse import urlencode
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from catalog.models import ModelEndpoint
+from config.clocks.writing import write_time
+from config.console.formatting import render_page
 from config.console.navigation import build_menu_bar
 from endpoints.models import PrivateEndpoint
 from inference.reports.usage.sums import PERIODS
@@ -38,13 +39,18 @@ def show_health(page: Any, request: HttpRequest) -> HttpResponse:
     if not request.user.has_perms(_PERMISSIONS):
         raise PermissionDenied
     board = read_board()
-    context = {
-        "board": board,
-        "is_cut_at": _time(board.begin) if board.is_cut else "",
-        "providers": [_describe(request, row) for row in board.providers],
-        "endpoints": [_describe(request, row) for row in board.endpoints],
-    }
-    return _show(page, request, "admin/inference/health.html", "Health", context)
+    return render_page(
+        page,
+        request,
+        "admin/inference/health.html",
+        "Health",
+        opts=None,
+        tab_bar=build_menu_bar(request),
+        board=board,
+        is_cut_at=write_time(board.begin) if board.is_cut else "",
+        providers=[_describe(request, row) for row in board.providers],
+        endpoints=[_describe(request, row) for row in board.endpoints],
+    )
 
 
 def show_errors(page: Any, request: HttpRequest) -> HttpResponse:
@@ -53,22 +59,18 @@ def show_errors(page: Any, request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     period = PERIODS.get(request.GET.get("period", ""), PERIODS["24h"])
     report = read_errors(period)
-    context = {
-        "report": report,
-        "cut_at": "" if report.cut_at is None else _time(report.cut_at),
-        "ranges": [(one.title, f"?period={one.name}", one is period) for one in PERIODS.values()],
-        "rows": list(_link_errors(report, period.began_at(report.read_at), period.name)),
-    }
-    return _show(page, request, "admin/inference/errors.html", "Errors", context)
-
-
-def _show(
-    page: Any, request: HttpRequest, template: str, title: str, context: Mapping[str, Any]
-) -> HttpResponse:
-    request.current_app = page.admin_site.name
-    shared = {**page.admin_site.each_context(request), "title": title}
-    shared["tab_bar"] = build_menu_bar(request)
-    return TemplateResponse(request, template, {**shared, **context})
+    return render_page(
+        page,
+        request,
+        "admin/inference/errors.html",
+        "Errors",
+        opts=None,
+        tab_bar=build_menu_bar(request),
+        report=report,
+        cut_at="" if report.cut_at is None else write_time(report.cut_at),
+        ranges=[(one.title, f"?period={one.name}", one is period) for one in PERIODS.values()],
+        rows=list(_link_errors(report, period.began_at(report.read_at), period.name)),
+    )
 
 
 def _describe(request: HttpRequest, row: Row) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def _describe(request: HttpRequest, row: Row) -> dict[str, Any]:
         "percent": f"{traffic.failed_percent:.1f}%" if traffic.attempts else "",
         "is_alarming": traffic.level is Level.BAD,
         "states": [(text, level is not Level.GOOD) for level, text in row.states],
-        "failed_at": "" if traffic.failed_at is None else _time(traffic.failed_at),
+        "failed_at": "" if traffic.failed_at is None else write_time(traffic.failed_at),
         "generations": _link_generations(row),
         "action": _find_action(request, row.subject),
     }
@@ -130,12 +132,8 @@ def _link_errors(
         if period != "30d":
             # No index has these columns; this filter states a range of ids.
             query["since"] = "day" if period == "24h" else "week"
-        yield row, _time(row.last_at), _link(query)
+        yield row, write_time(row.last_at), _link(query)
 
 
 def _link(query: Mapping[str, str]) -> str:
     return f"{reverse('admin:inference_generation_changelist')}?{urlencode(query)}"
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

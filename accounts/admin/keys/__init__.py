@@ -10,7 +10,6 @@ from django.contrib import admin
 from django.db.models import OuterRef, Subquery, Value
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 
 from accounts.admin import rate_limits
 from accounts.admin.forms import initial_workspace
@@ -22,7 +21,7 @@ from billing.budgets import spent_nano
 from billing.models import Meter
 from config.changes.kinds import ChangeKind, FourEyes
 from config.clocks.clock import clock
-from config.console.formatting import label_renderer, nano_dollars, render_table
+from config.console.formatting import label_renderer, nano_dollars, render_page, render_table
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
 from config.credentials import Secret
@@ -299,20 +298,16 @@ class ApiKeyAdmin(KeyActions):
         """Returns a page with a key, without a redirect: its message would be a cookie."""
         secret: Secret = obj.__dict__.pop("issued_secret")
         origin = request.build_absolute_uri("/").rstrip("/")
-        context = {
-            **self.admin_site.each_context(request),
-            "title": f"API key {'rotated' if obj.former.exists() else 'created'}",
-            "opts": self.opts,
-            "key": obj,
-            "kind": "Management" if obj.is_management else "Inference",
-            "secret": secret.reveal(),
-            "base_url": f"{origin}/api/v1",
-            "snippets": write_snippets(obj, secret.reveal(), origin=origin),
-            "next": self.url_of(request, obj),
-        }
-        return TemplateResponse(
+        return render_page(
+            self,
             request,
             "admin/accounts/apikey/issued.html",
-            context,
+            f"API key {'rotated' if obj.former.exists() else 'created'}",
             headers={"Cache-Control": "no-store"},
+            key=obj,
+            kind="Management" if obj.is_management else "Inference",
+            secret=secret.reveal(),
+            base_url=f"{origin}/api/v1",
+            snippets=write_snippets(obj, secret.reveal(), origin=origin),
+            next=self.url_of(request, obj),
         )

@@ -12,7 +12,6 @@ import msgspec
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 
 from catalog.admin.prices.forms import (
     MOST_ROWS,
@@ -33,6 +32,7 @@ from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.models import ChangeSet
 from config.changes.pages import PageOperation
 from config.changes.proposals import PRICE, REASON
+from config.console.formatting import render_page
 from config.console.unfold import unfold_action
 
 _LINE: Final = re.compile(r"lines\[([0-9]+)\]\.?(?:conditions\.?)?(\w*)")
@@ -132,26 +132,21 @@ def _show_price(
             "has_changes": editor.price != stored,
             "seen": _digest(editor.price),
         }
-    request.current_app = page.admin_site.name
-    return TemplateResponse(
+    return render_page(
+        page,
         request,
         "admin/catalog/price.html",
-        {
-            **page.admin_site.each_context(request),
-            "title": f"Price of {endpoint}",
-            "opts": page.opts,
-            "media": page.media,
-            "back": page.url_of(request, endpoint),
-            "rates": editor.rates,
-            "rules": editor.rules,
-            "variants": list_variants(),
-            "basis": _read_basis(request) or endpoint.price_id,
-            "refusal": refusal,
-            "demand": _GUARD.find_demand(None),
-            "reason": request.POST.get(REASON, ""),
-            "is_preview": is_preview,
-            **context,
-        },
+        f"Price of {endpoint}",
+        back=page.url_of(request, endpoint),
+        rates=editor.rates,
+        rules=editor.rules,
+        variants=list_variants(),
+        basis=_read_basis(request) or endpoint.price_id,
+        refusal=refusal,
+        demand=_GUARD.find_demand(None),
+        reason=request.POST.get(REASON, ""),
+        is_preview=is_preview,
+        **context,
     )
 
 
