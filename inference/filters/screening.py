@@ -13,8 +13,16 @@ from msgspec.structs import replace
 from catalog.dialects.base import NativeBody, Operation
 from config.api.errors import InvalidRequest
 from inference.filters.definitions import Filters, Finding, are_compiled, work_of
-from inference.filters.native_places import NATIVE_BODIES, REPLACED
-from inference.filters.places import BODIES, FIXED, MESSAGE, PROMPTS, TEXT, Place
+from inference.filters.places import (
+    BODIES,
+    FIXED,
+    MESSAGE,
+    NATIVE_BODIES,
+    PROMPTS,
+    REPLACED,
+    TEXT,
+    Place,
+)
 from inference.filters.problems import ContentBlocked, TooLong, TooSlow, Unscreened
 from inference.filters.reading import MAX_REDACTIONS, Reader, first_byte
 from inference.requests.operations import ROWS

@@ -13,8 +13,7 @@ from django.utils.html import format_html
 
 from accounts.models import ApiKey, Guardrail
 from config.console.formatting import render_table
-from inference.reports.backtest.reading import DAYS, Backtest, backtest
-from inference.reports.backtest.replay import REASONS, Outcome
+from inference.reports.backtest import DAYS, REASONS, Backtest, Outcome, backtest
 
 # Keys that the result names one by one.
 _NAMED: Final = 20

@@ -13,7 +13,7 @@ from accounts.admin.guardrails.forms import LABELS
 from accounts.models import LIMITS, ApiKey, Guardrail, GuardrailShadow, ShadowNotFound
 from config.changes.proposals import Difference
 from config.console.formatting import nano_dollars, render_table
-from inference.reports.backtest.replay import REASONS
+from inference.reports.backtest import REASONS
 from inference.shadows.results import ShadowResult, read_result
 
 _NAMED: Final = 20

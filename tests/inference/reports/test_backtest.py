@@ -15,9 +15,8 @@ from catalog.models import ModelEndpoint
 from config.clocks.clock import clock
 from config.credentials import Secret
 from inference.models import Generation
-from inference.reports.backtest import reading
-from inference.reports.backtest.reading import backtest
-from inference.reports.backtest.replay import BUDGET, Outcome, ReplayedMeter
+from inference.reports import backtest as backtests
+from inference.reports.backtest import BUDGET, Outcome, ReplayedMeter, backtest
 from inference.reports.rollups import roll_up_usage
 from tests.support import factories
 from tests.support.console import fingerprint
@@ -194,15 +193,15 @@ def test_own_credentials_count_if_the_budget_says_so(tenant: Tenant) -> None:
 def test_newest_requests_are_a_sample(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     falcon = publish("acme/falcon", "acme")
     stored = [store(tenant, falcon, timedelta(hours=hours)) for hours in (5, 4, 3, 2, 1)]
-    monkeypatch.setattr(reading, "_CHUNK", 2)
+    monkeypatch.setattr(backtests, "_CHUNK", 2)
     proposal = propose(tenant, ignored_models=["acme/*"])
     assert (backtest(proposal).refused, backtest(proposal).is_sample) == (5, False)
-    monkeypatch.setattr(reading, "MOST_ROWS", 3)
+    monkeypatch.setattr(backtests, "MOST_ROWS", 3)
 
     found = backtest(proposal)
     assert (found.total, found.refused, found.is_sample) == (3, 3, True)
     assert found.since == stored[2].created_at
-    monkeypatch.setattr(reading, "MOST_ROWS", 5)
+    monkeypatch.setattr(backtests, "MOST_ROWS", 5)
     assert not backtest(proposal).is_sample
 
 

@@ -1,1 +1,0 @@
-"""What a guardrail would have refused, by the metadata of generations alone."""
