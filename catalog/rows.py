@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from typing import Annotated, Any, Final
 
@@ -186,6 +186,27 @@ def price_of(row: EndpointRow) -> Price:
     return read_price(row.pricing, row.lines or ())
 
 
+# The members of a row that are columns of the same name, in the order in which changes are shown.
+_PROVIDER: Final = ("slug", "name", "dialect")
+_PROVIDER_FACTS: Final = (
+    "headquarters", "privacy_policy_url", "terms_of_service_url", "status_page_url",
+)  # fmt: skip
+_MODEL: Final = ("canonical_slug", "name", "created", "description", "context_length")
+_MODEL_FACTS: Final = (
+    "supported_parameters", "default_parameters", "per_request_limits", "supported_voices",
+    "expiration_date", "knowledge_cutoff",
+)  # fmt: skip
+_ARCHITECTURE: Final = _Architecture.__struct_fields__
+_ENDPOINT: Final = (
+    "context_length", "max_completion_tokens", "quantization", "is_moderated", "zdr",
+    "supported_parameters",
+)  # fmt: skip
+
+
+def _take(holder: Any, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(holder, name) for name in names}
+
+
 def provider_values(row: ProviderRow) -> dict[str, Any]:
     base_url = row.base_url
     if base_url is not None:
@@ -198,17 +219,12 @@ def provider_values(row: ProviderRow) -> dict[str, Any]:
     }
     return {
         **{name: limit for name, limit in limits.items() if limit is not msgspec.UNSET},
-        "slug": row.slug,
-        "name": row.name,
-        "dialect": row.dialect,
+        **_take(row, _PROVIDER),
         "base_url": base_url,
         "trains_on_prompts": row.data_policy.training,
         "retains_prompts": row.data_policy.retains_prompts,
         "datacenters": row.datacenters or [],
-        "headquarters": row.headquarters,
-        "privacy_policy_url": row.privacy_policy_url,
-        "terms_of_service_url": row.terms_of_service_url,
-        "status_page_url": row.status_page_url,
+        **_take(row, _PROVIDER_FACTS),
         "is_listed": True,
     }
 
@@ -219,18 +235,8 @@ def endpoint_values(row: EndpointRow) -> dict[str, Any]:
     abilities = {}
     if row.abilities is not msgspec.UNSET:
         abilities["abilities"] = dump(row.abilities or UNSTATED)
-    return {
-        **({} if row.source is msgspec.UNSET else origin),
-        **limits,
-        **abilities,
-        "context_length": row.context_length,
-        "max_completion_tokens": row.max_completion_tokens,
-        "quantization": row.quantization,
-        "is_moderated": row.is_moderated,
-        "zdr": row.zdr,
-        "supported_parameters": row.supported_parameters,
-        "is_listed": True,
-    }
+    own = {} if row.source is msgspec.UNSET else origin
+    return {**own, **limits, **abilities, **_take(row, _ENDPOINT), "is_listed": True}
 
 
 def model_values(row: ModelRow, *, is_new: bool) -> dict[str, Any]:
@@ -241,40 +247,17 @@ def model_values(row: ModelRow, *, is_new: bool) -> dict[str, Any]:
     return {
         **({} if capabilities is msgspec.UNSET else msgspec.structs.asdict(capabilities)),
         "slug": row.id,
-        "canonical_slug": row.canonical_slug,
-        "name": row.name,
-        "created": row.created,
-        "description": row.description,
-        "context_length": row.context_length,
-        "input_modalities": row.architecture.input_modalities,
-        "output_modalities": row.architecture.output_modalities,
-        "modality": row.architecture.modality,
-        "tokenizer": row.architecture.tokenizer,
-        "instruct_type": row.architecture.instruct_type,
-        "supported_parameters": row.supported_parameters,
-        "default_parameters": row.default_parameters,
-        "per_request_limits": row.per_request_limits,
-        "supported_voices": row.supported_voices,
-        "expiration_date": row.expiration_date,
-        "knowledge_cutoff": row.knowledge_cutoff,
+        **_take(row, _MODEL),
+        **_take(row.architecture, _ARCHITECTURE),
+        **_take(row, _MODEL_FACTS),
         "is_listed": True,
     }
 
 
 def provider_row(provider: Provider) -> ProviderRow:
     return ProviderRow(
-        slug=provider.slug,
-        name=provider.name,
-        dialect=provider.dialect,
-        base_url=provider.base_url,
-        data_policy=_DataPolicy(
-            training=provider.trains_on_prompts, retains_prompts=provider.retains_prompts
-        ),
-        datacenters=provider.datacenters,
-        headquarters=provider.headquarters,
-        privacy_policy_url=provider.privacy_policy_url,
-        terms_of_service_url=provider.terms_of_service_url,
-        status_page_url=provider.status_page_url,
+        **_take(provider, (*_PROVIDER, "base_url", "datacenters", *_PROVIDER_FACTS)),
+        data_policy=_DataPolicy(provider.trains_on_prompts, provider.retains_prompts),
         keyless=provider.is_keyless or msgspec.UNSET,
         requests_per_minute=provider.requests_per_minute or msgspec.UNSET,
         tokens_per_minute=provider.tokens_per_minute or msgspec.UNSET,
@@ -284,25 +267,9 @@ def provider_row(provider: Provider) -> ProviderRow:
 def model_row(model: LanguageModel) -> ModelRow:
     return ModelRow(
         id=model.slug,
-        canonical_slug=model.canonical_slug,
-        name=model.name,
-        created=model.created,
-        description=model.description,
-        context_length=model.context_length,
-        architecture=_Architecture(
-            input_modalities=model.input_modalities,
-            output_modalities=model.output_modalities,
-            modality=model.modality,
-            tokenizer=model.tokenizer,
-            instruct_type=model.instruct_type,
-        ),
-        supported_parameters=model.supported_parameters,
-        default_parameters=model.default_parameters,
-        expiration_date=model.expiration_date,
-        knowledge_cutoff=model.knowledge_cutoff,
-        supported_voices=model.supported_voices,
-        per_request_limits=model.per_request_limits,
+        architecture=_Architecture(**_take(model, _ARCHITECTURE)),
         capabilities=model.capabilities.stated,
+        **_take(model, (*_MODEL, *_MODEL_FACTS)),
     )
 
 
@@ -310,15 +277,8 @@ def endpoint_row(endpoint: ModelEndpoint) -> EndpointRow:
     return EndpointRow(
         model=endpoint.model.canonical_slug,
         provider=endpoint.provider.slug,
-        upstream_model_id=endpoint.upstream_model_id,
+        **_take(endpoint, ("upstream_model_id", "region", *_ENDPOINT)),
         **pricing_members(endpoint.price.price),
-        context_length=endpoint.context_length,
-        max_completion_tokens=endpoint.max_completion_tokens,
-        quantization=endpoint.quantization,
-        is_moderated=endpoint.is_moderated,
-        region=endpoint.region,
-        zdr=endpoint.zdr,
-        supported_parameters=endpoint.supported_parameters,
         timeouts=timeouts_of(endpoint.time_limits),
         abilities=read_abilities(endpoint.abilities) if endpoint.abilities else msgspec.UNSET,
         source=endpoint.source or msgspec.UNSET,

@@ -26,7 +26,7 @@ from catalog.models.listing import ListedRow
 from catalog.models.versions import CatalogChange as CatalogChange
 from catalog.models.versions import CatalogVersion as CatalogVersion
 from catalog.models.versions import CatalogVersionBump, OwnedVersionBump
-from catalog.pricing import Price, dump_rules, load_rules
+from catalog.pricing import RATES, Price, dump_rules
 from config import secrets
 from config.api.errors import Conflict
 from config.audit.triggers import Audit
@@ -439,32 +439,12 @@ class PriceVersion(models.Model):
     @classmethod
     def of(cls, *, subject_id: uuid.UUID, price: Price) -> Self:
         """Returns an unsaved price version for an endpoint."""
-        return cls(
-            subject_id=subject_id,
-            prompt=price.prompt,
-            completion=price.completion,
-            image=price.image,
-            request=price.request,
-            cache_read=price.cache_read,
-            cache_write=price.cache_write,
-            image_output=price.image_output,
-            discount=price.discount,
-            lines=dump_rules(price.rules),
-        )
+        rates: dict[str, Any] = {name: getattr(price, name) for name in (*RATES, "discount")}
+        return cls(subject_id=subject_id, lines=dump_rules(price.rules), **rates)
 
     @property
     def price(self) -> Price:
-        return Price(
-            prompt=self.prompt,
-            completion=self.completion,
-            image=self.image,
-            request=self.request,
-            cache_read=self.cache_read,
-            cache_write=self.cache_write,
-            image_output=self.image_output,
-            discount=self.discount,
-            rules=load_rules(self.lines),
-        )
+        return Price.of_row(*(getattr(self, name) for name in (*RATES, "discount", "lines")))
 
 
 class PriceMoved(Conflict):
