@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import (
+    extend_schema_field,
+    extend_schema_serializer,
+    inline_serializer,
+)
 from msgspec import Raw
 from msgspec.json import encode
 from rest_framework import serializers
 
-from catalog.abilities import Abilities, read_abilities
+from catalog.abilities import Abilities, ToolChoice, read_abilities
 from catalog.lists.listing import ListedModel
-from catalog.lists.traffic import UNKNOWN, TrafficFigures
+from catalog.lists.traffic import PERCENTILES, UNKNOWN, TrafficFigures
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from catalog.models.aliases import MAX_TARGETS
 from catalog.pricing import Price
@@ -21,13 +25,23 @@ from config.api.fields import StrictSerializer, StringField, make_serializer
 from config.api.openapi import envelope
 
 
-@extend_schema_serializer(component_name="ModelArchitecture")
-class _ArchitectureSerializer(serializers.Serializer[Any]):
-    input_modalities = serializers.ListField(child=serializers.CharField())
-    output_modalities = serializers.ListField(child=serializers.CharField())
-    modality = serializers.CharField(allow_null=True)
-    tokenizer = serializers.CharField()
-    instruct_type = serializers.CharField(allow_null=True)
+def _texts(**kwargs: Any) -> serializers.ListField:
+    return serializers.ListField(child=serializers.CharField(), **kwargs)
+
+
+def _modalities() -> dict[str, Any]:
+    return {"input_modalities": _texts(), "output_modalities": _texts()}
+
+
+def _architecture(name: str, *, may_lack_tokenizer: bool) -> Any:
+    """Returns the field with the architecture of a model, a component of this name."""
+    members = {
+        **_modalities(),
+        "modality": serializers.CharField(allow_null=True),
+        "tokenizer": serializers.CharField(allow_null=may_lack_tokenizer),
+        "instruct_type": serializers.CharField(allow_null=True),
+    }
+    return inline_serializer(name, members, source="*")
 
 
 @extend_schema_serializer(component_name="PricingOverride")
@@ -37,7 +51,7 @@ class OverrideSerializer(serializers.Serializer[Any]):
     min_prompt_tokens = serializers.IntegerField(required=False, help_text="Must be exceeded.")
     utc_start = serializers.IntegerField(required=False, help_text="400 means 04:00.")
     utc_end = serializers.IntegerField(required=False)
-    utc_days = serializers.ListField(child=serializers.CharField(), required=False)
+    utc_days = _texts(required=False)
     prompt = serializers.CharField(required=False)
     completion = serializers.CharField(required=False)
     input_cache_read = serializers.CharField(required=False)
@@ -99,27 +113,17 @@ class PublicPricingSerializer(serializers.Serializer[Price]):
         return render_pricing(instance)
 
 
-@extend_schema_serializer(component_name="TopProviderInfo")
-class _TopProviderSerializer(serializers.Serializer[Any]):
-    context_length = serializers.IntegerField(allow_null=True)
-    is_moderated = serializers.BooleanField()
-    max_completion_tokens = serializers.IntegerField(allow_null=True)
-
-
-@extend_schema_serializer(component_name="ModelLinks")
-class _LinksSerializer(serializers.Serializer[Any]):
-    details = serializers.CharField()
+_TOP_PROVIDER: Final[dict[str, Any]] = {
+    "context_length": serializers.IntegerField(allow_null=True),
+    "is_moderated": serializers.BooleanField(),
+    "max_completion_tokens": serializers.IntegerField(allow_null=True),
+}
+_TARGET: Final[dict[str, Any]] = {"name": serializers.CharField(), "slug": serializers.CharField()}
 
 
 @extend_schema_field({"type": "object"})
 class _ObjectField(serializers.JSONField):
     """A stored JSON object, or null."""
-
-
-@extend_schema_serializer(component_name="ModelAliasTarget")
-class _AliasTargetSerializer(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    slug = serializers.CharField()
 
 
 @extend_schema_serializer(component_name="Model")
@@ -132,21 +136,24 @@ class ModelSerializer(serializers.Serializer[ListedModel]):
     created = serializers.IntegerField()
     description = serializers.CharField()
     context_length = serializers.IntegerField(allow_null=True)
-    architecture = _ArchitectureSerializer(source="*")
+    architecture = _architecture("ModelArchitecture", may_lack_tokenizer=False)
     pricing = PublicPricingSerializer(read_only=True)
     lines = LineSerializer(
         many=True, required=False, help_text="The rates that `pricing` cannot say, if any."
     )
-    top_provider = _TopProviderSerializer(read_only=True)
-    supported_parameters = serializers.ListField(child=serializers.CharField())
-    links = _LinksSerializer(read_only=True)
+    top_provider = inline_serializer("TopProviderInfo", _TOP_PROVIDER, read_only=True)
+    supported_parameters = _texts()
+    links = inline_serializer("ModelLinks", {"details": serializers.CharField()}, read_only=True)
     default_parameters = _ObjectField(allow_null=True)
     expiration_date = serializers.DateField(allow_null=True)
     knowledge_cutoff = serializers.DateField(allow_null=True)
     per_request_limits = _ObjectField(allow_null=True)
-    supported_voices = serializers.ListField(child=serializers.CharField(), allow_null=True)
-    alias_target = _AliasTargetSerializer(
-        required=False, help_text="The model that an alias stands for; absent for a model."
+    supported_voices = _texts(allow_null=True)
+    alias_target = inline_serializer(
+        "ModelAliasTarget",
+        _TARGET,
+        required=False,
+        help_text="The model that an alias stands for; absent for a model.",
     )
 
     def to_representation(self, instance: ListedModel) -> Any:
@@ -175,48 +182,31 @@ class OpenAIModelSerializer(ModelSerializer):
         return Raw(members[:-1] + b"," + bytes(super().to_representation(instance))[1:])
 
 
-@extend_schema_serializer(component_name="ModelsListResponseLinks")
-class _PageLinksSerializer(serializers.Serializer[Any]):
-    next = serializers.CharField(allow_null=True)
-
-
 ModelListSerializer = envelope(
     "ModelsListResponse",
     data=ModelSerializer(many=True),
-    links=_PageLinksSerializer(),
+    links=envelope("ModelsListResponseLinks", next=serializers.CharField(allow_null=True)),
     total_count=serializers.IntegerField(),
 )
 
 ModelResponseSerializer = envelope("ModelResponse", data=ModelSerializer())
 
 
-@extend_schema_serializer(component_name="ModelsCountResponseData")
-class _CountSerializer(serializers.Serializer[Any]):
-    count = serializers.IntegerField()
+ModelsCountSerializer = envelope(
+    "ModelsCountResponse",
+    data=envelope("ModelsCountResponseData", count=serializers.IntegerField()),
+)
 
 
-ModelsCountSerializer = envelope("ModelsCountResponse", data=_CountSerializer())
-
-
-@extend_schema_serializer(component_name="PercentileStats")
-class _PercentilesSerializer(serializers.Serializer[Any]):
-    p50 = serializers.FloatField()
-    p75 = serializers.FloatField()
-    p90 = serializers.FloatField()
-    p99 = serializers.FloatField()
-
-
-@extend_schema_serializer(component_name="ToolChoiceSupport")
-class _ToolChoiceSerializer(serializers.Serializer[Any]):
-    auto = serializers.BooleanField()
-    function = serializers.BooleanField()
-    none = serializers.BooleanField()
-    required = serializers.BooleanField()  # type: ignore[assignment]
-
-
-@extend_schema_serializer(component_name="NativeTool")
-class _NativeToolSerializer(serializers.Serializer[Any]):
-    type = serializers.CharField()
+_PERCENTILES: Final = inline_serializer(
+    "PercentileStats",
+    {name: serializers.FloatField() for name in PERCENTILES},
+    allow_null=True,
+)
+_TOOL_CHOICES: Final = envelope(
+    "ToolChoiceSupport",
+    **{name: serializers.BooleanField() for name in ToolChoice.__struct_fields__},
+)
 
 
 @extend_schema_serializer(component_name="PublicEndpoint")
@@ -282,7 +272,7 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     def get_supported_parameters(self, endpoint: ModelEndpoint) -> list[str]:
         return endpoint.supported_parameters or endpoint.model.supported_parameters
 
-    @extend_schema_field(_ToolChoiceSerializer)
+    @extend_schema_field(_TOOL_CHOICES)
     def get_supports_tool_choice(self, endpoint: ModelEndpoint) -> Any:
         supported = self.get_supported_parameters(endpoint)
         is_chosen = "tool_choice" in supported
@@ -300,15 +290,17 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     def get_supports_diarization(self, endpoint: ModelEndpoint) -> bool:
         return False
 
-    @extend_schema_field(serializers.DictField(child=_NativeToolSerializer()))
+    @extend_schema_field(
+        serializers.DictField(child=envelope("NativeTool", type=serializers.CharField()))
+    )
     def get_native_tools(self, endpoint: ModelEndpoint) -> Any:
         return {}
 
-    @extend_schema_field(_PercentilesSerializer(allow_null=True))
+    @extend_schema_field(_PERCENTILES)
     def get_latency_last_30m(self, endpoint: ModelEndpoint) -> Any:
         return self._figures(endpoint).latency
 
-    @extend_schema_field(_PercentilesSerializer(allow_null=True))
+    @extend_schema_field(_PERCENTILES)
     def get_throughput_last_30m(self, endpoint: ModelEndpoint) -> Any:
         return self._figures(endpoint).throughput
 
@@ -327,15 +319,6 @@ EndpointListSerializer = envelope(
 )
 
 
-@extend_schema_serializer(component_name="ModelEndpointsArchitecture")
-class _EndpointsArchitectureSerializer(serializers.Serializer[LanguageModel]):
-    input_modalities = serializers.ListField(child=serializers.CharField())
-    output_modalities = serializers.ListField(child=serializers.CharField())
-    modality = serializers.CharField(allow_null=True)
-    tokenizer = serializers.CharField(allow_null=True)
-    instruct_type = serializers.CharField(allow_null=True)
-
-
 @extend_schema_serializer(component_name="ModelEndpoints")
 class ModelEndpointsSerializer(serializers.Serializer[LanguageModel]):
     """A model and its public endpoints."""
@@ -344,7 +327,7 @@ class ModelEndpointsSerializer(serializers.Serializer[LanguageModel]):
     name = serializers.CharField()
     created = serializers.IntegerField()
     description = serializers.CharField()
-    architecture = _EndpointsArchitectureSerializer(source="*")
+    architecture = _architecture("ModelEndpointsArchitecture", may_lack_tokenizer=True)
     endpoints = serializers.SerializerMethodField()
 
     @extend_schema_field(PublicEndpointSerializer(many=True))
@@ -368,7 +351,7 @@ class ProviderSerializer(serializers.Serializer[Provider]):
     terms_of_service_url = serializers.CharField(allow_null=True)
     status_page_url = serializers.CharField(allow_null=True)
     headquarters = serializers.CharField(allow_null=True)
-    datacenters = serializers.ListField(child=serializers.CharField())
+    datacenters = _texts()
 
 
 ProviderListSerializer = envelope("ListProvidersResponse", data=ProviderSerializer(many=True))
@@ -379,15 +362,9 @@ class _DescriptorSerializer(serializers.Serializer[Any]):
     """The values of a parameter (`enum`), its range, or only that it is accepted (`boolean`)."""
 
     type = serializers.ChoiceField(["enum", "range", "boolean"])
-    values = serializers.ListField(child=serializers.CharField(), required=False)
+    values = _texts(required=False)
     min = serializers.FloatField(required=False)
     max = serializers.FloatField(required=False)
-
-
-@extend_schema_serializer(component_name="ImageModelArchitecture")
-class _ImageArchitectureSerializer(serializers.Serializer[Any]):
-    input_modalities = serializers.ListField(child=serializers.CharField())
-    output_modalities = serializers.ListField(child=serializers.CharField())
 
 
 @extend_schema_serializer(component_name="ImageModelListItem")
@@ -398,7 +375,7 @@ class _ImageModelSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     description = serializers.CharField()
     created = serializers.IntegerField()
-    architecture = _ImageArchitectureSerializer()
+    architecture = inline_serializer("ImageModelArchitecture", _modalities())
     endpoints = serializers.CharField(help_text="The path of the list of its endpoints.")
     supported_parameters = serializers.DictField(child=_DescriptorSerializer())
     supports_streaming = serializers.BooleanField()
@@ -426,7 +403,7 @@ class _ImageEndpointSerializer(serializers.Serializer[Any]):
     provider_tag = serializers.CharField()
     supported_parameters = serializers.DictField(child=_DescriptorSerializer())
     supports_streaming = serializers.BooleanField()
-    allowed_passthrough_parameters = serializers.ListField(child=serializers.CharField())
+    allowed_passthrough_parameters = _texts()
     pricing = _ImagePriceSerializer(many=True)
 
 
@@ -473,7 +450,7 @@ class UpdateAliasSerializer(StrictSerializer):
 class AliasSerializer(serializers.ModelSerializer[ModelAlias]):
     """Another name for a model, or for several that are tried in order."""
 
-    targets = serializers.ListField(child=serializers.CharField(), help_text=_TARGETS_HELP)
+    targets = _texts(help_text=_TARGETS_HELP)
 
     class Meta:
         model = ModelAlias

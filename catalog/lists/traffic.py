@@ -31,7 +31,7 @@ from inference.reports.rollups import join_days
 KEPT_SECONDS: Final = 60
 _WEEK_DAYS: Final = 7
 _DAY: Final = timedelta(days=1)
-_PERCENTILES: Final = ("p50", "p75", "p90", "p99")
+PERCENTILES: Final = ("p50", "p75", "p90", "p99")
 
 # Only the last attempt's own time counts, because earlier attempts went to other endpoints. Only
 # streams have a time to the first token.
@@ -114,7 +114,7 @@ def _figures() -> dict[UUID, TrafficFigures]:
         "summed": sorted(summed),
         "half_hour": now - timedelta(minutes=30),
         "five_minutes": now - timedelta(minutes=5),
-        "percentiles": [int(name[1:]) / 100 for name in _PERCENTILES],
+        "percentiles": [int(name[1:]) / 100 for name in PERCENTILES],
     }
     parts = []
     for n, (since, until) in enumerate(missing_spans(begin, hour_of(now) + HOUR, summed)):
@@ -177,7 +177,7 @@ def _name_percentiles(values: list[float] | None) -> dict[str, float] | None:
     """Returns percentiles by name; without rows PostgreSQL returns null or a list of nulls."""
     if values is None or None in values:
         return None
-    return {name: round(float(value), 3) for name, value in zip(_PERCENTILES, values, strict=True)}
+    return {name: round(float(value), 3) for name, value in zip(PERCENTILES, values, strict=True)}
 
 
 def _round(value: object) -> float | None:
