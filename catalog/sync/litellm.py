@@ -11,10 +11,12 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from catalog.sync.documents import InvalidRow
 from catalog.sync.offers import (
+    FREE,
     ListOffer,
     PriceList,
     describe_model,
@@ -22,6 +24,7 @@ from catalog.sync.offers import (
     read_day,
     read_offers,
     read_rate,
+    read_rates,
 )
 
 
@@ -42,6 +45,11 @@ class _Provider(NamedTuple):
 
 
 _GOOGLE: Final = _Provider("google-vertex", ("vertex_ai/",), adds="google/", grounds_requests=True)
+_OTHERS_AT_VERTEX: Final = (
+    "vertex_ai-anthropic_models", "vertex_ai-mistral_models", "vertex_ai-llama_models",
+    "vertex_ai-openai_models", "vertex_ai-deepseek_models", "vertex_ai-qwen_models",
+    "vertex_ai-moonshot_models", "vertex_ai-zai_models",
+)  # fmt: skip
 _PROVIDERS: Final[Mapping[str, _Provider]] = {
     "openai": _Provider("openai", (), "openai"),
     "text-completion-openai": _Provider("openai", (), "openai"),
@@ -53,14 +61,7 @@ _PROVIDERS: Final[Mapping[str, _Provider]] = {
     "bedrock_converse": _Provider("amazon-bedrock"),
     "vertex_ai": _GOOGLE,
     "vertex_ai-language-models": _GOOGLE,
-    "vertex_ai-anthropic_models": _Provider("google-vertex", ("vertex_ai/",)),
-    "vertex_ai-mistral_models": _Provider("google-vertex", ("vertex_ai/",)),
-    "vertex_ai-llama_models": _Provider("google-vertex", ("vertex_ai/",)),
-    "vertex_ai-openai_models": _Provider("google-vertex", ("vertex_ai/",)),
-    "vertex_ai-deepseek_models": _Provider("google-vertex", ("vertex_ai/",)),
-    "vertex_ai-qwen_models": _Provider("google-vertex", ("vertex_ai/",)),
-    "vertex_ai-moonshot_models": _Provider("google-vertex", ("vertex_ai/",)),
-    "vertex_ai-zai_models": _Provider("google-vertex", ("vertex_ai/",)),
+    **dict.fromkeys(_OTHERS_AT_VERTEX, _Provider("google-vertex", ("vertex_ai/",))),
     "mistral": _Provider("mistral", ("mistral/",), "mistralai"),
     "cohere": _Provider("cohere", ("cohere/",), "cohere"),
     "cohere_chat": _Provider("cohere", (), "cohere"),
@@ -156,12 +157,8 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
 
 def read_list(document: Mapping[str, Any], as_of: date) -> PriceList:
     """Returns the offers of the map."""
-
-    def make(name: str, row: Mapping[str, Any]) -> ListOffer | None:
-        return _make_offer(name, row, as_of)
-
     rows = [pair for pair in document.items() if pair[0] not in _NO_MODELS]
-    return read_offers(sorted(rows, key=_rank), make)
+    return read_offers(sorted(rows, key=_rank), partial(_make_offer, as_of=as_of))
 
 
 def _rank(pair: tuple[str, Any]) -> tuple[bool, int]:
@@ -245,7 +242,7 @@ def _read_pricing(
     tiers = row.get("tiered_pricing")
     if isinstance(tiers, list) and tiers:
         return _read_ranges(tiers), ()
-    pricing: dict[str, Any] = _read_rates(row)
+    pricing = read_rates(row, _RATES)
     lines: list[dict[str, Any]] = []
     if (rate := _read_search(row, provider)) is not None:
         if provider.searches_always and read_rate(row, "citation_cost_per_token") is not None:
@@ -276,8 +273,8 @@ def _read_pricing(
             lines.append({"billable": "image", "variant": size[1], "unit": "image", "price": rate})
     overrides = [*_read_tiers(row), *_read_windows(row)]
     _settle_repeats(pricing, row.get("mode"))
-    if (pricing or lines) and not {"prompt", "completion"} <= pricing.keys():
-        pricing = {"prompt": "0", "completion": "0", **pricing}
+    if (pricing or lines) and not FREE.keys() <= pricing.keys():
+        pricing = {**FREE, **pricing}
     if overrides:
         pricing["overrides"] = overrides
     return pricing, tuple(lines)
@@ -361,16 +358,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _read_rates(row: Mapping[str, Any], suffix: str = "") -> dict[str, str]:
-    """Returns the rates of a row; a rate of 0 for anything but tokens means that there is none."""
-    rates = {}
-    for key, name in _RATES.items():
-        rate = read_rate(row, key + suffix)
-        if rate is not None and (rate != "0" or name in ("prompt", "completion")):
-            rates[name] = rate
-    return rates
-
-
 def _read_tiers(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     """Yields the rates for prompts above a size, by size."""
     sizes = {
@@ -400,9 +387,9 @@ def _read_ranges(tiers: list[Any]) -> dict[str, Any]:
         # The size is checked before the digits are written out: 1e999999 would have a million.
         if not is_number or not 0 <= start < 10**9 or start != int(start):
             raise InvalidRow("tiered_pricing has a range that is not of tokens")
-        rates = _read_rates(tier)
+        rates = read_rates(tier, _RATES)
         if not start:
-            pricing = {"prompt": "0", "completion": "0", **rates}
+            pricing = {**FREE, **rates}
         else:
             pricing.setdefault("overrides", []).append({"min_prompt_tokens": int(start), **rates})
     if "prompt" not in pricing:
@@ -415,7 +402,8 @@ def _read_windows(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     off_peak = row.get("off_peak_pricing")
     if not isinstance(off_peak, dict):
         return
-    rates = {name: rate for name, rate in _read_rates(off_peak).items() if name != "request"}
+    stated = read_rates(off_peak, _RATES)
+    rates = {name: rate for name, rate in stated.items() if name != "request"}
     for window in _read_items(off_peak, "windows"):
         if not isinstance(window, dict):
             raise InvalidRow("off_peak_pricing has a window that is not an object")

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from catalog.sync.documents import InvalidRow
 from catalog.sync.offers import (
+    FREE,
     ListOffer,
     PriceList,
     describe_model,
     read_count,
     read_day,
     read_offers,
-    read_rate,
+    read_rates,
     read_words,
 )
 
@@ -79,11 +81,7 @@ _SHAPES: Final = (_RESPONSES, "completions")
 
 def read_list(document: Mapping[str, Any], as_of: date) -> PriceList:
     """Returns the offers of the list."""
-
-    def make(name: str, row: Mapping[str, Any]) -> ListOffer | None:
-        return _make_offer(name, row, as_of)
-
-    return read_offers(_list_models(document), make)
+    return read_offers(_list_models(document), partial(_make_offer, as_of=as_of))
 
 
 def _list_models(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -186,23 +184,14 @@ def _describe(
 
 
 def _read_pricing(cost: Mapping[str, Any]) -> dict[str, Any]:
-    rates: dict[str, Any] = _read_rates(cost)
+    rates = read_rates(cost, _RATES, per=_MILLION)
     if "prompt" not in rates and "completion" not in rates:
         return {}
-    pricing = {"prompt": "0", "completion": "0", **rates}
+    pricing = {**FREE, **rates}
     overrides = list(_read_tiers(cost))
     if overrides:
         pricing["overrides"] = overrides
     return pricing
-
-
-def _read_rates(cost: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name: rate
-        for key, name in _RATES.items()
-        if (rate := read_rate(cost, key, per=_MILLION)) is not None
-        and (rate != "0" or name in ("prompt", "completion"))
-    }
 
 
 def _read_tiers(cost: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -223,4 +212,5 @@ def _read_tiers(cost: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _read_overridden(cost: Mapping[str, Any]) -> dict[str, str]:
     """Returns the rates that an override may have."""
     left_out = ("internal_reasoning", "audio_output")
-    return {name: rate for name, rate in _read_rates(cost).items() if name not in left_out}
+    rates = read_rates(cost, _RATES, per=_MILLION)
+    return {name: rate for name, rate in rates.items() if name not in left_out}

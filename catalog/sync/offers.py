@@ -14,6 +14,8 @@ _MAX_COUNT: Final = 10**12
 _MAX_REFUSED: Final = 100
 _MAX_NAME: Final = 120
 _BATCH: Final = ":batch"
+# The rates that each pricing object has.
+FREE: Final[Mapping[str, Any]] = {"prompt": "0", "completion": "0"}
 
 
 class ListOffer(msgspec.Struct, frozen=True):
@@ -115,6 +117,15 @@ def read_rate(row: Mapping[str, Any], key: str, *, per: int = 0) -> str | None:
         return rate_text(value, per=per)
     except InvalidRow as exc:
         raise InvalidRow(f"{key} {exc}") from None
+
+
+def read_rates(row: Mapping[str, Any], names: Mapping[str, str], *, per: int = 0) -> dict[str, Any]:
+    """Returns the rates of a row by our names; one of 0 for anything but tokens is none."""
+    return {
+        name: rate
+        for key, name in names.items()
+        if (rate := read_rate(row, key, per=per)) is not None and (rate != "0" or name in FREE)
+    }
 
 
 def read_count(row: Mapping[str, Any], key: str) -> int | None:

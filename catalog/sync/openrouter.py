@@ -12,12 +12,13 @@ from typing import Any, Final
 
 from catalog.sync.documents import InvalidRow, UnreadableList
 from catalog.sync.offers import (
+    FREE,
     ListOffer,
     PriceList,
     describe_model,
     read_count,
     read_offers,
-    read_rate,
+    read_rates,
     read_words,
 )
 
@@ -29,14 +30,12 @@ _PROVIDER: Final[Mapping[str, Any]] = {
     # What OpenRouter does with prompts depends on the provider that it chooses.
     "data_policy": {"training": True, "retains_prompts": True},
 }
-_RATES: Final = (
+_RATES: Final = {name: name for name in (
     "prompt", "completion", "image", "image_token", "image_output", "audio", "audio_output",
     "input_audio_cache", "request", "web_search", "internal_reasoning", "input_cache_read",
     "input_cache_write", "input_cache_write_1h",
-)  # fmt: skip
+)}  # fmt: skip
 _CONDITIONS: Final = ("min_prompt_tokens", "utc_start", "utc_end", "utc_days")
-# The rates that an unlisted price of 0 means nothing for.
-_REQUIRED: Final = ("prompt", "completion")
 
 
 def read_list(document: Mapping[str, Any], as_of: date) -> PriceList:
@@ -92,8 +91,8 @@ def _read_pricing(pricing: Any) -> dict[str, Any]:
         return {}
     if not isinstance(pricing, dict):
         raise InvalidRow("pricing is not an object")
-    rates = _read_rates(pricing)
-    if not set(_REQUIRED) <= rates.keys():
+    rates = read_rates(pricing, _RATES)
+    if not FREE.keys() <= rates.keys():
         return {}
     overrides = pricing.get("overrides")
     if isinstance(overrides, list) and overrides:
@@ -101,16 +100,8 @@ def _read_pricing(pricing: Any) -> dict[str, Any]:
     return rates
 
 
-def _read_rates(pricing: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: rate
-        for key in _RATES
-        if (rate := read_rate(pricing, key)) is not None and (rate != "0" or key in _REQUIRED)
-    }
-
-
 def _read_override(override: Any) -> dict[str, Any]:
     if not isinstance(override, dict):
         raise InvalidRow("overrides has an item that is not an object")
     limits = {key: override[key] for key in _CONDITIONS if override.get(key) is not None}
-    return {**limits, **_read_rates(override)}
+    return {**limits, **read_rates(override, _RATES)}

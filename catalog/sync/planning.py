@@ -24,7 +24,7 @@ from catalog.rows import (
     find_model_problems,
     price_of,
 )
-from catalog.sync.offers import ListOffer, PriceList
+from catalog.sync.offers import FREE, ListOffer, PriceList, offer_key
 from catalog.sync.plans.comparing import UNPRICED, Change, find_changes
 
 Reason: TypeAlias = CatalogProposal.Reason
@@ -81,22 +81,14 @@ class PlannedRow:
 class ListPlan:
     """What a list changes: the rows that differ, and the number of those that do not.
 
-    ``refused`` has the rows of the list that cannot be used, each with its problem, at most 100 of
-    ``refused_count``.
+    ``found`` counts what of the list cannot be used or is ignored.
     """
 
     source: str
     as_of: date
+    found: PriceList = field(default_factory=PriceList)
     rows: list[PlannedRow] = field(default_factory=list)
     unchanged: int = 0
-    ignored: int = 0
-    refused: list[tuple[str, str]] = field(default_factory=list)
-    refused_count: int = 0
-
-    def refuse(self, name: str, problem: str) -> None:
-        held = PriceList(refused=self.refused, refused_count=self.refused_count)
-        held.refuse(name, problem)
-        self.refused_count = held.refused_count
 
 
 def digest_of(endpoint: ModelEndpoint) -> str:
@@ -120,14 +112,11 @@ def make_plan(
 
     A row that an operator has set, or that another list has, is never changed without a person.
     """
-    plan = ListPlan(
-        source, as_of, refused=found.refused, refused_count=found.refused_count,
-        ignored=found.ignored,
-    )  # fmt: skip
-    planner = _Planner(plan, found, rise_limit)
+    plan = ListPlan(source, as_of, found)
+    planner = _Planner(plan, rise_limit)
     known = set()
     for endpoint in stored_endpoints():
-        offer = found.offers.get(_offer_key(endpoint))
+        offer = found.offers.get(offer_key(endpoint.provider.slug, endpoint.upstream_model_id))
         if offer is not None:
             known.add(offer.key)
         if endpoint.is_listed and endpoint.provider.is_listed and endpoint.model.is_listed:
@@ -136,20 +125,15 @@ def make_plan(
     if adds_rows:
         planner.add_rows(rest)
     else:
-        plan.ignored += len(rest)
+        found.ignored += len(rest)
     return plan
-
-
-def _offer_key(endpoint: ModelEndpoint) -> tuple[str, str]:
-    return endpoint.provider.slug, endpoint.upstream_model_id.lower()
 
 
 class _Planner:
     """Plans one list: compares stored endpoints, then adds those that the catalogue lacks."""
 
-    def __init__(self, plan: ListPlan, found: PriceList, rise_limit: Decimal) -> None:
+    def __init__(self, plan: ListPlan, rise_limit: Decimal) -> None:
         self._plan = plan
-        self._found = found
         self._rise_limit = rise_limit
 
     def compare(self, endpoint: ModelEndpoint, offer: ListOffer | None) -> None:
@@ -165,7 +149,7 @@ class _Planner:
         try:
             wanted = _replace_offered(present, offer)
         except _Refused as exc:
-            plan.refuse(offer.name, str(exc))
+            plan.found.refuse(offer.name, str(exc))
             return
         changes = find_changes(*(_comparable(row) for row in (present, wanted)))
         if not changes:
@@ -211,7 +195,7 @@ class _Planner:
         model's present endpoints, which may be somebody's own.
         """
         providers = {provider.slug: provider for provider in Provider.objects.all()}
-        own = {row["slug"]: row for row in self._found.providers}
+        own = {row["slug"]: row for row in self._plan.found.providers}
         models = LanguageModel.objects.values_list("slug", "canonical_slug")
         permanent = dict(models)
         permanent |= {canonical: canonical for canonical in permanent.values()}
@@ -223,12 +207,12 @@ class _Planner:
             # Variants of a model share its permanent slug: the first one is the model.
             names = {facts.get("id"), facts.get("canonical_slug")}
             if offer.model is None or not is_open or names & planned:
-                self._plan.ignored += 1
+                self._plan.found.ignored += 1
                 continue
             try:
                 row = self._plan_new(offer, permanent, None if stored else own[offer.provider])
             except _Refused as exc:
-                self._plan.refuse(offer.name, str(exc))
+                self._plan.found.refuse(offer.name, str(exc))
                 continue
             planned |= names
             self._plan.rows.append(row)
@@ -245,7 +229,7 @@ class _Planner:
                 "model": known or model.canonical_slug,
                 "provider": offer.provider,
                 "upstream_model_id": offer.upstream_model_id,
-                "pricing": offer.pricing or {"prompt": "0", "completion": "0"},
+                "pricing": offer.pricing or FREE,
                 **({"lines": list(offer.lines)} if offer.lines else {}),
                 **{name: getattr(offer, name) for name in _LIMITS},
                 "supported_parameters": model.supported_parameters,
@@ -329,7 +313,7 @@ def _replace_offered(row: EndpointRow, offer: ListOffer) -> EndpointRow:
     members = {
         **msgspec.to_builtins(row),
         **limits,
-        "pricing": offer.pricing or {"prompt": "0", "completion": "0"},
+        "pricing": offer.pricing or FREE,
     }
     # The origin becomes that of the list.
     for name in ("lines", "source", "as_of"):

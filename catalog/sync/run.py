@@ -57,8 +57,11 @@ class SyncReport(Report):
     plan: ListPlan | None = field(default=None, repr=False)
 
 
-def fetch_list(url: str) -> bytes:
-    """Downloads a list through ``config.egress``; raises :class:`UnreadableList`."""
+def fetch_list(url: str, name: str = "list") -> bytes:
+    """Downloads a list through ``config.egress``; raises :class:`UnreadableList`.
+
+    ``name`` is what messages call it.
+    """
     # ``fetch`` allows plain HTTP to the networks of UPSTREAM_ALLOWED_NETWORKS.
     if not url.startswith("https://"):
         raise UnreadableList("The URL must begin with https://")
@@ -67,9 +70,9 @@ def fetch_list(url: str) -> bytes:
             OutboundRequest("GET", url, {}), settings.EGRESS_POLICY, _FETCH_SECONDS
         )
     except EgressError as exc:
-        raise UnreadableList(f"The list could not be fetched: {exc}.") from None
+        raise UnreadableList(f"The {name} could not be fetched: {exc}.") from None
     if status != 200:
-        raise UnreadableList(f"The list could not be fetched: its server answered {status}.")
+        raise UnreadableList(f"The {name} could not be fetched: its server answered {status}.")
     return body
 
 
@@ -140,8 +143,8 @@ def _apply_rows(plan: ListPlan, ready: list[PlannedRow]) -> SyncReport:
         dry_run=False,
         source=plan.source,
         as_of=plan.as_of.isoformat(),
-        refused=plan.refused_count,
-        ignored=plan.ignored,
+        refused=plan.found.refused_count,
+        ignored=plan.found.ignored,
         plan=plan,
     )
 
@@ -170,7 +173,7 @@ def sync_due() -> int:
             continue
         _SYNCS.labels(source, "succeeded").inc()
         if report.refused and report.plan is not None:
-            name, problem = report.plan.refused[0]
+            name, problem = report.plan.found.refused[0]
             logger.warning(
                 "sync_price_lists: %d rows of %s cannot be used; the first is %r, which %s",
                 report.refused, source, name, problem,

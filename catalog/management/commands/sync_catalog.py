@@ -78,7 +78,7 @@ class Command(JSONCommand):
         }  # fmt: skip
         if plan is None:
             return
-        for name, problem in plan.refused:
+        for name, problem in plan.found.refused:
             self.note(f"refused: {name!r} {problem}")
         proposes = options["propose"]
         if options["plan"] and options["json"]:
