@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any, Final
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import msgspec
@@ -41,6 +41,7 @@ from catalog.connecting.servers import (
     ServedModel,
     ServerKind,
     name_models,
+    number_names,
     read_model,
     recognize,
 )
@@ -160,7 +161,7 @@ def store(found: Inspection, *, dry_run: bool = False) -> StoredConnection:
             provider.allowed_networks = [str(each) for each in found.reach.networks] or None
             provider.ca_certificates = found.reach.authorities
             provider.save_fields("allowed_networks", "ca_certificates")
-        if found.secret != _stored_secret(provider):
+        if found.secret != stored_secret(provider):
             provider.set_credential(found.secret)
         endpoints = (
             ModelEndpoint.objects.routable()
@@ -190,7 +191,7 @@ def store(found: Inspection, *, dry_run: bool = False) -> StoredConnection:
     return connection
 
 
-def _stored_secret(provider: Provider | None) -> Secret | None:
+def stored_secret(provider: Provider | None) -> Secret | None:
     """Returns the secret of a provider, ``NO_SECRET`` of a keyless one; ``None`` if it has none."""
     if provider is None or not provider.has_credential:
         return None
@@ -241,13 +242,13 @@ def _inspect_server(wish: ConnectWish, base_url: str) -> Inspection:
     stored = Provider.objects.filter(
         base_url__in=[base_url, f"{base_url}/v1"], dialect=DialectName.OPENAI
     ).first()
-    secret = wish.secret or _stored_secret(stored) or NO_SECRET
+    secret = wish.secret or stored_secret(stored) or NO_SECRET
     reach = _reach_of(wish, stored)
     server, rows, test = asyncio.run(
         ask_server(wish, Server(base_url, "openai", secret, reach, wish.advice))
     )
     models = narrow(rows, wish)
-    row = _make_provider(server.base_url, recognize(rows, host_of(server)), stored)
+    row = _find_row(server.base_url, recognize(rows, host_of(server)), stored)
     known = {} if stored is None else _known_models(stored)
     added = [model for model in models if model.upstream_id not in known]
     slugs = name_models(row.slug, [model.upstream_id for model in added], known.values())
@@ -329,29 +330,28 @@ def _known_models(provider: Provider) -> dict[str, str]:
     return dict(provider.endpoints.values_list("upstream_model_id", "model__slug"))
 
 
-def _make_provider(base_url: str, kind: ServerKind, stored: Provider | None) -> ProviderRow:
-    """Returns the row of a provider: the stored one, or a new one under a slug that is free."""
+def _find_row(base_url: str, kind: ServerKind, stored: Provider | None) -> ProviderRow:
+    """Returns the row of a provider: the stored one, or a new one."""
     if stored is not None:
         row = provider_row(stored)
         row.base_url = base_url
         return row
-    taken = frozenset(
-        Provider.objects.filter(slug__startswith=kind.slug).values_list("slug", flat=True)
-    )
-    names = (kind.slug if number == 1 else f"{kind.slug}-{number}" for number in count(1))
-    slug = next(name for name in names if name not in taken)
-    base = read_url(base_url)
-    place = base.text.removeprefix(f"{base.scheme}://").partition("/")[0]
-    return msgspec.convert(
-        {
-            "slug": slug,
-            "name": f"{kind.name} at {place}",
-            "dialect": DialectName.OPENAI.value,
-            "base_url": base_url,
-            "data_policy": {"training": False, "retains_prompts": False},
-        },
-        ProviderRow,
-    )
+    taken = Provider.objects.filter(slug__startswith=kind.slug).values_list("slug", flat=True)
+    return make_provider(kind, base_url, DialectName.OPENAI, frozenset(taken))
+
+
+def make_provider(
+    kind: ServerKind, base_url: str, dialect: str, taken: Container[str]
+) -> ProviderRow:
+    """Returns the row of a new provider, under a slug that is free."""
+    members = {
+        "slug": next(name for name in number_names(kind.slug) if name not in taken),
+        "name": f"{kind.name} at {urlsplit(base_url).netloc}",
+        "dialect": dialect,
+        "base_url": base_url,
+        "data_policy": {"training": False, "retains_prompts": False},
+    }
+    return msgspec.convert(members, ProviderRow)
 
 
 def make_model(model: ServedModel, slug: str, provider_name: str) -> ModelRow:
@@ -385,7 +385,7 @@ def _read_pricing(model: ServedModel) -> Pricing | None:
 def _inspect_provider(wish: ConnectWish, slug: str, bundle: Mapping[str, Any]) -> Inspection:
     """Tries a provider of the bundle; its rows are new where it has no endpoint already."""
     stored = Provider.objects.filter(slug=slug).first()
-    secret = wish.secret or _stored_secret(stored)
+    secret = wish.secret or stored_secret(stored)
     if secret is None:
         raise ConnectRefused(f"The provider {slug} needs a key: {wish.advice.key}.")
     catalog = _select(slug, bundle, wish)

@@ -6,7 +6,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import msgspec
@@ -16,9 +17,16 @@ from django.db import transaction
 from catalog import dialects, imports
 from catalog.aliases import imports as alias_imports
 from catalog.aliases.changes import find_problem, known_models
+from catalog.connecting.connect import make_model, make_provider, stored_secret
 from catalog.connecting.gateways.deployments import Deployment, GatewayFile, LeftOut, NotTaken
 from catalog.connecting.gateways.known import KnownModels
-from catalog.connecting.servers import guess_output, name_models, number_names, recognize
+from catalog.connecting.servers import (
+    ServedModel,
+    guess_output,
+    name_models,
+    number_names,
+    recognize,
+)
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import ModelEndpoint, Provider
 from catalog.models.aliases import MAX_TARGETS
@@ -33,12 +41,9 @@ from catalog.rows import (
     find_provider_problems,
     provider_row,
 )
-from catalog.sync.offers import describe_model
 from config.bulk.report import Report, RowListener, RowOutcome
-from config.clocks.clock import clock
 from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import ANYWHERE, EgressPolicy, InvalidURL, parse_base_url
-from config.secrets import DecryptionFailed
 
 CREDENTIALS: Final = "credentials"
 _KINDS: Final = (*imports.KINDS, CREDENTIALS, alias_imports.KIND)
@@ -299,16 +304,9 @@ class _Plan:
         slug = name_models(provider.slug, [deployment.name], self.known.taken)[deployment.name]
         self.known.taken.add(slug)
         output = deployment.output or guess_output(deployment.upstream_id)
-        members = describe_model(
-            slug,
-            name=f"{deployment.name} ({provider.name})"[:255],
-            created=clock.now().date(),
-            inputs=["text"],
-            outputs=[output],
-            context_length=deployment.context_length,
-        )
+        model = ServedModel(deployment.name, deployment.context_length, output)
         try:
-            self.known.models[slug] = msgspec.convert(members, ModelRow)
+            self.known.models[slug] = make_model(model, slug, provider.name)
         except msgspec.ValidationError as exc:
             raise NotTaken(f"the model: {exc}") from None
         return slug
@@ -332,7 +330,7 @@ class _Plan:
             check_secret(deployment)
             claimed = set(self._claims.values())
             free = [each for each in same if not each.has_credential and each.slug not in claimed]
-            stored = next((each for each in same if _has_secret(each, secret)), None)
+            stored = next((each for each in same if stored_secret(each) == secret), None)
             stored = stored or (free[0] if free and deployment.key is not None else None)
         if stored is not None and not stored.is_listed:
             raise NotTaken(f"an operator took the provider {stored.slug!r} out of the catalogue")
@@ -348,23 +346,15 @@ class _Plan:
         taken = {each.slug for each in self._stored} | self.providers.keys()
         known = self.known.providers.get(deployment.family)
         if known is not None:
-            slug = _number(known.slug, taken)
+            slug = next(name for name in number_names(known.slug) if name not in taken)
             name = known.name if slug == known.slug else f"{known.name} {slug.rpartition('-')[2]}"
             return msgspec.structs.replace(known, slug=slug, name=name)
         assert base_url is not None, "a server of one's own has an address"
-        base = parse_base_url(base_url, policy=ANY_POLICY, require_https=False)
-        kind = recognize((), base.host)
-        place = base.text.removeprefix(f"{base.scheme}://").partition("/")[0]
-        members: dict[str, Any] = {
-            "slug": _number(kind.slug, taken | self.known.providers.keys()),
-            "name": f"{kind.name} at {place}",
-            "dialect": deployment.dialect,
-            "base_url": base_url,
-            "data_policy": {"training": False, "retains_prompts": False},
-        }
-        if deployment.secret == NO_SECRET:
-            members["keyless"] = True
-        return msgspec.convert(members, ProviderRow)
+        is_keyless = deployment.secret == NO_SECRET
+        kind = recognize((), urlsplit(base_url).hostname or "")
+        taken |= self.known.providers.keys()
+        row = make_provider(kind, base_url, deployment.dialect, taken)
+        return msgspec.structs.replace(row, keyless=True) if is_keyless else row
 
 
 def _claim_of(deployment: Deployment) -> tuple[str, str | None, Secret | None]:
@@ -389,22 +379,9 @@ def check_secret(deployment: Deployment) -> None:
             raise NotTaken(str(exc)) from None
 
 
-def _number(slug: str, taken: Any) -> str:
-    return next(name for name in number_names(slug) if name not in taken)
-
-
-def _has_secret(provider: Provider, secret: Secret) -> bool:
-    if not provider.has_credential:
-        return False
-    try:
-        return provider.reveal_credential() == secret
-    except DecryptionFailed:
-        return False
-
-
 def _store_secret(slug: str, secret: Secret, count_row: RowListener) -> None:
     provider = Provider.objects.select_for_update(no_key=True).get(slug=slug)
-    if _has_secret(provider, secret):
+    if stored_secret(provider) == secret:
         count_row(CREDENTIALS, slug, RowOutcome.UNCHANGED)
         return
     provider.set_credential(secret)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -122,6 +123,12 @@ def read_secret(text: str | None, *, is_own_server: bool) -> Secret | None:
         return parse_credential(bare)
     except NotACredential as exc:
         raise NotTaken(f"the key: {exc}") from None
+
+
+def write_secret(**members: Any) -> Secret | None:
+    """Returns the secret of a cloud, one JSON object; members that are ``None`` are left out."""
+    stated = {name: value for name, value in members.items() if value is not None}
+    return read_secret(json.dumps(stated), is_own_server=False)
 
 
 def _clean(text: str) -> str:

@@ -20,6 +20,7 @@ from catalog.connecting.gateways.deployments import (
     NotTaken,
     read_secret,
     read_share,
+    write_secret,
 )
 from catalog.connecting.gateways.documents import Entry, Listed, UnreadableGateway, read_yaml
 from catalog.sync.documents import InvalidRow
@@ -289,36 +290,31 @@ class _Reader:
             key = self._first(*kind.variables)
         if dialect != "azure" or key is None:
             return read_secret(key, is_own_server=is_own)
-        members = {"api_key": key, "endpoint_url": self._text(params, "api_base", "base_url")}
-        if members["endpoint_url"] is None:
-            members["endpoint_url"] = self._first("AZURE_API_BASE", "AZURE_AI_API_BASE")
-        if members["endpoint_url"] is None:
+        address = self._text(params, "api_base", "base_url")
+        address = address or self._first("AZURE_API_BASE", "AZURE_AI_API_BASE")
+        if address is None:
             raise NotTaken("api_base: the address of the Azure resource is missing")
         version = self._text(params, "api_version") or self._first("AZURE_API_VERSION")
-        if version is not None and _DATED.fullmatch(version):
-            members["api_version"] = version
-        return read_secret(json.dumps(members), is_own_server=False)
+        is_dated = version is not None and _DATED.fullmatch(version)
+        return write_secret(
+            api_key=key, endpoint_url=address, api_version=version if is_dated else None
+        )
 
     def _read_bedrock(self, params: Mapping[str, Any], key: str | None, region: str | None) -> Any:
         region = self._text(params, "aws_region_name") or region
         region = region or self._first("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION")
         if region is None:
             raise NotTaken("aws_region_name is missing, and AWS_REGION is not set")
-        members: dict[str, str | None] = {"region": region}
-        for name in ("access_key_id", "secret_access_key", "session_token"):
-            members[name] = self._text(params, f"aws_{name}")
+        names = ("access_key_id", "secret_access_key", "session_token")
+        members = {name: self._text(params, f"aws_{name}") for name in names}
         if members["access_key_id"] is None:
             key = key or self._first("AWS_BEARER_TOKEN_BEDROCK")
             if key is not None:
-                return read_secret(
-                    json.dumps({"region": region, "api_key": key}), is_own_server=False
-                )
-            for name in ("access_key_id", "secret_access_key", "session_token"):
-                members[name] = self._first(f"AWS_{name.upper()}")
+                return write_secret(region=region, api_key=key)
+            members = {name: self._first(f"AWS_{name.upper()}") for name in names}
         if members["access_key_id"] is None or members["secret_access_key"] is None:
             return None
-        stated = {name: value for name, value in members.items() if value is not None}
-        return read_secret(json.dumps(stated), is_own_server=False)
+        return write_secret(region=region, **members)
 
     def _read_vertex(self, params: Mapping[str, Any]) -> Any:
         project = self._text(params, "vertex_project", "vertex_ai_project")
