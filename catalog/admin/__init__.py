@@ -8,10 +8,6 @@ from catalog.admin.proposals import CatalogProposalAdmin
 from catalog.admin.providers import ProviderAdmin
 
 __all__ = [
-    "CatalogProposalAdmin",
-    "LanguageModelAdmin",
-    "ModelAliasAdmin",
-    "ModelEndpointAdmin",
-    "PriceVersionAdmin",
-    "ProviderAdmin",
-]
+    "CatalogProposalAdmin", "LanguageModelAdmin", "ModelAliasAdmin", "ModelEndpointAdmin",
+    "PriceVersionAdmin", "ProviderAdmin",
+]  # fmt: skip

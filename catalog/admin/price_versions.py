@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 from django.contrib import admin
@@ -13,6 +15,23 @@ from catalog.pricing import RATES
 from config.console.base import ConsoleAdmin
 from config.console.formatting import dollars, per_million
 from config.console.unfold import display
+
+
+def _per_token(rate: Decimal | None) -> str:
+    if rate is None:
+        return "the prompt rate"
+    return format_html("{} per token ({} per million)", dollars(rate), per_million(rate))
+
+
+def _show_rate(label: str, rate: str, write: Callable[[Any], str | None]) -> Any:
+    """Returns a column with a rate of a version."""
+
+    def show(page: Any, version: PriceVersion) -> str | None:
+        return write(getattr(version, rate))
+
+    # A page computes each column once, by its name.
+    show.__name__ = label
+    return display(description=label)(show)
 
 
 @admin.register(PriceVersion)
@@ -33,52 +52,21 @@ class PriceVersionAdmin(ConsoleAdmin):
     )
     readonly_fields = (*(f"{name}_rate" for name in RATES), "rules")
 
-    @display(description="Prompt / M")
-    def prompt_price(self, version: PriceVersion) -> str | None:
-        return per_million(version.prompt)
-
-    @display(description="Completion / M")
-    def completion_price(self, version: PriceVersion) -> str | None:
-        return per_million(version.completion)
-
-    @display(description="Cache read / M")
-    def cache_read_price(self, version: PriceVersion) -> str | None:
-        return per_million(version.cache_read)
-
-    @display(description="Prompt")
-    def prompt_rate(self, version: PriceVersion) -> str:
-        return _per_token(version.prompt)
-
-    @display(description="Completion")
-    def completion_rate(self, version: PriceVersion) -> str:
-        return _per_token(version.completion)
-
-    @display(description="Image")
-    def image_rate(self, version: PriceVersion) -> str:
-        return f"{dollars(version.image)} per image"
-
-    @display(description="Request")
-    def request_rate(self, version: PriceVersion) -> str:
-        return f"{dollars(version.request)} per request"
-
-    @display(description="Cache read")
-    def cache_read_rate(self, version: PriceVersion) -> str:
-        return _per_token(version.cache_read)
-
-    @display(description="Cache write")
-    def cache_write_rate(self, version: PriceVersion) -> str:
-        return _per_token(version.cache_write)
-
-    @display(description="Generated image")
-    def image_output_rate(self, version: PriceVersion) -> str:
-        return _per_token(version.image_output, otherwise="the completion rate")
+    prompt_price = _show_rate("Prompt / M", "prompt", per_million)
+    completion_price = _show_rate("Completion / M", "completion", per_million)
+    cache_read_price = _show_rate("Cache read / M", "cache_read", per_million)
+    prompt_rate = _show_rate("Prompt", "prompt", _per_token)
+    completion_rate = _show_rate("Completion", "completion", _per_token)
+    image_rate = _show_rate("Image", "image", lambda rate: f"{dollars(rate)} per image")
+    request_rate = _show_rate("Request", "request", lambda rate: f"{dollars(rate)} per request")
+    cache_read_rate = _show_rate("Cache read", "cache_read", _per_token)
+    cache_write_rate = _show_rate("Cache write", "cache_write", _per_token)
+    image_output_rate = _show_rate(
+        "Generated image",
+        "image_output",
+        lambda rate: "the completion rate" if rate is None else _per_token(rate),
+    )
 
     @display(description="Further rates")
     def rules(self, version: PriceVersion) -> str:
         return render_rules(version.price)
-
-
-def _per_token(rate: Any, otherwise: str = "the prompt rate") -> str:
-    if rate is None:
-        return otherwise
-    return format_html("{} per token ({} per million)", dollars(rate), per_million(rate))
