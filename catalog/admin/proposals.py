@@ -154,4 +154,4 @@ class CatalogProposalAdmin(ConsoleAdmin):
 
     def _refuse(self, request: HttpRequest, proposal: CatalogProposal) -> None:
         proposals.require_permission(request.user, proposal)
-        proposals.refuse(proposal, by=actor_of(request))
+        proposal.refuse(by=actor_of(request))

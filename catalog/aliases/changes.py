@@ -50,8 +50,9 @@ def create_alias(*, organization_id: UUID | None, name: str, targets: Sequence[s
         owner = lock_owner(organization_id)
         check_alias(name, targets, known=known_models((name, *targets), organization_id))
         alias = ModelAlias(organization_id=organization_id, name=name, targets=list(targets))
-        _require_free_name(alias)
         others = ModelAlias.objects.of_owner(organization_id)
+        if others.filter(name=name).exists():
+            raise AliasExists
         require_room(owner, others.values_list("name", flat=True), [name])
         alias.save(force_insert=True)
     return alias
@@ -174,11 +175,6 @@ def _require_few_patterns(names: Collection[str]) -> None:
         raise TooManyAliases(
             f"At most {MAX_PATTERNS} aliases of an organization have a *. Remove one."
         )
-
-
-def _require_free_name(alias: ModelAlias) -> None:
-    if ModelAlias.objects.of_owner(alias.organization_id).filter(name=alias.name).exists():
-        raise AliasExists
 
 
 def _find_name_problem(name: str) -> str:

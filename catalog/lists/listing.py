@@ -221,7 +221,7 @@ def _load(version: int) -> Catalogue:
         for model in LanguageModel.objects.listed().order_by("-created", "slug")
     }
     upstream_ids = {key: {row.upstream_model_id for row in group} for key, group in rows.items()}
-    aliases = make_table(ModelAlias.objects.of_operator().read())
+    aliases = make_table(ModelAlias.objects.of_owner(None).read())
     return _index(version, models, tuple(kinds), providers, upstream_ids, aliases)
 
 

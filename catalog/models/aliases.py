@@ -28,9 +28,6 @@ class ModelAliasQuerySet(models.QuerySet["ModelAlias"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id)
 
-    def of_operator(self) -> Self:
-        return self.filter(organization=None)
-
     def of_owner(self, organization_id: uuid.UUID | None) -> Self:
         """Returns the aliases of an organization, or the operator's without one."""
         return self.filter(organization_id=organization_id)

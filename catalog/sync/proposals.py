@@ -115,11 +115,6 @@ def approve(proposal: CatalogProposal, *, by: str) -> None:
             raise CatalogMoved from None
 
 
-def refuse(proposal: CatalogProposal, *, by: str) -> None:
-    """Refuses a proposal; the same change is not proposed again."""
-    proposal.refuse(by=by)
-
-
 def require_permission(user: Any, proposal: CatalogProposal) -> None:
     """Raises :class:`Forbidden` unless an operator may decide a proposal."""
     if not user.has_perm(proposal.required_permission):

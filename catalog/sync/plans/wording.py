@@ -6,7 +6,7 @@ import re
 from decimal import Context, Decimal
 from typing import Final
 
-from catalog.pricing.rules import KIND_OF_KEY, KINDS, RateKind
+from catalog.pricing.rules import KIND_OF_KEY, KINDS
 from config.console.formatting import dollars, plain_digits
 
 RATES: Final = "pricing."
@@ -109,8 +109,5 @@ def find_unit(name: str, variant: str = "") -> str:
     if (kind := KIND_OF_KEY.get(name)) is not None:
         return kind.unit
     kinds = [kind for kind in KINDS if kind.billable == name]
-    return next((kind.unit for kind in (*_named(kinds, variant), *kinds)), "unit")
-
-
-def _named(kinds: list[RateKind], variant: str) -> list[RateKind]:
-    return [kind for kind in kinds if kind.variant == variant]
+    named = [kind for kind in kinds if kind.variant == variant]
+    return next((kind.unit for kind in (*named, *kinds)), "unit")

@@ -91,7 +91,7 @@ def test_an_equal_proposal_stays_and_another_replaces_it(endpoint: ModelEndpoint
 
 def test_a_refused_change_is_not_proposed_again(endpoint: ModelEndpoint) -> None:
     sync(gpt_x=0.000002)
-    proposals.refuse(CatalogProposal.objects.get(), by="operator ann")
+    CatalogProposal.objects.get().refuse(by="operator ann")
     sync(gpt_x=0.000002)
     assert statuses() == [("rise", "refused")]
     sync(gpt_x=0.0000021)
@@ -188,9 +188,9 @@ def test_an_approval_leaves_a_present_provider_as_it_is(db: None) -> None:
 
 def test_a_decided_proposal_stays_decided(endpoint: ModelEndpoint) -> None:
     proposal = make_proposal(endpoint)
-    proposals.refuse(proposal, by="operator ann")
+    proposal.refuse(by="operator ann")
     before = snapshots.everything()
-    for decide in (proposals.approve, proposals.refuse):
+    for decide in (proposals.approve, CatalogProposal.refuse):
         with pytest.raises(InvalidTransition, match="is refused; this needs it to be waiting"):
             decide(proposal, by="operator bob")
     assert snapshots.everything() == before
@@ -210,7 +210,7 @@ def test_concurrent_decisions_decide_once(together: Callable[..., list[Any]]) ->
     done = together(
         partial(decide, proposals.approve),
         partial(decide, proposals.approve),
-        partial(decide, proposals.refuse),
+        partial(decide, CatalogProposal.refuse),
     )
     assert sorted(done) == ["done", "late", "late"]
     proposal = CatalogProposal.objects.get()

@@ -158,7 +158,7 @@ def delete_provider(random: Random) -> None:
 
 
 def change_aliases(random: Random) -> None:
-    for alias in ModelAlias.objects.of_operator():
+    for alias in ModelAlias.objects.of_owner(None):
         if random.random() < 0.5:
             alias.delete()
         else:

@@ -136,7 +136,7 @@ def test_a_bias_that_goes_is_withdrawn_and_a_refused_one_does_not_return(
     assert CatalogProposal.objects.get().status == "withdrawn"
     TokenSum.objects.filter(kind="estimated").update(tokens=200_000)
     assert propose_estimates() == 1
-    proposals.refuse(CatalogProposal.objects.get(status="waiting"), by="operator ann")
+    CatalogProposal.objects.get(status="waiting").refuse(by="operator ann")
     assert propose_estimates() == 0
     assert ModelEndpoint.objects.get().abilities == {}
 
