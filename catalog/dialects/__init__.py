@@ -38,15 +38,8 @@ if TYPE_CHECKING:
     )
 
     _: list[Dialect] = [
-        anthropic,
-        azure,
-        azure_claude,
-        bedrock,
-        gemini,
-        openai,
-        vertex,
-        vertex_claude,
-    ]
+        anthropic, azure, azure_claude, bedrock, gemini, openai, vertex, vertex_claude,
+    ]  # fmt: skip
 
 _NAMES: Final = frozenset(("openai", "anthropic", "gemini", "azure", "bedrock", "vertex"))
 # The dialects whose models of Anthropic are served in Anthropic's format.

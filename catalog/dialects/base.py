@@ -55,6 +55,7 @@ _ANSWER: Final = Bounds(depth=200, containers=500_000, members=20_000, values=25
 _CHOICES: Final = (b"choices", b"candidates", b"data", b"results")
 # Above this size an answer must be strict JSON, because repairing it takes several times its size.
 _LENIENT_BYTES: Final = 1_048_576
+_MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -378,12 +379,31 @@ def decode_object(body: Body) -> dict[str, msgspec.Raw] | None:
         return None
 
 
-def decode_leniently(decode: Callable[[str], Decoded], data: Body) -> tuple[Decoded, bytes | None]:
-    """Decodes an answer or an event in which null may stand for an absent member.
+def decode_answer(
+    decode: Callable[[str], Decoded], body: Body, problem: str
+) -> tuple[Decoded, bytes | None]:
+    """Decodes an answer in which null may stand for an absent member.
 
     Returns also its bytes without these nulls, if they had to go. Half of a pair of surrogates is
-    read as U+FFFD. Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` and ``RecursionError``.
+    read as U+FFFD. Raises :class:`InvalidReply` with the problem.
     """
+    try:
+        return _decode_leniently(decode, body)
+    except _MALFORMED:
+        raise InvalidReply(problem) from None
+
+
+def decode_lenient_event(
+    decode: Callable[[str], Decoded], data: bytes
+) -> tuple[Decoded, bytes | None]:
+    """Decodes an event as :func:`decode_answer` does; raises :class:`InvalidStream`."""
+    try:
+        return _decode_leniently(decode, data)
+    except _MALFORMED:
+        raise InvalidStream("An event of the stream is malformed.") from None
+
+
+def _decode_leniently(decode: Callable[[str], Decoded], data: Body) -> tuple[Decoded, bytes | None]:
     text = bytes(data).decode()
     try:
         return decode(text), None
@@ -445,6 +465,23 @@ def read_count(value: Any) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         return None
     return min(value, _MAX_TOKENS)
+
+
+def try_decode(decode: Callable[[msgspec.Raw], Decoded], raw: msgspec.Raw) -> Decoded | None:
+    """Returns a member of an answer; ``None`` for one of another shape."""
+    try:
+        return decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def post_json(
+    call: Call, url: str, login: Mapping[str, str], body: bytes, kind: str = "application/json"
+) -> OutboundRequest:
+    """Returns the request of a call; the headers of ``login`` authenticate it."""
+    accepted = "text/event-stream" if call.stream else "application/json"
+    headers = {**login, "Content-Type": kind, "Accept": accepted}
+    return OutboundRequest("POST", url, headers, body)
 
 
 def clean_message(text: str, secret: Secret) -> str:

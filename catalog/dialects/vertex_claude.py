@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from catalog.dialects import anthropic, vertex
-from catalog.dialects.base import Call
+from catalog.dialects.base import Call, post_json
 from catalog.dialects.shared import messages
 from catalog.dialects.shared.constraints import ANTHROPIC
 from config.clocks.clock import clock as database_clock
@@ -57,16 +57,9 @@ def _post(call: Call, body: dict[str, Any], clock: Callable[[], float]) -> Outbo
     # An @ separates a model's name from its version; the path keeps it unescaped.
     model = quote(body.pop("model"), safe="@")
     method = "streamRawPredict" if call.stream else "rawPredict"
-    return OutboundRequest(
-        method="POST",
-        url=f"{vertex.project_url(call.secret)}/publishers/anthropic/models/{model}:{method}",
-        headers={
-            "Authorization": f"Bearer {vertex.bearer_token(call.secret, clock()).reveal()}",
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream" if call.stream else "application/json",
-        },
-        body=_encode({"anthropic_version": _VERSION, **body}),
-    )
+    url = f"{vertex.project_url(call.secret)}/publishers/anthropic/models/{model}:{method}"
+    login = {"Authorization": f"Bearer {vertex.bearer_token(call.secret, clock()).reveal()}"}
+    return post_json(call, url, login, _encode({"anthropic_version": _VERSION, **body}))
 
 
 native: Final = anthropic.NativeMessages(host, build_native, names_deployments=names_deployments)

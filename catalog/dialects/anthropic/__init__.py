@@ -29,25 +29,10 @@ from catalog.dialects.anthropic.native import (
 )
 
 __all__ = [
-    "NativeMessages",
-    "Sampling",
-    "build",
-    "build_body",
-    "build_headers",
-    "build_native_body",
-    "build_native_headers",
-    "build_thinking",
-    "choose_sampling",
-    "drop_attribution",
-    "drop_scopes",
-    "effort_name",
-    "host",
-    "names_deployments",
-    "native",
-    "operations",
-    "output_limit",
-    "parse_reply",
-    "stream_parser",
-]
+    "NativeMessages", "Sampling", "build", "build_body", "build_headers", "build_native_body",
+    "build_native_headers", "build_thinking", "choose_sampling", "drop_attribution", "drop_scopes",
+    "effort_name", "host", "names_deployments", "native", "operations", "output_limit",
+    "parse_reply", "stream_parser",
+]  # fmt: skip
 
 native: Final = NativeMessages(host, build_native_request)

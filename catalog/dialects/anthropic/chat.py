@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,16 +20,17 @@ from catalog.dialects.base import (
     Call,
     Chunk,
     InvalidReply,
-    InvalidStream,
     Operation,
     Reply,
     StreamParser,
     Untranslatable,
-    decode_leniently,
+    decode_answer,
+    decode_lenient_event,
     parse_error,
 )
 from catalog.dialects.shared import messages, replies
 from catalog.dialects.shared.constraints import ANTHROPIC
+from catalog.dialects.shared.credentials import host_of_url
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.raw import is_null, write_arguments
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
@@ -42,6 +42,7 @@ from config.egress import OutboundRequest
 
 operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = False
+host = host_of_url
 
 VERSION: Final = "2023-06-01"
 # The format requires a limit. This one applies when neither the caller nor the endpoint has one; a
@@ -79,10 +80,6 @@ class Sampling:
     top_k: int | None = None
 
 
-def host(base_url: str | None, secret: Secret) -> str:
-    return urlsplit(base_url or "").hostname or ""
-
-
 def build(call: Call) -> OutboundRequest:
     return OutboundRequest(
         method="POST",
@@ -102,10 +99,7 @@ def build_headers(call: Call, key: Secret) -> dict[str, str]:
 
 
 def parse_reply(operation: Operation, body: Body) -> Reply:
-    try:
-        reply, _ = decode_leniently(decode_message, body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidReply("The answer is not a message.") from None
+    reply, _ = decode_answer(decode_message, body, "The answer is not a message.")
     if reply.type == "error" or not is_null(reply.error):
         raise parse_error(body)
     if reply.type != "message":
@@ -387,10 +381,7 @@ class _Reader:
         self._counts_reasoning = False
 
     def read(self, data: bytes) -> Iterator[Chunk]:
-        try:
-            event, _ = decode_leniently(decode_event, data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise InvalidStream("An event of the stream is malformed.") from None
+        event, _ = decode_lenient_event(decode_event, data)
         if event.is_error:
             raise parse_error(data)
         match event.type:

@@ -36,7 +36,8 @@ from catalog.dialects.base import (
     Operation,
     Reply,
     StreamParser,
-    decode_leniently,
+    decode_answer,
+    decode_lenient_event,
     decode_object,
     parse_error,
 )
@@ -192,10 +193,7 @@ def _without_member(value: Any, member: str) -> Any:
 
 def parse_native_reply(body: Body) -> Reply:
     """Parses a whole message; its fields stay raw and pass to the caller."""
-    try:
-        message, mended = decode_leniently(decode_message, body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidReply("The answer is not a message.") from None
+    message, mended = decode_answer(decode_message, body, "The answer is not a message.")
     fields = decode_object(mended or body)
     if fields is None:
         raise InvalidReply("The answer is not a message.")
@@ -330,17 +328,9 @@ class NativeReader:
     """
 
     __slots__ = (
-        "_blocks",
-        "_calls",
-        "_has_begun",
-        "_id",
-        "_is_whole",
-        "_model",
-        "_numbers",
-        "_searches",
-        "_usage",
-        "notes",
-    )
+        "_blocks", "_calls", "_has_begun", "_id", "_is_whole", "_model", "_numbers", "_searches",
+        "_usage", "notes",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._has_begun = False
@@ -358,10 +348,7 @@ class NativeReader:
         self._blocks = self._searches = 0
 
     def read(self, data: bytes) -> Iterator[Chunk]:
-        try:
-            event, mended = decode_leniently(decode_event, data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise InvalidStream("An event of the stream is malformed.") from None
+        event, mended = decode_lenient_event(decode_event, data)
         data = mended or data
         if event.is_error:
             raise parse_error(data)

@@ -18,13 +18,12 @@ from catalog.dialects.base import (
     Body,
     Call,
     Chunk,
-    InvalidReply,
-    InvalidStream,
     Operation,
     Reply,
     StreamParser,
     Untranslatable,
-    decode_leniently,
+    decode_answer,
+    decode_lenient_event,
 )
 from catalog.dialects.bedrock.wire import Frames, parse_failure, post
 from catalog.dialects.shared import credentials, messages, replies
@@ -204,10 +203,7 @@ def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> Ou
 
 
 def parse_reply(operation: Operation, body: Body) -> Reply:
-    try:
-        reply, _ = decode_leniently(_decode_reply, body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidReply("The answer is not a message.") from None
+    reply, _ = decode_answer(_decode_reply, body, "The answer is not a message.")
     content = reply.output.message.content
     thinking = [
         block.reasoning_content.to_output(index)
@@ -403,10 +399,7 @@ class _Reader:
         headers, kind = message.headers, message.headers.get(":event-type")
         if headers.get(":message-type") != "event":
             raise parse_failure(message)
-        try:
-            event, _ = decode_leniently(_decode_event, message.payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise InvalidStream("An event of the stream is malformed.") from None
+        event, _ = decode_lenient_event(_decode_event, message.payload)
         index = event.content_block_index
         match kind:
             case "messageStart":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from catalog.dialects.base import Body, Call, Operation, Reply, StreamParser
+from catalog.dialects.base import Body, Call, Operation, Reply, StreamParser, post_json
 from catalog.dialects.gemini.chat import build_chat, chat_parser, parse_chat
 from catalog.dialects.gemini.images import (
     build_images,
@@ -14,7 +14,7 @@ from catalog.dialects.gemini.images import (
     images_parser,
     parse_images,
 )
-from config.credentials import Secret
+from catalog.dialects.shared.credentials import host_of_url
 from config.egress import OutboundRequest
 
 __all__ = [
@@ -37,24 +37,14 @@ _STREAM_PARSERS: Final[Mapping[Operation, Callable[[int], StreamParser]]] = {
 
 operations: Final = frozenset(_BUILDERS)
 names_deployments: Final = False
-
-
-def host(base_url: str | None, secret: Secret) -> str:
-    return urlsplit(base_url or "").hostname or ""
+host = host_of_url
 
 
 def build(call: Call) -> OutboundRequest:
     method = "streamGenerateContent?alt=sse" if call.stream else "generateContent"
-    return OutboundRequest(
-        method="POST",
-        url=f"{call.base_url}/models/{quote(call.model, safe='')}:{method}",
-        headers={
-            **call.secret.in_header("x-goog-api-key"),
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream" if call.stream else "application/json",
-        },
-        body=_BUILDERS[call.operation](call),
-    )
+    url = f"{call.base_url}/models/{quote(call.model, safe='')}:{method}"
+    login = call.secret.in_header("x-goog-api-key")
+    return post_json(call, url, login, _BUILDERS[call.operation](call))
 
 
 def parse_reply(operation: Operation, body: Body) -> Reply:

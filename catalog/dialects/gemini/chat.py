@@ -17,7 +17,8 @@ from catalog.dialects.base import (
     Reply,
     StreamParser,
     Untranslatable,
-    decode_leniently,
+    decode_answer,
+    decode_lenient_event,
     decode_object,
     parse_error,
     read_count,
@@ -181,10 +182,7 @@ def parse_chat(body: Body) -> Reply:
     """Parses a whole answer; raises :class:`InvalidReply` or :class:`ProviderFailure`."""
     if body[:1] == b"[":
         return _join_list(body)
-    try:
-        reply, _ = decode_leniently(_decode, body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidReply("The answer holds no candidates.") from None
+    reply, _ = decode_answer(_decode, body, "The answer holds no candidates.")
     if reply.error is not None:
         raise parse_error(body)
     choices = []
@@ -474,10 +472,7 @@ class _Reader:
         self._counts_reasoning = False
 
     def read(self, data: bytes) -> Iterator[Chunk]:
-        try:
-            reply, _ = decode_leniently(_decode, data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise InvalidStream("An event of the stream is malformed.") from None
+        reply, _ = decode_lenient_event(_decode, data)
         if reply.error is not None:
             raise parse_error(data)
         for candidate in reply.candidates:

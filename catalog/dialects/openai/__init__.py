@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -49,23 +48,15 @@ from catalog.dialects.openai.responses import PATH, NativeResponses, build_respo
 from catalog.dialects.openai.speech import SpeechParser, refuse_whole_speech
 from catalog.dialects.openai.stream import ChoicesParser
 from catalog.dialects.openai.transcriptions import parse_transcription
+from catalog.dialects.shared.credentials import host_of_url
 from catalog.dialects.shared.images.pictures import shows_images
 from catalog.dialects.shared.raw import LONG_BYTES, is_null
-from config.credentials import Secret
 from config.egress import OutboundRequest
 
 __all__ = [
-    "build",
-    "build_request",
-    "host",
-    "image_parameters",
-    "names_deployments",
-    "native",
-    "operations",
-    "parse_reply",
-    "path",
-    "stream_parser",
-]
+    "build", "build_request", "host", "image_parameters", "names_deployments", "native",
+    "operations", "parse_reply", "path", "stream_parser",
+]  # fmt: skip
 
 
 def _parse_chat(fields: dict[str, msgspec.Raw]) -> Reply:
@@ -129,10 +120,7 @@ _PLACES: Final = {Operation.RERANK: place_rerank}
 
 operations: Final = frozenset(_PARSERS)
 names_deployments: Final = False
-
-
-def host(base_url: str | None, secret: Secret) -> str:
-    return urlsplit(base_url or "").hostname or ""
+host = host_of_url
 
 
 def path(call: Call) -> str:

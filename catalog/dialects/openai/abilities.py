@@ -99,6 +99,8 @@ def choose_effort(wish: Wish) -> str | None:
 
     A number of tokens becomes the effort with the closest number of thinking tokens.
     """
+    if wish.enabled is False:
+        return "none"
     tokens = wish.max_tokens
     if wish.effort or tokens is None:
         return wish.effort or None
@@ -107,7 +109,7 @@ def choose_effort(wish: Wish) -> str | None:
 
 def _fit_effort(wish: Wish, efforts: tuple[str, ...] | None) -> str | None:
     """Returns the effort that an endpoint knows: the highest one up to what the caller asks for."""
-    wanted = "none" if wish.is_on is False else choose_effort(wish)
+    wanted = choose_effort(wish)
     if wanted is None or not efforts or wanted not in _EFFORTS:
         return wanted
     if wanted == "none" and "none" not in efforts:

@@ -23,9 +23,11 @@ from catalog.dialects.base import (
     Untranslatable,
     check_answer,
     decode_object,
+    post_json,
     read_usage,
+    try_decode,
 )
-from catalog.dialects.openai.members import NULL, raise_for_error, read_text
+from catalog.dialects.openai.members import NULL, decode_usage, raise_for_error, read_text
 from catalog.dialects.shared.images.pictures import (
     IMAGES,
     PARAMETERS,
@@ -64,22 +66,6 @@ _encode = msgspec.json.Encoder().encode
 _decode_images = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
-class _Usage(msgspec.Struct):
-    """A usage with OpenAI's names, or with those of chat, which other servers use."""
-
-    input_tokens: Any = None
-    output_tokens: Any = None
-    input_tokens_details: Any = None
-    output_tokens_details: Any = None
-    prompt_tokens: Any = None
-    completion_tokens: Any = None
-    prompt_tokens_details: Any = None
-    completion_tokens_details: Any = None
-
-
-_decode_usage = msgspec.json.Decoder(_Usage | None).decode
-
-
 def build_images(call: Call, url: str, login: Mapping[str, str]) -> OutboundRequest:
     """Returns the HTTP request of a call to this URL; raises :class:`base.Untranslatable`.
 
@@ -101,16 +87,7 @@ def build_images(call: Call, url: str, login: Mapping[str, str]) -> OutboundRequ
         data = b"".join(body)
     else:
         content_type, data = "application/json", _encode(members)
-    return OutboundRequest(
-        method="POST",
-        url=url,
-        headers={
-            **login,
-            "Content-Type": content_type,
-            "Accept": "text/event-stream" if call.stream else "application/json",
-        },
-        body=data,
-    )
+    return post_json(call, url, login, data, content_type)
 
 
 def image_parameters(listed: frozenset[str]) -> frozenset[str]:
@@ -246,11 +223,7 @@ class _Reader:
 
 def _parse_usage(fields: dict[str, msgspec.Raw], images: int) -> Usage:
     """Returns the usage of a number of images, without tokens if the provider counts none."""
-    try:
-        usage = _decode_usage(fields.get("usage", NULL))
-    except (msgspec.DecodeError, RecursionError):
-        usage = None
-    counted = None
+    usage, counted = try_decode(decode_usage, fields.get("usage", NULL)), None
     if usage is not None:
         inputs = usage.input_tokens_details or usage.prompt_tokens_details
         outputs = usage.output_tokens_details or usage.completion_tokens_details

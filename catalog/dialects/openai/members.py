@@ -277,7 +277,7 @@ class _Timings(msgspec.Struct):
     predicted_n: Any = None
 
 
-_decode_usage = msgspec.json.Decoder(_Usage | None).decode
+decode_usage = msgspec.json.Decoder(_Usage | None).decode
 _decode_timings = msgspec.json.Decoder(_Timings | None).decode
 decode_text: Final = msgspec.json.Decoder(str).decode
 
@@ -301,7 +301,7 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
     if raw is None:
         return None
     try:
-        usage = _decode_usage(raw)
+        usage = decode_usage(raw)
     except (msgspec.DecodeError, RecursionError):
         return None
     if usage is None:

@@ -14,7 +14,7 @@ import msgspec
 
 from catalog.dialects.openai.members import REASONING_NAMES, build_details, name_finish_reason
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null
-from catalog.dialects.shared.replies import make_call_id
+from catalog.dialects.shared.replies import choose_call_id
 
 CALLS_REPAIRED: Final = "The tool calls were not written as OpenAI writes them; they were repaired."
 FINISH_REPAIRED: Final = "The finish reason did not say that there are tool calls; it was replaced."
@@ -291,17 +291,12 @@ def _is_custom(call: dict[str, Any]) -> bool:
     return call.get("type") not in (None, "", "function") and "function" not in call
 
 
-def _choose_id(given: Any, ids: set[str]) -> str:
-    """Returns the id of a call: the server's own if the answer has it once, else a new one."""
-    name = given if isinstance(given, str) else "" if given is None else str(given)
-    if not name or name in ids:
-        name = make_call_id()
-    ids.add(name)
-    return name
+def _read_id(given: Any) -> str:
+    return given if isinstance(given, str) else "" if given is None else str(given)
 
 
 def _write_whole(call: dict[str, Any], ids: set[str]) -> dict[str, Any]:
-    call_id = _choose_id(call.get("id"), ids)
+    call_id = choose_call_id(_read_id(call.get("id")), ids)
     if _is_custom(call):
         return {**call, "id": call_id}
     name, arguments = _read_function(call)
@@ -314,10 +309,7 @@ def _continue_calls(
 ) -> Iterator[dict[str, Any]]:
     """Yields the pieces with one number for each call, its id and its name once."""
     for position, piece in enumerate(pieces):
-        given_id = piece.get("id")
-        given_id = (
-            given_id if isinstance(given_id, str) else "" if given_id is None else str(given_id)
-        )
+        given_id = _read_id(piece.get("id"))
         index = _read_index(piece.get("index"))
         if index is None and not given_id and len(pieces) > 1:
             index = position
@@ -327,7 +319,7 @@ def _continue_calls(
         if call is None:
             call = _Call(len(state.calls), given_id, index)
             state.calls.append(call)
-            written = {"id": _choose_id(given_id, state.ids), "type": "function"}
+            written = {"id": choose_call_id(given_id, state.ids), "type": "function"}
             if written["id"] != given_id:
                 notes.add(CALLS_REPAIRED)
         if call.number != piece.get("index"):

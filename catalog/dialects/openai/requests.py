@@ -182,18 +182,8 @@ def _set_effort(fields: dict[str, Any], *, accepts_effort: bool) -> None:
     fields.pop("include_reasoning", None)
     if not accepts_effort:
         fields.pop("reasoning_effort", None)
-    elif (effort := _choose_effort(reasoning)) is not None:
+    elif (wish := decode_wish(reasoning)) is not None and (effort := choose_effort(wish)):
         fields["reasoning_effort"] = effort
-
-
-def _choose_effort(reasoning: Any) -> str | None:
-    """Returns the effort that a ``reasoning`` asks for; ``None`` leaves it to the model."""
-    options = decode_wish(reasoning)
-    if options is None:
-        return None
-    if options.enabled is False:
-        return "none"
-    return choose_effort(options)
 
 
 def _add_include_usage(options: Any) -> Any:

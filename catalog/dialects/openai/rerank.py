@@ -26,7 +26,7 @@ _APPLIED: Final = frozenset(("top_n", "return_documents", "stream", "user"))
 _NULL: Final = msgspec.Raw(b"null")
 
 
-class _Document(msgspec.Struct):
+class _Document(msgspec.Struct, omit_defaults=True):
     text: str | None = None
     image: str | None = None
 
@@ -72,12 +72,9 @@ def write_rerank(call: Call) -> dict[str, Any]:
 
 
 def _write_document(document: str | _Document) -> Any:
-    if isinstance(document, str):
-        return document
-    if document.image is None:
+    if isinstance(document, _Document) and document.image is None:
         return document.text
-    members = {"text": document.text, "image": document.image}
-    return {name: value for name, value in members.items() if value is not None}
+    return document
 
 
 def parse_rerank(fields: dict[str, msgspec.Raw]) -> Reply:

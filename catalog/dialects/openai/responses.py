@@ -23,10 +23,13 @@ from catalog.dialects.base import (
     ProviderFailure,
     Reply,
     StreamParser,
-    decode_leniently,
+    decode_answer,
+    decode_lenient_event,
     decode_object,
     parse_error,
+    post_json,
     read_usage,
+    try_decode,
 )
 from catalog.dialects.openai.items import fit_fields
 from catalog.dialects.shared import replies
@@ -149,10 +152,7 @@ class _Response(msgspec.Struct):
         return ("tool_calls" if has_call else "stop"), "completed"
 
     def count(self) -> Usage | None:
-        try:
-            usage = _decode_usage(self.usage)
-        except (msgspec.DecodeError, RecursionError):
-            return None
+        usage = try_decode(_decode_usage, self.usage)
         counted = None if usage is None else usage.count()
         if usage is not None and counted is not None and usage.input_tokens is None:
             counts = {
@@ -212,16 +212,7 @@ class NativeResponses:
 
 def build_response(call: Call, url: str, login: dict[str, str]) -> OutboundRequest:
     """Returns the HTTP request of a call to this URL; the headers of ``login`` authenticate it."""
-    return OutboundRequest(
-        method="POST",
-        url=url,
-        headers={
-            **login,
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream" if call.stream else "application/json",
-        },
-        body=name_media_types(_encode(build_body(call))),
-    )
+    return post_json(call, url, login, name_media_types(_encode(build_body(call))))
 
 
 def build_body(call: Call) -> dict[str, Any]:
@@ -258,10 +249,7 @@ def _read(value: Any) -> Any:
 
 def parse_response(body: Body) -> Reply:
     """Parses a whole response; its fields stay raw and pass to the caller."""
-    try:
-        response, mended = decode_leniently(_decode_response, body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidReply("The answer is not a response.") from None
+    response, mended = decode_answer(_decode_response, body, "The answer is not a response.")
     fields: dict[str, Any] | None = decode_object(mended or body)
     if fields is None:
         raise InvalidReply("The answer is not a response.")
@@ -415,10 +403,7 @@ class ResponseReader:
     def read(self, data: bytes) -> Iterator[Chunk]:
         if data == b"[DONE]":
             raise InvalidStream("The stream ended without its end mark.")
-        try:
-            event, mended = decode_leniently(_decode_event, data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise InvalidStream("An event of the stream is malformed.") from None
+        event, mended = decode_lenient_event(_decode_event, data)
         data = mended or data
         if event.type == "error" or not (event.type or is_null(event.error)):
             raise parse_error(data)

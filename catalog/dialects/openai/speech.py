@@ -75,16 +75,9 @@ class SpeechParser:
     """
 
     __slots__ = (
-        "_decoder",
-        "_done",
-        "_has_begun",
-        "_head",
-        "_is_plain",
-        "_meter",
-        "_rate",
-        "notes",
+        "_decoder", "_done", "_has_begun", "_head", "_is_plain", "_meter", "_rate", "notes",
         "pending",
-    )
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._head = b""

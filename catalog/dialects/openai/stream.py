@@ -99,27 +99,10 @@ class ChoicesParser:
     """
 
     __slots__ = (
-        "_after",
-        "_allowed",
-        "_before",
-        "_begun",
-        "_choices",
-        "_decoder",
-        "_finished",
-        "_frame",
-        "_has_aliases",
-        "_head",
-        "_is_counted",
-        "_is_done",
-        "_is_text",
-        "_others",
-        "_repairs",
-        "_searches_left",
-        "_tail",
-        "_text",
-        "notes",
-        "pending",
-    )
+        "_after", "_allowed", "_before", "_begun", "_choices", "_decoder", "_finished", "_frame",
+        "_has_aliases", "_head", "_is_counted", "_is_done", "_is_text", "_others", "_repairs",
+        "_searches_left", "_tail", "_text", "notes", "pending",
+    )  # fmt: skip
 
     def __init__(self, allowed: int, *, is_text: bool = False) -> None:
         self._decoder = EventDecoder()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from config.credentials import Secret
 
@@ -47,6 +48,10 @@ _LOCATION: Final = re.compile(r"global|us|eu|[a-z]+-[a-z]+[0-9]{1,2}")
 _CLIENT_EMAIL: Final = re.compile(
     r"[a-z0-9][a-z0-9.-]{0,127}@[a-z0-9.-]{1,127}\.gserviceaccount\.com"
 )
+_OTHERS_OF_ACCOUNT: Final = (
+    "project_id", "client_id", "auth_uri", "token_uri", "auth_provider_x509_cert_url",
+    "client_x509_cert_url",
+)  # fmt: skip
 _KEY_ID: Final = re.compile(r"[0-9a-f]{40}")
 _PEM: Final = re.compile(
     r"-----BEGIN (RSA |)PRIVATE KEY-----\n[A-Za-z0-9+/=\n]{1,8192}-----END \1PRIVATE KEY-----\n?"
@@ -110,6 +115,11 @@ class VertexCredential:
         if self.location in ("us", "eu"):
             return f"aiplatform.{self.location}.rep.googleapis.com"
         return f"{self.location}-aiplatform.googleapis.com"
+
+
+def host_of_url(base_url: str | None, secret: Secret) -> str:
+    """Returns the host of a format whose secret names none."""
+    return urlsplit(base_url or "").hostname or ""
 
 
 # Parsing a private key takes milliseconds, so each process parses each credential once.
@@ -189,17 +199,7 @@ def parse_vertex(secret: Secret) -> VertexCredential:
         optional={
             # Another universe (a sovereign cloud of Google) has other hosts.
             "universe_domain": re.compile(r"googleapis\.com"),
-            **dict.fromkeys(
-                (
-                    "project_id",
-                    "client_id",
-                    "auth_uri",
-                    "token_uri",
-                    "auth_provider_x509_cert_url",
-                    "client_x509_cert_url",
-                ),
-                _TEXT,
-            ),
+            **dict.fromkeys(_OTHERS_OF_ACCOUNT, _TEXT),
         },
     )
     return VertexCredential(

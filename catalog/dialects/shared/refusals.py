@@ -173,14 +173,13 @@ _LENGTH_SAYINGS: Final = (
     ("TEI", r"input validation error: `inputs` must have less than [0-9]+ tokens"),
 )
 # What an endpoint cannot do; the group, or the third column, is the part that it lacks.
-_ABILITY_SAYINGS: Final = (
+_ABILITY_SAYINGS: Final[tuple[tuple[str, ...], ...]] = (
     (
         "llama.cpp of 2026, Mistral, xAI, Gemma at Google",
         (
             r"(?:unable to submit request because )?"
             r"(image|audio|video) inputs?(?: modality)? (?:is|are) not (?:supported|enabled)"
         ),
-        "",
     ),
     (
         "several",
@@ -189,7 +188,6 @@ _ABILITY_SAYINGS: Final = (
             r"(?:[ _](?:input|use|call|calling|content)s?)?[`'\"]? (?:is |are )?"
             r"not supported(?: (?:by|for|with|in) |[.!]?$)"
         ),
-        "",
     ),
     (
         "several",
@@ -197,7 +195,6 @@ _ABILITY_SAYINGS: Final = (
             r"(?:the |this )?(?:model|server) (?:does not|doesn.t) (?:support|accept) (?:the )?"
             r"(tool|function|image|audio|video|pdf|document|multimodal|vision|thinking|reasoning)"
         ),
-        "",
     ),
     ("vLLM", r"multimodal data provided, but model does not support multimodal ", "media"),
     (
@@ -206,16 +203,11 @@ _ABILITY_SAYINGS: Final = (
             r"unsupported parameter: '(tools|reasoning_effort)' is not supported "
             r"|unrecognized request argument supplied: (tools|reasoning_effort)$"
         ),
-        "",
     ),
-    ("Gemma at Google", r"(function) calling is not enabled for ", ""),
-    (
-        "DeepSeek",
-        r"failed to deserialize .{0,120}?unknown variant `(image_url|input_audio|file)`",
-        "",
-    ),
-    ("OpenAI", r"invalid content type\. (image_url|input_audio) is only supported by ", ""),
-    ("OpenAI", r"(tools) is not supported in this model", ""),
+    ("Gemma at Google", r"(function) calling is not enabled for "),
+    ("DeepSeek", r"failed to deserialize .{0,120}?unknown variant `(image_url|input_audio|file)`"),
+    ("OpenAI", r"invalid content type\. (image_url|input_audio) is only supported by "),
+    ("OpenAI", r"(tools) is not supported in this model"),
     (
         "OpenAI, Azure",
         (
@@ -225,26 +217,14 @@ _ABILITY_SAYINGS: Final = (
         "chat",
     ),
     ("Groq", r"(?:'messages\.[0-9]+' : for |messages\[[0-9]+\]).{0,120}?must be a string", "media"),
-    (
-        "Bedrock",
-        r"this model doesn.t support (?:the )?(tool|image|audio|video|document)\b",
-        "",
-    ),
-    ("Groq, Perplexity", r"`?(tool|function) (?:calling|use)`? is not supported (?:for|with) ", ""),
-    (
-        "llama.cpp of 2026",
-        r"this server does not support (embeddings|rerank|completions|chat)",
-        "",
-    ),
+    ("Bedrock", r"this model doesn.t support (?:the )?(tool|image|audio|video|document)\b"),
+    ("Groq, Perplexity", r"`?(tool|function) (?:calling|use)`? is not supported (?:for|with) "),
+    ("llama.cpp of 2026", r"this server does not support (embeddings|rerank|completions|chat)"),
     ("llama.cpp of 2026", r"pooling type \S+ is not oai compatible", "embeddings"),
     ("llama.cpp of 2025", r"tools param requires --jinja", "tools"),
-    ("vLLM", r"at most 0 (image|audio|video)s?(?:\(s\))? may be provided", ""),
+    ("vLLM", r"at most 0 (image|audio|video)s?(?:\(s\))? may be provided"),
     ("vLLM", rf"{_NAME} is not a multimodal model", "media"),
-    (
-        "vLLM",
-        r"the model does not support (embeddings|rerank|completions|chat|transcriptions)\b",
-        "",
-    ),
+    ("vLLM", r"the model does not support (embeddings|rerank|completions|chat|transcriptions)\b"),
     ("vLLM", r"\"(?:auto|required)\" tool choice requires ", "tools"),
     (
         "Ollama, LM Studio",
@@ -252,14 +232,12 @@ _ABILITY_SAYINGS: Final = (
             rf"(?:{_NAME}|(?:this |the )?model(?: {_NAME})?) does not support "
             r"(tool|function|chat|embeddings|image|vision|thinking)"
         ),
-        "",
     ),
-    ("Ollama", r"this model is missing data required for (image|audio) input", ""),
-    ("OpenRouter", r"no endpoints found that support (image|audio|video|file|tool)", ""),
+    ("Ollama", r"this model is missing data required for (image|audio) input"),
+    ("OpenRouter", r"no endpoints found that support (image|audio|video|file|tool)"),
     (
         "Infinity 0.0.78",
         r"modelnotdeployederror: model=.{1,200}? does not support `(embed|rerank|image_embed)",
-        "",
     ),
     ("SGLang", r"this model does not appear to be an embedding model", "embeddings"),
     ("TEI", r"model is not an embedding model", "embeddings"),

@@ -6,9 +6,9 @@ search is an offer to the model, which decides whether and how often to search.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -96,6 +96,7 @@ class Search:
 
 
 _Members = dict[str, msgspec.Raw]
+_Decoded = TypeVar("_Decoded")
 _encode = msgspec.json.Encoder().encode
 _decode_members = msgspec.json.Decoder(_Members).decode
 _decode_tools = msgspec.json.Decoder(list[_Members]).decode
@@ -157,21 +158,15 @@ def _list_searches(fields: Mapping[str, Any]) -> list[_Members]:
     raw = options if isinstance(options, msgspec.Raw) else msgspec.Raw(_encode(options))
     if bytes(raw) != b"{}" and is_empty(raw):
         return searches
-    try:
-        return [*searches, _decode_members(raw)]
-    except msgspec.DecodeError:
-        raise Untranslatable(f"{WEB_SEARCH_OPTIONS}: Expected an object.") from None
+    return [*searches, _read(_decode_members, WEB_SEARCH_OPTIONS, raw, "an object")]
 
 
 def _read_tools(fields: Mapping[str, Any]) -> list[_Members]:
     tools = fields.get("tools")
     if tools is None:
         return []
-    try:
-        raw = tools if isinstance(tools, msgspec.Raw) else _encode(tools)
-        return [] if raw == b"null" else _decode_tools(raw)
-    except (msgspec.DecodeError, RecursionError):
-        raise Untranslatable("tools: Expected a list of objects.") from None
+    raw = tools if isinstance(tools, msgspec.Raw) else msgspec.Raw(_encode(tools))
+    return [] if is_null(raw) else _read(_decode_tools, "tools", raw, "a list of objects")
 
 
 def _is_search_tool(tool: _Members) -> bool:
@@ -197,28 +192,19 @@ def _require_bound(raw: msgspec.Raw) -> None:
     """Raises :class:`Untranslatable` for a bound that no provider can be told as it is."""
     if is_null(raw):
         return
-    try:
-        _decode_bound(raw)
-    except msgspec.DecodeError:
-        raise Untranslatable(f"max_uses: Expected a number from 1 to {MOST_SEARCHES:,}.") from None
+    _read(_decode_bound, "max_uses", raw, f"a number from 1 to {MOST_SEARCHES:,}")
 
 
 def _read_domains(name: str, raw: msgspec.Raw) -> tuple[str, ...]:
-    try:
-        return () if is_empty(raw) else _decode_domains(raw)
-    except msgspec.DecodeError:
-        raise Untranslatable(f"{name}: Expected a list of domains.") from None
+    return () if is_empty(raw) else _read(_decode_domains, name, raw, "a list of domains")
 
 
 def _read_place(raw: msgspec.Raw) -> list[tuple[str, str]]:
     """Returns a place, which chat has in ``approximate`` and a tool beside its type."""
     place = "user_location"
-    try:
-        members = _decode_members(raw)
-        if not is_empty(members.get("approximate", msgspec.Raw())):
-            members = {**members, **_decode_members(members["approximate"])}
-    except msgspec.DecodeError:
-        raise Untranslatable(f"{place}: Expected an object.") from None
+    members = _read(_decode_members, place, raw, "an object")
+    if not is_empty(members.get("approximate", msgspec.Raw())):
+        members |= _read(_decode_members, place, members["approximate"], "an object")
     members = {name: value for name, value in members.items() if not is_empty(value)}
     if _read_text(f"{place}.type", members.pop("type", msgspec.Raw(b'""'))) not in (
         "", "approximate",
@@ -233,10 +219,16 @@ def _read_place(raw: msgspec.Raw) -> list[tuple[str, str]]:
 
 
 def _read_text(place: str, raw: msgspec.Raw) -> str:
+    return _read(_decode_text, place, raw, "a text")
+
+
+def _read(
+    decode: Callable[[msgspec.Raw], _Decoded], place: str, raw: msgspec.Raw, wanted: str
+) -> _Decoded:
     try:
-        return _decode_text(raw)
-    except msgspec.DecodeError:
-        raise Untranslatable(f"{place}: Expected a text.") from None
+        return decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        raise Untranslatable(f"{place}: Expected {wanted}.") from None
 
 
 def write_options(fields: Mapping[str, Any]) -> dict[str, Any]:
