@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Final, cast
 from uuid import UUID
 
+import msgspec
 from django.conf import settings
 from django.db.models import QuerySet
 from django.http import HttpResponse
@@ -16,6 +17,7 @@ from rest_framework.mixins import ListModelMixin
 from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from accounts.authentication import Anyone, ManagementKey, caller_or_none
@@ -37,7 +39,6 @@ from catalog.lists.filters import (
 from catalog.lists.image_models import describe_endpoint, describe_model, find_parameters
 from catalog.lists.listing import ListedModel, VisibleCatalogue, open_catalogue
 from catalog.lists.outputs import is_served
-from catalog.lists.pages import CataloguePagination, render
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from catalog.models.aliases import AliasNotFound
 from catalog.serializers import (
@@ -62,7 +63,7 @@ from catalog.serializers import (
 )
 from config.api.filters import StrictFilterSet, TextFilter
 from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
-from config.api.pagination import WholeList
+from config.api.pagination import OffsetPagination, WholeList
 from config.changes.kinds import ChangeKind
 from config.server.regions import region_of_host
 from endpoints.models import PrivateEndpoint
@@ -74,6 +75,50 @@ _ALL: Final = OpenApiParameter(
     enum=["true"],
     description=CatalogueFilters.base_filters["all"].extra["help_text"],
 )
+
+
+class CataloguePagination(OffsetPagination):
+    """The whole list, or one page of it when the request sends ``offset`` or ``limit``."""
+
+    default_limit = 500
+    max_limit = 1000
+
+    def paginate_queryset(
+        self, queryset: Any, request: Request, view: APIView | None = None
+    ) -> list[Any]:
+        self.count = len(queryset)
+        offset, limit = self.get_offset(request), self.get_limit(request)
+        self.next_link: str | None = None
+        if request.query_params.keys().isdisjoint(("offset", "limit")):
+            return list(queryset)
+        end = offset + limit
+        if end < self.count:
+            query = request.query_params.copy()
+            query["offset"], query["limit"] = str(end), str(limit)
+            self.next_link = request.build_absolute_uri(f"{request.path}?{query.urlencode()}")
+        return list(queryset[offset:end])
+
+    def get_paginated_response(self, data: Sequence[Any]) -> HttpResponse:  # type: ignore[override]
+        links = {"next": self.next_link}
+        return _render({"data": list(data), "links": links, "total_count": self.count})
+
+
+def _render(body: Any) -> HttpResponse:
+    """Returns a response whose body contains models that are rendered already.
+
+    Django REST Framework's renderer would encode them a second time.
+    """
+    return HttpResponse(msgspec.json.encode(body), content_type="application/json")
+
+
+def _show_list(operation_id: str, body: Any) -> Any:
+    return extend_schema(operation_id=operation_id, responses=body, extensions=errors(400))
+
+
+def _show_one(operation_id: str, body: Any) -> Any:
+    """Describes an operation on what a name means."""
+    refusals = errors(400, 404)
+    return extend_schema(operation_id, parameters=[_ALL], responses=body, extensions=refusals)
 
 
 class _CatalogueViewSet(GenericViewSet[Any]):
@@ -180,7 +225,7 @@ class ModelViewSet(_CatalogueViewSet):
 
     filterset_class = ModelFilters
 
-    @extend_schema(operation_id="getModels", responses=ModelListSerializer, extensions=errors(400))
+    @_show_list("getModels", ModelListSerializer)
     def list(self, request: Request) -> HttpResponse:
         """Lists the models that can be called; without paging, all of them.
 
@@ -195,12 +240,7 @@ class ModelViewSet(_CatalogueViewSet):
         """
         return self.respond_with_page(self.select(self.load_listed_catalogue, ModelFilters))
 
-    @extend_schema(
-        operation_id="getModel",
-        parameters=[_ALL],
-        responses=ModelResponseSerializer,
-        extensions=errors(400, 404),
-    )
+    @_show_one("getModel", ModelResponseSerializer)
     def retrieve(self, request: Request, author: str, slug: str) -> HttpResponse:
         """Shows a model that can be called, by any of its names; a variant is ignored.
 
@@ -211,14 +251,9 @@ class ModelViewSet(_CatalogueViewSet):
         if (shown := found.list_in(visible)) is None:
             raise self.explain_hidden(found.model.slug)
         [data] = self.get_serializer([shown], many=True).data
-        return render({"data": data})
+        return _render({"data": data})
 
-    @extend_schema(
-        operation_id="retrieveModel",
-        parameters=[_ALL],
-        responses=OpenAIModelSerializer,
-        extensions=errors(400, 404),
-    )
+    @_show_one("retrieveModel", OpenAIModelSerializer)
     def describe(self, request: Request, author: str, slug: str) -> HttpResponse:
         """Shows a model as clients of OpenAI read it: without an envelope.
 
@@ -226,12 +261,7 @@ class ModelViewSet(_CatalogueViewSet):
         """
         return self._respond_with_model(f"{author}/{slug}")
 
-    @extend_schema(
-        operation_id="retrieveModelByBareName",
-        parameters=[_ALL],
-        responses=OpenAIModelSerializer,
-        extensions=errors(400, 404),
-    )
+    @_show_one("retrieveModelByBareName", OpenAIModelSerializer)
     def describe_bare(self, request: Request, name: str) -> HttpResponse:
         """Shows the model that a name without an author means, such as an alias or a bare name."""
         return self._respond_with_model(name)
@@ -244,14 +274,9 @@ class ModelViewSet(_CatalogueViewSet):
             shown = found.list_in(self.load_callers_catalogue())
         if shown is None:
             raise self.explain_hidden(found.model.slug)
-        return render(OpenAIModelSerializer().to_representation(shown))
+        return _render(OpenAIModelSerializer().to_representation(shown))
 
-    @extend_schema(
-        operation_id="listEndpoints",
-        parameters=[_ALL],
-        responses=ModelEndpointsResponseSerializer,
-        extensions=errors(400, 404),
-    )
+    @_show_one("listEndpoints", ModelEndpointsResponseSerializer)
     def endpoints(self, request: Request, author: str, slug: str) -> Response:
         """Lists a model's public endpoints, the cheapest first; latency and uptime need a key.
 
@@ -275,9 +300,7 @@ class ModelsCountViewSet(_CatalogueViewSet):
     filterset_class = OutputFilters
     pagination_class = None
 
-    @extend_schema(
-        operation_id="listModelsCount", responses=ModelsCountSerializer, extensions=errors(400)
-    )
+    @_show_list("listModelsCount", ModelsCountSerializer)
     def list(self, request: Request) -> Response:
         """Counts the models that `GET /models` lists."""
         return Response(
@@ -291,11 +314,7 @@ class EmbeddingsModelViewSet(_CatalogueViewSet):
     filterset_class = CatalogueFilters
     schema_tag = "embeddings"
 
-    @extend_schema(
-        operation_id="listEmbeddingsModels",
-        responses=ModelListSerializer,
-        extensions=errors(400),
-    )
+    @_show_list("listEmbeddingsModels", ModelListSerializer)
     def list(self, request: Request) -> HttpResponse:
         """Lists the publicly served embedding models; without paging, all of them."""
         criteria = criteria_of({"output_modalities": ["embeddings"]})
@@ -311,9 +330,7 @@ class ImageModelViewSet(_CatalogueViewSet):
     pagination_class = None
     schema_tag = "images"
 
-    @extend_schema(
-        operation_id="listImageModels", responses=ImageModelListSerializer, extensions=errors(400)
-    )
+    @_show_list("listImageModels", ImageModelListSerializer)
     def list(self, request: Request) -> Response:
         """Lists the publicly served models that make images, with the parameters of a request.
 
@@ -337,12 +354,7 @@ class ImageModelViewSet(_CatalogueViewSet):
         rows = PrivateEndpoint.objects.for_organization(caller.organization_id).shown()
         return map(_show_as_public, rows.filter(**only))
 
-    @extend_schema(
-        operation_id="listImageModelEndpoints",
-        parameters=[_ALL],
-        responses=ImageEndpointsSerializer,
-        extensions=errors(400, 404),
-    )
+    @_show_one("listImageModelEndpoints", ImageEndpointsSerializer)
     def endpoints(self, request: Request, author: str, slug: str) -> Response:
         """Lists the public endpoints that make images with a model, the cheapest first."""
         model, found = self.find_endpoints(f"{author}/{slug}")
@@ -378,9 +390,7 @@ class ZdrEndpointViewSet(_CatalogueViewSet):
     filterset_class = CatalogueFilters
     pagination_class = None
 
-    @extend_schema(
-        operation_id="listEndpointsZdr", responses=EndpointListSerializer, extensions=errors(400)
-    )
+    @_show_list("listEndpointsZdr", EndpointListSerializer)
     def list(self, request: Request) -> Response:
         """Lists the public endpoints that keep no data; latency and uptime need a key."""
         found = (
@@ -424,9 +434,7 @@ class AliasViewSet(ListModelMixin, CreatingViewSet):
     not_found = AliasNotFound
     schema_tag = "aliases"
 
-    @extend_schema(
-        operation_id="listAliases", responses=AliasListSerializer, extensions=errors(400)
-    )
+    @_show_list("listAliases", AliasListSerializer)
     def list(self, request: Request) -> Response:
         """Lists the organization's aliases, oldest first; those of the operator are not listed."""
         return super().list(request)

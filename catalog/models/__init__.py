@@ -22,7 +22,6 @@ from catalog.capabilities import (
 
 # Django finds the models of the app in this module only.
 from catalog.models.aliases import ModelAlias as ModelAlias
-from catalog.models.listing import ListedRow
 from catalog.models.versions import CatalogChange as CatalogChange
 from catalog.models.versions import CatalogVersion as CatalogVersion
 from catalog.models.versions import CatalogVersionBump, OwnedVersionBump
@@ -33,7 +32,7 @@ from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import Reach
-from config.models import ReachingModel, StampField, StatefulModel, TimeLimitedModel
+from config.models import BaseModel, ReachingModel, StampField, StatefulModel, TimeLimitedModel
 from config.triggers import AppendOnly
 
 _PRICE: dict[str, Any] = {
@@ -76,6 +75,33 @@ def hosts_of(dialect: str, base_url: str | None, named: str = "") -> frozenset[s
     except ValueError:
         return frozenset()  # the address is refused when it is called
     return frozenset((host,)) if host else frozenset()
+
+
+class ListedRow(BaseModel):
+    """A row of the catalogue whose ``is_listed`` says whether new requests may use it."""
+
+    is_listed: Any
+
+    class Meta:
+        abstract = True
+
+    def delist(self) -> bool:
+        """LISTED → DELISTED. No new request uses it; returns whether that is new."""
+        return self._list(False)
+
+    def relist(self) -> bool:
+        """DELISTED → LISTED. New requests may use it again; returns whether that is new."""
+        return self._list(True)
+
+    def _list(self, is_listed: bool) -> bool:
+        with transaction.atomic():
+            locked = type(self)._base_manager.select_for_update(no_key=True)
+            self.refresh_from_db(from_queryset=locked)
+            if self.is_listed == is_listed:
+                return False
+            self.is_listed = is_listed
+            self.save_fields("is_listed")
+        return True
 
 
 class Provider(ReachingModel, ListedRow):
