@@ -78,25 +78,14 @@ def _split_chat(reply: Reply) -> list[Chunk]:
         if "message" in choice:
             choice["delta"] = _number_calls(choice.pop("message"))
         begun = {**choice, "finish_reason": None}
-        chunks.append(
-            Chunk(
-                fields={**shared, "choices": [begun]},
-                output_bytes=0 if position else reply.output_bytes,
-                has_choices=True,
-                **common,
-            )
-        )
         nothing: Any = {} if "delta" in choice else ""
         name = "delta" if "delta" in choice else "text"
         ended: dict[str, Any] = {"index": index, name: nothing, **ends}
-        chunks.append(
-            Chunk(
-                fields={**shared, "choices": [ended]},
-                finish_reason=reply.finish_reason,
-                has_choices=True,
-                **common,
-            )
-        )
+        pieces = [{**shared, "choices": [piece]} for piece in (begun, ended)]
+        chunks += [Chunk(fields=fields, has_choices=True, **common) for fields in pieces]
+        chunks[-1].finish_reason = reply.finish_reason
+    if chunks:
+        chunks[0].output_bytes = reply.output_bytes
     if reply.usage is not None:
         fields = {**shared, "choices": [], "usage": reply.fields["usage"]}
         chunks.append(Chunk(fields=fields, usage=reply.usage, **common))

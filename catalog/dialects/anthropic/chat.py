@@ -343,14 +343,12 @@ def _build_media(part: Media) -> dict[str, Any]:
 
 def _build_details(block: Block, index: int) -> list[dict[str, Any]]:
     if block.type == "thinking":
-        return [
-            replies.build_reasoning_detail(
-                ANTHROPIC_FORMAT, index, text=block.thinking, signature=block.signature
-            )
-        ]
-    if block.type == "redacted_thinking":
-        return [replies.build_reasoning_detail(ANTHROPIC_FORMAT, index, data=block.data)]
-    return []
+        return [_build_detail(index, text=block.thinking, signature=block.signature)]
+    return [_build_detail(index, data=block.data)] if block.type == "redacted_thinking" else []
+
+
+def _build_detail(index: int, **members: str | None) -> dict[str, Any]:
+    return replies.build_reasoning_detail(ANTHROPIC_FORMAT, index, **members)
 
 
 def name_finish(stop_reason: str) -> Finish:
@@ -459,17 +457,10 @@ class _Reader:
             case "citations_delta":
                 self._keep_citation(delta.citation)
             case "thinking_delta" if delta.thinking:
-                details = [
-                    replies.build_reasoning_detail(ANTHROPIC_FORMAT, index, text=delta.thinking)
-                ]
-                return Output(reasoning=delta.thinking, details=details)
+                detail = _build_detail(index, text=delta.thinking)
+                return Output(reasoning=delta.thinking, details=[detail])
             case "signature_delta" if delta.signature:
-                details = [
-                    replies.build_reasoning_detail(
-                        ANTHROPIC_FORMAT, index, signature=delta.signature
-                    )
-                ]
-                return Output(details=details)
+                return Output(details=[_build_detail(index, signature=delta.signature)])
             case "input_json_delta":
                 return self.calls.extend(index, delta.partial_json)
         return Output()

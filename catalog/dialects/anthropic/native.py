@@ -414,11 +414,9 @@ class NativeReader:
     def _number(self, event: StreamEvent, data: bytes) -> bytes:
         """Returns an event of a content block with the number by which the SDKs find it."""
         number = self._numbers[event.index]
-        return (
-            data
-            if number == event.index
-            else _encode({**msgspec.json.decode(data), "index": number})
-        )
+        if number == event.index:
+            return data
+        return _encode({**msgspec.json.decode(data), "index": number})
 
     def _begin(self, event: StreamEvent, data: bytes) -> Chunk:
         if event.message is None or self._has_begun:
@@ -426,13 +424,7 @@ class NativeReader:
         self._has_begun = True
         self._id, self._model = event.message.id, event.message.model
         self._usage = event.message.usage or self._usage
-        return Chunk(
-            fields=decode_object(data) or {},
-            model=self._model,
-            usage=self._usage.prompt_usage,
-            has_choices=True,
-            upstream_id=self._id,
-        )
+        return self._chunk(fields=decode_object(data) or {}, usage=self._usage.prompt_usage)
 
     def _end(self, event: StreamEvent, fields: dict[str, Any]) -> Chunk:
         given = stop = None if event.delta is None else event.delta.stop_reason
@@ -445,22 +437,16 @@ class NativeReader:
             )
         usage = None if event.usage is None else event.usage.add_up(self._usage)
         self._is_whole = self._is_whole or stop is not None
-        return Chunk(
+        return self._chunk(
             fields=fields,
-            model=self._model,
             usage=usage,
             finish_reason=None if stop is None else name_finish(stop).reason,
             native_finish_reason=stop,
-            has_choices=True,
-            upstream_id=self._id,
         )
 
     def _pass(self, event: StreamEvent, data: bytes, size: int) -> Chunk:
-        return Chunk(
-            fields={},
-            model=self._model,
-            output_bytes=size,
-            has_choices=True,
-            upstream_id=self._id,
-            data=replies.encode_named_event(event.type, data),
-        )
+        passed = replies.encode_named_event(event.type, data)
+        return self._chunk(fields={}, output_bytes=size, data=passed)
+
+    def _chunk(self, **members: Any) -> Chunk:
+        return Chunk(has_choices=True, model=self._model, upstream_id=self._id, **members)

@@ -21,7 +21,6 @@ from catalog.dialects.base import (
     StreamParser,
     decode_object,
 )
-from catalog.dialects.openai.embeddings import parse_embeddings
 from catalog.dialects.openai.images import (
     EDITS,
     image_parameters,
@@ -29,6 +28,7 @@ from catalog.dialects.openai.images import (
     parse_images,
 )
 from catalog.dialects.openai.members import (
+    NULL,
     Choice,
     add_long_reasoning,
     add_reasoning,
@@ -104,11 +104,38 @@ def _build_reply(members: dict[str, Any], choices: list[Choice], notes: set[str]
     )
 
 
+class _Embedding(msgspec.Struct):
+    """One vector: numbers, or their bytes in Base64. It stays raw, because it can be long."""
+
+    embedding: msgspec.Raw
+
+
+_decode_embeddings = msgspec.json.Decoder(list[_Embedding]).decode
+
+
+def _parse_embeddings(fields: dict[str, msgspec.Raw]) -> Reply:
+    """Returns a reply of vectors, which always has the finish reason ``stop``."""
+    try:
+        vectors = _decode_embeddings(fields.get("data", NULL))
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidReply("The embeddings of the answer are malformed.") from None
+    if not vectors or any(bytes(each.embedding)[:1] not in (b"[", b'"') for each in vectors):
+        raise InvalidReply("The answer has no embeddings.")
+    return Reply(
+        fields=fields,
+        model=read_text(fields, "model"),
+        usage=parse_usage(fields, completion=0),
+        finish_reason="stop",
+        upstream_id=read_text(fields, "id"),
+        choices=len(vectors),
+    )
+
+
 # The parser of whole answers of each operation.
 _PARSERS: Final[Mapping[Operation, Callable[[dict[str, msgspec.Raw]], Reply]]] = {
     Operation.CHAT: _parse_chat,
     Operation.TEXT: _parse_text,
-    Operation.EMBEDDINGS: parse_embeddings,
+    Operation.EMBEDDINGS: _parse_embeddings,
     Operation.SPEECH: refuse_whole_speech,
     Operation.TRANSCRIPTION: parse_transcription,
     Operation.RERANK: parse_rerank,

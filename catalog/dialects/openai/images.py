@@ -27,7 +27,13 @@ from catalog.dialects.base import (
     read_usage,
     try_decode,
 )
-from catalog.dialects.openai.members import NULL, decode_usage, raise_for_error, read_text
+from catalog.dialects.openai.members import (
+    NULL,
+    decode_usage,
+    find_detail,
+    raise_for_error,
+    read_text,
+)
 from catalog.dialects.shared.images.pictures import (
     IMAGES,
     PARAMETERS,
@@ -231,11 +237,11 @@ def _parse_usage(fields: dict[str, msgspec.Raw], images: int) -> Usage:
         counted = read_usage(
             _first(usage.input_tokens, usage.prompt_tokens),
             completion,
-            cached=_detail(inputs, "cached_tokens"),
-            image_prompt=_detail(inputs, "image_tokens"),
+            cached=find_detail(inputs, "cached_tokens"),
+            image_prompt=find_detail(inputs, "image_tokens"),
             # Without details everything that such a model produces is image.
-            image_output=_first(_detail(outputs, "image_tokens"), completion),
-            reasoning=_detail(outputs, "reasoning_tokens"),
+            image_output=_first(find_detail(outputs, "image_tokens"), completion),
+            reasoning=find_detail(outputs, "reasoning_tokens"),
         )
     return replace(
         counted or Usage(0, 0), output_images=images, image_variant=_read_variant(fields)
@@ -250,7 +256,3 @@ def _read_variant(fields: dict[str, msgspec.Raw]) -> str:
 
 def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
-
-
-def _detail(details: Any, name: str) -> Any:
-    return details.get(name) if isinstance(details, dict) else None

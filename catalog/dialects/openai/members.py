@@ -231,7 +231,9 @@ def count_bytes(text: Any) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-class _Usage(msgspec.Struct):
+class ReportedUsage(msgspec.Struct):
+    """The counts of an answer by the names of all servers and operations."""
+
     prompt_tokens: Any = None
     completion_tokens: Any = None
     total_tokens: Any = None
@@ -251,6 +253,9 @@ class _Usage(msgspec.Struct):
     output_tokens: Any = None
     input_tokens_details: Any = None
     output_tokens_details: Any = None
+    # Those of transcriptions.
+    input_token_details: Any = None
+    seconds: Any = None
     # Cached tokens at Moonshot and Together, DeepSeek, Mistral, and behind proxies.
     cached_tokens: Any = None
     prompt_cache_hit_tokens: Any = None
@@ -277,9 +282,14 @@ class _Timings(msgspec.Struct):
     predicted_n: Any = None
 
 
-decode_usage = msgspec.json.Decoder(_Usage | None).decode
+decode_usage = msgspec.json.Decoder(ReportedUsage | None).decode
 _decode_timings = msgspec.json.Decoder(_Timings | None).decode
 decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+def find_detail(details: Any, name: str) -> Any:
+    """Returns a count of some details; ``None`` where there are none."""
+    return details.get(name) if isinstance(details, dict) else None
 
 
 def raise_for_error(fields: dict[str, msgspec.Raw]) -> None:

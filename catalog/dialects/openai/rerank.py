@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import Call, InvalidReply, Ranked, Reply, read_usage
-from catalog.dialects.openai.members import read_text
+from catalog.dialects.openai.members import NULL, ReportedUsage, decode_usage, read_text
 from catalog.pricing import Usage
 
 # The end of a URL at which Cohere speaks OpenAI's interface, and the path of its own, which alone
@@ -23,17 +23,11 @@ _OWN: Final = "/v2"
 # Members that the gateway itself applies, because servers disagree on their names; and the user,
 # whom no server of a rerank knows.
 _APPLIED: Final = frozenset(("top_n", "return_documents", "stream", "user"))
-_NULL: Final = msgspec.Raw(b"null")
 
 
 class _Document(msgspec.Struct, omit_defaults=True):
     text: str | None = None
     image: str | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: Any = None
-    total_tokens: Any = None
 
 
 class _Units(msgspec.Struct):
@@ -49,7 +43,6 @@ class _Meta(msgspec.Struct):
 
 _decode_results = msgspec.json.Decoder(list[Ranked]).decode
 _decode_documents = msgspec.json.Decoder(list[str | _Document]).decode
-_decode_usage = msgspec.json.Decoder(_Usage | None).decode
 _decode_meta = msgspec.json.Decoder(_Meta | None).decode
 
 
@@ -80,7 +73,7 @@ def _write_document(document: str | _Document) -> Any:
 def parse_rerank(fields: dict[str, msgspec.Raw]) -> Reply:
     """Returns a reply of results in the order of the server."""
     try:
-        results = _decode_results(fields.get("results") or fields.get("data", _NULL))
+        results = _decode_results(fields.get("results") or fields.get("data", NULL))
     except (msgspec.DecodeError, RecursionError):
         raise InvalidReply("The results of the answer are malformed.") from None
     return Reply(
@@ -96,8 +89,8 @@ def parse_rerank(fields: dict[str, msgspec.Raw]) -> Reply:
 def _parse_usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
     """Returns the tokens of ``usage``, or the units of ``meta``; ``None`` without either."""
     try:
-        usage = _decode_usage(fields.get("usage", _NULL)) or _Usage()
-        meta = _decode_meta(fields.get("meta", _NULL)) or _Meta()
+        usage = decode_usage(fields.get("usage", NULL)) or ReportedUsage()
+        meta = _decode_meta(fields.get("meta", NULL)) or _Meta()
     except (msgspec.DecodeError, RecursionError):
         return None
     billed, counted = meta.billed_units or _Units(), meta.tokens or _Units()

@@ -32,6 +32,7 @@ from catalog.dialects.base import (
     try_decode,
 )
 from catalog.dialects.openai.items import fit_fields
+from catalog.dialects.openai.members import decode_usage, find_detail
 from catalog.dialects.shared import replies
 from catalog.dialects.shared.constraints import name_media_types
 from catalog.dialects.shared.raw import is_null
@@ -107,25 +108,6 @@ class _Item(msgspec.Struct):
         return is_text and isinstance(self.call_id, str) and self.call_id != ""
 
 
-class _Usage(msgspec.Struct):
-    input_tokens: Any = None
-    output_tokens: Any = None
-    input_tokens_details: Any = None
-    output_tokens_details: Any = None
-    # Some servers count in the words of chat.
-    prompt_tokens: Any = None
-    completion_tokens: Any = None
-
-    def count(self) -> Usage | None:
-        return read_usage(
-            self.prompt_tokens if self.input_tokens is None else self.input_tokens,
-            self.completion_tokens if self.output_tokens is None else self.output_tokens,
-            cached=_detail(self.input_tokens_details, "cached_tokens"),
-            cache_write=_detail(self.input_tokens_details, "cache_write_tokens"),
-            reasoning=_detail(self.output_tokens_details, "reasoning_tokens"),
-        )
-
-
 class _Details(msgspec.Struct):
     reason: str | None = None
 
@@ -152,9 +134,18 @@ class _Response(msgspec.Struct):
         return ("tool_calls" if has_call else "stop"), "completed"
 
     def count(self) -> Usage | None:
-        usage = try_decode(_decode_usage, self.usage)
-        counted = None if usage is None else usage.count()
-        if usage is not None and counted is not None and usage.input_tokens is None:
+        if (usage := try_decode(decode_usage, self.usage)) is None:
+            return None
+        inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
+        counted = read_usage(
+            usage.prompt_tokens if usage.input_tokens is None else usage.input_tokens,
+            usage.completion_tokens if usage.output_tokens is None else usage.output_tokens,
+            cached=find_detail(inputs, "cached_tokens"),
+            cache_write=find_detail(inputs, "cache_write_tokens"),
+            reasoning=find_detail(outputs, "reasoning_tokens"),
+        )
+        if counted is not None and usage.input_tokens is None:
+            # Some servers count in the words of chat.
             counts = {
                 "input_tokens": counted.prompt,
                 "output_tokens": counted.completion,
@@ -178,16 +169,11 @@ class _Event(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw()
 
 
-_decode_usage = msgspec.json.Decoder(_Usage | None).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_item = msgspec.json.Decoder(_Item).decode
 _decode_items = msgspec.json.Decoder(list[_Item]).decode
 _decode_text = msgspec.json.Decoder(str).decode
-
-
-def _detail(details: Any, name: str) -> Any:
-    return details.get(name) if isinstance(details, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

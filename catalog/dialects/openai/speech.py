@@ -18,7 +18,7 @@ from catalog.dialects.base import (
     decode_object,
     read_usage,
 )
-from catalog.dialects.openai.members import NULL, raise_for_error
+from catalog.dialects.openai.members import NULL, ReportedUsage, raise_for_error
 from catalog.dialects.shared.multipart import MultipartContent
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from catalog.pricing import Usage
@@ -41,11 +41,6 @@ class _Event(msgspec.Struct):
     type: Any = None
     audio: Any = None
     usage: Any = None
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: Any = None
-    output_tokens: Any = None
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -193,7 +188,7 @@ class SpeechParser:
 
 def _read_usage(given: Any) -> Usage | None:
     try:
-        usage = msgspec.convert(given, _Usage)
+        usage = msgspec.convert(given, ReportedUsage)
     except msgspec.ValidationError:
         return None
     return read_usage(usage.input_tokens, usage.output_tokens, audio_output=usage.output_tokens)

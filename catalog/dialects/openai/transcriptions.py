@@ -8,7 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import Call, InvalidReply, Reply, Untranslatable, read_usage
-from catalog.dialects.openai.members import read_text
+from catalog.dialects.openai.members import (
+    NULL,
+    ReportedUsage,
+    decode_usage,
+    find_detail,
+    read_text,
+)
 from catalog.dialects.shared.multipart import MultipartContent, write_form
 from catalog.pricing import Usage
 
@@ -17,16 +23,6 @@ _MOST_MS: Final = 365 * 24 * 3_600_000
 # Parameters that OpenAI's format lacks: only an endpoint that lists them gets them.
 _EXTENSIONS: Final = ("diarize", "keyterms")
 _EMPTY: Final = frozenset((b"null", b"false", b"[]"))
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: Any = None
-    output_tokens: Any = None
-    seconds: Any = None
-    input_token_details: Any = None
-
-
-_decode_usage = msgspec.json.Decoder(_Usage | None).decode
 
 
 def write_transcription(call: Call) -> MultipartContent:
@@ -58,18 +54,17 @@ def parse_transcription(fields: dict[str, msgspec.Raw]) -> Reply:
 def _parse_usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
     """Returns the tokens, the length of the audio, or both; ``None`` if neither is reported."""
     try:
-        usage = _decode_usage(fields.get("usage", b"null")) or _Usage()
+        usage = decode_usage(fields.get("usage", NULL)) or ReportedUsage()
         duration = msgspec.json.decode(fields.get("duration", b"null"))
     except (msgspec.DecodeError, RecursionError):
         return None
     length = _read_milliseconds(usage.seconds)
     if length is None:
         length = _read_milliseconds(duration)
-    details = usage.input_token_details
     tokens = read_usage(
         usage.input_tokens,
         usage.output_tokens,
-        audio=details.get("audio_tokens") if isinstance(details, dict) else None,
+        audio=find_detail(usage.input_token_details, "audio_tokens"),
         milliseconds=length,
     )
     if tokens is None and length is not None:
