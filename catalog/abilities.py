@@ -217,27 +217,21 @@ def read_abilities(stated: Mapping[str, Any] | str) -> Abilities:
 
     The data plane has them as JSON. A member of a later release is left out.
     """
-    if isinstance(stated, str):
-        return UNSTATED if stated == "{}" else _read_abilities(stated.encode())
-    return UNSTATED if not stated else _read_abilities(_encode(stated))
+    text = stated.encode() if isinstance(stated, str) else _encode(stated)
+    found: Abilities = UNSTATED if text == b"{}" else _read_known(text, Abilities)
+    return found
 
 
 def read_settings(stated: Mapping[str, Any]) -> EndpointSettings:
     """Returns the settings that a private endpoint states, one object for equal ones."""
-    return UNSET_SETTINGS if not stated else _read_settings(_encode(stated))
-
-
-@lru_cache(maxsize=1024)
-def _read_abilities(text: bytes) -> Abilities:
-    return _read_known(text, Abilities)
+    found: EndpointSettings = UNSET_SETTINGS
+    if stated:
+        found = _read_known(_encode(stated), EndpointSettings)
+    return found
 
 
 @lru_cache(maxsize=4096)
-def _read_settings(text: bytes) -> EndpointSettings:
-    return _read_known(text, EndpointSettings)
-
-
-def _read_known(text: bytes, shape: type[_Shape]) -> _Shape:
+def _read_known(text: bytes, shape: type[Any]) -> Any:
     """Decodes stored members; keeps those alone that this release knows."""
     stated = msgspec.json.decode(text)
     try:

@@ -90,14 +90,11 @@ def parse(data: bytes) -> Catalog:
     providers = _decode_rows(file.providers, ProviderRow, "providers", problems)
     models = _decode_rows(file.models, ModelRow, "models", problems)
     endpoints = _decode_rows(file.endpoints, EndpointRow, "endpoints", problems)
-    for place, provider in providers:
-        for text in _find_provider_problems(provider):
-            problems.add_at(place, text)
-    for place, model in models:
-        for text in find_model_problems(model):
-            problems.add_at(place, text)
-    for place, endpoint in endpoints:
-        for text in find_endpoint_problems(endpoint):
+    found = [(place, _find_provider_problems(row)) for place, row in providers]
+    found += [(place, find_model_problems(row)) for place, row in models]
+    found += [(place, find_endpoint_problems(row)) for place, row in endpoints]
+    for place, texts in found:
+        for text in texts:
             problems.add_at(place, text)
     _refuse_repeated([(place, row.slug) for place, row in providers], problems)
     _refuse_repeated([(place, row.id) for place, row in models], problems)

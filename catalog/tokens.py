@@ -10,12 +10,12 @@ import re
 from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from math import ceil
 from operator import mul
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import compress, crc32, decompress
 
 import msgspec
@@ -101,23 +101,20 @@ def find_limits(stated: TokenBound) -> TokenLimits:
     """Returns the limits of an endpoint, one object for the same statement."""
     if stated == _UNSTATED:
         return UNSTATED_LIMITS
-    own = {
-        name: value
-        for name in ("prompt", "message", "tool", "tokens_per_byte")
-        if (value := getattr(stated, name)) is not None
-    }
+    own = _take_stated(stated, ("prompt", "message", "tool", "tokens_per_byte"))
     if stated.thoughts_beside:
         longest = stated.longest_thought
         own["thought"] = UNSTATED_LIMITS.output if longest is None else longest
     return replace(UNSTATED_LIMITS, media=_find_media(stated.media), **own)
 
 
+def _take_stated(stated: TokenBound | MediaBound, names: Iterable[str]) -> dict[str, Any]:
+    found = ((name, getattr(stated, name)) for name in names)
+    return {name: value for name, value in found if value is not None}
+
+
 def _find_media(stated: MediaBound) -> _Media:
-    own = {
-        name: value
-        for name in stated.__struct_fields__
-        if (value := getattr(stated, name)) is not None
-    }
+    own = _take_stated(stated, stated.__struct_fields__)
     if stated.image_tile is not None and stated.image is None:
         # A picture fits into a square of 2,048 pixels, its shorter side into 768: eight tiles.
         own["image"] = 9 * stated.image_tile

@@ -174,18 +174,12 @@ def store(found: Inspection, *, dry_run: bool = False) -> StoredConnection:
                 "None of these models could be called: an operator took them out of the catalogue, "
                 "or their prices are not numbers. List them again in the console."
             )
+        tested = None if found.test is None else found.test.model
         connection = StoredConnection(
             provider.slug,
             list(dict.fromkeys(endpoint.model.slug for endpoint in endpoints)),
             [endpoint.pk for endpoint in endpoints],
-            next(
-                (
-                    endpoint.model.slug
-                    for endpoint in endpoints
-                    if found.test is not None and endpoint.upstream_model_id == found.test.model
-                ),
-                None,
-            ),
+            next((each.model.slug for each in endpoints if each.upstream_model_id == tested), None),
         )
         transaction.set_rollback(dry_run)
     return connection
@@ -449,25 +443,19 @@ async def _ask_provider(
 def _select(slug: str, bundle: Mapping[str, Any], wish: ConnectWish) -> imports.Catalog:
     """Returns the rows of a provider in the bundle, with the wanted models alone."""
     names = {row["canonical_slug"]: row["id"] for row in bundle["models"]}
-    endpoints = [row for row in bundle["endpoints"] if row["provider"] == slug]
-    told = {
-        name
-        for row in endpoints
-        for name in (row["model"], names[row["model"]], row["upstream_model_id"])
-    }
+    named = [
+        (row, {row["model"], names[row["model"]], row["upstream_model_id"]})
+        for row in bundle["endpoints"]
+        if row["provider"] == slug
+    ]
     for name in wish.models:
-        if name not in told:
-            known = sorted(names[row["model"]] for row in endpoints)
+        if not any(name in told for _, told in named):
+            known = sorted(names[row["model"]] for row, _ in named)
             raise ConnectRefused(
                 f"The bundle has no model {name!r} of {slug}. It has: {name_some(known)}."
             )
-    wanted = frozenset(wish.models)
-    if wanted:
-        endpoints = [
-            row
-            for row in endpoints
-            if not wanted.isdisjoint((row["model"], names[row["model"]], row["upstream_model_id"]))
-        ]
+    wanted = wish.models
+    endpoints = [row for row, told in named if not wanted or not told.isdisjoint(wanted)]
     kept = {row["model"] for row in endpoints}
     rows = {
         "about": bundle["about"],

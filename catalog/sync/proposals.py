@@ -59,7 +59,9 @@ def file_proposals(plan: ListPlan, waiting: list[PlannedRow]) -> int:
                     filed += 1
                     continue
                 present.withdraw(by=_SYNC)
-            if _shown(made) in refused or _is_proposed_elsewhere(row.subject):
+            # Another list may propose a change of the endpoint: the first one is decided.
+            others = CatalogProposal.objects.filter(subject=row.subject, status="waiting")
+            if _shown(made) in refused or others.exists():
                 continue
             made.save(force_insert=True)
             added.append(made)
@@ -82,11 +84,6 @@ def _record(source: str, added: list[CatalogProposal]) -> None:
     record_event("catalog.proposed", organization=None, data=data)
 
 
-def _is_proposed_elsewhere(subject: str) -> bool:
-    """Returns whether another list proposes a change of the endpoint: the first one is decided."""
-    return CatalogProposal.objects.filter(subject=subject, status="waiting").exists()
-
-
 def approve(proposal: CatalogProposal, *, by: str) -> None:
     """Approves a proposal and applies exactly what it shows.
 
@@ -103,7 +100,9 @@ def approve(proposal: CatalogProposal, *, by: str) -> None:
             if not endpoint.is_listed:
                 raise CatalogMoved
         if not proposal.content["endpoints"]:
-            _delist(endpoint)
+            if endpoint is None:
+                raise CatalogMoved
+            endpoint.delist()
             return
         content = proposal.content
         if endpoint is None:
@@ -119,13 +118,6 @@ def require_permission(user: Any, proposal: CatalogProposal) -> None:
     """Raises :class:`Forbidden` unless an operator may decide a proposal."""
     if not user.has_perm(proposal.required_permission):
         raise Forbidden("Your role may decide about prices only.")
-
-
-def _delist(endpoint: ModelEndpoint | None) -> None:
-    if endpoint is None:
-        raise CatalogMoved
-    endpoint.is_listed = False
-    endpoint.save_fields("is_listed")
 
 
 def _require_absent(proposal: CatalogProposal) -> None:
