@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -69,6 +69,7 @@ from config.server.regions import region_of_host
 from endpoints.models import PrivateEndpoint
 
 Models = Sequence[ListedModel]
+_Operation = TypeVar("_Operation", bound=Callable[..., Any])
 
 _ALL: Final = OpenApiParameter(
     "all",
@@ -111,11 +112,11 @@ def _render(body: Any) -> HttpResponse:
     return HttpResponse(msgspec.json.encode(body), content_type="application/json")
 
 
-def _show_list(operation_id: str, body: Any) -> Any:
+def _show_list(operation_id: str, body: Any) -> Callable[[_Operation], _Operation]:
     return extend_schema(operation_id=operation_id, responses=body, extensions=errors(400))
 
 
-def _show_one(operation_id: str, body: Any) -> Any:
+def _show_one(operation_id: str, body: Any) -> Callable[[_Operation], _Operation]:
     """Describes an operation on what a name means."""
     refusals = errors(400, 404)
     return extend_schema(operation_id, parameters=[_ALL], responses=body, extensions=refusals)
