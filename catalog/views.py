@@ -37,8 +37,7 @@ from catalog.lists.filters import (
     criteria_of,
 )
 from catalog.lists.image_models import describe_endpoint, describe_model, find_parameters
-from catalog.lists.listing import ListedModel, VisibleCatalogue, open_catalogue
-from catalog.lists.outputs import is_served
+from catalog.lists.listing import ListedModel, VisibleCatalogue, is_served, open_catalogue
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from catalog.models.aliases import AliasNotFound
 from catalog.serializers import (

@@ -7,8 +7,10 @@ fact that it exists, and each price by a line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast, get_args, get_origin
 from urllib.parse import quote
+
+import msgspec
 
 from catalog import dialects
 from catalog.dialects.base import ImagesDialect, Operation
@@ -18,36 +20,28 @@ from catalog.operations import served_operations
 from catalog.pricing import Billable, Price
 from catalog.pricing.price import ONE
 from catalog.pricing.rates import EXACT
+from inference.requests.operations.images.schema import ImagesRequest
 
 _EXISTS: Final = {"type": "boolean"}
-# The values that the interface allows; a test compares them with the schema of a request.
-DESCRIPTORS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "n": {"type": "range", "min": 1, "max": 10},
-    "output_compression": {"type": "range", "min": 0, "max": 100},
-    "partial_images": {"type": "range", "min": 0, "max": 3},
-    "frame_count": {"type": "range", "min": 2, "max": 16},
-    "frame_duration_ms": {"type": "range", "min": 1, "max": 655_350},
-    "resolution": {"type": "enum", "values": ["512", "768", "1K", "1.5K", "2K", "4K"]},
-    "aspect_ratio": {
-        "type": "enum",
-        "values": [
-            "1:1", "1:2", "1:4", "1:8", "2:1", "2:3", "2.35:1", "3:2", "3:4", "4:1", "4:3", "4:5",
-            "5:2", "5:4", "5:7", "7:5", "8:1", "9:16", "16:9", "9:19.5", "19.5:9", "9:20", "20:9",
-            "9:21", "21:9", "auto",
-        ],
-    },
-    "quality": {
-        "type": "enum",
-        "values": ["auto", "low", "medium", "high", "xhigh", "max", "standard", "hd"],
-    },
-    "output_format": {"type": "enum", "values": ["png", "jpeg", "webp", "svg", "gif"]},
-    "background": {"type": "enum", "values": ["auto", "transparent", "opaque"]},
-    "input_fidelity": {"type": "enum", "values": ["high", "low"]},
-    "moderation": {"type": "enum", "values": ["low", "auto"]},
-    "style": {"type": "enum", "values": ["vivid", "natural"]},
-    "response_format": {"type": "enum", "values": ["url", "b64_json"]},
-    "complexity": {"type": "enum", "values": ["low", "medium", "high"]},
-}  # fmt: skip
+
+
+def _describe_member(kind: Any) -> Mapping[str, Any] | None:
+    """Returns the values or the range that the type of a member allows, if it has any."""
+    for each in (kind, *get_args(kind)):
+        if get_origin(each) is Literal:
+            return {"type": "enum", "values": list(get_args(each))}
+        for meta in getattr(each, "__metadata__", ()):
+            if meta.le is not None:
+                return {"type": "range", "min": meta.ge, "max": meta.le}
+    return None
+
+
+# What a request may say of each parameter.
+DESCRIPTORS: Final = {
+    field.name: descriptor
+    for field in msgspec.structs.fields(ImagesRequest)
+    if field.name in PARAMETERS and (descriptor := _describe_member(field.type)) is not None
+}
 # The interface does not count a stream among the parameters.
 _STREAM: Final = "stream"
 # What the lines of the interface call our kinds of rates.

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from django.db import connection
 
 from accounts.models import ApiKey
 from accounts.policy import Fallback, Policy
+from catalog import dialects
 from catalog.abilities import read_settings
 from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
 from catalog.aliases.spellings import NO_NAMES, ModelNames, NameIndex, patch_names, put_first
@@ -34,8 +36,8 @@ from catalog.lists.access import (
     OrganizationCache,
     read_access,
 )
-from catalog.lists.outputs import find_outputs
 from catalog.models import CatalogVersion, LanguageModel, ModelAlias, ModelEndpoint, Provider
+from catalog.operations import proven_operations, served_operations, served_outputs
 from catalog.pricing import RATES, Price, UnknownRule
 from catalog.pricing.contract import render_lines, render_pricing
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds, for_any_model
@@ -406,6 +408,39 @@ def _build_offer(
         cost=int(_EXACT.add(prompt, completion).scaleb(_PRICE_DECIMALS, _EXACT)),
         terms=b"," + msgspec.json.encode(rendered)[1:],
     )
+
+
+def find_outputs(
+    outputs: Iterable[str],
+    capabilities: Capabilities,
+    dialect: str,
+    proven: frozenset[str] | None = None,
+) -> frozenset[str] | None:
+    """Returns the outputs of a model that an endpoint produces; ``None`` if it serves nothing.
+
+    ``outputs`` are those of the model; ``dialect`` is that of the endpoint's provider. ``proven``
+    are the operations that a validation has proven, if it tells them.
+    """
+    return _find_outputs(tuple(outputs), capabilities, dialect, proven)
+
+
+def is_served(endpoint: ModelEndpoint) -> bool:
+    """Returns whether a public endpoint serves an operation of its model."""
+    model = endpoint.model
+    dialect = endpoint.provider.dialect
+    return find_outputs(model.output_modalities, model.capabilities, dialect) is not None
+
+
+@lru_cache(maxsize=1024)
+def _find_outputs(
+    outputs: tuple[str, ...],
+    capabilities: Capabilities,
+    dialect: str,
+    proven: frozenset[str] | None,
+) -> frozenset[str] | None:
+    served = served_operations(outputs, dialects.get(dialect, capabilities))
+    served = proven_operations(served, proven)
+    return served_outputs(outputs, served) if served else None
 
 
 def _read_price(*rates: Any) -> Price | None:
