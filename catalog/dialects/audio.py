@@ -177,9 +177,9 @@ class SoundMeter:
 
     __slots__ = ("_frames", "_head", "_tail", "found", "rate", "size")
 
-    def __init__(self, rate: int | None = None) -> None:
+    def __init__(self) -> None:
         self.found: str | None = None
-        self.rate = rate
+        self.rate: int | None = None
         self.size = 0
         self._head = self._tail = b""
         self._frames: SoundFrames | None = None

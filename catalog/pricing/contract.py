@@ -115,25 +115,22 @@ class Line(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
 Lines = Annotated[list[Line], msgspec.Meta(max_length=MAX_LINES)]
 
 
-def read_price(pricing: Pricing, lines: Sequence[Line] = (), *, path: str = "pricing") -> Price:
-    """Returns the price that JSON states; raises :class:`InvalidPricing`.
-
-    ``path`` is where the pricing object stands, for the names of wrong members.
-    """
+def read_price(pricing: Pricing, lines: Sequence[Line] = ()) -> Price:
+    """Returns the price that JSON states; raises :class:`InvalidPricing`."""
     reader = _Reader()
     stated: list[tuple[str, Rule]] = []
     for key, kind in KIND_OF_KEY.items():
-        place = f"{path}.{key}"
+        place = f"pricing.{key}"
         if (amount := reader.read_rate(place, getattr(pricing, key))) is None:
             continue
         if key == "image_output" and 0 < amount < _CHEAPEST_IMAGE:
             reader.add(place, "is the price of one image; that of a token is image_token")
         stated.append((place, Rule(kind.billable, kind.unit, amount, kind.variant)))
     for index, override in enumerate(pricing.overrides or ()):
-        stated += reader.read_override(f"{path}.overrides[{index}]", override)
+        stated += reader.read_override(f"pricing.overrides[{index}]", override)
     for index, line in enumerate(lines):
         stated += reader.read_line(f"lines[{index}]", line)
-    discount = reader.read_discount(f"{path}.discount", pricing.discount)
+    discount = reader.read_discount("pricing.discount", pricing.discount)
     for wrong, other, reason in find_conflicts([rule for _, rule in stated]):
         reader.add(stated[wrong][0], f"{reason} {stated[other][0]}; leave one of them out")
     reader.raise_if_any()

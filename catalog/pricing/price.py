@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -311,10 +311,9 @@ def round_scaled(amount: int, scale: int, *, round_up: bool = False) -> int:
     return whole + (twice > divisor or (twice == divisor and whole & 1))
 
 
-def nano_usd(amount: Decimal, *, round_up: bool = False) -> int:
-    """Returns USD as integer nano-USD, rounded half to even, or up for a bound such as a hold."""
-    rounding = ROUND_CEILING if round_up else ROUND_HALF_EVEN
-    return int(EXACT.multiply(amount, Decimal(NANO)).to_integral_value(rounding))
+def nano_usd(amount: Decimal) -> int:
+    """Returns USD as integer nano-USD, rounded half to even."""
+    return int(EXACT.multiply(amount, Decimal(NANO)).to_integral_value(ROUND_HALF_EVEN))
 
 
 def usd(nano: int) -> float:

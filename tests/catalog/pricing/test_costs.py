@@ -63,23 +63,22 @@ def test_charges_are_exact(price: Price, usage: Usage, cost: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "rounded", "rounded_up"),
+    ("amount", "rounded"),
     [
-        ("0", 0, 0),
-        ("1", 1_000_000_000, 1_000_000_000),
-        ("0.000000001", 1, 1),
-        ("0.0000000004", 0, 1),
-        ("0.0000000005", 0, 1),
-        ("0.00000000050000000000000000000001", 1, 1),
-        ("0.0000000015", 2, 2),
-        ("0.0000000025", 2, 3),
-        ("0.0000000035", 4, 4),
-        ("99999900000000.0000000005", 999999 * 10**17, 999999 * 10**17 + 1),
+        ("0", 0),
+        ("1", 1_000_000_000),
+        ("0.000000001", 1),
+        ("0.0000000004", 0),
+        ("0.0000000005", 0),
+        ("0.00000000050000000000000000000001", 1),
+        ("0.0000000015", 2),
+        ("0.0000000025", 2),
+        ("0.0000000035", 4),
+        ("99999900000000.0000000005", 999999 * 10**17),
     ],
 )
-def test_nano_usd_rounds_half_to_even_or_up(amount: str, rounded: int, rounded_up: int) -> None:
+def test_nano_usd_rounds_half_to_even(amount: str, rounded: int) -> None:
     assert nano_usd(Decimal(amount)) == rounded
-    assert nano_usd(Decimal(amount), round_up=True) == rounded_up
 
 
 @pytest.mark.parametrize(
@@ -136,7 +135,6 @@ def test_charges_add_up_to_the_sum_of_fractions(price: Price, usage: Usage) -> N
     cost = sum_charges(price, usage)
     assert Fraction(cost) == expected
     assert nano_usd(cost) == round(expected * 10**9)
-    assert nano_usd(cost, round_up=True) == -((-expected * 10**9) // 1)
 
 
 @given(prices, usages)
