@@ -601,17 +601,18 @@ LOGGING = {
 UNFOLD = {
     "SITE_TITLE": "Causeway",
     "SITE_HEADER": "Causeway",
-    "SITE_SUBHEADER": f"LLM gateway {VERSION}",
+    # unfold imports a module by the name in a text that has a dot, so it gets functions instead.
+    "SITE_SUBHEADER": lambda _: f"LLM gateway {VERSION}",
     "SITE_URL": "/docs",
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SITE_SYMBOL": "alt_route",
     "SITE_FAVICONS": [
-        {"rel": "icon", "type": "image/svg+xml", "href": f"{STATIC_URL}causeway/icon.svg"}
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda _: f"{STATIC_URL}causeway/icon.svg"}
     ],
     "BORDER_RADIUS": "6px",
     "DASHBOARD_CALLBACK": "inference.reports.dashboard.build_dashboard",
-    "STYLES": [f"{STATIC_URL}causeway/console.css"],
+    "STYLES": [lambda _: f"{STATIC_URL}causeway/console.css"],
     "COMMAND": {"search_models": False},
     "SIDEBAR": {
         "show_search": True,

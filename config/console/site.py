@@ -79,6 +79,15 @@ class ConsoleSite(AdminSite):
             return False
         return _is_verified(request) or not (settings.ADMIN_REQUIRES_TOTP or _has_device(request))
 
+    def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[Any]:
+        """Returns the applications with their lists; a request builds those of all only once."""
+        if app_label is not None:
+            return super().get_app_list(request, app_label)
+        kept: list[Any] | None = request.__dict__.get("console_applications")
+        if kept is None:
+            kept = request.__dict__["console_applications"] = super().get_app_list(request)
+        return kept
+
     def autocomplete_view(self, request: HttpRequest) -> HttpResponse:
         if NOT_STORABLE.search(request.GET.get("term", "")):
             raise BadRequest("The search term must not contain a NUL character.")
