@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from billing.topups.chains import Chain, Token, checksum_address, parse_address, parse_chains
+from tests.support.settings import read_settings
 
 USDC = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
 OWNER = "0xd8dA6BF26964aF9D7eEd9e03E53415D37aA96045"
@@ -258,20 +255,11 @@ def test_parse_accepts_the_largest_chain_id_of_the_column() -> None:
 
 
 def test_invalid_settings_stop_the_start() -> None:
-    def load(**environment: str) -> subprocess.CompletedProcess[str]:
-        code = "from config.settings import *; print(CHAINS, TOP_UP_LIFETIME, TOP_UP_GRACE)"
-        return subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, **environment},
-            cwd=Path(__file__).parents[3],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    assert load().stdout == "{} 3600 86400\n"
+    names = ("CHAINS", "TOP_UP_LIFETIME", "TOP_UP_GRACE")
+    found = read_settings()
+    assert [found[name] for name in names] == [{}, 3_600, 86_400]
     url = "1=https://node.example/v2/secret-key"
-    read = load(
+    found = read_settings(
         CHAIN_RPC_URLS=url,
         CHAIN_TOKENS=f"1={USDC}:6:USDC",
         TOP_UP_RECIPIENTS=f"1={OWNER}",
@@ -279,14 +267,11 @@ def test_invalid_settings_stop_the_start() -> None:
         TOP_UP_LIFETIME="60",
         TOP_UP_GRACE="0",
     )
-    assert read.stdout == (
-        f"{{1: Chain(chain_id=1, token=Token(contract='{USDC}', decimals=6, symbol='USDC'),"
-        f" recipient='{OWNER}', confirmations=12)}} 60 0\n"
+    token = Token(contract=USDC, decimals=6, symbol="USDC")
+    chain = Chain(1, url.partition("=")[2], token, OWNER, confirmations=12)
+    assert [found[name] for name in names] == [{1: chain}, 60, 0]
+    with pytest.raises(ImproperlyConfigured) as refusal:
+        read_settings(CHAIN_RPC_URLS=url)
+    assert str(refusal.value) == (
+        "CHAIN_TOKENS has no value for chain 1 of CHAIN_RPC_URLS; add one."
     )
-    refused = load(CHAIN_RPC_URLS=url)
-    assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1] == (
-        "django.core.exceptions.ImproperlyConfigured: CHAIN_TOKENS has no value for chain 1 of "
-        "CHAIN_RPC_URLS; add one."
-    )
-    assert "secret-key" not in refused.stderr

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from ipaddress import ip_network
-from pathlib import Path
+from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from config.egress import AddressRefused, OutboundRequest
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from config.egress.client import EgressClient
 from config.egress.fetch import fetch
+from tests.support.settings import read_settings
 from tests.support.upstreams.tls import Authority, answering, serving
 
 NAME = "models.example.com"
@@ -159,28 +158,17 @@ def test_parse_refuses_a_name_given_twice() -> None:
 
 
 def test_the_setting_is_read_and_a_wrong_value_prevents_the_start() -> None:
-    def load(value: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "from config.settings import EGRESS_POLICY as p; print(p.hosts)",
-            ],
-            env={**os.environ, "UPSTREAM_HOSTS": value},
-            cwd=Path(__file__).parents[3],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def load(value: str) -> Any:
+        return read_settings(UPSTREAM_HOSTS=value)["EGRESS_POLICY"].hosts
 
-    assert load("").stdout == "{}\n"
-    assert load("a.example=10.0.0.1, b.example=10.0.0.2:8443").stdout == (
-        "{'a.example': PinnedHost(address='10.0.0.1', port=None),"
-        " 'b.example': PinnedHost(address='10.0.0.2', port=8443)}\n"
-    )
-    refused = load("a.example=10.0.0.1,b.example=c.example")
-    assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1] == (
-        "django.core.exceptions.ImproperlyConfigured: UPSTREAM_HOSTS is a comma list of "
+    assert load("") == {}
+    assert load("a.example=10.0.0.1, b.example=10.0.0.2:8443") == {
+        "a.example": PinnedHost(address="10.0.0.1", port=None),
+        "b.example": PinnedHost(address="10.0.0.2", port=8443),
+    }
+    with pytest.raises(ImproperlyConfigured) as refusal:
+        load("a.example=10.0.0.1,b.example=c.example")
+    assert str(refusal.value) == (
+        "UPSTREAM_HOSTS is a comma list of "
         "name=address[:port]: 'b.example=c.example' must give an address for a name."
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 from django.conf import LazySettings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError
 from django.test import Client
 
@@ -19,7 +20,8 @@ from config.management.commands.serve import bind_metrics
 from config.server.metrics import MetricsListener, render_metrics
 from tests.support.bulkheads.counters import authorization
 from tests.support.machine.ports import reserved_port
-from tests.support.processes import manage, serve
+from tests.support.processes import serve
+from tests.support.settings import read_settings
 
 TOKEN = "a-token-of-the-metrics"
 
@@ -99,10 +101,11 @@ def test_the_main_port_has_no_metrics_when_they_have_their_own(transactional_db:
         assert "causeway_chain_halted" in counted.text
 
 
-def test_a_port_out_of_range_is_refused(transactional_db: None) -> None:
-    result = manage("check", METRICS_PORT="70000")
-    assert result.returncode != 0
-    assert "METRICS_PORT must be a port from 1 to 65535." in result.stderr
+def test_a_port_out_of_range_is_refused() -> None:
+    with pytest.raises(
+        ImproperlyConfigured, match=r"^METRICS_PORT must be a port from 1 to 65535\."
+    ):
+        read_settings(METRICS_PORT="70000")
 
 
 def test_gauges_of_ended_workers_are_deleted(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from config.server.regions import parse_region_hosts, region_of_host
+from tests.support.settings import read_settings
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -87,40 +86,23 @@ def test_region_of_host_ignores_case_port_and_trailing_dot(
     assert region_of_host(host, hosts) == region
 
 
-def start(**environment: str) -> subprocess.CompletedProcess[str]:
-    """Reads the settings in another process, which prints the regional and the allowed hosts."""
-    program = (
-        "from django.conf import settings; print(settings.REGION_HOSTS, settings.ALLOWED_HOSTS)"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=PROJECT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "config.settings", **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_the_hosts_of_regions_are_served() -> None:
-    started = start(
+    found = read_settings(
         REGION_HOSTS="eu.example.com=europe, us.example.com=us", ALLOWED_HOSTS="api.example.com"
     )
-    assert started.stdout == (
-        "{'eu.example.com': 'europe', 'us.example.com': 'us'} "
-        "['api.example.com', 'eu.example.com', 'us.example.com']\n"
-    )
+    assert found["REGION_HOSTS"] == {"eu.example.com": "europe", "us.example.com": "us"}
+    assert found["ALLOWED_HOSTS"] == ["api.example.com", "eu.example.com", "us.example.com"]
 
 
 def test_without_the_setting_no_host_is_regional() -> None:
-    assert start(REGION_HOSTS="", ALLOWED_HOSTS="localhost").stdout == "{} ['localhost']\n"
+    found = read_settings(REGION_HOSTS="", ALLOWED_HOSTS="localhost")
+    assert (found["REGION_HOSTS"], found["ALLOWED_HOSTS"]) == ({}, ["localhost"])
 
 
 def test_a_wrong_setting_prevents_the_start() -> None:
-    started = start(REGION_HOSTS="eu.example.com=eu")
-    assert (started.returncode, started.stdout) == (1, "")
-    assert started.stderr.splitlines()[-1] == (
-        "django.core.exceptions.ImproperlyConfigured: REGION_HOSTS is a comma list of "
+    with pytest.raises(ImproperlyConfigured) as refusal:
+        read_settings(REGION_HOSTS="eu.example.com=eu")
+    assert str(refusal.value) == (
+        "REGION_HOSTS is a comma list of "
         "name=region: 'eu.example.com=eu' does not give one of europe, us, global for a name."
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import requests
+from django.core.exceptions import ImproperlyConfigured
 
 from accounts.models import ApiKey
 from config.api.errors import InvalidRequest
@@ -20,7 +21,8 @@ from config.telemetry.access_log import AccessEntry, AccessLog
 from inference.models import Generation
 from tests.support.bulkheads.counters import read_counter, sample
 from tests.support.inference.site import CHAT, Site
-from tests.support.processes import manage, serve
+from tests.support.processes import serve
+from tests.support.settings import read_settings
 
 DROPPED = "causeway_telemetry_dropped_total"
 WORDS = "words-of-the-prompt"
@@ -172,10 +174,9 @@ def test_the_name_of_an_unknown_field_forges_no_line(tmp_path: Path, is_text: bo
     assert "/2" in second
 
 
-def test_a_folder_that_is_missing_stops_the_start(transactional_db: None) -> None:
-    result = manage("check", ACCESS_LOG="/nowhere/access.log")
-    assert result.returncode == 1
-    assert "ACCESS_LOG: there is no folder /nowhere." in result.stderr
+def test_a_folder_that_is_missing_stops_the_start() -> None:
+    with pytest.raises(ImproperlyConfigured, match=r"^ACCESS_LOG: there is no folder /nowhere\."):
+        read_settings(ACCESS_LOG="/nowhere/access.log")
 
 
 def test_by_default_a_line_stands_in_the_log(site: Site) -> None:
