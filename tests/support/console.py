@@ -12,8 +12,8 @@ from django.contrib import admin
 from django.contrib.auth.models import Group, User
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
-from django.test import Client
-from django.urls import URLPattern, URLResolver, reverse
+from django.test import Client, RequestFactory
+from django.urls import URLPattern, URLResolver, resolve, reverse
 from django.utils import timezone
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
@@ -50,6 +50,7 @@ SUBMIT = {"_form_submitted": "True"}
 TOKEN = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
 SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 SECOND_FACTOR = "c0ffee" * 6
+_FACTS = re.compile(r"<dt>(.*?)</dt><dd>(.*?)</dd>", re.DOTALL)
 
 
 # What answers otherwise than with a page, to an operator who may do everything.
@@ -252,20 +253,32 @@ def listing(model: type[Any], verb: str = "changelist") -> str:
     return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{verb}")
 
 
+def open_list(model: type[Any], query: str, operator: str = "operator") -> Any:
+    """Returns what a list shows to an operator, without the page around it."""
+    path = listing(model)
+    request = RequestFactory().get(path + query)
+    request.user, request.resolver_match = User.objects.get(username=operator), resolve(path)
+    return admin.site._registry[model].get_changelist_instance(request)
+
+
 def fingerprint() -> dict[str, Any]:
     """Returns the version of every row, so that even a write of the same values shows.
 
     Leaves out measurements, which a service that other tests left behind may still write.
     """
     measured = {apps.get_model(label)._meta.db_table for label in MEASUREMENTS}
-    found = {}
     with connection.cursor() as cursor:
-        for table in connection.introspection.table_names(cursor):
-            if table in measured:
-                continue
-            name = connection.ops.quote_name(table)
-            cursor.execute(f"SELECT ctid::text, xmin::text, t::text FROM {name} t ORDER BY 1")
-            found[table] = cursor.fetchall()
+        tables = set(connection.introspection.table_names(cursor)) - measured
+        found: dict[str, Any] = {table: [] for table in tables}
+        cursor.execute(
+            " UNION ALL ".join(
+                f"SELECT '{table}', ctid::text, xmin::text, t::text"
+                f" FROM {connection.ops.quote_name(table)} t"
+                for table in tables
+            )
+        )
+        for table, *row in sorted(cursor.fetchall()):
+            found[table].append(row)
     return found
 
 
@@ -280,6 +293,11 @@ def count_written() -> dict[str, int]:
             " WHERE n_tup_ins + n_tup_upd + n_tup_del > 0 AND relname <> 'django_session'"
         )
         return dict(cursor.fetchall())
+
+
+def read_facts(content: str) -> dict[str, str]:
+    """Returns what a dialog says of its object, by its titles."""
+    return {html.unescape(name): html.unescape(text) for name, text in _FACTS.findall(content)}
 
 
 def messages_of(response: Any) -> list[str]:

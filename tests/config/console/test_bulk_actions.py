@@ -249,7 +249,9 @@ def test_an_action_over_rows_by_role_and_state(role: Role, request: pytest.Fixtu
     rows = request.getfixturevalue("rows")
     wrong = []
     for action, bulk in BULK.items():
-        for state, reach in NOUNS[action[0]].reach.items():
+        states = NOUNS[action[0]].reach.items()
+        # Who lacks the permission of an action is refused before it reads a row.
+        for state, reach in states if role in bulk.roles else [*states][:1]:
             row = _read(rows[action[0]])
             with transaction.atomic():
                 reach(row)
