@@ -13,7 +13,9 @@ import pytest
 from django.conf import settings
 from django.test import Client
 
+from config.local import postgres
 from config.management.cli import describe_database
+from tests.support.database.migrated import own_server
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +33,8 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def test_pyproject_command_line_and_console_show_the_same_version(operator: Client) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert run("--version").stdout == f"{version}\n"
+    asked = run("--version")
+    assert (asked.stdout, asked.stderr) == (f"{version}\n", "")
     assert version == settings.VERSION
     assert f"LLM gateway {version}" in operator.get("/admin/").content.decode()
 
@@ -59,16 +62,17 @@ def test_commands_without_a_database_start_no_embedded_server(tmp_path: Path) ->
     listed = run("simulate_upstream", "--list", **environment)
     assert listed.returncode == 0
     assert "sim-echo" in listed.stdout
+    assert "Database: " not in listed.stderr
     assert not (tmp_path / "data" / "postgres").exists()
 
 
-def test_the_first_connection_starts_the_embedded_server(tmp_path: Path) -> None:
-    environment = {"DATABASE_URL": "embedded", "DATA_DIR": str(tmp_path / "data")}
-    assert run("migrate", "--verbosity", "0", **environment).returncode == 0
-    done = run("verify_ledger", "--json", **environment)
-    assert done.returncode == 0
+def test_the_first_connection_starts_the_embedded_server() -> None:
+    with own_server() as (directory, _):
+        postgres.stop(directory)
+        done = run("verify_ledger", "--json", DATABASE_URL="embedded", DATA_DIR=str(directory))
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["differences"] == []
-    assert done.stderr.splitlines()[0] == f"Database: embedded, in {tmp_path / 'data'}"
+    assert done.stderr.splitlines()[0] == f"Database: embedded, in {directory}"
 
 
 @pytest.mark.parametrize(
@@ -107,18 +111,14 @@ def test_a_command_names_its_database_before_it_fails(arguments: tuple[str, ...]
     assert done.returncode == (0 if arguments[0] == "shell" else 1)
 
 
-@pytest.mark.parametrize("arguments", [("--version",), ("simulate_upstream", "--list"), ("check",)])
-def test_a_command_without_a_database_names_none(arguments: tuple[str, ...]) -> None:
-    assert "Database: " not in run(*arguments).stderr
-
-
 _LOADED: Final = """
-import runpy, sys
-sys.argv = ["manage.py", *sys.argv[1:]]
-try:
-    runpy.run_path("manage.py", run_name="__main__")
-finally:
-    print(*sorted({%s} & set(sys.modules)), file=sys.stderr)
+import contextlib, runpy, sys
+arguments = sys.argv[1:]
+for command in arguments[0].split(","):
+    sys.argv = ["manage.py", command, *arguments[1:]]
+    with contextlib.suppress(SystemExit):
+        runpy.run_path("manage.py", run_name="__main__")
+print(*sorted({%s} & set(sys.modules)), file=sys.stderr)
 """
 HEAVY: Final = (
     "accounts.admin", "accounts.views", "asyncpg", "botocore", "config.egress.client",
@@ -129,7 +129,10 @@ HEAVY: Final = (
 
 
 def load(*arguments: str) -> set[str]:
-    """Runs a command and returns the heavy modules that it has imported."""
+    """Runs commands, which stand with commas between them; returns what heavy modules they import.
+
+    None of them names a database.
+    """
     done = subprocess.run(
         [sys.executable, "-c", _LOADED % ", ".join(map(repr, HEAVY)), *arguments],
         cwd=ROOT,
@@ -137,14 +140,12 @@ def load(*arguments: str) -> set[str]:
         text=True,
         check=True,
     )
+    assert "Database: " not in done.stderr
     return set(done.stderr.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize(
-    "command", ["create_organization", "grant_credits", "migrate", "verify_ledger"]
-)
-def test_a_command_loads_neither_the_routes_nor_the_clients_of_providers(command: str) -> None:
-    assert load(command, "--help") == set()
+def test_a_command_loads_neither_the_routes_nor_the_clients_of_providers() -> None:
+    assert load("create_organization,grant_credits,migrate,verify_ledger", "--help") == set()
 
 
 def test_the_system_checks_load_the_pages_of_the_console() -> None:
@@ -152,27 +153,19 @@ def test_the_system_checks_load_the_pages_of_the_console() -> None:
     assert {"accounts.admin", "unfold.admin"} <= load("check", "--tag", "admin")
 
 
-@pytest.mark.parametrize(
-    ("statement", "loaded"),
-    [
-        ("", set()),
-        ("config.asgi.control_plane.load()", {"accounts.admin", "accounts.views", "config.urls"}),
-    ],
-)
-def test_a_worker_loads_the_control_plane_when_it_is_asked_for(
-    statement: str, loaded: set[str]
-) -> None:
+def test_a_worker_loads_the_control_plane_when_it_is_asked_for() -> None:
     names = {
         "accounts.admin", "accounts.views", "config.urls", "requests", "segno", "unfold.admin",
         "starlette.middleware.cors", "cryptography.x509",
         "cryptography.hazmat.primitives.serialization",
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys, config.asgi; {statement}\nprint(*sys.modules)"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+    program = (
+        "import sys, config.asgi; print(*sys.modules)\n"
+        "config.asgi.control_plane.load(); print(*sys.modules)"
     )
-    found = names & set(done.stdout.split())
-    assert loaded <= found if loaded else not found
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    before, after = (names & set(line.split()) for line in done.stdout.splitlines())
+    assert before == set()
+    assert {"accounts.admin", "accounts.views", "config.urls"} <= after

@@ -51,7 +51,7 @@ class Traffic:
                     self.answered[f"{address} {path}"] += 1
                 else:
                     self.refused.append((answer.status_code, answer.text))
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def move(self, *addresses: str) -> None:
         """Sends all further requests to these servers; returns when each has answered some."""

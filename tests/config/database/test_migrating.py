@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -14,6 +13,7 @@ from environ import Env
 
 from config.database.lock_limit import limiting_waits
 from tests.support import processes
+from tests.support.database.migrated import own_database
 from tests.support.database.pooler import Pooler, needs_pgbouncer
 from tests.support.processes import manage
 
@@ -26,22 +26,17 @@ WAITING = (
 
 @pytest.fixture
 def own_url(pooler: Pooler) -> Iterator[str]:
-    """Creates an empty database and yields its URL."""
-    parts = urlsplit(os.environ["DATABASE_URL"])
-    name = f"migrating_{os.getpid()}"
-    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as server:
-        server.execute(f"CREATE DATABASE {name}")
-        yield urlunsplit(parts._replace(path=f"/{name}"))
-        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    """Creates a migrated database and yields its URL."""
+    with own_database(f"migrating_{os.getpid()}", is_migrated=True) as url:
+        yield url
 
 
 def test_a_migration_gives_way_to_locks(
     own_url: str, pooler: Pooler, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     behind = {"DATABASE_URL": pooler.url(own_url)}
-    for command in (("migrate",), ("migrate", "inference", "0001")):
-        found = manage(*command, **behind)
-        assert found.returncode == 0, found.stderr
+    found = manage("migrate", "inference", "0001", **behind)
+    assert found.returncode == 0, found.stderr
     with (
         ThreadPoolExecutor(1) as pool,
         psycopg.connect(own_url) as reader,
