@@ -12,7 +12,12 @@ from openrouter import OpenRouter
 
 from tests.support import factories
 from tests.support.contract import document
-from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter, Serve
+from tests.support.contract.clients import (
+    NO_AUTHORITIES,
+    MakeOpenAI,
+    MakeOpenRouter,
+    Serve,
+)
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
@@ -24,7 +29,11 @@ def openrouter_client(server: str) -> Iterator[MakeOpenRouter]:
 
         def make(key: str) -> OpenRouter:
             transport = stack.enter_context(
-                httpx.Client(timeout=30, event_hooks={"response": [document.check_answer]})
+                httpx.Client(
+                    timeout=30,
+                    event_hooks={"response": [document.check_answer]},
+                    verify=NO_AUTHORITIES,
+                )
             )
             return OpenRouter(
                 api_key=key,
@@ -32,7 +41,7 @@ def openrouter_client(server: str) -> Iterator[MakeOpenRouter]:
                 client=transport,
                 # An async client that the SDK creates is closed at garbage collection, in the
                 # event loop that runs at that moment.
-                async_client=httpx.AsyncClient(),
+                async_client=httpx.AsyncClient(verify=NO_AUTHORITIES),
                 retry_config=None,
             )
 
@@ -56,7 +65,9 @@ def openai_client(server: str) -> Iterator[MakeOpenAI]:
 
         def make(key: str) -> openai.OpenAI:
             transport = openai.DefaultHttpxClient(
-                timeout=30, event_hooks={"response": [document.check_answer]}
+                timeout=30,
+                event_hooks={"response": [document.check_answer]},
+                verify=NO_AUTHORITIES,
             )
             return stack.enter_context(
                 openai.OpenAI(

@@ -19,7 +19,7 @@ from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
 from tests.support.contract import document
-from tests.support.contract.clients import Serve
+from tests.support.contract.clients import NO_AUTHORITIES, Serve
 from tests.support.factories import Tenant
 from tests.support.inference.prices import read_pricing
 from tests.support.simulator.server import Simulator
@@ -41,7 +41,7 @@ INPUT = {"city": "Zürich", "number": 0}
 def connected(server: str, **login: Any) -> anthropic.Anthropic:
     """Returns a client that does not retry and checks each response against the document."""
     transport = anthropic.DefaultHttpxClient(
-        timeout=30, event_hooks={"response": [document.check_answer]}
+        timeout=30, event_hooks={"response": [document.check_answer]}, verify=NO_AUTHORITIES
     )
     return anthropic.Anthropic(
         base_url=f"{server}/api", max_retries=0, http_client=transport, **login

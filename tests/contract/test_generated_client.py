@@ -14,7 +14,7 @@ import pytest
 from endpoints.models import PrivateEndpoint, PrivateProvider
 from tests.support import factories
 from tests.support.contract import document
-from tests.support.contract.clients import Serve
+from tests.support.contract.clients import NO_AUTHORITIES, Serve
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
@@ -61,6 +61,7 @@ def connect(part: Part, server: str) -> Iterator[Callable[[str], Any]]:
             token=key,
             raise_on_unexpected_status=True,
             timeout=httpx.Timeout(30),
+            verify_ssl=NO_AUTHORITIES,
             httpx_args={"event_hooks": {"response": [document.check_answer]}},
         )
         made.append(client)
