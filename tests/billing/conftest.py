@@ -28,9 +28,17 @@ def evm() -> Iterator[EthTester]:
         yield node
 
 
+@pytest.fixture(scope="session")
+def _deployed(evm: EthTester) -> tuple[Contract, str]:
+    return deploy(evm), evm.rpc("evm_snapshot")
+
+
 @pytest.fixture
-def token(evm: EthTester) -> Contract:
-    return deploy(evm)
+def token(evm: EthTester, _deployed: tuple[Contract, str]) -> Contract:
+    """Returns a token without payments: the node goes back to where it was deployed."""
+    contract, snapshot = _deployed
+    evm.rpc("evm_revert", snapshot)
+    return contract
 
 
 @pytest.fixture

@@ -108,6 +108,7 @@ def test_scan_refuses_a_head_that_changes_during_the_scan(token: Contract, front
 
 
 def test_read_block_refuses_a_block_with_another_number(token: Contract, front: Front) -> None:
+    token.node.rpc("evm_mine")
     node = Node(chain_of(token, url=front.url), EgressPolicy())
     front.fault = of("eth_getBlockByNumber", changed(number="0x2"))
     assert node.read_block(2).number == 2

@@ -20,6 +20,7 @@ from tests.support import factories
 from tests.support.database.locks import waiting
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
+from tests.support.suite.tiers import count_examples
 
 
 def draft_body(**changes: Any) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def test_activate_that_races_an_edit_never_activates_the_edited_content(
 
         return call
 
-    for _ in range(200):
+    for _ in range(count_examples(200)):
         made = factories.make_draft(tenant, model, provider)
         factories.make_validation(made, credential)
         activating = PrivateEndpoint.objects.get(pk=made.pk)
