@@ -1,10 +1,19 @@
-"""Lets the tests of a browser begin first: a file of them takes minutes."""
+"""Lets the tests of a browser begin first, a file of them takes minutes, and ends the browser."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.browser import end_chromium
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _chromium_ends() -> Iterator[None]:
+    yield
+    end_chromium()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -102,3 +102,7 @@ def test_the_time_of_a_child_counts_while_it_runs() -> None:
         parent.communicate()
     assert (round(own, 1) >= 0.2, of_children) == (True, 0.0)
     assert meter.sum_descendants(parent.pid) == 0
+
+
+def test_a_process_that_ends_unread_takes_no_cost_away() -> None:
+    assert Cost(-3.0, 1.5).or_none() == Cost(0.0, 1.5)

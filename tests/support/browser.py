@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from asyncio import AbstractEventLoop, _set_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import pytest
-from playwright.sync_api import Error, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
 
 CHROMIUM: Final = Path("/usr/bin/chromium")
 PASSWORD: Final = "a long enough password"
@@ -41,11 +44,51 @@ _ARGUMENTS: Final = (
 _RULES: Final = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 
 
+class Chromium(NamedTuple):
+    """The browser of this process, and the event loop that its driver runs in this thread."""
+
+    driver: Playwright
+    browser: Browser
+    loop: AbstractEventLoop
+
+
+@cache
+def _start_chromium() -> Chromium:
+    driver = sync_playwright().start()
+    browser = driver.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
+    return Chromium(driver, browser, asyncio.get_running_loop())
+
+
+@contextmanager
+def _use_chromium() -> Iterator[Chromium]:
+    """Yields the browser, which a process starts once: to start it costs more than a page.
+
+    Its event loop stands still outside of this, so that nothing else takes it for a running one.
+    """
+    chromium = _start_chromium()
+    _set_running_loop(chromium.loop)
+    try:
+        yield chromium
+    finally:
+        sys.set_asyncgen_hooks(None, None)
+        _set_running_loop(None)
+
+
+def end_chromium() -> None:
+    """Ends the browser of this process, if it has one."""
+    if _start_chromium.cache_info().currsize:
+        with _use_chromium() as chromium:
+            chromium.browser.close()
+            chromium.driver.stop()
+        _start_chromium.cache_clear()
+
+
 @contextmanager
 def page_of(server: str, *, width: int = 1440, **options: Any) -> Iterator[tuple[Page, list[str]]]:
-    """Opens a browser; yields its page and a list of console errors and requests to other hosts.
+    """Opens a page that shares nothing with others; yields it and what it complained of.
 
-    The database cannot be used inside: the driver runs an event loop in this thread.
+    These are errors of its scripts and requests to other hosts. The database cannot be used
+    inside: the driver runs an event loop in this thread.
     """
     complaints: list[str] = []
 
@@ -53,10 +96,9 @@ def page_of(server: str, *, width: int = 1440, **options: Any) -> Iterator[tuple
         if when:
             complaints.append(text)
 
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
+    with _use_chromium() as chromium:
         viewport = {"width": width, "height": 900}
-        page = browser.new_page(base_url=server, viewport=viewport, **options)
+        page = chromium.browser.new_page(base_url=server, viewport=viewport, **options)
         page.set_default_timeout(60_000)
         page.on("console", lambda said: complain(said.text, when=said.type in ("error", "warning")))
         page.on("pageerror", lambda error: complain(str(error)))
@@ -64,8 +106,10 @@ def page_of(server: str, *, width: int = 1440, **options: Any) -> Iterator[tuple
             "request",
             lambda request: complain(request.url, when=not request.url.startswith(server)),
         )
-        yield page, complaints
-        browser.close()
+        try:
+            yield page, complaints
+        finally:
+            page.context.close()
 
 
 def log_in(page: Page, *, name: str = "operator", code: str = "") -> None:

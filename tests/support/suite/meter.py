@@ -58,6 +58,10 @@ class Cost(NamedTuple):
     def minus(self, other: Cost) -> Cost:
         return Cost(self.python - other.python, self.postgres - other.postgres)
 
+    def or_none(self) -> Cost:
+        """Takes nothing away: a process that ends, and nobody waits for, cannot be read again."""
+        return Cost(max(self.python, 0.0), max(self.postgres, 0.0))
+
 
 def read_process(pid: int | str) -> tuple[float, float]:
     """Returns the seconds of a process, and those of its children that have ended."""
@@ -155,7 +159,7 @@ class Meter:
             return (yield)
         finally:
             self._last = self.read()
-            cost = self._last.minus(before).minus(self._prepared)
+            cost = self._last.minus(before).minus(self._prepared).or_none()
             self._add(room_of(item.nodeid, self._selection.rules), cost)
             self.tests[item.nodeid] = sum(cost)
 
