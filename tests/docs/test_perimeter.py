@@ -1,20 +1,17 @@
-"""The perimeter: checks for production, HTTPS, roles of the database, and what is shipped."""
+"""The perimeter: checks for production, HTTPS, and what is shipped."""
 
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
-import psycopg
 import pytest
 import requests
 import yaml
@@ -23,8 +20,7 @@ from django.core import checks
 from django.test import override_settings
 
 from config.local.bootstrap import PROJECT
-from tests.support.markdown import read_blocks
-from tests.support.processes import manage, serve
+from tests.support.processes import serve
 from tests.support.settings import read_only
 
 FILES = PROJECT / "docs" / "deploy"
@@ -113,63 +109,6 @@ def test_pages_go_to_https_and_probes_do_not(django_db_setup: None, db: None) ->
         )
         assert proxied.status_code == 200
         assert proxied.headers["Strict-Transport-Security"] == "max-age=3600"
-
-
-@pytest.fixture
-def roles() -> Iterator[dict[str, str]]:
-    """Runs the statements of the page; yields the addresses of its database for both roles."""
-    suffix = f"_{secrets.token_hex(4)}"
-    owner, server, name = (
-        f"causeway_owner{suffix}",
-        f"causeway_serve{suffix}",
-        f"causeway{suffix}",
-    )
-    create, grant = (
-        re.sub(r"\bcauseway(_owner|_serve)?\b", rf"\g<0>{suffix}", block.text)
-        for block in read_blocks(PROJECT / "docs" / "perimeter.md", "sql")
-    )
-    parts = urlsplit(os.environ["DATABASE_URL"])
-
-    def address(role: str) -> str:
-        _, _, host = parts.netloc.rpartition("@")
-        return urlunsplit(parts._replace(netloc=f"{role}@{host}", path=f"/{name}"))
-
-    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as superuser:
-        for statement in filter(None, map(str.strip, create.split(";"))):
-            superuser.execute(statement)
-        try:
-            with psycopg.connect(address(owner), autocommit=True) as connection:
-                connection.execute(grant)
-            yield {"owner": address(owner), "serve": address(server)}
-        finally:
-            superuser.execute(f"DROP DATABASE {name} WITH (FORCE)")
-            for role in (owner, server):
-                superuser.execute(f"DROP ROLE {role}")
-
-
-def test_serve_needs_less_than_migrate_and_work(roles: dict[str, str]) -> None:
-    assert manage("migrate", DATABASE_URL=roles["owner"]).returncode == 0
-    assert manage("work", "--once", DATABASE_URL=roles["owner"]).returncode == 0
-    made = manage("create_organization", "Acme", "--json", DATABASE_URL=roles["serve"])
-    assert made.returncode == 0, made.stderr
-    tenant = json.loads(made.stdout)
-    with serve(DATABASE_URL=roles["serve"]) as served:
-        answer = requests.post(
-            f"{served.address}/api/v1/end-users",
-            json={"user": "ann"},
-            headers={"Authorization": f"Bearer {tenant['management_key']}"},
-            timeout=30,
-        )
-        assert answer.status_code == 201, answer.text
-    with psycopg.connect(roles["serve"], autocommit=True) as connection:
-        for statement in (
-            "ALTER TABLE billing_transfer DISABLE TRIGGER ALL",
-            "DROP TABLE billing_transfer",
-            "CREATE TABLE public.another (id int)",
-            "TRUNCATE billing_transfer",
-        ):
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                connection.execute(statement)
 
 
 def read_lines(text: str) -> dict[str, str]:

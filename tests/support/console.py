@@ -307,6 +307,11 @@ def messages_of(response: Any) -> list[str]:
 def report_of(response: Any) -> list[str]:
     """Returns the summary of a bulk action and the lines of its details, sorted."""
     [message] = messages_of(response)
+    return parse_report(message)
+
+
+def parse_report(message: str) -> list[str]:
+    """Returns the summary in the message of a bulk action, and the lines of its details, sorted."""
     summary, *lines = re.findall(r"<(?:p|li)>(.*?)</(?:p|li)>", message)
     return [html.unescape(text) for text in (summary, *sorted(lines))]
 
