@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from _pytest.assertion.rewrite import PYC_TAIL
 
-from tests.support.suite import rewriting
+from tests.support.suite import reach, rewriting
 from tests.support.suite.distribution import estimate
 from tests.support.suite.reach import ROOT, STARTERS, Sources
 from tests.support.suite.tiers import (
@@ -89,6 +89,23 @@ def test_the_sources_say_what_a_test_starts(sources: Sources, test: str, starts:
     assert f"tests/{test}" in set(sources.tests)
     found = sources.find_tests_that_reach(STARTERS, without={POOLER_FIXTURE})
     assert (f"tests/{test}" in found) == starts
+
+
+def test_a_module_is_read_again_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "cache" / "reach"
+    for name, path in (("ROOT", tmp_path), ("TESTS", tmp_path), ("_KEPT", kept)):
+        monkeypatch.setattr(reach, name, path)
+    module = tmp_path / "test_one.py"
+    module.write_text("def test_one(): ...\n")
+    assert [*Sources(tmp_path).tests] == ["test_one.py::test_one"]
+    written = kept.stat().st_mtime_ns
+    assert [*Sources(tmp_path).tests] == ["test_one.py::test_one"]
+    assert kept.stat().st_mtime_ns == written
+    module.write_text("def test_another(): ...\n")
+    assert [*Sources(tmp_path).tests] == ["test_one.py::test_another"]
+    assert [path.name for path in kept.parent.iterdir()] == ["reach"]
 
 
 def test_full_leaves_out_what_only_a_release_needs(sources: Sources) -> None:

@@ -8,8 +8,11 @@ names of other packages are leaves. Instances are not followed: what has one has
 from __future__ import annotations
 
 import ast
+import os
+import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +20,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 TESTS: Final = ROOT / "tests"
+_KEPT: Final = ROOT / ".pytest_cache" / "reach"
 
 # Calls that begin a process, or that this module cannot follow. The dotted name of a module stands
 # for all that is in it. A service in the tests' process starts one to read a PDF file.
@@ -60,8 +64,7 @@ class Sources:
     """The modules below a folder of tests, and who refers to what in them."""
 
     def __init__(self, folder: Path = TESTS) -> None:
-        modules = map(read_module, sorted(folder.rglob("*.py")))
-        self._modules = {module.dotted: module for module in modules}
+        self._modules = {module.dotted: module for module in read_modules(folder)}
         self._users: dict[str, set[str]] = defaultdict(set)
         for module in self._modules.values():
             for user, used in _find_edges(module, self._modules):
@@ -89,6 +92,33 @@ class Sources:
             for name in module.tests
             if f"{module.dotted}.{name}" in reached
         }
+
+
+def read_modules(folder: Path) -> list[Module]:
+    """Reads the modules of a folder; those of the tests are kept, because that takes two seconds.
+
+    A kept one counts while its file, and this one, have the same time and size.
+    """
+    kept: dict[tuple[str, int, int], Module] = {}
+    version = _identify(Path(__file__))
+    if folder == TESTS:
+        with suppress(FileNotFoundError):
+            written, found = pickle.loads(_KEPT.read_bytes())
+            kept = found if written == version else {}
+    paths = {_identify(path): path for path in sorted(folder.rglob("*.py"))}
+    modules = {name: kept.get(name) or read_module(path) for name, path in paths.items()}
+    if folder == TESTS and modules.keys() != kept.keys():
+        with suppress(OSError):
+            _KEPT.parent.mkdir(exist_ok=True)
+            unfinished = _KEPT.with_name(f"{_KEPT.name}.{os.getpid()}")
+            unfinished.write_bytes(pickle.dumps((version, modules)))
+            unfinished.replace(_KEPT)
+    return [*modules.values()]
+
+
+def _identify(path: Path) -> tuple[str, int, int]:
+    state = path.stat()
+    return str(path), state.st_mtime_ns, state.st_size
 
 
 def read_module(path: Path) -> Module:
