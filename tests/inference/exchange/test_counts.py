@@ -15,7 +15,7 @@ from inference.models import Generation
 from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement
 from inference.taps.figures import MOST_MODELS, ModelLabels, WorkerWatcher
-from tests.support.bulkheads.counters import read_counter, sample
+from tests.support.bulkheads.counters import read_counter, read_metrics, sample, sum_samples
 from tests.support.inference.routes import route as make_route
 from tests.support.inference.site import Site
 
@@ -35,9 +35,6 @@ def test_a_request_counts_by_provider_model_operation_and_status(site: Site) -> 
         "gen_ai_request_model": site.model.slug,
     }
 
-    def read(name: str, **more: str) -> float:
-        return read_counter(site.server, name, **more)
-
     names = {
         "causeway_generations_total": {**labels, "status": "completed"},
         "causeway_generation_seconds_count": labels,
@@ -50,20 +47,26 @@ def test_a_request_counts_by_provider_model_operation_and_status(site: Site) -> 
         "causeway_batch_items_sum": {"queue": "settle"},
         "causeway_statement_seconds_count": {"statement": "settle"},
     }
-    before = {name: read(name, **labels) for name, labels in names.items()}
-    tokens = read("causeway_tokens_total", **named, kind="prompt")
-    cost = read("causeway_cost_usd_total", **named, kind="credits")
+    text = read_metrics(site.server)
+    before = {name: sum_samples(text, name, **labels) for name, labels in names.items()}
+    tokens = sum_samples(text, "causeway_tokens_total", **named, kind="prompt")
+    cost = sum_samples(text, "causeway_cost_usd_total", **named, kind="credits")
     assert site.chat(stream=False).status_code == 200
     assert site.post(site.chat_body("a b", stream=True), stream=True).text.endswith("[DONE]\n\n")
     site.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
     rows = Generation.objects.all()
     site.eventually(
         lambda: (
-            read("causeway_generations_total", **names["causeway_generations_total"])
+            read_counter(
+                site.server, "causeway_generations_total", **names["causeway_generations_total"]
+            )
             == before["causeway_generations_total"] + 2
         )
     )
-    after = {name: read(name, **labels) - before[name] for name, labels in names.items()}
+    text = read_metrics(site.server)
+    after = {
+        name: sum_samples(text, name, **labels) - before[name] for name, labels in names.items()
+    }
     assert after["causeway_generation_seconds_count"] == 2
     assert after["causeway_time_to_first_token_seconds_count"] == 1
     assert after["gen_ai_client_operation_duration_seconds_count"] == 2
@@ -73,9 +76,9 @@ def test_a_request_counts_by_provider_model_operation_and_status(site: Site) -> 
     assert after["causeway_batch_items_sum"] == 2
     assert after["causeway_queue_seconds_count"] >= 1
     assert after["causeway_statement_seconds_count"] >= 1
-    used = read("causeway_tokens_total", **named, kind="prompt") - tokens
+    used = sum_samples(text, "causeway_tokens_total", **named, kind="prompt") - tokens
     assert used == sum(row.prompt_tokens or 0 for row in rows)
-    charged = read("causeway_cost_usd_total", **named, kind="credits") - cost
+    charged = sum_samples(text, "causeway_cost_usd_total", **named, kind="credits") - cost
     assert charged == pytest.approx(sum(row.cost_nano for row in rows) / 1e9)
 
 

@@ -29,9 +29,16 @@ def read_metrics(address: str) -> str:
 
 def read_counter(address: str, name: str, **labels: str) -> float:
     """Returns the sum of a metric's samples that have these labels, over all workers."""
+    return sum_samples(read_metrics(address), name, **labels)
+
+
+def sum_samples(text: str, name: str, **labels: str) -> float:
+    """Returns what :func:`read_counter` does, of metrics that were read."""
+    # There are six hundred lines, and parsing one costs as much as a small query.
+    lines = [line for line in text.splitlines() if name in line]
     return sum(
         sample.value
-        for family in text_string_to_metric_families(read_metrics(address))
+        for family in text_string_to_metric_families("\n".join(lines))
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )
