@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 from django.contrib.auth.models import Permission
@@ -84,9 +85,8 @@ def empty_tables(connection: BaseDatabaseWrapper) -> None:
     replica PostgreSQL checks no foreign keys and fires no triggers, so the order does not matter
     and append-only tables can be emptied.
     """
-    names = set(connection.introspection.django_table_names(include_views=False)) - KEPT
     with connection.cursor() as cursor:
-        cursor.execute(_EXISTING, [sorted(names)])
+        cursor.execute(_EXISTING, [_find_names()])
         tables = sorted(table for (table,) in cursor.fetchall())
         cursor.execute("BEGIN")
         cursor.execute("SET LOCAL session_replication_role = replica")
@@ -98,6 +98,12 @@ def empty_tables(connection: BaseDatabaseWrapper) -> None:
             for table, is_large in cursor.fetchall()
         ]
         cursor.execute("; ".join([*statements, "COMMIT"]))
+
+
+@cache
+def _find_names() -> list[str]:
+    """Returns the tables of all models, whether they exist or not."""
+    return sorted(set(connections["default"].introspection.django_table_names()) - KEPT)
 
 
 def reset_session(connection: BaseDatabaseWrapper) -> None:
