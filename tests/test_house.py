@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 APPS: Final = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
@@ -75,12 +78,22 @@ IMPORTS_IN_FUNCTIONS: Final[dict[str, str]] = {}
 SHARED_NAMES: Final = {"Command", "DatabaseWrapper"}
 
 
-def product_modules() -> Iterator[tuple[str, ast.Module]]:
-    """Yields the path and the syntax tree of each module but migrations."""
-    for app in APPS:
-        for path in sorted((ROOT / app).rglob("*.py")):
-            if "migrations" not in path.parts:
-                yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+@pytest.fixture(scope="module", autouse=True)
+def _forget_trees() -> Iterator[None]:
+    """Lets a million objects go, which each later collection of garbage would visit."""
+    yield
+    product_modules.cache_clear()
+
+
+@cache
+def product_modules() -> list[tuple[str, ast.Module]]:
+    """Returns the path and the syntax tree of each module but migrations."""
+    return [
+        (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text()))
+        for app in APPS
+        for path in sorted((ROOT / app).rglob("*.py"))
+        if "migrations" not in path.parts
+    ]
 
 
 def qualified(

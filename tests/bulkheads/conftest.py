@@ -22,7 +22,7 @@ def neighbours(site: Site) -> list[Tenant]:
 @pytest.fixture
 def load(service: Site, neighbours: list[Tenant]) -> Load:
     """Requests of the neighbours, which begin with ``with load:`` and end with its block."""
-    return Load(service, [tenant.api_key for tenant in neighbours])
+    return Load(service, [tenant.api_key for tenant in neighbours], pause=0.2)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from typing import Final, Self
 import requests
 
 from tests.support.inference.site import CHAT, Site
+from tests.support.machine.waiting import wait_until
 
 _SECONDS: Final = 60.0
 
@@ -29,11 +30,13 @@ class Sent:
 class Load:
     """Keeps every caller asking, each in a thread of its own, for the time of a ``with`` block.
 
-    ``sent`` has all requests that were answered.
+    ``sent`` has all requests that were answered. ``pause`` is how many seconds a caller waits
+    before its next one.
     """
 
-    def __init__(self, site: Site, keys: list[str]) -> None:
+    def __init__(self, site: Site, keys: list[str], *, pause: float = 0) -> None:
         self.sent: list[Sent] = []
+        self._pause = pause
         self._address = site.server
         self._body = site.chat_body()
         self._keys = keys
@@ -66,13 +69,12 @@ class Load:
     def wait_for_answers(self, count: int) -> None:
         """Returns once each caller has had so many answers to requests that began after this."""
         began_at = time.monotonic()
-        deadline = began_at + _SECONDS
-        while True:
+
+        def is_answered() -> bool:
             found = Counter(each.key for each in list(self.sent) if each.began_at >= began_at)
-            if all(found[key] >= count for key in self._keys):
-                return
-            assert time.monotonic() < deadline, f"{len(found)} of {len(self._keys)} are answered"
-            time.sleep(0.02)
+            return all(found[key] >= count for key in self._keys)
+
+        wait_until(is_answered, "not all callers are answered", seconds=_SECONDS)
 
     def _ask(self, key: str) -> None:
         with requests.Session() as session:
@@ -85,3 +87,4 @@ class Load:
                     timeout=_SECONDS,
                 ).status_code
                 self.sent.append(Sent(key, began_at, time.monotonic(), status))
+                self._is_over.wait(self._pause)
