@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -27,16 +26,10 @@ from tests.support.processes import Served, manage, serve
 AT_ONCE = 64
 
 
-@pytest.fixture(scope="module")
-def _two_workers(django_db_setup: None, django_db_blocker: object) -> Iterator[Served]:
-    with django_db_blocker.unblock(), serve("--workers", "2") as served:  # type: ignore[attr-defined]
-        yield served
-
-
 @pytest.fixture
-def two_workers(site: Site, _two_workers: Served) -> Site:
+def two_workers(site: Site, running_service: Served) -> Site:
     """The site, served by two workers."""
-    site.server = _two_workers.address
+    site.server = running_service.address
     return site
 
 

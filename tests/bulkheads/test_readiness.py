@@ -21,16 +21,10 @@ from tests.support.processes import Served, serve
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def served(django_db_setup: None, django_db_blocker: object) -> Iterator[Served]:
-    with django_db_blocker.unblock(), serve("--workers", "2") as running:  # type: ignore[attr-defined]
-        yield running
-
-
 @pytest.fixture
-def host(site: Site, served: Served) -> Site:
+def host(site: Site, running_service: Served) -> Site:
     """The service with two workers."""
-    return replace(site, server=served.address)
+    return replace(site, server=running_service.address)
 
 
 def ask(host: Site) -> list[tuple[int, str | None]]:
@@ -52,22 +46,23 @@ def without_generations() -> Iterator[None]:
             cursor.execute(f"ALTER TABLE missing RENAME TO {table}")
 
 
-def test_readyz_is_503_while_admissions_fail(host: Site, served: Served) -> None:
+def test_readyz_is_503_while_admissions_fail(
+    host: Site, logged: Callable[[str], list[str]]
+) -> None:
     host.publish()
     assert host.chat().status_code == 200
     host.settled()
-    begin = len(served.log)
     with without_generations():
         # No request comes: each worker finds out by itself, after a few quiet seconds.
         host.eventually(lambda: set(ask(host)) == {(503, "admissions")})
         assert requests.get(f"{host.server}/healthz", timeout=60).status_code == 200
         assert host.chat().status_code == 409
         told = "admissions fail: /readyz answers 503 until one succeeds"
-        host.eventually(lambda: served.log[begin:].count(told) == 2)
-    assert "the probe of admissions failed: Rejected" in served.log[begin:]
+        host.eventually(lambda: len(logged(told)) == 2)
+    assert logged("the probe of admissions failed: Rejected")
     # Without a request too.
     host.eventually(lambda: set(ask(host)) == {(200, None)})
-    host.eventually(lambda: served.log[begin:].count("admissions succeed again") == 2)
+    host.eventually(lambda: len(logged("admissions succeed again")) == 2)
     assert host.chat().status_code == 200
     assert len(host.dialled()) == 2
     host.eventually(lambda: not Generation.objects.filter(status="pending").exists())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,11 +16,13 @@ from endpoints.models import PrivateEndpoint
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import TENANT_SECRET, Site
-from tests.support.processes import serve
+from tests.support.processes import Served
 
 
 @pytest.fixture(params=[1, 2], ids=["one worker", "two workers"])
-def everywhere(request: pytest.FixtureRequest, site: Site) -> Iterator[Callable[..., list[Any]]]:
+def everywhere(
+    request: pytest.FixtureRequest, site: Site, running_service: Served
+) -> Callable[..., list[Any]]:
     """Returns a function that sends 16 requests in parallel; every worker receives some of them."""
 
     def ask(address: str) -> Callable[..., list[requests.Response]]:
@@ -31,11 +33,7 @@ def everywhere(request: pytest.FixtureRequest, site: Site) -> Iterator[Callable[
 
         return chat
 
-    if request.param == 1:
-        yield ask(site.server)
-    else:
-        with serve("--workers", "2") as served:
-            yield ask(served.address)
+    return ask(site.server if request.param == 1 else running_service.address)
 
 
 def statuses(answers: list[requests.Response]) -> set[int]:

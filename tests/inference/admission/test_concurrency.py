@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -44,12 +44,6 @@ def held(site: Site) -> Site:
     return site
 
 
-@pytest.fixture
-def two_workers(site: Site) -> Iterator[Served]:
-    with serve("--workers", "2") as served:
-        yield served
-
-
 def hold_of(body: dict[str, Any]) -> int:
     request = parsing.parse(Operation.CHAT, json.dumps(body).encode())
     return 1000 * (request.prompt_bound + (request.max_tokens or 0))
@@ -80,7 +74,9 @@ def ask_at_once(
         return [future.result() for future in asked]
 
 
-def test_credits_for_100_holds_admit_100_of_320_requests(held: Site, two_workers: Served) -> None:
+def test_credits_for_100_holds_admit_100_of_320_requests(
+    held: Site, running_service: Served
+) -> None:
     body = held.chat_body(max_tokens=16)
     poor = factories.make_tenant("Poor", credits_usd=0)
     ledger.grant(poor.organization.pk, 100 * hold_of(body), actor="test")
@@ -88,7 +84,7 @@ def test_credits_for_100_holds_admit_100_of_320_requests(held: Site, two_workers
     seen: list[int] = []
 
     with ThreadPoolExecutor(320) as pool:
-        asked = [pool.submit(ask, two_workers, body, poor.api_key) for _ in range(320)]
+        asked = [pool.submit(ask, running_service, body, poor.api_key) for _ in range(320)]
         wait_until(lambda: sum(future.done() for future in asked) >= 220)
         wait_until(lambda: len(held.dialled()) >= 100)
         seen.append(account.get().available)
@@ -161,7 +157,7 @@ def limited(scope: str, limit: int) -> list[str]:
     return keys
 
 
-def test_concurrent_requests_never_exceed_a_budget(held: Site, two_workers: Served) -> None:
+def test_concurrent_requests_never_exceed_a_budget(held: Site, running_service: Served) -> None:
     body = held.chat_body(max_tokens=16)
     hold = hold_of(body)
     for scope in (
@@ -174,7 +170,7 @@ def test_concurrent_requests_never_exceed_a_budget(held: Site, two_workers: Serv
     ):
         held.upstream.clear()
         keys = limited(scope, 20 * hold + hold // 2)
-        answers = ask_at_once(held, two_workers, body, (keys * 64)[:64], 20)
+        answers = ask_at_once(held, running_service, body, (keys * 64)[:64], 20)
         assert Counter(answer.status_code for answer in answers) == {200: 20, 402: 44}, scope
         assert {
             answer.json()["error"]["metadata"]["limit"]
@@ -186,7 +182,7 @@ def test_concurrent_requests_never_exceed_a_budget(held: Site, two_workers: Serv
 
 
 def test_budgets_of_one_member_in_two_workspaces_do_not_block_each_other(
-    site: Site, two_workers: Served
+    site: Site, running_service: Served
 ) -> None:
     site.publish(price=factories.make_price("0.000001", "0.000001"))
     tenant = site.tenant
@@ -203,7 +199,7 @@ def test_budgets_of_one_member_in_two_workspaces_do_not_block_each_other(
         _, secret = ApiKey.objects.create_key(workspace=workspace, name="k", creator=member)
         secrets.append(secret.reveal())
     with ThreadPoolExecutor(32) as pool:
-        answers = list(pool.map(lambda key: (key, ask(two_workers, body, key)), secrets * 32))
+        answers = list(pool.map(lambda key: (key, ask(running_service, body, key)), secrets * 32))
     assert {answer.status_code for key, answer in answers if key == secrets[1]} == {200}
     assert {answer.status_code for key, answer in answers if key == secrets[0]} <= {200, 402, 403}
     wait_until(lambda: not Generation.objects.filter(status="pending").exists())
@@ -240,7 +236,7 @@ def deadlocks() -> int:
 
 
 def test_a_mixed_load_causes_no_deadlock_and_keeps_the_ledger_balanced(
-    site: Site, two_workers: Served
+    site: Site, running_service: Served
 ) -> None:
     price = factories.make_price("0.000001", "0.000002")
     site.publish(price=price)
@@ -261,20 +257,18 @@ def test_a_mixed_load_causes_no_deadlock_and_keeps_the_ledger_balanced(
     failures: list[BaseException] = []
     statuses: Counter[tuple[str, int]] = Counter()
 
-    def chat(seed: int) -> None:
-        dice = random.Random(seed)
-        while time.monotonic() < until:
-            _, secret = dice.choice(keys)
-            model = dice.choice(["acme/falcon", "acme/slow", "acme/broken"])
-            body: dict[str, Any] = {
-                **site.chat_body("one two three"),
-                "model": model,
-                "stream": dice.random() < 0.5,
-            }
-            if dice.random() < 0.6:
-                body["max_tokens"] = dice.choice([1, 50, 5000])
-            answer = ask(two_workers, body, secret.reveal())
-            statuses[model, answer.status_code] += 1
+    def chat(dice: random.Random) -> None:
+        _, secret = dice.choice(keys)
+        model = dice.choice(["acme/falcon", "acme/slow", "acme/broken"])
+        body: dict[str, Any] = {
+            **site.chat_body("one two three"),
+            "model": model,
+            "stream": dice.random() < 0.5,
+        }
+        if dice.random() < 0.6:
+            body["max_tokens"] = dice.choice([1, 50, 5000])
+        answer = ask(running_service, body, secret.reveal())
+        statuses[model, answer.status_code] += 1
 
     def again(act: Callable[[random.Random], object], pause: float = 0.02) -> Callable[[int], None]:
         def run(seed: int) -> None:
@@ -308,7 +302,7 @@ def test_a_mixed_load_causes_no_deadlock_and_keeps_the_ledger_balanced(
 
     duties = [again(grant), again(refund), again(edit, 0.5), again(lambda _: sweep())]
     with ThreadPoolExecutor(24) as pool:
-        ran = [pool.submit(chat, seed) for seed in range(20)]
+        ran = [pool.submit(again(chat, 0.05), seed) for seed in range(20)]
         ran += [pool.submit(duty, 100 + seed) for seed, duty in enumerate(duties)]
         for future in ran:
             future.result()

@@ -35,7 +35,6 @@ from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_key
 from tests.support.inference.site import Site
-from tests.support.processes import serve
 
 NANO = 1_000_000_000
 EMAIL = {"slug": "email", "action": "block", "label": "[EMAIL]"}
@@ -199,24 +198,21 @@ def test_counts_equal_what_enforcement_refuses(site: Site, seed: int) -> None:
 
 
 def test_transitions_of_a_shadow_take_effect_in_every_worker(
-    site: Site, together: Callable[..., list[Any]]
+    service: Site, together: Callable[..., list[Any]]
 ) -> None:
-    site.publish()
-    guardrail = default_of(site.tenant)
-    with serve("--workers", "2") as served:
-        site.server = served.address
+    guardrail = default_of(service.tenant)
 
-        def statuses() -> set[int]:
-            return set(together(*[lambda: site.chat().status_code] * 12))
+    def statuses() -> set[int]:
+        return set(together(*[lambda: service.chat().status_code] * 12))
 
-        assert statuses() == {200}
-        shadow = start(guardrail, ignored_models=["acme/*"])
-        assert statuses() == {200}
-        assert counted(site, shadow, 12) == {"model_ignored": 12}
-        shadow.enforce()
-        assert statuses() == {404}
-        Guardrail.objects.get(pk=guardrail.pk).edit(ignored_models=None)
-        assert statuses() == {200}
+    assert statuses() == {200}
+    shadow = start(guardrail, ignored_models=["acme/*"])
+    assert statuses() == {200}
+    assert counted(service, shadow, 12) == {"model_ignored": 12}
+    shadow.enforce()
+    assert statuses() == {404}
+    Guardrail.objects.get(pk=guardrail.pk).edit(ignored_models=None)
+    assert statuses() == {200}
     assert not GuardrailShadow.objects.exists()
 
 
