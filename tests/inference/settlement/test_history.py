@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,7 +42,7 @@ from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, events_of
 from tests.support.ledger import differences
 from tests.support.machine.waiting import wait_until
-from tests.support.processes import MANAGE, Served, environment, manage, serve
+from tests.support.processes import Served, manage, serve, set_up
 from tests.support.simulator.server import Simulator
 
 QUICK, SLOW = "acme/quick", "acme/slow"
@@ -151,19 +149,11 @@ def installation(
 ) -> Iterator[Installation]:
     with own_database("history", is_migrated=True) as url, ExitStack() as stack:
         found = Installation(url)
-        (tmp_path / "catalogue.json").write_text(json.dumps(describe(simulator.base_url)))
-        found.manage("import_catalog", str(tmp_path / "catalogue.json"))
-        subprocess.run(
-            [sys.executable, str(MANAGE), "set_provider_credential", "acme"],
-            env=environment(DATABASE_URL=url),
-            input="operator-secret-0123456789",
-            text=True,
-            check=True,
-        )
-        made = found.manage("create_organization", "Acme")
+        file = tmp_path / "catalogue.json"
+        file.write_text(json.dumps(describe(simulator.base_url)))
+        made = set_up(file, "1", DATABASE_URL=url)
         found.key, found.management_key = made["api_key"], made["management_key"]
         found.organization_id = made["organization_id"]
-        found.manage("grant_credits", made["organization_id"], "1")
         found.services.append(stack.enter_context(serve(DATABASE_URL=url)))
         yield found
         with psycopg.connect(url, dbname="template1", autocommit=True) as server:

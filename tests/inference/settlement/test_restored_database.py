@@ -19,7 +19,7 @@ import requests
 from config.local import postgres
 from tests.support.database.migrated import own_server
 from tests.support.machine.waiting import wait_until
-from tests.support.processes import MANAGE, Served, wait_until_started
+from tests.support.processes import MANAGE, Served, set_up, wait_until_started
 from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.slow
@@ -99,16 +99,7 @@ def served(installation: Installation, simulator: Simulator) -> Iterator[tuple[s
     log = installation.directory / "serve.log"
     file = installation.directory / "catalogue.json"
     file.write_text(json.dumps(describe(simulator.base_url)))
-    installation.manage("import_catalog", str(file))
-    subprocess.run(
-        [sys.executable, str(MANAGE), "set_provider_credential", "acme"],
-        env=installation.environment,
-        input="operator-secret-0123456789",
-        text=True,
-        check=True,
-    )
-    made = installation.manage("create_organization", "Acme")
-    installation.manage("grant_credits", made["organization_id"], "100")
+    made = set_up(file, "100", DATABASE_URL=installation.url)
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, str(MANAGE), "serve", "--port", "0"],

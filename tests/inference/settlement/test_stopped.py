@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from config.local import postgres
 from tests.support.database.migrated import own_server
 from tests.support.inference.site import CHAT, content_of, events_of
 from tests.support.machine.waiting import wait_until
-from tests.support.processes import MANAGE, Served, wait_until_started
+from tests.support.processes import MANAGE, Served, manage, set_up, wait_until_started
 from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.slow
@@ -39,7 +38,7 @@ class Standing:
     """A service with its own database server, which a test may stop."""
 
     data_dir: Path
-    environment: dict[str, str]
+    url: str
     address: str
     supervisor: int
     api_key: str
@@ -58,20 +57,6 @@ class Standing:
             headers={"Authorization": f"Bearer {self.api_key}"},
             timeout=60,
         )
-
-
-def run(environment: dict[str, str], *arguments: str, given: str | None = None) -> Any:
-    """Runs a command; returns its parsed output if ``--json`` is among the arguments."""
-    result = subprocess.run(
-        [sys.executable, str(MANAGE), *arguments],
-        env=environment,
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, (arguments, result.stdout, result.stderr)
-    return json.loads(result.stdout) if "--json" in arguments else None
 
 
 def catalogue(base_url: str) -> dict[str, Any]:
@@ -108,26 +93,21 @@ def catalogue(base_url: str) -> dict[str, Any]:
 @pytest.fixture
 def standing(simulator: Simulator, tmp_path: Path) -> Iterator[Standing]:
     with own_server() as (data_dir, url):
-        environment = {**os.environ, "DATABASE_URL": url}
-        (tmp_path / "catalogue.json").write_text(json.dumps(catalogue(simulator.base_url)))
-        run(environment, "import_catalog", str(tmp_path / "catalogue.json"))
-        run(environment, "set_provider_credential", "acme", given=secrets.token_urlsafe(20))
-        made = run(environment, "create_organization", "Acme", "--json")
-        run(environment, "grant_credits", made["organization_id"], "1")
+        file = tmp_path / "catalogue.json"
+        file.write_text(json.dumps(catalogue(simulator.base_url)))
+        made = set_up(file, "1", DATABASE_URL=url)
         log = tmp_path / "log"
         with log.open("w") as output:
             process = subprocess.Popen(
                 [sys.executable, str(MANAGE), "serve", "--port", "0", "--workers", "2"],
-                env=environment,
+                env={**os.environ, "DATABASE_URL": url},
                 stderr=output,
                 text=True,
             )
         try:
             served = Served("", process, log)
             wait_until_started(served, 2, has_metrics=False)
-            yield Standing(
-                data_dir, environment, served.address, process.pid, made["api_key"], simulator
-            )
+            yield Standing(data_dir, url, served.address, process.pid, made["api_key"], simulator)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
@@ -157,7 +137,7 @@ def test_streams_survive_a_stopped_database_and_settle_after_it_returns(standing
         streams = [
             pool.submit(standing.ask, words, stream=True) for words in (SHORT, LONG) for _ in "four"
         ]
-        with psycopg.connect(standing.environment["DATABASE_URL"]) as watcher:
+        with psycopg.connect(standing.url) as watcher:
 
             def are_journalled() -> bool:
                 ended = [stream.result() for stream in streams if stream.done()]
@@ -181,10 +161,10 @@ def test_streams_survive_a_stopped_database_and_settle_after_it_returns(standing
         wait_until(lambda: all(stream.done() for stream in streams[:4]))
         assert not any(stream.done() for stream in streams[4:])
         postgres.ensure_running(standing.data_dir, durable=False)
-        with psycopg.connect(standing.environment["DATABASE_URL"]) as outage:
+        with psycopg.connect(standing.url) as outage:
             # Ages the heartbeats as if the outage had outlasted the lease.
             outage.execute("UPDATE inference_journal SET beat_at = beat_at - interval '2 minutes'")
-        run(standing.environment, "work", "--once")
+        assert manage("work", "--once", DATABASE_URL=standing.url).returncode == 0
         release_all()
         for stream, words in zip(streams, [SHORT] * 4 + [LONG] * 4, strict=True):
             events = events_of(stream.result().text)
@@ -194,7 +174,7 @@ def test_streams_survive_a_stopped_database_and_settle_after_it_returns(standing
 
     assert sorted(workers_of(standing.supervisor)) == workers
     assert standing.ask(1, stream=False, model="acme/quick").status_code == 200
-    with psycopg.connect(standing.environment["DATABASE_URL"], autocommit=True) as watcher:
+    with psycopg.connect(standing.url, autocommit=True) as watcher:
         wait_until(lambda: not pending(watcher), "not everything is settled")
         found = watcher.execute(
             "SELECT status, prompt_tokens, completion_tokens, cost_nano, count(*) "
@@ -206,7 +186,7 @@ def test_streams_survive_a_stopped_database_and_settle_after_it_returns(standing
         ("completed", SHORT, SHORT + 2, 1000 * SHORT + 2000 * (SHORT + 2), 4),
         ("completed", LONG, LONG + 2, 1000 * LONG + 2000 * (LONG + 2), 4),
     ]
-    run(standing.environment, "verify_ledger")
+    assert manage("verify_ledger", DATABASE_URL=standing.url).returncode == 0
 
 
 def count_journalled(watcher: psycopg.Connection[Any]) -> int:
