@@ -10,10 +10,11 @@ import pytest
 from tests.support.bulkheads.authority import Race, make_rights
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.suite.tiers import count_examples
 
 pytestmark = pytest.mark.slow
 
-EACH = 25
+EACH = count_examples(40)
 
 
 @pytest.mark.parametrize("kind", ["revoke", "disable", "tighten", "spend"])

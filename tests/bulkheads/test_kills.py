@@ -13,10 +13,11 @@ from tests.support.bulkheads.leases import end_leases
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import manage, serve
+from tests.support.suite.tiers import count_examples
 
 pytestmark = pytest.mark.slow
 
-KILLS = 4
+KILLS = count_examples(8)
 # The journal lags by one interval and the time of its statement on a busy machine.
 UNBILLED_SECONDS = 1.0 + 1.5
 

@@ -89,6 +89,7 @@ def test_changes_of_all_kinds_cause_no_deadlock_and_no_error(
                 statuses[groups[key], answer.status_code] += 1
                 if answer.status_code == 503 and "Retry-After" not in answer.headers:
                     without_delay.append(answer.text)
+                is_over.wait(0.05)
 
     def again(act: Act, pause: float) -> Callable[[int], None]:
         def run(seed: int) -> None:

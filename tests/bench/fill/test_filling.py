@@ -52,15 +52,23 @@ def test_fill_refuses_a_database_with_customers(tenant: Tenant) -> None:
     assert snapshots.everything() == before
 
 
-def test_fill_accepts_the_database_of_a_demo(db: None) -> None:
+def test_fill_accepts_the_database_of_a_demo_and_shows_its_progress(db: None) -> None:
     organization = Organization.objects.create_organization(name="Demo")
     ledger.grant(organization.pk, 10 * NANO, actor="demo", note="To try things out.")
 
-    assert main(["--scale", "0.0001"], output=io.StringIO()) == 0
+    terminal = Terminal("\0")
+
+    assert main(["--scale", "0.0001"], output=io.StringIO(), messages=terminal) == 0
 
     assert Organization.objects.count() == 51
     assert Generation.objects.count() == 100
     call_command("verify_ledger", stdout=io.StringIO(), stderr=io.StringIO())
+    lines = [line.removeprefix("\x1b[K") for line in terminal.getvalue().split("\r")]
+    assert lines[:4] == [
+        "", "the catalogue and the organizations", "private endpoints", "top-ups"
+    ]  # fmt: skip
+    assert "generations: day 1 of 36" in lines
+    assert lines[-2:] == ["balances and sums", ""]
 
 
 @pytest.mark.parametrize("step", ["private endpoints", "generations: day 20", "balances"])
@@ -72,19 +80,6 @@ def test_an_interrupted_fill_stores_nothing(db: None, step: str) -> None:
 
     assert terminal.getvalue().endswith("Stopped. Nothing was changed.\n")
     assert snapshots.everything() == before
-
-
-def test_fill_shows_its_progress_on_a_terminal(db: None) -> None:
-    terminal = Terminal("\0")
-
-    main(["--scale", "0.0001"], output=io.StringIO(), messages=terminal)
-
-    lines = [line.removeprefix("\x1b[K") for line in terminal.getvalue().split("\r")]
-    assert lines[:4] == [
-        "", "the catalogue and the organizations", "private endpoints", "top-ups"
-    ]  # fmt: skip
-    assert "generations: day 1 of 36" in lines
-    assert lines[-2:] == ["balances and sums", ""]
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "10.1", "NaN", "many"])

@@ -185,7 +185,7 @@ def test_a_neighbour_is_served_while_files_are_read(
     text_site: Site, neighbour: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each organization has one turn at a time, so the slow files of one leave a turn free."""
-    monkeypatch.setattr(reading, "CPU_SECONDS", 5)
+    monkeypatch.setattr(reading, "CPU_SECONDS", 3)
     slow = make_slow()
     answers: list[requests.Response] = []
     threads = [
@@ -203,7 +203,7 @@ def test_a_neighbour_is_served_while_files_are_read(
     body = text_site.chat_body([file_part(PAPER)], plugins=[PLUGIN])
     answer = text_site.post(body, key=neighbour.api_key)
     assert answer.status_code == 200, answer.text
-    # The first slow file takes five seconds, and the second waits for it.
+    # The first slow file takes three seconds, and the second waits for it.
     assert answers == []
     for thread in threads:
         thread.join()

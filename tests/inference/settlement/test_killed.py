@@ -21,10 +21,11 @@ from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import manage, serve
+from tests.support.suite.tiers import count_examples
 
 pytestmark = pytest.mark.slow
 
-KILLS = 10
+KILLS = count_examples(12)
 AT_ONCE = 5
 # Streams per killed worker.
 STREAMS = 9

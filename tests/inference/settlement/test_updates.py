@@ -11,7 +11,7 @@ SELECT coalesce(sum(n_tup_upd), 0), coalesce(sum(n_tup_hot_upd), 0) FROM pg_stat
 WHERE relid IN (SELECT relid FROM pg_partition_tree(%s))
 """
 TABLES = ("inference_generation", "billing_transfer")
-NUMBER = 150
+NUMBER = 50
 
 
 def read_counts(table: str) -> tuple[int, int]:
