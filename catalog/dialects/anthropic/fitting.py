@@ -19,11 +19,13 @@ from catalog.dialects.shared.messages import (
     fit_schema,
     read_arguments,
 )
+from catalog.dialects.shared.pairs import NO_CALL, NO_RESULT, pair_parts
 from catalog.dialects.shared.raw import (
     decode_list,
     decode_members,
     first_byte,
     is_empty,
+    read_member,
     read_text,
     write_arguments,
 )
@@ -82,6 +84,8 @@ class _Turns:
         kept = [turn for turn in turns if self._fit_turn(turn)]
         if kept and kept[-1].get("role") == _Raw(b'"assistant"'):
             self._trim(kept[-1])
+        if (paired := _pair_results(kept)) is not None:
+            return _write(paired)
         return _write(kept) if kept and self._has_changed else raw
 
     def _fit_turn(self, turn: _Block) -> bool:
@@ -154,6 +158,36 @@ class _Turns:
     def _put(self, block: _Block, member: str, value: Any) -> None:
         block[member] = value
         self._has_changed = True
+
+
+def _pair_results(turns: list[_Block]) -> list[_Block] | None:
+    """Returns turns in which each call has its one result first behind it; ``None`` if it has."""
+    given: list[tuple[str, list[_Block]]] = []
+    for turn in turns:
+        content = turn.get("content")
+        if not isinstance(content, list):
+            content = [{"type": "text", "text": content}]
+        given.append((read_text(turn.get("role")) or "", content))
+    paired = pair_parts(
+        given,
+        lambda block: (
+            read_member(block, "id") if block.get("type") == _CALL else None,
+            read_member(block, "tool_use_id") if block.get("type") == _RESULT else None,
+        ),
+        lambda call_id: {"type": "tool_result", "tool_use_id": call_id, "content": NO_RESULT},
+        _tell_stray,
+    )
+    if paired is None:
+        return None
+    return [{"role": role, "content": blocks} for role, blocks in paired]
+
+
+def _tell_stray(block: _Block) -> list[_Block]:
+    """Returns the blocks that tell a result without a call."""
+    content = block.get("content", _Raw())
+    inner = content if isinstance(content, list) else decode_list(content)
+    text = NO_CALL if inner is not None else f"{NO_CALL}\n{read_text(content) or ''}"
+    return [{"type": "text", "text": text}, *(inner or ())]
 
 
 def _is_blank(block: _Block) -> bool:

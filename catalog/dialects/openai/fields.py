@@ -9,11 +9,13 @@ import msgspec
 
 from catalog.dialects.shared.constraints import OPENAI, CallIds, Constraints
 from catalog.dialects.shared.messages import complete_schema, read_arguments
+from catalog.dialects.shared.pairs import CONTINUE, NO_CALL, NO_RESULT, NOTED, pair_results
 from catalog.dialects.shared.raw import (
     decode_list,
     decode_members,
     first_byte,
     is_empty,
+    read_member,
     read_text,
     write_arguments,
 )
@@ -114,8 +116,8 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
     ids = None if target.call_id is OPENAI.call_id else CallIds(target.call_id)
     has_changed = False
     for message in messages or ():
-        if ids is not None and (given := read_text(message.get("tool_call_id"))) is not None:
-            message["tool_call_id"] = ids.name_result(given)
+        if ids is not None and read_member(message, "role") == "tool":
+            message["tool_call_id"] = ids.name_result(read_member(message, "tool_call_id"))
             has_changed = True
         calls = decode_list(message.get("tool_calls")) or []
         if ids is not None and calls:
@@ -134,7 +136,63 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
                 arguments = text if is_object else _encode(read_arguments(text)).decode()
                 call["function"] = {**function, "arguments": arguments}
                 message["tool_calls"], has_changed = calls, True
-    return {**fields, "messages": messages} if has_changed else fields
+    ordered = _pair_results(messages or [])
+    if target.has_strict_roles:
+        ordered = _order_roles(ordered)
+    if has_changed or ordered != messages:
+        return {**fields, "messages": ordered}
+    return fields
+
+
+def _pair_results(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns messages in which each call has its one result behind it.
+
+    Results without an id are left to servers that know them by their place.
+    """
+    calls = [decode_list(message.get("tool_calls")) or () for message in messages]
+    results = [
+        read_member(message, "tool_call_id") if read_member(message, "role") == "tool" else None
+        for message in messages
+    ]
+    if "" in results:
+        return messages
+    steps = pair_results([[read_member(call, "id") for call in each] for each in calls], results)
+    if steps is None:
+        return messages
+    ordered = []
+    for step in steps:
+        message = messages[step.position]
+        if step.lacking is not None:
+            message = {"role": "tool", "tool_call_id": step.lacking, "content": NO_RESULT}
+        elif step.is_stray:
+            message = {"role": "user", "content": _tell_stray(message.get("content"))}
+        ordered.append(message)
+    return ordered
+
+
+def _tell_stray(content: Any) -> Any:
+    """Returns the content of a result without a call as the user tells it."""
+    parts = decode_list(content)
+    if parts is not None:
+        return [{"type": "text", "text": NO_CALL}, *parts]
+    return f"{NO_CALL}\n{read_text(content) or ''}"
+
+
+def _order_roles(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns messages with the roles in the order that the strictest servers demand."""
+    ordered: list[dict[str, Any]] = []
+    before = None
+    for message in messages:
+        role = read_member(message, "role")
+        if role == "system" and before in ("assistant", "tool"):
+            role, message = "user", {**message, "role": "user"}
+        if role == "user" and before == "tool":
+            ordered.append({"role": "assistant", "content": NOTED})
+        ordered.append(message)
+        before = role
+    if before == "assistant" and ordered[-1].get("prefix") != msgspec.Raw(b"true"):
+        ordered.append({"role": "user", "content": CONTINUE})
+    return ordered
 
 
 def _is_object(text: str) -> bool:

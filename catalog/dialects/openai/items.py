@@ -14,11 +14,13 @@ import msgspec
 
 from catalog.dialects.shared.constraints import RESPONSES, CallIds
 from catalog.dialects.shared.messages import complete_schema
+from catalog.dialects.shared.pairs import NO_CALL, NO_RESULT, pair_results
 from catalog.dialects.shared.raw import (
     decode_list,
     decode_members,
     first_byte,
     is_empty,
+    read_member,
     read_text,
     write_arguments,
 )
@@ -69,7 +71,42 @@ def _fit_items(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 item["call_id"] = ids.name_result(read_text(item.get("call_id")) or "")
             _unwrap_parts(item)
     _name_calls(calls, ids)
-    return kept
+    return _pair_outputs(kept)
+
+
+def _pair_outputs(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns items in which each call has its one output somewhere behind it.
+
+    The output of a function may be that of a call of another kind, such as a shell's.
+    """
+    kinds = [read_member(item, "type") for item in items]
+    ids = [read_member(item, "call_id") or read_member(item, "id") for item in items]
+    steps = pair_results(
+        [[name] if kind.endswith("_call") else [] for kind, name in zip(kinds, ids, strict=True)],
+        [name if kind in _OUTPUTS else None for kind, name in zip(kinds, ids, strict=True)],
+    )
+    lacking = {
+        step.position
+        for step in steps or ()
+        if step.lacking is not None and kinds[step.position] in _CALLS
+    }
+    strays = {step.position for step in steps or () if step.is_stray}
+    ordered = []
+    for position, item in enumerate(items):
+        ordered.append(_tell_stray(item) if position in strays else item)
+        if position in lacking:
+            output = {"type": f"{kinds[position]}_output", "call_id": ids[position]}
+            ordered.append({**output, "output": NO_RESULT})
+    return ordered
+
+
+def _tell_stray(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an output without a call as the user tells it."""
+    output = item.get("output")
+    parts = output if isinstance(output, list) else decode_list(output)
+    text = NO_CALL if parts is not None else f"{NO_CALL}\n{read_member(item, 'output')}"
+    content = [{"type": "input_text", "text": text}, *(parts or ())]
+    return {"type": "message", "role": "user", "content": content}
 
 
 def _is_lost(item: Mapping[str, Any]) -> bool:

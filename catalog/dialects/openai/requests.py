@@ -50,6 +50,8 @@ _MARKED: Final = re.compile(
     rb'"(?:tool_call(?:s|_id)"|reasoning(?:_details|_content)?"|cache_control"'
     rb"|(?i:data):(?:;|application\\?/(?:octet-stream|x-pdf)|image\\?/(?!(?:png|jpeg|gif|webp);base64,)|[a-zA-Z]+\\?/[a-z.-]*[A-Z]))"
 )
+# Mistral's order of roles matters as soon as there is an answer.
+_ANSWERED: Final = re.compile(rb'"assistant"|' + _MARKED.pattern)
 _MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
 
 
@@ -102,7 +104,8 @@ def build_request(
     if not TIDIED.isdisjoint(fields):
         tidy_fields(fields)
     body, *rest = pieces = _write_pieces(fields)
-    if any(_MARKED.search(piece) for piece in pieces):
+    marked = _ANSWERED if call.capabilities.has_short_call_ids else _MARKED
+    if any(marked.search(piece) for piece in pieces):
         whole = b"".join(pieces)
         body, rest = _adapt_body(call, fields, whole, has_signatures=has_signatures), []
     return OutboundRequest(
@@ -121,9 +124,10 @@ def build_request(
 def _adapt_body(call: Call, fields: dict[str, Any], body: bytes, *, has_signatures: bool) -> bytes:
     """Returns a body with a mark as its server accepts it; the same bytes if nothing is wrong."""
     listed = call.supported_parameters
-    if b'"tool_calls"' in body:
+    is_mistral = call.capabilities.has_short_call_ids
+    if b'"tool_call' in body or (is_mistral and b'"assistant"' in body):
         target = SHORT_IDS if _ODD_ID.search(body) else OPENAI
-        if call.capabilities.has_short_call_ids:
+        if is_mistral:
             target = MISTRAL
         repaired = repair_calls(fields, target)
         if repaired is not fields:

@@ -32,7 +32,9 @@ class Constraints(NamedTuple):
     which some targets want to begin with a letter. ``needs_tools`` says that a conversation with
     tool calls must have tools, ``has_blanks`` that a stop sequence may be white space alone and an
     answer to be continued may end in it, and ``has_strict_schemas`` that a schema may have few
-    keywords.
+    keywords. ``begins_with_user`` and ``ends_with_user`` say whose turn the first and the last one
+    must be, and ``has_strict_roles`` that an answer must follow the results of tools, and a system
+    text no answer.
     """
 
     call_id: re.Pattern[str] = _ANY
@@ -41,6 +43,9 @@ class Constraints(NamedTuple):
     needs_tools: bool = False
     has_blanks: bool = True
     has_strict_schemas: bool = False
+    begins_with_user: bool = False
+    ends_with_user: bool = False
+    has_strict_roles: bool = False
 
     def fit_name(self, name: str) -> str:
         """Returns the name of a function as the target accepts it."""
@@ -55,17 +60,19 @@ class Constraints(NamedTuple):
 
 OPENAI: Final = Constraints()
 # https://docs.mistral.ai/api: the id of a call has exactly nine letters and digits.
-MISTRAL: Final = Constraints(call_id=_NINE)
+# Its validator is public (mistral-common 1.13.1); its API refuses the user after a result besides.
+MISTRAL: Final = Constraints(call_id=_NINE, ends_with_user=True, has_strict_roles=True)
 # The longest id at OpenAI itself, for a conversation with others; no id may be empty.
 SHORT_IDS: Final = Constraints(call_id=re.compile(r".{1,40}", re.DOTALL))
 RESPONSES: Final = Constraints(call_id=re.compile(r".{1,64}", re.DOTALL), longest_name=128)
-GEMINI: Final = Constraints(has_letter_first=True)
+GEMINI: Final = Constraints(has_letter_first=True, begins_with_user=True, ends_with_user=True)
 ANTHROPIC: Final = Constraints(
     call_id=_IDENTIFIER,
     longest_name=128,
     needs_tools=True,
     has_blanks=False,
     has_strict_schemas=True,
+    begins_with_user=True,
 )
 BEDROCK: Final = ANTHROPIC._replace(longest_name=64)
 
@@ -103,8 +110,11 @@ class CallIds:
         return name
 
     def name_result(self, given: str) -> str:
-        """Returns the id of the call that a result belongs to."""
-        if waiting := self._open.get(given):
+        """Returns the id of the call that a result belongs to; without an id, its place tells."""
+        waiting = self._open.get(given)
+        if not waiting and not given:
+            waiting = next(filter(None, self._open.values()), None)
+        if waiting:
             return waiting.pop(0)
         found = self._given.get(given)
         if found is None:

@@ -25,6 +25,7 @@ from catalog.dialects.shared.constraints import (
     name_media_type,
     restrict_schema,
 )
+from catalog.dialects.shared.pairs import BEGIN, CONTINUE, NO_CALL, NO_RESULT, pair_parts
 from catalog.dialects.shared.raw import first_byte, is_blank, is_null, write_arguments
 from catalog.dialects.shared.searches import Search
 
@@ -350,7 +351,7 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
     response_format = request.response_format
     schema = None if response_format is None else response_format.json_schema
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    turns = _parse_turns(request.messages, target)
+    turns = _order_turns(_parse_turns(request.messages, target), target, call, schema)
     tools = [_parse_tool(tool, target) for tool in functions]
     needs_tools = target.needs_tools and not tools and search is None
     used = _find_used_tools(turns) if needs_tools else []
@@ -453,6 +454,48 @@ def _parse_turns(messages: list[_Message], target: Constraints) -> list[Turn]:
             turns[-1].parts.extend(parts)
         else:
             turns.append(Turn(role, parts))
+    return turns
+
+
+def _pair_results(turns: list[Turn]) -> list[Turn]:
+    """Returns turns in which each call has its one result behind it."""
+    parts = [part for turn in turns for part in turn.parts]
+    names = {part.id: part.name for part in parts if isinstance(part, ToolCall)}
+    paired = pair_parts(
+        ((turn.role, turn.parts) for turn in turns),
+        lambda part: (
+            part.id if isinstance(part, ToolCall) else None,
+            part.id if isinstance(part, ToolResult) else None,
+        ),
+        lambda call_id: ToolResult(call_id, names[call_id], (Text(NO_RESULT),)),
+        _tell_stray,
+    )
+    if paired is None:
+        return turns
+    return [Turn("assistant" if role == "assistant" else "user", kept) for role, kept in paired]
+
+
+def _tell_stray(part: Part) -> list[Part]:
+    if not isinstance(part, ToolResult):
+        return [part]
+    media = [inner for inner in part.parts if isinstance(inner, Media)]
+    return [Text(f"{NO_CALL}\n{part.text}", part.cache), *media]
+
+
+def _order_turns(
+    given: list[Turn], target: Constraints, call: Call, schema: _JsonSchema | None
+) -> list[Turn]:
+    """Returns turns with paired results, and with the user's that must stand first and last.
+
+    The newer models of Claude continue no answer, and none of them does so within a schema.
+    """
+    turns = _pair_results(given)
+    is_older = call.capabilities.has_thinking_budget and schema is None
+    is_claude = call.capabilities.is_anthropic and not is_older
+    if target.begins_with_user and (not turns or turns[0].role == "assistant"):
+        turns.insert(0, Turn("user", [Text(BEGIN)]))
+    if turns and turns[-1].role == "assistant" and (target.ends_with_user or is_claude):
+        turns.append(Turn("user", [Text(CONTINUE)]))
     if not target.has_blanks:
         _trim_answer(turns)
     return turns

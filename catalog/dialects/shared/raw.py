@@ -7,7 +7,7 @@ long is therefore measured in pieces, and written as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -49,6 +49,12 @@ def decode_members(value: Any) -> dict[str, Any] | None:
 def read_text(value: Any) -> str | None:
     """Returns a raw text; ``None`` for any other value."""
     return _decode_text(value) if first_byte(value) == b'"' else None
+
+
+def read_member(members: Mapping[str, Any], name: str) -> str:
+    """Returns the text of a member, raw or not; an empty one for any other value."""
+    value = members.get(name)
+    return value if isinstance(value, str) else read_text(value) or ""
 
 
 def write_arguments(raw: msgspec.Raw) -> str:

@@ -291,7 +291,7 @@ class Conversation:
         answer.setdefault("tool_calls", []).append(call)
 
     def _add_output(self, output: CallOutput, place: str) -> None:
-        self._answer_call(output.call_id, _convert_content(output.output, f"{place}.output"), place)
+        self._answer_call(output.call_id, _convert_content(output.output, f"{place}.output"))
 
     def _add_known_output(self, output: KnownOutput, place: str) -> None:
         call_id = output.call_id or (output.id and self._call_ids.get(output.id, output.id))
@@ -302,15 +302,15 @@ class Conversation:
             text = _encode(output.tools).decode()
         else:
             text = _write_output(output)
-        self._answer_call(call_id, text, place)
+        self._answer_call(call_id, text)
 
-    def _answer_call(self, call_id: str, content: Any, place: str) -> None:
-        if not (waiting := self._calls.get(call_id)):
-            problem = "is not in the input" if waiting is None else "already has an output"
-            text = f"The call {call_id[:64]!r} {problem}. Send each call once, before its output."
-            raise field_error(f"{place}.call_id", text)
+    def _answer_call(self, call_id: str, content: Any) -> None:
         self._end_answer()
-        self._outputs[id(waiting.popleft())] = content
+        if waiting := self._calls.get(call_id):
+            self._outputs[id(waiting.popleft())] = content
+        else:
+            # The dialects tell the model a result without a call.
+            self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
 
     def _add_tools(self, item: AdditionalTools, place: str) -> None:
         self._tools.add_loaded(item.tools, f"{place}.tools")

@@ -169,6 +169,7 @@ def test_build_merges_consecutive_messages_of_one_role(kind: str) -> None:
             {"role": "developer", "content": "d"},
             {"role": "assistant", "content": "", "refusal": "No."},
             {"role": "assistant", "content": None},
+            {"role": "user", "content": "e"},
         ],
     )
     text = {"type": "text"} if kind == "anthropic" else {}
@@ -176,6 +177,7 @@ def test_build_merges_consecutive_messages_of_one_role(kind: str) -> None:
     assert [list(turn.values()) for turn in said] == [
         ["user", [{**text, "text": "b"}, {**text, "text": "c"}]],
         ["model" if kind == "gemini" else "assistant", [{**text, "text": "No."}]],
+        ["user", [{**text, "text": "e"}]],
     ]
     system = made["systemInstruction"]["parts"] if kind == "gemini" else made["system"]
     assert system == [{**text, "text": "a"}, {**text, "text": "d"}]

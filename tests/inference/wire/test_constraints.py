@@ -9,63 +9,15 @@ import msgspec
 import pytest
 
 from catalog import dialects
-from catalog.abilities import read_abilities
-from catalog.capabilities import UNDESCRIBED, Capabilities
+from catalog.capabilities import UNDESCRIBED
 from catalog.dialects.base import Call, Operation, Untranslatable
 from catalog.dialects.shared.constraints import ODD_NAME, fit_names
 from config.credentials import Secret
+from tests.support.inference.dialects import LOOK, MISTRAL, body_of, call_of, turns
 from tests.support.inference.messages import messages_of
-from tests.support.upstreams import clouds
 
 PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
 PDF: Final = "JVBERi0xLjQ="
-FUNCTION: Final = {"name": "look", "parameters": {"type": "object", "properties": {}}}
-TOOL: Final = {"type": "function", "function": FUNCTION}
-MISTRAL: Final = Capabilities(has_short_call_ids=True)
-
-
-def call_of(call_id: str, arguments: str = "{}", name: str = "look") -> dict[str, Any]:
-    function = {"name": name, "arguments": arguments}
-    return {"id": call_id, "type": "function", "function": function}
-
-
-def turns(*calls: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": None, "tool_calls": [*calls]},
-        *({"role": "tool", "tool_call_id": each["id"], "content": "1"} for each in calls),
-    ]
-
-
-def body_of(
-    dialect: str,
-    capabilities: Capabilities = UNDESCRIBED,
-    abilities: dict[str, Any] | None = None,
-    **fields: Any,
-) -> Any:
-    """Returns the body that a dialect sends for a chat with these fields."""
-    secret = {
-        "bedrock": json.dumps({"api_key": "bedrock-api-key-0123456789", "region": "us-east-1"}),
-        "vertex": json.dumps(clouds.vertex()),
-    }
-    raws = {
-        name: msgspec.Raw(json.dumps(value).encode())
-        for name, value in {"messages": [{"role": "user", "content": "Hi"}], **fields}.items()
-    }
-    found = dialects.get(dialect, capabilities)
-    assert found is not None
-    made = found.build(
-        Call(
-            operation=Operation.CHAT,
-            base_url="https://host/v1",
-            model="m",
-            secret=Secret(secret.get(dialect, "key")),
-            fields=raws,
-            capabilities=capabilities,
-            abilities=read_abilities(abilities or {}),
-        )
-    )
-    return json.loads(made.body or b"")
 
 
 def blocks_of(body: Any, kind: str) -> list[Any]:
@@ -81,13 +33,13 @@ KIMI: Final = "functions.get_weather:0"
 
 def test_ids_of_calls_fit_their_target_in_call_and_result() -> None:
     history = turns(call_of(KIMI), call_of("call_1"))
-    claude = body_of("anthropic", messages=history, tools=[TOOL])
+    claude = body_of("anthropic", messages=history, tools=[LOOK])
     used = [each["id"] for each in blocks_of(claude, "tool_use")]
     assert used == [each["tool_use_id"] for each in blocks_of(claude, "tool_result")]
     assert (used[1], used[0].replace("_", "").isalnum()) == ("call_1", True)
-    again = body_of("anthropic", messages=history, tools=[TOOL])
+    again = body_of("anthropic", messages=history, tools=[LOOK])
     assert blocks_of(again, "tool_use")[0]["id"] == used[0]
-    converse = body_of("bedrock", messages=history, tools=[TOOL])
+    converse = body_of("bedrock", messages=history, tools=[LOOK])
     assert [each["toolUseId"] for each in blocks_of(converse, "toolUse")] == used
     assert [each["toolUseId"] for each in blocks_of(converse, "toolResult")] == used
 
@@ -103,7 +55,7 @@ def test_mistral_gets_ids_of_nine_letters_and_digits() -> None:
 
 def test_an_id_that_a_server_repeats_in_every_turn_is_another_one_each_time() -> None:
     history = turns(call_of("call_0")) + turns(call_of("call_0"))
-    sent = body_of("anthropic", messages=history, tools=[TOOL])
+    sent = body_of("anthropic", messages=history, tools=[LOOK])
     used = [each["id"] for each in blocks_of(sent, "tool_use")]
     assert used == [each["tool_use_id"] for each in blocks_of(sent, "tool_result")]
     assert (used[0], len({*used})) == ("call_0", 2)
@@ -113,7 +65,7 @@ def test_calls_of_one_answer_that_share_an_id_have_their_results_in_order() -> N
     for given in ("call_0", ""):
         history = turns(call_of(given, name="look"), call_of(given, name="find"))
         for dialect, capabilities in (("anthropic", UNDESCRIBED), ("openai", MISTRAL)):
-            sent = body_of(dialect, capabilities, messages=history, tools=[TOOL])
+            sent = body_of(dialect, capabilities, messages=history, tools=[LOOK])
             if dialect == "anthropic":
                 used = [each["id"] for each in blocks_of(sent, "tool_use")]
                 told = [each["tool_use_id"] for each in blocks_of(sent, "tool_result")]
@@ -146,7 +98,7 @@ def test_an_id_that_openai_refuses_is_another_one(given: str) -> None:
     ],
 )
 def test_names_fit_their_target(dialect: str, name: str, fitting: str) -> None:
-    fields = {"messages": turns(call_of("a", name=name)), "tools": [TOOL]}
+    fields = {"messages": turns(call_of("a", name=name)), "tools": [LOOK]}
     target = dialects.constraints_of(dialect, UNDESCRIBED)
     changed, names = fit_names(fields, target)
     [call] = changed["messages"][1]["tool_calls"]
@@ -164,27 +116,27 @@ NOTHING: Final = [None, {}, "", " ", "null"]
 @pytest.mark.parametrize("arguments", NOTHING)
 @pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini", "bedrock"])
 def test_no_arguments_are_an_empty_object(dialect: str, arguments: Any) -> None:
-    sent = body_of(dialect, messages=turns(call_of("a", arguments)), tools=[TOOL])
-    assert sent == body_of(dialect, messages=turns(call_of("a")), tools=[TOOL])
+    sent = body_of(dialect, messages=turns(call_of("a", arguments)), tools=[LOOK])
+    assert sent == body_of(dialect, messages=turns(call_of("a")), tools=[LOOK])
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini", "bedrock"])
 def test_arguments_may_be_an_object(dialect: str) -> None:
     given: Any = {"city": "Oslo"}
-    sent = body_of(dialect, messages=turns(call_of("a", given)), tools=[TOOL])
+    sent = body_of(dialect, messages=turns(call_of("a", given)), tools=[LOOK])
     text = turns(call_of("a", '{"city":"Oslo"}'))
-    assert sent == body_of(dialect, messages=text, tools=[TOOL])
+    assert sent == body_of(dialect, messages=text, tools=[LOOK])
 
 
 @pytest.mark.parametrize("arguments", ['{"city": "Os', "[1]", "Oslo", '"{}"'])
 def test_arguments_that_are_no_object_go_on_as_one(arguments: str) -> None:
     history = turns(call_of("a", arguments))
-    sent = body_of("openai", messages=history, tools=[TOOL])
+    sent = body_of("openai", messages=history, tools=[LOOK])
     [call] = sent["messages"][1]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"arguments": arguments}
-    sent = body_of("anthropic", messages=history, tools=[TOOL])
+    sent = body_of("anthropic", messages=history, tools=[LOOK])
     assert blocks_of(sent, "tool_use")[0]["input"] == {"arguments": arguments}
-    sent = body_of("bedrock", messages=history, tools=[TOOL])
+    sent = body_of("bedrock", messages=history, tools=[LOOK])
     assert blocks_of(sent, "toolUse")[0]["input"] == {"arguments": arguments}
 
 
@@ -411,7 +363,7 @@ def test_a_document_has_a_text_beside_it_at_bedrock() -> None:
 @pytest.mark.parametrize("content", ["", " ", [], [{"type": "text", "text": ""}]])
 def test_a_result_is_never_empty_at_bedrock(content: Any) -> None:
     history = [*turns(call_of("a"))[:2], {"role": "tool", "tool_call_id": "a", "content": content}]
-    [told] = blocks_of(body_of("bedrock", messages=history, tools=[TOOL]), "toolResult")
+    [told] = blocks_of(body_of("bedrock", messages=history, tools=[LOOK]), "toolResult")
     assert told["content"] == [{"text": "The result is empty."}]
 
 

@@ -15,10 +15,9 @@ from catalog.capabilities import Capabilities, NativeFormat
 from catalog.dialects.base import Call, Operation
 from config.credentials import Secret
 from inference.requests.messages.native import parse_message
-from inference.requests.parsing import InferenceRequest
 from inference.requests.responses.request import parse_response
 from tests.support.inference import messages, responses
-from tests.support.upstreams import clouds
+from tests.support.inference.dialects import native_body_of
 
 PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
 PDF: Final = "JVBERi0xLjQ="
@@ -30,41 +29,14 @@ LONG: Final = "x" * 70
 Row = dict[str, Any]
 
 
-def build(dialect: str, form: NativeFormat, request: InferenceRequest) -> Any:
-    """Returns the body that a target of the caller's own format gets."""
-    capabilities = Capabilities(native_format=form)
-    secret = {
-        "azure": json.dumps(clouds.foundry() if form == NativeFormat.ANTHROPIC else clouds.azure()),
-        "bedrock": json.dumps(clouds.bedrock_key()),
-        "vertex": json.dumps(clouds.vertex()),
-    }
-    native = request.native
-    found = dialects.get_native(dialect, capabilities)
-    assert native is not None
-    assert found is not None
-    assert dialects.speaks(dialect, capabilities, native)
-    made = found.build(
-        Call(
-            operation=Operation.CHAT,
-            base_url="https://host/v1",
-            model="m",
-            secret=Secret(secret.get(dialect, "key")),
-            fields=request.fields,
-            capabilities=capabilities,
-            native=native,
-        )
-    )
-    return json.loads(made.body or b"")
-
-
 def claude_body(dialect: str = "anthropic", **fields: Any) -> Any:
     body = json.dumps(messages.asked(**fields)).encode()
-    return build(dialect, NativeFormat.ANTHROPIC, parse_message(body))
+    return native_body_of(dialect, NativeFormat.ANTHROPIC, parse_message(body))
 
 
 def openai_body(dialect: str = "openai", **fields: Any) -> Any:
     body = json.dumps(responses.asked(**fields)).encode()
-    return build(dialect, NativeFormat.RESPONSES, parse_response(body)[0])
+    return native_body_of(dialect, NativeFormat.RESPONSES, parse_response(body)[0])
 
 
 def turns(*given: tuple[str, Any], **fields: Any) -> Row:
@@ -301,6 +273,10 @@ THOUGHT: Final = {
     "id": "rs_1",
     "summary": [{"type": "summary_text", "text": "."}],
 }
+SHELL: Final = {
+    "type": "local_shell_call", "status": "completed",
+    "action": {"type": "exec", "command": ["ls"], "env": {}},
+}  # fmt: skip
 ANSWER: Final = {"type": "message", "role": "assistant", "content": "Yes."}
 # What came into a conversation of Responses, and what OpenAI accepts.
 OPENAI_ROWS: Final[dict[str, tuple[Row, Row]]] = {
@@ -323,6 +299,10 @@ OPENAI_ROWS: Final[dict[str, tuple[Row, Row]]] = {
     "ids of items of another server": (
         items(call("a", id="item_1"), output("a"), {**ANSWER, "id": "x" * 65}),
         items(call("a"), output("a"), ANSWER),
+    ),
+    "an output of a shell's call": (
+        items({**SHELL, "call_id": "a"}, output("a"), {**SHELL, "call_id": "b"}),
+        items({**SHELL, "call_id": "a"}, output("a"), {**SHELL, "call_id": "b"}),
     ),
     "an invented name": (
         items(call("a", name="functions.look:0"), output("a")),

@@ -1,4 +1,4 @@
-"""Requests and feeds for the dialects that are not OpenAI's."""
+"""Requests and feeds for the dialects, and the bodies that targets get of a conversation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from catalog import dialects
+from catalog.abilities import read_abilities
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat, ThinkingControl
-from catalog.dialects.base import (
-    Call,
-    Operation,
-)
+from catalog.dialects.base import Call, Operation
+from config.credentials import Secret
+from inference.requests.parsing import InferenceRequest
 from tests.support.inference.transcripts import BASES, SECRETS
+from tests.support.upstreams import clouds
 
 KINDS: Final = ("anthropic", "gemini", "bedrock")
 
@@ -82,3 +83,79 @@ def body(
         capabilities=capabilities_of(model) if capabilities is None else capabilities,
     )
     return json.loads(dialect.build(call).body)
+
+
+FUNCTION: Final = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+LOOK: Final = {"type": "function", "function": FUNCTION}
+MISTRAL: Final = Capabilities(has_short_call_ids=True)
+
+
+def call_of(call_id: str, arguments: str = "{}", name: str = "look") -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def turns(*calls: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [*calls]},
+        *({"role": "tool", "tool_call_id": each["id"], "content": "1"} for each in calls),
+    ]
+
+
+def body_of(
+    dialect: str,
+    capabilities: Capabilities = UNDESCRIBED,
+    abilities: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Any:
+    """Returns the body that a dialect sends for a chat with these fields."""
+    secret = {
+        "bedrock": json.dumps({"api_key": "bedrock-api-key-0123456789", "region": "us-east-1"}),
+        "vertex": json.dumps(clouds.vertex()),
+    }
+    raws = {
+        name: msgspec.Raw(json.dumps(value).encode())
+        for name, value in {"messages": [{"role": "user", "content": "Hi"}], **fields}.items()
+    }
+    found = dialects.get(dialect, capabilities)
+    assert found is not None
+    made = found.build(
+        Call(
+            operation=Operation.CHAT,
+            base_url="https://host/v1",
+            model="m",
+            secret=Secret(secret.get(dialect, "key")),
+            fields=raws,
+            capabilities=capabilities,
+            abilities=read_abilities(abilities or {}),
+        )
+    )
+    return json.loads(made.body or b"")
+
+
+def native_body_of(dialect: str, form: NativeFormat, request: InferenceRequest) -> Any:
+    """Returns the body that a target of the caller's own format gets."""
+    capabilities = Capabilities(native_format=form)
+    secret = {
+        "azure": json.dumps(clouds.foundry() if form == NativeFormat.ANTHROPIC else clouds.azure()),
+        "bedrock": json.dumps(clouds.bedrock_key()),
+        "vertex": json.dumps(clouds.vertex()),
+    }
+    native = request.native
+    found = dialects.get_native(dialect, capabilities)
+    assert native is not None
+    assert found is not None
+    assert dialects.speaks(dialect, capabilities, native)
+    made = found.build(
+        Call(
+            operation=Operation.CHAT,
+            base_url="https://host/v1",
+            model="m",
+            secret=Secret(secret.get(dialect, "key")),
+            fields=request.fields,
+            capabilities=capabilities,
+            native=native,
+        )
+    )
+    return json.loads(made.body or b"")

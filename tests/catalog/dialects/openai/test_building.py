@@ -228,6 +228,12 @@ def result(call_id: str, *parts: dict[str, Any]) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": list(parts)}
 
 
+def calls(*names: str) -> dict[str, Any]:
+    function = {"name": "find", "arguments": "{}"}
+    found = [{"id": name, "type": "function", "function": function} for name in names]
+    return {"role": "assistant", "content": None, "tool_calls": found}
+
+
 def image(name: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"https://example.com/{name}.png"}}
 
@@ -238,12 +244,12 @@ def test_build_moves_attachments_of_tool_results_into_a_user_message() -> None:
     asked = {"role": "user", "content": [image("0"), said]}
     messages = [
         asked,
-        {"role": "assistant", "content": None, "tool_calls": []},
+        calls("a", "b", "c"),
         result("a", said, {**image("a"), **CACHED}),
         result("b", said, more),
         result("c", document),
         {"role": "user", "content": "And now?"},
-        {"role": "assistant", "content": None, "tool_calls": []},
+        calls("d"),
         result("d", said, more, image("d")),
     ]
     body = json.dumps({"messages": messages}).encode()

@@ -499,9 +499,6 @@ def test_what_is_not_possible_is_refused_by_name(name: str, value: Any) -> None:
         ({"content": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
         ({"content": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0].type"),
         ({"content": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
-        ({"content": [output()]}, "input[0].call_id"),
-        ({"content": [call(), output(), output()]}, "input[2].call_id"),
-        ({"content": [call(), call(), output(), output(), output()]}, "input[4].call_id"),
         ({"content": [{"type": "shell_call", "call_id": "c"}]}, "input[0].action"),
         (
             {"content": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
