@@ -22,10 +22,13 @@ NULL: Final = msgspec.Raw(b"null")
 _PROMPT_DETAILS: Final = {
     "cached_tokens": "cached", "cache_write_tokens": "cache_write", "audio_tokens": "audio",
     "cache_creation_tokens": "cache_write", "cache_creation_input_tokens": "cache_write",
+    "cache_read_tokens": "cached", "cache_read_input_tokens": "cached",
+    "cached_content_tokens": "cached",
     "image_tokens": "image_prompt",
 }  # fmt: skip
 _COMPLETION_DETAILS: Final = {
     "reasoning_tokens": "reasoning", "image_tokens": "image_output",
+    "thinking_tokens": "reasoning", "thoughts_tokens": "reasoning",
     "audio_tokens": "audio_output",
 }  # fmt: skip
 
@@ -44,8 +47,14 @@ _REASONS: Final = {
     "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_length": "length",
+    "max_output_tokens": "length",
+    "model_context_window_exceeded": "length",
     "safety": "content_filter",
     "refusal": "content_filter",
+    "sensitive": "content_filter",
+    "recitation": "content_filter",
+    "prohibited_content": "content_filter",
+    "blocklist": "content_filter",
 }
 
 
@@ -190,13 +199,14 @@ def normalize_finish_reasons(
         if given is not None:
             own = _read_reason(choice.get("native_finish_reason"))
             native = choice["native_finish_reason"] = given if own is None else own
-            reason = choice["finish_reason"] = _REASONS.get(given.lower(), "stop")
+            # Google's other interface adds its own name behind a colon.
+            reason = choice["finish_reason"] = _REASONS.get(given.lower().partition(":")[0], "stop")
     return choices, reason, native
 
 
 def name_finish_reason(native: str) -> str:
     """Returns our name of a provider's finish reason."""
-    return _REASONS.get(native.lower(), "stop")
+    return _REASONS.get(native.lower().partition(":")[0], "stop")
 
 
 def _read_reason(value: Any) -> str | None:
@@ -260,8 +270,18 @@ class ReportedUsage(msgspec.Struct):
     cached_tokens: Any = None
     prompt_cache_hit_tokens: Any = None
     num_cached_tokens: Any = None
+    cache_read_tokens: Any = None
     cache_read_input_tokens: Any = None
     cache_creation_input_tokens: Any = None
+
+    @property
+    def own_prompt(self) -> Any:
+        """The prompt by its other name; Anthropic counts cached tokens beside it."""
+        beside = (self.cache_read_input_tokens, self.cache_creation_input_tokens)
+        counts = [read_count(each) for each in (self.input_tokens, *beside)]
+        if counts[0] is None or not any(counts[1:]):
+            return self.input_tokens
+        return sum(each or 0 for each in counts)
 
     @property
     def searches(self) -> Any:
@@ -331,6 +351,7 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
             usage.cached_tokens
             or usage.prompt_cache_hit_tokens
             or usage.num_cached_tokens
+            or usage.cache_read_tokens
             or usage.cache_read_input_tokens
         )
     parts["cache_write"] = parts.get("cache_write") or usage.cache_creation_input_tokens
@@ -341,10 +362,10 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
         parts["research"] = usage.reasoning_tokens
     elif not parts.get("reasoning"):
         parts["reasoning"] = usage.reasoning_tokens
-    prompt = usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens
+    prompt = usage.own_prompt if usage.prompt_tokens is None else usage.prompt_tokens
     made = usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
     made = made if completion is None else completion
-    if prompt is None or made is None:
+    if not prompt or not made:
         prompt, made = _complete(prompt, made, usage.total_tokens)
     counted = read_usage(prompt, made, **parts)
     if counted is not None and counted.reasoning:
@@ -360,12 +381,12 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
 
 
 def _complete(prompt: Any, made: Any, total: Any) -> tuple[Any, Any]:
-    """Returns both counts where one of them is missing and the total is not."""
-    whole, known = read_count(total), read_count(made if prompt is None else prompt)
-    if whole is None or known is None:
+    """Returns both counts where one of them is missing or zero and the total is not."""
+    whole, known = read_count(total), read_count(prompt or made)
+    if not whole or known is None or prompt == made == 0:
         return prompt, made
     other = max(whole - known, 0)
-    return (other, known) if prompt is None else (known, other)
+    return (known, other) if prompt else (other, known)
 
 
 def find_usage(fields: dict[str, msgspec.Raw]) -> Usage | None:

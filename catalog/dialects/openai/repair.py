@@ -30,6 +30,8 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _TOKENS: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 _TEXT_TYPES: Final = frozenset(("text", "output_text", "input_text", ""))
 _THOUGHT_TYPES: Final = frozenset(("thinking", "reasoning", "reasoning_text", "summary_text"))
+# What arguments without members are written as.
+_NO_ARGUMENTS: Final = frozenset(("", "{}", "null"))
 # The reasons that say nothing of calls; "length" and the others are more exact.
 _SILENT_REASONS: Final = frozenset((None, "stop"))
 # The reasons that say that there are tool calls.
@@ -281,6 +283,14 @@ def _write_arguments(arguments: Any) -> str:
     return _encode(arguments).decode()
 
 
+def _read_inner(text: str) -> Any:
+    """Returns the value of arguments that a server has written as JSON twice."""
+    try:
+        return _decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
 def _beside(call: dict[str, Any]) -> dict[str, Any]:
     """Returns the further members of a call, such as the signature of its thoughts."""
     known = ("index", "id", "type", "function", "name", "arguments", "parameters")
@@ -300,7 +310,10 @@ def _write_whole(call: dict[str, Any], ids: set[str]) -> dict[str, Any]:
     if _is_custom(call):
         return {**call, "id": call_id}
     name, arguments = _read_function(call)
-    function = {"name": name, "arguments": _write_arguments(arguments) or "{}"}
+    text = _write_arguments(arguments)
+    if text[:1] == '"' and isinstance(inner := _read_inner(text), str):
+        text = inner
+    function = {"name": name, "arguments": "{}" if text.strip() in _NO_ARGUMENTS else text}
     return {"id": call_id, "type": "function", "function": function, **_beside(call)}
 
 
@@ -332,8 +345,13 @@ def _continue_calls(
         if name and name != call.name:
             function["name"] = name
             call.name += name
-        is_repeated = not isinstance(arguments, str | None) and call.has_arguments
-        text = "" if is_repeated else _write_arguments(arguments)
+        text = _write_arguments(arguments)
+        if not call.has_arguments and text.strip() in _NO_ARGUMENTS:
+            # Some servers begin with an empty object; the end adds one if nothing follows.
+            call.is_complete, text = bool(text.strip()), ""
+        elif call.has_arguments and (call.is_complete or not isinstance(arguments, str | None)):
+            # Some servers repeat the whole call at its end.
+            text = ""
         call.extend(text)
         if text or written:
             function["arguments"] = text

@@ -273,6 +273,21 @@ ROWS = {
     "calls with arguments as objects": Row(
         data(calls(piece("get_weather", {"city": "Oslo"}, index=0, id="a")),
              calls(piece("get_time", {"zone": "CET"}, index=1, id="b")), STOP, COUNT), CALLED),
+    "arguments that begin with an empty object": Row(
+        data(calls(piece("get_weather", "{}", index=0, id="a")),
+             *(calls(piece(None, part, index=0)) for part in OSLO), STOP, COUNT),
+        Held(calls=ONE, finish="tool_calls", usage=COUNTED)),
+    "a call that its end repeats": Row(
+        data(*(calls(piece("get_weather", part, index=0, id="a")) for part in OSLO),
+             said({"tool_calls": [piece("get_weather", "".join(OSLO), index=0, id="a")]},
+                  "tool_calls"), COUNT),
+        Held(calls=ONE, finish="tool_calls", usage=COUNTED)),
+    "null as arguments": Row(
+        data(calls(piece("get_time", "null", index=0, id="a")), STOP, COUNT),
+        Held(calls=[("get_time", "{}")], finish="tool_calls", usage=COUNTED)),
+    "plain: arguments that are JSON twice": plain(
+        whole({"tool_calls": [piece("get_weather", json.dumps('{"city":"Oslo"}'), id="a")]}),
+        Held(calls=ONE, finish="tool_calls", usage=COUNTED)),
     "a call with an empty id": Row(
         data(calls(piece("get_weather", '{"city":"Oslo"}', index=0, id="")), STOP, COUNT),
         Held(calls=ONE, finish="tool_calls", usage=COUNTED)),

@@ -180,6 +180,20 @@ ROWS: Final = {
         usage(cached_tokens=20, prompt_tokens_details={"cached_tokens": 20}), COUNTS, CACHED),
     "cached tokens in zeroed details": chat(
         usage(cached_tokens=20, prompt_tokens_details={"cached_tokens": 0}), COUNTS, CACHED),
+    "cached tokens by the name of a cache that is read": chat(
+        usage(cache_read_tokens=20), COUNTS, CACHED),
+    "cached tokens by Anthropic's name in the details": chat(
+        usage(prompt_tokens_details={"cache_read_input_tokens": 20}), COUNTS, CACHED),
+    "Anthropic's names, where cached tokens are beside the prompt": chat(
+        {"input_tokens": 10, "output_tokens": 4, "cache_read_input_tokens": 20}, COUNTS, CACHED),
+    "a prompt of zero in a total that has it": chat(usage(0, 4, total_tokens=34), COUNTS, PLAIN),
+    "a completion of zero in a total that has it": chat(
+        usage(30, 0, total_tokens=34), COUNTS, PLAIN),
+    "zeros beside a total": chat(
+        usage(0, 0, total_tokens=34), ESTIMATED, ESTIMATE, is_estimated=True),
+    "thoughts by another name": chat(
+        usage(completion_tokens_details={"thinking_tokens": 3}), COUNTS, PLAIN,
+        more={"reasoning": 3}),
     "written tokens": chat(
         usage(prompt_tokens_details={"cache_write_tokens": 20}), COUNTS, 43_000),
     "LiteLLM's written tokens": chat(
