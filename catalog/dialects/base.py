@@ -28,7 +28,16 @@ _MAX_TOKENS: Final = 10**15
 _COUNT: Final = re.compile(r"[0-9]{1,15}(?:\.0*)?", re.ASCII)
 _MAX_MESSAGE: Final = 512
 # Where the message of an error may stand, and how much of plain text is looked at.
-_MESSAGES: Final = ("message", "detail", "errors", "msg", "error", "error_message")
+_MESSAGES: Final = (
+    "message",
+    "detail",
+    "errors",
+    "msg",
+    "error",
+    "error_message",
+    "error_msg",
+    "Message",
+)
 _MAX_TEXT: Final = 4096
 _TEXT: Final = re.compile(r"(?=.{0,80}[^\W\d_])[^<{\[]", re.DOTALL)
 _MAX_NAME: Final = 64
@@ -533,8 +542,10 @@ def parse_error(body: Body, *, is_text_shown: bool = True) -> ProviderFailure:
     if isinstance(decoded, list) and decoded:
         decoded = decoded[0]
     error = decoded.get("error") or decoded if isinstance(decoded, dict) else None
-    if isinstance(error, str):
+    if isinstance(decoded, dict) and isinstance(error, str | list):
         error = {**decoded, "message": error}
+    elif error is True:
+        error = decoded
     elif isinstance(decoded, str):
         error = {"message": decoded}
     if not isinstance(error, dict):
@@ -546,6 +557,11 @@ def parse_error(body: Body, *, is_text_shown: bool = True) -> ProviderFailure:
     if code is None:
         code = error.get("type")
     names = [error.get("code"), error.get("type"), error.get("status")]
+    metadata = error.get("metadata")
+    if isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
+        # OpenRouter says only that there was an error, and has that of the provider beside it.
+        inner = parse_error(raw.encode(errors="replace"))
+        message = inner.message or message
     retry_after = None
     details = error.get("details")
     for detail in details[:_MAX_DETAILS] if isinstance(details, list) else ():

@@ -68,6 +68,7 @@ _MODEL_SAYINGS: Final = (
     ("TensorZero 2026.6.0", r"model name not found: |model not found: |unknown function: "),
     ("TensorZero 2026.6.0", r"invalid inference target: "),
     ("mlx_lm.server 0.32.2", r"cannot find an appropriate cached snapshot folder for "),
+    ("transformers serve 5.24.0", r"server is pinned to "),
     ("FastChat 0.2.36", r"only .{0,300}?allowed now, your model "),
     (
         "OpenAI, vLLM, SGLang, Ollama, LM Studio",
@@ -83,11 +84,15 @@ _MODEL_SAYINGS: Final = (
         (
             r"(?:the )?(?:provided |requested )?model(?: is)? not "
             r"(?:supported|available)(?:: |[.!]?$)"
-            r"|no model named |could not find model |inference model not found"
-            r"|(?:the )?(?:requested )?model(?: with name|_id| id)?:? "
-            rf"{_NAME},? (?:not found|(?:is )?(?:currently )?(?:not available|unavailable)\b)"
-            rf"|model {_NAME} not in the list|{_NAME} is not a supported model"
-            r"|invalid model (?:name|id)\b|failed to load model\b"
+            r"|no (?:such )?model |(?:could not|cannot) find model |no deployment found for model "
+            r"|(?:the |this )model (?:you requested was not found|is no longer available)"
+            rf"|(?:inference endpoint|deployment) {_NAME} not found|{_NAME}:? model not found\b"
+            r"|(?:sorry, )?(?:the )?(?:requested |provided )?model(?: with (?:name|key)|_id| id)?"
+            rf":? {_NAME},? (?:not found|(?:is )?(?:currently )?(?:not available|unavailable)\b"
+            r"|is not registered|isn.t available|is deprecated|was removed)"
+            rf"|model {_NAME} (?:is )?not in the list|{_NAME} is not a supported model"
+            rf"|{_NAME} is not a valid model(?: name)?\.?$|model name {_NAME} is not supported"
+            r"|invalid model[ _](?:name|id)(?:entifier)?\b|(?:failed to|could not) load model\b"
         ),
     ),
     ("GitHub, Copilot", r"the requested model is not supported"),
@@ -97,14 +102,17 @@ _MODEL_SAYINGS: Final = (
     ("Triton", r"request for unknown model: "),
     ("NVIDIA", r"function '\S{1,200}': not found for account "),
     ("Moonshot", r"not found the model "),
-    ("Z.AI", "模型不存在"),
+    ("Z.AI", "模型.{0,200}?不存在"),
     ("SiliconFlow", r"model disabled\b"),
     ("Volcengine", r"the model or endpoint \S{1,200} does not exist"),
     ("Databricks", r"the given endpoint does not exist"),
     ("Cloudflare", r"no such model: "),
     (
         "DeepSeek, Fireworks, local-embed 0.4.1",
-        r"(?:the )?model (?:does not exist|not exist|not found|is not loaded|not loaded)\b",
+        (
+            r"(?:the |specified )?model (?:does not exist|not exist|(?:is )?not found"
+            r"|is not loaded|not loaded)\b"
+        ),
     ),
     ("Together", r"unable to access model "),
     ("OpenRouter", rf"{_NAME} is not a valid model id|no endpoints found for "),
@@ -184,17 +192,29 @@ _ABILITY_SAYINGS: Final[tuple[tuple[str, ...], ...]] = (
     (
         "several",
         (
-            r"[`'\"]?(image|audio|video|file|document|pdf|tool|function|reasoning|thinking|embedding)s?"
-            r"(?:[ _](?:input|use|call|calling|content)s?)?[`'\"]? (?:is |are )?"
-            r"not supported(?: (?:by|for|with|in) |[.!]?$)"
+            r"(?:content type )?[`'\"]?(image|audio|video|file|document|pdf|tool|function|reasoning"
+            r"|thinking|embedding|vision|multimodal)s?"
+            r"(?:[ _](?:input|use|call|calling|content|choice|url)s?)?[`'\"]? (?:is |are )?"
+            r"not (?:supported|enabled)(?:: | (?:by|for|with|in) |[.!]?$)"
         ),
     ),
     (
         "several",
         (
-            r"(?:the |this )?(?:model|server) (?:does not|doesn.t) (?:support|accept) (?:the )?"
+            rf"(?:the |this )?(?:model|server|chat template)(?: {_NAME})? "
+            r"(?:(?:does not|doesn.t) (?:support|accept)|cannot (?:process|accept)) (?:the )?"
             r"(tool|function|image|audio|video|pdf|document|multimodal|vision|thinking|reasoning)"
+            rf"|(?:{_NAME} is )not supported for (function|tool) calling"
+            r"|(?:unsupported|unknown) content (?:part )?type:? [`'\"]?(image_url|input_audio|file)"
         ),
+    ),
+    (
+        "several",
+        (
+            r"only text (?:content|messages|inputs?) (?:is|are) supported|no image processor"
+            r"|(?:the |this )?model (?:is not|isn.t) multimodal|mmproj not loaded"
+        ),
+        "media",
     ),
     ("vLLM", r"multimodal data provided, but model does not support multimodal ", "media"),
     (
@@ -313,7 +333,7 @@ _NO_ROUTE: Final = ("not found", "404 page not found", "file not found", "method
 _NO_METHOD: Final = "unexpected endpoint or method"
 # The beginnings that gateways put before the words of the server behind them.
 _WRAPPER: Final = re.compile(
-    r"(?:litellm\.\w{1,40}: )?(?:\w{1,40}: )?\w{1,40}exception - "
+    r"\[address=[^\]]{1,80}\] |(?:litellm\.\w{1,40}: )?(?:\w{1,40}: )?\w{1,40}exception - "
     r"|litellm\.\w{1,40}: (?:\w{1,40}: )?"
     r"|the model returned the following errors: |aierror: |invalid params, "
     r"|failed to create new sequence: failed to process inputs: "
@@ -345,10 +365,15 @@ _CONTEXT: Final = re.compile(
     r"prompt is too long|input is too long|maximum (?:context|model|prompt) length"
     r"|context[ _-](?:length|window|size)[^.]{0,40}exceed"
     r"|exceed[^.]{0,40}context[ _-]?(?:length|window|size|limit)"
-    r"|(?:greater|longer|larger) than the (?:maximum )?(?:context|model)"
+    r"|(?:greater|longer|larger) than (?:the )?(?:maximum |max_)?(?:context|model|seq|[0-9]+ tok)"
     r"|input token count[^.]{0,60}exceed|prompt token count[^.]{0,60}exceed"
-    r"|(?:input|prompt|tokens)[^.]{0,40}exceeds? (?:the )?maximum "
+    r"|(?:input|prompt|query|sequence|tokens)[^.]{0,40}exceeds? (?:the )?maximum "
     r"(?:input |allowed |token ){0,2}length"
+    r"|(?:(?:input|prompt|query|sequence) (?:\w{1,20} )?(?:length|tokens)|number of tokens"
+    r"|token count|tokens in (?:the )?prompt)[^.]{0,40}exceeds? (?:the |model )?(?:max|limit|sess)"
+    r"|(?:input|prompt|query|messages?)(?: text)?(?: is| are)? too long"
+    r"|sequence length (?:is longer|exceeded)|supports at most [0-9]+ tokens"
+    r"|超出.{0,20}长度|(?:输入|上下文).{0,20}(?:过长|超长|超限)"
     r"|maximum input length is [0-9]{1,9} tokens"
     r"|exceeded model token limit|prompt exceeds max length|range of input length should be"
     r"|reduce the length of the (?:messages|prompt|input)"

@@ -151,7 +151,24 @@ def test_a_refusal_is_recognized_by_its_code_or_its_words(
 
 
 MODEL, ABILITY, INPUT = DialectRefusal.MODEL, DialectRefusal.ABILITY, DialectRefusal.INPUT
+
+
 # What each server says, by the fault and the status that it says it with.
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": ["Wrong."]},
+        {"error": True, "message": "Wrong."},
+        {"Message": "Wrong."},
+        {"error_code": 3, "error_msg": "Wrong."},
+        {"error": {"message": "Provider returned error", "code": 400,
+                   "metadata": {"raw": '{"error":{"message":"Wrong."}}'}}},
+    ],
+)  # fmt: skip
+def test_the_message_of_an_error_is_found_wherever_servers_write_it(body: Any) -> None:
+    assert read(body).message == "Wrong."
+
+
 SAID: list[tuple[DialectRefusal | None, int, list[str]]] = [
     (MODEL, 404, [
         "The model `x` has been decommissioned and is no longer supported. Please refer to ht",
@@ -309,8 +326,61 @@ SAID: list[tuple[DialectRefusal | None, int, list[str]]] = [
     (LONG, 500, [
         "the input length exceeds the context length",
     ]),
+    (MODEL, 400, [
+        "Server is pinned to '/models/tiny'; requested 'x'.",
+        "Specified model not found.",
+        "[address=127.0.0.1:41, pid=9] Model not found in the model list, uid: x",
+        "Model with key 'x' not found",
+        "x: model not found",
+        "Cannot find model x",
+        "The model you requested was not found",
+        "This model is no longer available.",
+        "The provided model 'x' is not available in your region.",
+        "Model 'x' is not in the list of available models",
+        "Model name x is not supported",
+        "x is not a valid model",
+        "Invalid model identifier: x",
+        "could not load model: rpc error: code = Unknown",
+        "No deployment found for model x",
+        "模型 x 不存在",
+    ]),
+    (LONG, 500, [
+        "Request length 9000 is greater than max_seq_len 4096",
+        "Input text is too long: 9000 tokens > 512",
+        "Prompt too long",
+        "Messages too long. max 32768 tokens",
+        "Input sequence length 9000 exceeds max_input_len 4096",
+        "Number of tokens (9000) exceeds maximum (4096)",
+        "Input token length exceeds session_len",
+        "The query length exceeds the maximum length of the model",
+        "Tokens in prompt exceed the maximum allowed",
+        "The prompt is longer than 4096 tokens",
+        "Sequence length is longer than the maximum 512 for this model",
+        "This model supports at most 8192 tokens, but 9000 given",
+        "输入内容过长，超出模型上下文长度限制",
+    ]),
+    (ABILITY, 400, [
+        "Image input not supported: model 'x' does not support image input.",
+        "x is not supported for function calling",
+        "Multimodal input is not supported",
+        "Vision is not supported by this model",
+        "This model cannot process images",
+        "The model x cannot accept image inputs",
+        "Tool calls are not enabled",
+        "Chat template does not support tools",
+        "image_url is not supported",
+        "Unsupported content part type: image_url",
+        "content type 'image_url' is not supported",
+        "Only text content is supported",
+        "No image processor found",
+        "mmproj not loaded",
+    ]),
     (None, 400, [
         "max_tokens must be at least 1, got 0.",
+        "max_tokens is too large: 9000. This model supports at most 8192 completion tokens",
+        "max_tokens (9000) exceeds the maximum allowed (8192)",
+        "The input image exceeds the maximum size of 5 MB",
+        "tools[0].function.name is too long",
     ]),
     (ABILITY, 500, [
         ("Failed to create new sequence: failed to process inputs: this model is missing "
