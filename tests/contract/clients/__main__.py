@@ -23,6 +23,9 @@ from tests.support.upstreams.foreign import SERVERS
 _PROJECT: Final = PAGE.parents[1]
 _NODE: Final = _PROJECT / "tests" / "contract" / "agents"
 _TABLE: Final = "tests/contract/clients/test_clients.py"
+_SERVERS: Final = "tests/contract/clients/test_servers.py"
+# PyTorch's builds without CUDA stand in no index of packages.
+_TORCH: Final = "https://download.pytorch.org/whl/cpu/torch/"
 
 
 class Environment(NamedTuple):
@@ -70,8 +73,14 @@ ENVIRONMENTS: Final = {
         ("tests/contract/clients/test_cohere_sdk.py", *_LOOSE), LOCKS / "cohere.lock"
     ),
     "servers": Environment(
-        ("tests/contract/clients/test_servers.py",), LOCKS / "servers.lock", is_apart=True
+        (_SERVERS, "-k", "not transformers and not infinity"),
+        LOCKS / "servers.lock",
+        is_apart=True,
     ),
+    **{
+        name: Environment((_SERVERS, "-k", name), LOCKS / f"{name}.lock", is_apart=True)
+        for name in ("transformers", "infinity")
+    },
     "node": Environment(
         (
             *(_TABLE, "tests/contract/agents", "tests/contract/responses/test_ai_sdk.py"),
@@ -126,9 +135,11 @@ def run(name: str, environment: Environment) -> bool:
 
 
 def install(lock: Path, folder: Path) -> None:
+    has_torch = "torch==" in lock.read_text()
+    links = ("--find-links", os.environ.get("PIP_FIND_LINKS", _TORCH)) if has_torch else ()
     subprocess.run(
         [
-            *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps"),
+            *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", *links),
             *("--require-hashes", "--target", str(folder), "-r", str(lock)),
         ],
         check=True,

@@ -1,11 +1,14 @@
 """Servers and gateways that nobody here wrote as the upstreams of private endpoints.
 
-Their packages do not fit beside those of the tests: ``python -m tests.contract.clients servers``.
+Their packages do not fit beside those of the tests, nor all beside each other:
+``python -m tests.contract.clients servers transformers infinity``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
 from collections.abc import Iterator
 from typing import Any, Final
@@ -14,14 +17,16 @@ import openai
 import pytest
 from django.core.management import call_command
 
-from tests.support.contract.clients import MakeOpenAI
+from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter
 from tests.support.factories import Tenant
 from tests.support.upstreams.foreign import (
     MASTER_KEY,
     SERVERS,
+    serve_infinity,
     serve_litellm,
     serve_mlx,
     serve_tensorzero,
+    serve_transformers,
 )
 from tests.support.upstreams.llama import (
     MESSAGES,
@@ -41,6 +46,7 @@ pytestmark = pytest.mark.skipif(
 
 
 GATEWAYS: Final = ("litellm", "tensorzero")
+TORCH: Final = ("transformers", "infinity")
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +59,11 @@ def upstream(
         path, model = "/v1", "tiny"
         if request.param == "mlx":
             plain, model = stack.enter_context(serve_mlx(directory)), "default_model"
+        elif request.param == "transformers":
+            plain = stack.enter_context(serve_transformers(directory))
+            model = str(directory / "tiny")
+        elif request.param == "infinity":
+            plain, path = stack.enter_context(serve_infinity(directory)), ""
         else:
             llama = stack.enter_context(serve_plain_llama(directory, SECRET))
             serve = serve_litellm
@@ -73,8 +84,11 @@ def client(
 
 @pytest.mark.parametrize(
     ("upstream", "prompt_tokens"),
-    # mlx has no token at the beginning.
-    [*((each, PROMPT_TOKENS) for each in GATEWAYS), ("mlx", PROMPT_TOKENS - 1)],
+    # The folder's model has no token at the beginning.
+    [
+        *((each, PROMPT_TOKENS) for each in GATEWAYS),
+        *((each, PROMPT_TOKENS - 1) for each in ("mlx", "transformers")),
+    ],
     indirect=["upstream"],
 )
 def test_a_validated_server_answers_and_streams_with_its_usage(
@@ -106,3 +120,75 @@ def test_a_prompt_that_is_too_long_is_the_callers_fault(client: openai.OpenAI) -
     assert caught.value.body["metadata"]["error_type"] == "context_length_exceeded"
     # Nobody's health has suffered.
     assert client.chat.completions.create(**ASKED).usage is not None
+
+
+@pytest.mark.parametrize("upstream", ["transformers"], indirect=True)
+def test_responses_of_transformers_are_whole_and_streamed(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {
+        "model": "acme/tiny", "input": "Say something.", "max_output_tokens": 12, "temperature": 0,
+    }  # fmt: skip
+    whole = client.responses.create(**asked)
+    with client.responses.create(**asked, stream=True) as stream:
+        last = [*stream][-1]
+    assert whole.usage is not None
+    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (PROMPT_TOKENS - 1, 12)
+    assert last.type == "response.incomplete"
+    assert last.response.output_text == whole.output_text
+    assert last.response.usage == whole.usage
+
+
+@pytest.mark.parametrize("upstream", ["infinity"], indirect=True)
+def test_embeddings_of_infinity_are_validated_and_counted(
+    server: str, upstream: dict[str, str], tenant: Tenant, openai_client: MakeOpenAI
+) -> None:
+    fields = {**upstream, "upstream_model_id": "embedder"}
+    activate(server, tenant, **fields, key=MASTER_KEY, output_modalities=["embeddings"])
+    answer = openai_client(tenant.api_key).embeddings.create(
+        model="acme/tiny", input=["tea", "water"]
+    )
+    assert [each.index for each in answer.data] == [0, 1]
+    assert [len(each.embedding) for each in answer.data] == [64, 64]
+    assert answer.usage.prompt_tokens == len("tea") + len("water")
+    call_command("verify_ledger")
+
+
+@pytest.mark.parametrize("upstream", ["infinity"], indirect=True)
+def test_rerank_of_infinity_is_validated_and_counted(
+    server: str, upstream: dict[str, str], tenant: Tenant, openrouter_client: MakeOpenRouter
+) -> None:
+    fields = {**upstream, "upstream_model_id": "ranker"}
+    activate(server, tenant, **fields, key=MASTER_KEY, output_modalities=["rerank"])
+    documents = ["green tea", "black coffee", "water"]
+    answer = openrouter_client(tenant.api_key).rerank.rerank(
+        model="acme/tiny", query="tea", documents=documents, top_n=2
+    )
+    assert [each.document.text for each in answer.results] == [
+        documents[each.index] for each in answer.results
+    ]
+    assert len(answer.results) == 2
+    # Each pair has the query; blanks are no tokens.
+    pairs = ("tea" + text.replace(" ", "") for text in documents)
+    assert answer.usage.total_tokens == sum(map(len, pairs))
+    call_command("verify_ledger")
+
+
+@pytest.mark.parametrize("upstream", TORCH, indirect=True)
+def test_a_server_of_torch_is_a_provider_of_the_catalogue(
+    server: str, upstream: dict[str, str], tenant: Tenant, openai_client: MakeOpenAI
+) -> None:
+    out = io.StringIO()
+    address, model = upstream["base_url"], upstream["upstream_model_id"]
+    models = ("--models", "embedder") if model == "tiny" else ()
+    call_command(
+        "connect", address, "--key", MASTER_KEY, *models, "--json", stdout=out, stderr=io.StringIO()
+    )
+    found = json.loads(out.getvalue())
+    client, [slug] = openai_client(tenant.api_key), found["models"]
+    if models:
+        answer = client.embeddings.create(model=slug, input="tea")
+        assert answer.usage.prompt_tokens == len("tea")
+    else:
+        told = client.chat.completions.create(**{**ASKED, "model": slug})
+        assert told.usage is not None
+        assert told.usage.completion_tokens == 12
+    call_command("verify_ledger")

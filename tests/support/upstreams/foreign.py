@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.support.upstreams.tiny_model import write_tiny_folder
+from tests.support.upstreams.tiny_model import write_tiny_encoder, write_tiny_folder
 
 # The folder of the packages of these servers, which do not fit beside those of the tests.
 SERVERS: Final = "CAUSEWAY_TEST_SERVERS"
@@ -27,6 +27,8 @@ def tell(server):
 http.server.HTTPServer.server_activate = tell
 mlx_lm.server.main()
 """
+_TRANSFORMERS: Final = "from transformers.cli.transformers import main; main()"
+_INFINITY: Final = "from infinity_emb.cli import cli; cli()"
 _TENSORZERO: Final = """
 import sys, tensorzero.tensorzero as wheel
 options = dict.fromkeys(("clickhouse_url", "postgres_url", "valkey_url"))
@@ -43,6 +45,35 @@ def serve_mlx(directory: Path) -> Iterator[str]:
     write_tiny_folder(model)
     options = ("--model", str(model), "--host", "127.0.0.1", "--port", "0")
     with _start(_MLX, *options, HF_HUB_OFFLINE="1") as address:
+        yield address
+
+
+@contextlib.contextmanager
+def serve_transformers(directory: Path) -> Iterator[str]:
+    """Starts ``transformers serve`` with the tiny model in ``tiny`` and yields its address."""
+    model = directory / "tiny"
+    write_tiny_folder(model)
+    options = ("serve", str(model), "--device", "cpu", "--log-level", "info", "--port", "0")
+    with _start(_TRANSFORMERS, *options, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1") as address:
+        # It says its name.
+        yield address.replace("localhost", "127.0.0.1")
+
+
+@contextlib.contextmanager
+def serve_infinity(directory: Path) -> Iterator[str]:
+    """Starts Infinity with the models ``embedder`` and ``ranker`` and yields its address."""
+    options = [
+        *("--device", "cpu", "--engine", "torch", "--host", "127.0.0.1", "--port", "0"),
+        *("--api-key", MASTER_KEY, "--lengths-via-tokenize", "--no-bettertransformer"),
+        "--no-model-warmup",
+    ]
+    for name in ("embedder", "ranker"):
+        write_tiny_encoder(directory / name, ranks=name == "ranker")
+        options += ("--model-id", str(directory / name), "--served-model-name", name)
+    with _start(
+        _INFINITY, "v2", *options, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1",
+        INFINITY_ANONYMOUS_USAGE_STATS="0",
+    ) as address:  # fmt: skip
         yield address
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,6 +114,50 @@ def write_tiny_folder(path: Path) -> None:
     _write_weights(path / "model.safetensors", len(tokens))
 
 
+def write_tiny_encoder(path: Path, *, ranks: bool = False) -> None:
+    """Writes a BERT that embeds, or one that ranks, as a folder: each character is a token."""
+    path.mkdir()
+    characters = [chr(code) for code in range(33, 127)]
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *characters, *(f"##{each}" for each in characters)]
+    (path / "vocab.txt").write_text("\n".join(names))
+    labels = {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}} if ranks else {}
+    settings = {
+        "model_type": "bert", "hidden_size": _WIDTH, "intermediate_size": _INNER,
+        "architectures": ["BertForSequenceClassification" if ranks else "BertModel"],
+        "num_hidden_layers": _LAYERS, "num_attention_heads": _HEADS, "vocab_size": len(names),
+        "max_position_embeddings": 512, "type_vocab_size": 2, **labels,
+    }  # fmt: skip
+    (path / "config.json").write_text(json.dumps(settings))
+    names_of = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+    (path / "tokenizer_config.json").write_text(json.dumps(names_of))
+    layers = [f"encoder.layer.{layer}" for layer in range(_LAYERS)]
+    shapes = {
+        "embeddings.word_embeddings": (len(names), _WIDTH), "pooler.dense": (_WIDTH, _WIDTH),
+        "embeddings.position_embeddings": (512, _WIDTH),
+        "embeddings.token_type_embeddings": (2, _WIDTH),
+    }  # fmt: skip
+    for place in layers:
+        for each in ("self.query", "self.key", "self.value", "output.dense"):
+            shapes[f"{place}.attention.{each}"] = (_WIDTH, _WIDTH)
+        shapes[f"{place}.intermediate.dense"] = (_INNER, _WIDTH)
+        shapes[f"{place}.output.dense"] = (_WIDTH, _INNER)
+    if ranks:
+        shapes = {f"bert.{name}": shape for name, shape in shapes.items()}
+        shapes["classifier"] = (1, _WIDTH)
+    numbers = numpy.random.default_rng(7)
+    weights = {f"{name}.weight": numbers.standard_normal(shape) * 0.3
+               for name, shape in shapes.items()}  # fmt: skip
+    for name, shape in shapes.items():
+        if "embeddings" not in name:
+            weights[f"{name}.bias"] = numpy.zeros(shape[0])
+    prefix = "bert." if ranks else ""
+    norms = [f"{place}.{each}" for place in layers for each in ("attention.output", "output")]
+    for name in ("embeddings", *norms):
+        weights[f"{prefix}{name}.LayerNorm.weight"] = numpy.ones(_WIDTH)
+        weights[f"{prefix}{name}.LayerNorm.bias"] = numpy.zeros(_WIDTH)
+    _write_tensors(path / "model.safetensors", weights)
+
+
 def _write_weights(path: Path, tokens: int) -> None:
     numbers = numpy.random.default_rng(7)
     shapes = {"model.embed_tokens": (tokens, _WIDTH), "lm_head": (tokens, _WIDTH)}
@@ -128,13 +173,16 @@ def _write_weights(path: Path, tokens: int) -> None:
     for name in ("model.norm", *(f"{each}.input_layernorm" for each in norms),
                  *(f"{each}.post_attention_layernorm" for each in norms)):  # fmt: skip
         weights[name] = numpy.ones(_WIDTH)
+    _write_tensors(path, {f"{name}.weight": values for name, values in weights.items()})
+
+
+def _write_tensors(path: Path, weights: Mapping[str, numpy.ndarray]) -> None:
     head: dict[str, Any] = {}
     body = b""
     for name, values in weights.items():
         data = values.astype("<f4").tobytes()
         place = [len(body), len(body) + len(data)]
-        shape = list(values.shape)
-        head[f"{name}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": place}
+        head[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": place}
         body += data
     text = json.dumps(head).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
