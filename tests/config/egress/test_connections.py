@@ -21,8 +21,8 @@ from config.egress import (
 )
 from config.egress.client import EgressClient, OutboundResponse
 from config.egress.connection import UpstreamConnection
-from tests.support.collecting import find_objects, without_collector
 from tests.support.egress import HEADERS, post, silent, through, upstream
+from tests.support.machine.collecting import find_objects, without_collector
 from tests.support.upstreams.tls import answering, sending, serving
 
 

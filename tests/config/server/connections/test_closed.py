@@ -10,7 +10,7 @@ from django.core.signals import request_finished
 from django.db import close_old_connections
 
 from tests.support import factories
-from tests.support.collecting import find_objects, without_collector
+from tests.support.machine.collecting import find_objects, without_collector
 
 
 def test_a_request_that_ends_while_a_test_client_answers_closes_its_connection(

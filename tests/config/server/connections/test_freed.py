@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from config.server.connections import cycle
 from config.server.connections.cycle import Cycle
 from config.server.connections.protocol import HttpProtocol, UnreadWatch
-from tests.support.collecting import find_objects, without_collector
+from tests.support.machine.collecting import find_objects, without_collector
 
 _HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 _WHOLE = _HEAD + b"Content-Length: 5\r\n\r\nhello"
