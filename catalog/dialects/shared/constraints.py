@@ -85,17 +85,21 @@ class CallIds:
     same id in every request, so that cached prefixes stay valid.
     """
 
-    __slots__ = ("_form", "_given", "_open", "_taken")
+    __slots__ = ("_form", "_given", "_open", "_taken", "_told", "_untold")
 
     def __init__(self, form: re.Pattern[str]) -> None:
         self._form = form
         self._given: dict[str, str] = {}
         self._open: dict[str, list[str]] = {}
         self._taken: set[str] = set()
+        # The calls of the last answer from the last to the first, and all that have a result.
+        self._untold: list[str] = []
+        self._told: set[str] = set()
 
     def name_calls(self, given: Sequence[str]) -> list[str]:
         """Returns the ids of the calls of a further answer."""
         named = [self._name_call(each) for each in given]
+        self._untold = named[::-1]
         self._open = {each: [] for each in given}
         for each, name in zip(given, named, strict=True):
             self._open[each].append(name)
@@ -110,15 +114,19 @@ class CallIds:
         return name
 
     def name_result(self, given: str) -> str:
-        """Returns the id of the call that a result belongs to; without an id, its place tells."""
-        waiting = self._open.get(given)
-        if not waiting and not given:
-            waiting = next(filter(None, self._open.values()), None)
-        if waiting:
-            return waiting.pop(0)
-        found = self._given.get(given)
-        if found is None:
+        """Returns the id of the call that a result belongs to."""
+        if waiting := self._open.get(given):
+            found = waiting.pop(0)
+        elif given in self._given:
+            found = self._given[given]
+        elif given:
             found = given if self._form.fullmatch(given) else self._hash(given)
+        else:
+            # Without an id, the place of a result tells its call.
+            while self._untold and self._untold[-1] in self._told:
+                self._untold.pop()
+            found = self._untold[-1] if self._untold else self._hash(given)
+        self._told.add(found)
         return found
 
     def _hash(self, text: str) -> str:
