@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.shared.constraints import OPENAI, CallIds, Constraints
-from catalog.dialects.shared.messages import complete_schema, read_arguments
-from catalog.dialects.shared.pairs import CONTINUE, NO_CALL, NO_RESULT, NOTED, pair_results
+from catalog.dialects.shared.messages import SYSTEM_ROLES, complete_schema, read_arguments
+from catalog.dialects.shared.pairs import BEGIN, CONTINUE, NO_CALL, NO_RESULT, NOTED, pair_results
 from catalog.dialects.shared.raw import (
     decode_list,
     decode_members,
@@ -184,9 +184,12 @@ def _order_roles(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     before = None
     for message in messages:
         role = read_member(message, "role")
-        if role == "system" and before in ("assistant", "tool"):
+        if role in SYSTEM_ROLES and before in ("assistant", "tool"):
             role, message = "user", {**message, "role": "user"}
-        if role == "user" and before == "tool":
+        is_first = role == "assistant" and (before is None or before in SYSTEM_ROLES)
+        if is_first and decode_list(message.get("tool_calls")):
+            ordered.append({"role": "user", "content": BEGIN})
+        elif role == "user" and before == "tool":
             ordered.append({"role": "assistant", "content": NOTED})
         ordered.append(message)
         before = role

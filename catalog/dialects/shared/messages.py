@@ -42,7 +42,7 @@ _DATA_URL: Final = re.compile(
     r"data:\s*([a-z0-9.+-]+/[a-z0-9.+*-]+)?\s*(?:;[^;,]*)*;\s*base64\s*", re.IGNORECASE
 )
 _WEB_URL: Final = re.compile(r"https?://", re.IGNORECASE)
-_SYSTEM_ROLES: Final = frozenset(("system", "developer"))
+SYSTEM_ROLES: Final = frozenset(("system", "developer"))
 _JSON_ONLY: Final = (
     "Answer with one JSON object and nothing else: no text around it, no code fence."
 )
@@ -359,7 +359,7 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
         system=[
             part
             for message in request.messages
-            if message.role in _SYSTEM_ROLES
+            if message.role in SYSTEM_ROLES
             for part in _parse_parts(message.content)
             if isinstance(part, Text)
         ],
@@ -434,7 +434,7 @@ def _parse_turns(messages: list[_Message], target: Constraints) -> list[Turn]:
     names: dict[str, str] = {}
     ids = CallIds(target.call_id)
     for message in messages:
-        if message.role in _SYSTEM_ROLES:
+        if message.role in SYSTEM_ROLES:
             continue
         parts: list[Part] = []
         match message.role:

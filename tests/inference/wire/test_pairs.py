@@ -282,5 +282,13 @@ def test_mistral_gets_its_own_order_of_roles() -> None:
     ]  # fmt: skip
     sent = body_of("openai", MISTRAL, messages=[*in_chat(HELLO[:1]), system])
     assert sent["messages"] == [*in_chat(HELLO[:1]), {**system, "role": "user"}]
+    calls = in_chat([("call", "abcdefghi"), ("result", "abcdefghi")])
+    sent = body_of("openai", MISTRAL, messages=[system, *calls])
+    assert sent["messages"] == [system, {"role": "user", "content": "Begin."}, *calls]
+    developer = {"role": "developer", "content": "Be brief."}
+    sent = body_of("openai", MISTRAL, messages=[developer, *in_chat(HELLO), *calls, developer])
+    assert [each["role"] for each in sent["messages"]] == [
+        "developer", "assistant", "user", "assistant", "tool", "assistant", "user",
+    ]  # fmt: skip
     prefix = [*in_chat(LAST[:1]), {"role": "assistant", "content": "It is", "prefix": True}]
     assert body_of("openai", MISTRAL, messages=prefix)["messages"] == prefix
