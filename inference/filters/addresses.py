@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,7 +14,6 @@ from inference.filters.recogniser import (
     Recogniser,
     Span,
     is_alphanumeric,
-    is_digit,
     is_letter,
 )
 
@@ -37,13 +37,23 @@ _MAILBOX: Final = (
     rf"|[{_OTHERS}]+(?:\.[{_OTHERS}]+)*"
     r'|"[0-9A-Za-z][^\x00-\x1f"\\,:@]{0,62}[0-9A-Za-z]")'
 )
-EMAILS: Final = (Recogniser(compile_pattern(_MAILBOX + _DOMAIN)),)
+# A picture for screens of that density, such as logo@2x.png.
+_PICTURE: Final = re.compile(
+    rb"(?i)@[1-9](?:\.[0-9])?x\.(?:png|jpe?g|webp|gif|svg|avif|heic|pdf)\Z"
+)
+
+
+def _find_email(text: bytes, start: int, end: int) -> Sequence[Span]:
+    return NOTHING if _PICTURE.search(text, max(end - 12, start), end) else ((start, end),)
+
+
+EMAILS: Final = (Recogniser(compile_pattern(_MAILBOX + _DOMAIN), _find_email),)
 
 _OCTET: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _NEAR: Final = 24
 # What stands before a version: its name, an operator, or the product of a user agent.
 _VERSION: Final = re.compile(
-    rb"(?i)(?:(?:version|release|revision|build|firmware|sections?|chapter|figure|policy|oid)"
+    rb"(?:(?:version|release|revision|build|firmware|sections?|chapter|figure|policy|oid)"
     rb"\W*(?:is|of)?|\b(?:ver|rev|rel|sec)\W*|\xc2\xa7 ?|(?:^|[\s\"'(;,])[a-z][\w.-]*/)"
     rb"[\"'v]*\Z|(?:[=<>~!]=|[\^~]) ?v?\Z"
 )
@@ -51,22 +61,27 @@ _VERSION: Final = re.compile(
 _SMALL: Final = 32
 _USUAL: Final = re.compile(rb"10\.|1\.[01]\.[01]\.1|8\.8\.[48]\.[48]|9\.9\.9\.|4\.2\.2\.")
 _NAMED: Final = re.compile(
-    rb"(?i)(?:\b(?:ip|ips|ipv4|host|address|addr|server|from|dns|gateway|client|remote|peer|ping"
+    rb"(?:\b(?:ip|ips|ipv4|host|address|addr|server|from|dns|gateway|client|remote|peer|ping"
     rb"|ssh|via|route|inet|src|dst|source|dest|destination|node|proxy|bind|listen|network|subnet)"
-    rb"\b[^\n]{0,12}|_ip\W{1,4}|[@/\"'`])\Z"
+    rb"\b[^\n]{0,12}|_ip\W{1,4})\Z"
 )
+_OPENING: Final = (b"@", b"/", b'"', b"'", b"`")
 _PORT: Final = re.compile(rb":[0-9]{2}|/[0-9]")
-_HINT: Final = re.compile(rb"[A-Za-z=^~\xa7]")
+_HINT: Final = re.compile(rb"[a-z=^~\xa7]")
 # After it: the end of a name of a file or of a release. A second address may end a range.
 _GOES_ON: Final = re.compile(rb"\.?[0-9A-Za-z_]|-(?![0-9]{1,3}(?:\.[0-9]{1,3}){3}\b)[0-9A-Za-z.]")
 _RANGE: Final = re.compile(rb"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}-\Z")
 # Arcs of object identifiers, which are written like addresses.
 _OBJECTS: Final = (b"1.3.6.1", b"2.5.4.", b"2.5.29.")
 _SLICE: Final = re.compile(rb"[0-9]*::[0-9]*")
+# The first bits of addresses in use.
 _IN_USE: Final = tuple(
-    ipaddress.IPv6Network(text)
+    (int(network.netmask), int(network.network_address))
     for text in ("2000::/3", "fc00::/7", "fe80::/10", "ff00::/8", "64:ff9b::/96", "::ffff:0:0/96")
+    for network in (ipaddress.IPv6Network(text),)
 )
+_DIGIT: Final = re.compile(rb"[0-9]")
+_MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 def _find_ipv4(text: bytes, start: int, end: int) -> Sequence[Span]:
@@ -78,7 +93,7 @@ def _find_ipv4(text: bytes, start: int, end: int) -> Sequence[Span]:
         return NOTHING
     if found.startswith(_OBJECTS) or _GOES_ON.match(text, end):
         return NOTHING
-    before = text[max(start - _NEAR, 0) : start]
+    before = text[max(start - _NEAR, 0) : start].lower()
     if before.endswith(b"-") and is_alphanumeric(text, start - 2) and not _RANGE.search(before):
         return NOTHING
     is_part = before.endswith((b".", b"_")) and is_alphanumeric(text, start - 2)
@@ -92,12 +107,13 @@ def _find_ipv4(text: bytes, start: int, end: int) -> Sequence[Span]:
 
 
 def _is_named(text: bytes, start: int, end: int, before: bytes) -> bool:
-    is_all = not text[:start].strip() and not text[end : end + 2].strip(b". \n")
+    is_all = start < _NEAR and not before.strip() and not text[end : end + 2].strip(b". \n")
     return (
         is_all
+        or before.endswith(_OPENING)
         or _USUAL.match(text, start) is not None
-        or _NAMED.search(before) is not None
         or _PORT.match(text, end) is not None
+        or (_HINT.search(before) is not None and _NAMED.search(before) is not None)
     )
 
 
@@ -120,16 +136,16 @@ def _find_ipv6(text: bytes, start: int, end: int) -> Sequence[Span]:
     # Pairs are hardware addresses and fingerprints, words without a digit names of a program.
     if len(groups) < 2 and not found.startswith(b"f") and len(found) < 6:
         return NOTHING
-    if not any(is_digit(found, at) for at in range(len(found))):
+    if not _DIGIT.search(found) or (not is_long and _is_slice(text, start, found)):
         return NOTHING
     try:
-        address = ipaddress.IPv6Address(found.decode())
-    except ValueError:
+        address = socket.inet_pton(socket.AF_INET6, found.decode())
+    except OSError:
         return NOTHING
-    if not is_long and (_is_slice(text, start, found) or not any(address in n for n in _IN_USE)):
+    number = int.from_bytes(address)
+    if not is_long and not any(number & mask == network for mask, network in _IN_USE):
         return NOTHING
-    mapped = address.ipv4_mapped
-    if mapped is not None and not _identifies(list(mapped.packed)):
+    if address.startswith(_MAPPED) and not _identifies(list(address[12:])):
         return NOTHING
     return ((start, start + len(found)),)
 

@@ -173,12 +173,14 @@ _STAND_INS: Final = re.compile(
 _FULL: Final = re.compile(
     "|".join(f"(?:{begin}{rest})" for begin, rest in _PREFIXED).encode(), re.ASCII
 )
+# No key has small letters alone.
+_WORDS: Final = re.compile(rb"[a-z_-]+")
 _AROUND: Final = tuple((width, re.compile(full)) for _, width, full in _INFIXES)
 
 
 def _find_prefixed(text: bytes, start: int, end: int) -> Sequence[Span]:
     match = _FULL.match(text, start)
-    return (match.span(),) if match is not None else NOTHING
+    return (match.span(),) if match is not None and not _WORDS.fullmatch(match[0]) else NOTHING
 
 
 def _find_around(text: bytes, start: int, end: int) -> Sequence[Span]:

@@ -8,7 +8,7 @@ search takes seconds for a megabyte, so its plans are compiled here into pattern
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final
@@ -33,7 +33,8 @@ _FICTION: Final = "555"
 # What stands between groups of digits, for RE2 and for Python's patterns of bytes.
 _GAP: Final = r"[ ./()\x{A0}\x{2010}-\x{2015}\x{202F}-]"
 _BYTES_GAP: Final = rb"(?:[ ./()-]|\xc2\xa0|\xe2\x80[\x90-\x95\xaf])"
-_NOT_DIGITS: Final = re.compile(rb"[^0-9]+")
+_DIGITS: Final = b"0123456789"
+_NOT_DIGITS: Final = bytes(set(range(256)).difference(_DIGITS))
 _GROUPS: Final = re.compile(rb"[0-9]+")
 _DATE: Final = re.compile(
     rb"(?:19|20)[0-9]{2}[-./ ][01]?[0-9][-./ ][0-3]?[0-9]"
@@ -61,23 +62,30 @@ _WORDS: Final = (
 _OTHER_WORDS: Final = re.compile(rb"(?i)(?:head|micro|ear|mega|gramo|saxo|xylo|\bi)\Z")
 # Words that say something else too: a number beside them has to be assigned.
 _WEAK_WORDS: Final = re.compile(
-    rb"(?i)_?(?:call|dial|ring|reach|text|contact(?! n)|mob\b|cell?\b|ph\b|wa\b|hp\b|handy"
+    rb"_?(?:call|dial|ring|reach|text|contact(?! n)|mob\b|cell?\b|ph\b|wa\b|hp\b|handy"
     rb"|portable|sms|gsm)"
 )
 # What may stand between the word and the number, and between the number and the word.
 _AFTER: Final = re.compile(
-    rb"(?i)(?:[a-z]|[\x80-\xff]){0,16}"
-    rb"(?:[^0-9A-Za-z+(\n\]}]{0,6}(?:numbers?|num|nos?|nr|nummern?|n\S{1,2}mero|num\S{1,2}ro|is|at|on"
-    rb"|under|us|me|to|home|work|office|ist|lautet|unter|est|es|au|al|\xd0\xbd\xd0\xbe\xd0\xbc\S+)\b)"
-    rb"{0,3}[^0-9A-Za-z+(\n\]}]{0,24}(\+?\(?[0-9](?:" + _BYTES_GAP + rb"{0,3}[0-9]){4,16})"
+    rb"(?i)(?=[^0-9]{0,127}+[0-9])(?!_?ids?\b)[a-z\x80-\xff]{0,16}"
+    rb"(?:[^0-9A-Za-z+(\n\]}]{0,6}(?=[a-z\xd0])"
+    rb"(?:numbers?|num|nos?|nr|nummern?|n\S{1,2}mero|num\S{1,2}ro|is|at|on|under|us|me|to|home|work"
+    rb"|office|ist|lautet|unter|est|es|au|al|\xd0\xbd\xd0\xbe\xd0\xbc\S+)\b){0,3}"
+    rb"[^0-9A-Za-z+(\n\]}]{0,24}(\+?\(?[0-9](?:[0-9]|" + _BYTES_GAP + rb"{1,3}+[0-9]){4,16}+)"
 )
+_BETWEEN: Final = b" ,(/:-"
 # The same backwards: a search for the number's start would try each place before the word.
 _BEFORE: Final = re.compile(
-    rb"[ ,(/:-]{1,3}([0-9](?:(?:[ ./()-]|\xa0\xc2|[\x90-\x95\xaf]\x80\xe2){0,3}[0-9]){5,16}\(?\+?)"
+    rb"[%b]{1,3}([0-9](?:(?:[ ./()-]|\xa0\xc2|[\x90-\x95\xaf]\x80\xe2){0,3}[0-9]){5,16}\(?\+?)"
+    % _BETWEEN
 )
 _LONGEST: Final = 64
-# A shorter number is none in any notation.
+# A shorter number is none in any notation, and patterns match no longer one.
 _LEAST_DIGITS: Final = 5
+_MOST_DIGITS: Final = 17
+_WITH_PLUS: Final = range(7, 16)
+_WITH_ZEROS: Final = range(9, 18)
+_NAMED: Final = range(7, _MOST_DIGITS + 1)
 
 
 def _read_region(name: str) -> Any:
@@ -106,7 +114,15 @@ class _Plan:
         ).fullmatch
         self._lengths = {length for each in general for length in each.possible_length}
         self._local = {length for each in general for length in each.possible_length_local_only}
+        #: How many digits a number has in national notation.
+        self.written = frozenset(self._local.union(*map(self._measure_written, self._regions)))
         self._is_fictional = any(region.country_code == 1 for region in self._regions)
+
+    def _measure_written(self, region: Any) -> Iterable[int]:
+        prefix = region.national_prefix_for_parsing or ""
+        if prefix and not prefix.isdigit():
+            return range(_LEAST_DIGITS, _MOST_DIGITS + 1)
+        return self._lengths | {length + len(prefix) for length in self._lengths}
 
     def has(self, number: str, proof: _Proof) -> bool:
         if len(number) not in self._lengths:
@@ -148,11 +164,14 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-@lru_cache(maxsize=256)
-def _plan_of_code(code: int) -> _Plan:
-    names = phonenumbers.COUNTRY_CODE_TO_REGION_CODE[code]
+@lru_cache(maxsize=1110)
+def _find_plan(code: str) -> _Plan | None:
+    """Returns the plan of a calling code; ``None`` for digits that are none."""
+    names = phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code))
+    if names is None:
+        return None
     if names == ("001",):
-        return _Plan([PhoneMetadata.metadata_for_nongeo_region(code)])
+        return _Plan([PhoneMetadata.metadata_for_nongeo_region(int(code))])
     return _Plan(map(_read_region, names))
 
 
@@ -164,36 +183,33 @@ def _plan_of_region(name: str) -> _Plan:
 def _is_international(digits: str, proof: _Proof) -> bool:
     """Returns whether digits are a calling code and a number of it."""
     for length in (1, 2, 3):
-        code, number = int(digits[:length]), digits[length:]
-        if code in phonenumbers.COUNTRY_CODE_TO_REGION_CODE:
-            plan = _plan_of_code(code)
+        plan, number = _find_plan(digits[:length]), digits[length:]
+        if plan is not None:
             # A prefix for calls inside of the country stands in parentheses, as in +49 (0)30.
             return plan.has(number, proof) or (number[0] == "0" and plan.has(number[1:], proof))
     return False
 
 
-def _find_ends(text: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
-    """Yields where a number may end, the last place first, and its digits.
+def _find_ends(
+    text: bytes, start: int, end: int, lengths: Container[int]
+) -> Iterator[tuple[int, str]]:
+    """Yields where a number of one of the lengths may end, the last place first, and its digits.
 
     Its last group of digits ends at ``end``.
     """
     found = text[start:end]
-    is_plain = found.isdigit()
-    digits = (found if is_plain else _NOT_DIGITS.sub(b"", found)).decode()
-    groups: list[tuple[int, int]] = []
-    stop = end
+    digits = found.translate(None, _NOT_DIGITS).decode()
     while len(digits) >= _LEAST_DIGITS:
-        after = text[stop : stop + 2]
-        is_fraction = after[:1] == b"." and after[1:].isdigit()
-        extension = _EXTENSION.match(text, stop) if after.lstrip()[:1] in _EXTENDING else None
-        if not is_fraction and (extension or not after[:1].isalnum()):
-            yield extension.end() if extension else stop, digits
-        if is_plain:
-            return
-        if stop == end:
-            groups = [match.span() for match in _GROUPS.finditer(text, start, end)]
-        digits = digits[: groups.pop()[0] - stop]
-        stop = groups[-1][1] if groups else start
+        if len(digits) in lengths:
+            stop = start + len(found)
+            after = text[stop : stop + 2]
+            is_fraction = after[:1] == b"." and after[1:].isdigit()
+            extension = _EXTENSION.match(text, stop) if after.lstrip()[:1] in _EXTENDING else None
+            if not is_fraction and (extension or not after[:1].isalnum()):
+                yield extension.end() if extension else stop, digits
+        rest = found.rstrip(_DIGITS)
+        digits = digits[: len(rest) - len(found)]
+        found = rest.rstrip(_NOT_DIGITS)
 
 
 def _find_international(text: bytes, start: int, end: int) -> Sequence[Span]:
@@ -203,9 +219,9 @@ def _find_international(text: bytes, start: int, end: int) -> Sequence[Span]:
         return NOTHING
     if not is_plus and before in (b".", b",", b"-", b":", b"/", b"#"):
         return NOTHING
-    for stop, digits in _find_ends(text, start, end):
+    for stop, digits in _find_ends(text, start, end, _WITH_PLUS if is_plus else _WITH_ZEROS):
         number = digits if is_plus else digits[2:]
-        if not 7 <= len(number) <= 15 or number[0] == "0":
+        if number[0] == "0":
             continue
         # Digits alone have to be sure: numbers of articles, padded with zeros, are as long.
         is_plain = not is_plus and text[start:stop].isdigit()
@@ -229,6 +245,7 @@ class _National:
 
     def __init__(self, regions: tuple[str, ...]) -> None:
         self._plans = [_plan_of_region(name) for name in regions]
+        self._written = frozenset().union(*(plan.written for plan in self._plans))
 
     def _has(self, digits: str, proof: _Proof) -> bool:
         return any(plan.has_national(digits, proof) for plan in self._plans)
@@ -238,7 +255,7 @@ class _National:
         if text[start : start + 1] == b"(" and b")" not in text[start:end]:
             start += 1
         found = text[start:end]
-        digits = _NOT_DIGITS.sub(b"", found).decode()
+        digits = found.translate(None, _NOT_DIGITS).decode()
         is_decimal = len(found) == len(digits) + 1 and b"." in found
         if is_decimal or _DATE.fullmatch(found) or _goes_on(text, start, end, found):
             return NOTHING
@@ -249,33 +266,30 @@ class _National:
 
     def find_named(self, text: bytes, start: int, end: int) -> Sequence[Span]:
         """Returns the numbers beside a word that names them."""
-        if is_letter(text, start - 1) and _OTHER_WORDS.search(text, max(start - 5, 0), start):
-            return NOTHING
-        proof = _Proof.KIND if _WEAK_WORDS.match(text, start) else _Proof.LENGTH
-        found: list[Span] = []
         after = _AFTER.match(text, end, end + 2 * _LONGEST)
-        if after is not None:
-            found += self._find_number(text, *after.span(1), proof)
-        before = None if found else _BEFORE.match(text[max(start - _LONGEST, 0) : start][::-1])
-        if before is not None:
-            found += self._find_number(text, start - before.end(1), start - before.start(1), proof)
-        return found
+        found = self._find_number(text, *after.span(1), start) if after is not None else NOTHING
+        if found or not text[max(start - 4, 0) : start].rstrip(_BETWEEN)[-1:].isdigit():
+            return found
+        before = _BEFORE.match(text[max(start - _LONGEST, 0) : start][::-1])
+        if before is None:
+            return NOTHING
+        return self._find_number(text, start - before.end(1), start - before.start(1), start)
 
-    def _find_number(self, text: bytes, start: int, end: int, proof: _Proof) -> Sequence[Span]:
+    def _find_number(self, text: bytes, start: int, end: int, word: int) -> Sequence[Span]:
+        if is_letter(text, word - 1) and _OTHER_WORDS.search(text, max(word - 5, 0), word):
+            return NOTHING
         before = text[max(start - 2, 0) : start]
         if before[-1:].isalnum() or (before[-1:] in (b".", b"-", b"_") and before[:1].isalnum()):
             return NOTHING
         if text[start : start + 1] == b"(" and b")" not in text[start:end]:
             start += 1
         is_plus = text[start : start + 1] == b"+"
-        for stop, digits in _find_ends(text, start, end):
+        for stop, digits in _find_ends(text, start, end, _NAMED if is_plus else self._written):
+            is_weak = _WEAK_WORDS.match(text[word : word + 16].lower())
+            proof = _Proof.KIND if is_weak else _Proof.LENGTH
             if len(digits) < stop - start and _DATE.fullmatch(text, start, stop):
                 continue
-            if is_plus:
-                is_found = len(digits) > 6 and _is_international(digits, proof)
-            else:
-                is_found = self._has(digits, proof)
-            if is_found:
+            if _is_international(digits, proof) if is_plus else self._has(digits, proof):
                 return ((start, stop),)
         return NOTHING
 

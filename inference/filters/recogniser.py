@@ -37,6 +37,7 @@ class Recogniser(NamedTuple):
         The ``None`` lets the caller stop a search that takes too long.
         """
         position = checks = 0
+        check = self.check
         matches = self.pattern.finditer(text)
         while match := next(matches, None):
             start, end = match.span()
@@ -47,8 +48,8 @@ class Recogniser(NamedTuple):
                 matches = self.pattern.finditer(text, position)
                 continue
             position = end if end > start else start + 1
-            if self.check is not None:
-                for span in self.check(text, start, end):
+            if check is not None:
+                for span in check(text, start, end):
                     yield span
                     if span[1] > position:
                         position = span[1]

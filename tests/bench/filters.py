@@ -470,6 +470,8 @@ def hostile() -> dict[str, str]:
         "groups of four": fill(lambda: f"{chance.randrange(4000, 6000)} "),
         "hexadecimal pairs": fill(lambda: f"{chance.randrange(256):02x}:"),
         "dotted numbers": fill(lambda: f"{chance.randrange(256)}."),
+        "small addresses": fill(lambda: f"1.2.{chance.randrange(30)}.{chance.randrange(30)} "),
+        "IPv6": fill(lambda: f"f{chance.randrange(10)}::1 "),
         "addresses": fill(lambda: f"10.{chance.randrange(256)}.0.{chance.randrange(256)} "),
         "cards": fill(lambda: "4111 1111 1111 1111\n"),
         "cards that fail": fill(lambda: f"411111111111{chance.randrange(10**4):04d} "),
@@ -478,6 +480,9 @@ def hostile() -> dict[str, str]:
         "plus": fill(lambda: f"+1212555{chance.randrange(10**4):04d} "),
         "tel": fill(lambda: f"tel {chance.randrange(10**7)} "),
         "tel, 00": fill(lambda: f"tel 00 1 212 555 {chance.randrange(10**4):04d} "),
+        "tel, plus": fill(lambda: f"tel +{chance.randrange(10**9):09d} "),
+        "names alone": "wa " * (million // 3),
+        "digits apart": fill(lambda: f"call {' '.join(made(chance, string.digits, 17))} "),
         "tel, dates": "tel 2024-01-02 " * (million // 15),
         "calls": fill(lambda: f"call 212 555 {chance.randrange(10**8):08d} 123 "),
         "Base64": fill(

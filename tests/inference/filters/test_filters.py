@@ -82,6 +82,8 @@ def test_every_offered_builtin_has_a_recogniser() -> None:
         ("email", '"john doe"@b.io', "[EMAIL]"),
         ("email", "a@b.xn--p1ai.", "[EMAIL]."),
         ("phone", "+49 30 1234567", "[PHONE]"),
+        ("phone", "tel. 1 212 555 1234 56 78 90", "tel. [PHONE] 56 78 90"),
+        ("phone", "phone idle: 212 555 1234", "phone idle: [PHONE]"),
         ("phone", "+4915112345678", "[PHONE]"),
         ("phone", "call +1 (555) 123-4567!", "call [PHONE]!"),
         ("phone", "(555) 123-4567", "[PHONE]"),
@@ -190,13 +192,15 @@ def test_a_builtin_replaces_what_it_recognises(slug: str, text: str, expected: s
 @pytest.mark.parametrize(
     ("slug", "text"),
     [
-        *(("email", text) for text in ("a@b", "x@y.z", "me@10.0.0.1", "@example.com", "a@@b.io")),
+        *(("email", text) for text in ("a@b", "x@y.z", "me@10.0.0.1", "@example.com", "a@@b.io",
+                                             "logo@2x.png", "img/a-b@1.5x.webp")),
         *(("phone", text) for text in (
             "1700000000", "555-123-45678", "123-45-6789", "2024-05-06", "+1234", "10.0.0.1",
             "4111 1111 1111 1111", "1234567890123", "2125551234", "order 3074185296",
             "now()+86400000", "t+31536000000", "0012345678905", "212 555 1234 212 555 1234",
             "030 1234567", '{"text": 1234567}', "hotel 1234567", "+1 234",
             '["La Fontaine"]}, "2977085": 1', "/FontBBox {-168 -281 1000 924}", "200-300-4000-5000",
+            "phone_id: 2125551234", '{"smsId": 12125551234}',
         )),
         *(("ssn", text) for text in (
             "000-12-3456", "666-12-3456", "900-12-3456", "123-00-4567", "123-45-0000",
@@ -229,6 +233,7 @@ def test_a_builtin_replaces_what_it_recognises(slug: str, text: str, expected: s
             "redis://:${PASSWORD}@cache:6379", "redis://:%PASSWORD%@cache:6379", "redis://:%s@c:1",
             "Authorization: Bearer token", "api-a1b2c3d4-v2", "2/12 1/2024",
             "primary_key_value_is_a_very_long_name_without",
+            "pa-rentheses-around-a-very-long-class-of-a-page",
         )),
         *(("regex-prompt-injection", text) for text in (
             "ignore the noise", "I forget my previous job", "reveal your plans",
