@@ -187,6 +187,27 @@ def find_script(char: str) -> str:
     return _SCRIPTS[bisect_right(_FIRST, ord(char)) - 1][1]
 
 
+@lru_cache(maxsize=8192)
+def _describe(char: str) -> tuple[str, int]:
+    """Returns the script and the bytes of a character."""
+    return find_script(char), len(char.encode("utf-8", "surrogatepass"))
+
+
+def _count_characters(text: str) -> dict[str, int]:
+    """Returns how often each character stands in a text.
+
+    An alphabet is counted letter by letter, which takes a third of the time of ``Counter``.
+    """
+    counts: dict[str, int] = {}
+    if len(set(text[:_SAMPLE])) > _FEW:
+        return Counter(text)
+    while text and len(counts) < _ALPHABET:
+        rest = text.replace(text[0], "")
+        counts[text[0]] = len(text) - len(rest)
+        text = rest
+    return counts | Counter(text)
+
+
 class TextCounts:
     """What a text has: the bytes and runs of each kind in ASCII, and the bytes of each script.
 
@@ -233,7 +254,7 @@ class TextCounts:
             self.size += len(data)
             self._count_kinds(data)
             if len(data) > len(piece):
-                self._count_scripts(piece)
+                self._count_scripts(piece, data)
 
     @property
     def main_script(self) -> str | None:
@@ -262,21 +283,14 @@ class TextCounts:
             self.edges += begins.count(_BEYOND) - spaced
         features[-1] += kinds.count(bytes((_SPACE, _DIGIT)))
 
-    def _count_scripts(self, piece: str) -> None:
+    def _count_scripts(self, piece: str, data: bytes) -> None:
         scripts, chars = self.scripts, self.chars
-        signs: list[str] = []
-        for char, count in Counter(piece).items():
-            if char > "\x7f":
-                if not char.isalnum():
-                    signs.append(char)
-                chars[char] = chars.get(char, 0) + count
-                script = find_script(char)
-                size = 2 if char < "\u0800" else 3 if char < "\U00010000" else 4
-                scripts[script] = scripts.get(script, 0) + count * size
-        if len(signs) <= _MANY:
-            parted = sum([piece.count(f" {sign}") for sign in signs])
-        else:
-            parted = len(_PARTED_SIGN.findall(piece))
+        beyond = data.translate(None, _ASCII_BYTES).decode("utf-8", "surrogatepass")
+        for char, count in _count_characters(beyond).items():
+            chars[char] = chars.get(char, 0) + count
+            script, size = _describe(char)
+            scripts[script] = scripts.get(script, 0) + count * size
+        parted = len(_PARTED_SIGN.findall(piece)) if self.spaced else 0
         self.parted += parted
         self.spaced -= parted
 
@@ -290,8 +304,11 @@ _SLACK: Final = 50
 # The tokens of a character behind a space beyond its own, if it is no letter.
 _PARTED: Final = 2
 _PARTED_SIGN: Final = re.compile(r" (?=[^\w\x00-\x7f])")
-# More different signs are found by one search.
-_MANY: Final = 16
+_ASCII_BYTES: Final = bytes(range(0x80))
+# The most letters of an alphabet. It is known by how few stand among the first characters.
+_ALPHABET: Final = 128
+_SAMPLE: Final = 64
+_FEW: Final = 42
 _pages: Final[dict[bytes, bytes]] = {}
 
 
