@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -618,6 +619,36 @@ def test_rules_that_take_too_long_fail_their_destination_alone(
     retry_now()
     assert broadcaster.run() == 3
     assert sent in receiver.ids()
+
+
+def test_expressions_take_less_than_a_quarter_of_a_minute(
+    tenant: Tenant,
+    receiver: TraceReceiver,
+    broadcaster: Broadcaster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules = [{"field": "model", "operator": "regex", "value": f"{n}"} for n in range(20)]
+    groups = [{"logic": "or", "rules": rules}]
+    own = [
+        broadcast_to(
+            tenant.workspace, receiver.url, filter_rules={"enabled": True, "groups": groups}
+        )
+        for _ in range(5)
+    ]
+    other = factories.make_tenant("Other")
+    broadcast_to(other.workspace, receiver.url)
+    make_some(tenant, 12)
+    sent = make_some(other, 1)
+    # Between two looks at the clock, an eighth of a second of CPU.
+    looks = count()
+    monkeypatch.setattr("time.thread_time", lambda: next(looks) / 8)
+    for _ in range(3):
+        broadcaster.run()
+        retry_now()
+    # Each page of a destination ends after nine tests, behind the first second.
+    assert sum(progress_of(each).failures for each in own) == 5
+    assert broadcaster._spent[tenant.organization.pk][1] == 5 * 2.375 < sender._WINDOW / 4
+    assert receiver.ids() == sent
 
 
 def test_an_organization_whose_reading_took_long_waits_for_the_next_minute(
