@@ -50,6 +50,9 @@ _PUBLISHED: Final = 0.3
 _FACTOR: Final = 1.5
 _CHAT: Final = "/api/v1/chat/completions"
 _MESSAGES: Final = "/api/v1/messages"
+_RESPONSES: Final = "/api/v1/responses"
+# Its callers join the first of them, so none was answered before.
+_JOINED: Final = "joined"
 _JSON: Final = "application/json"
 # A gauge is published a tenth of a second after a change.
 _SAMPLES: Final = 5
@@ -116,15 +119,19 @@ def _make_cases() -> dict[str, Request]:
     whole, stream = Request(_chat("large")), Request(_chat("large", stream=True))
     native = json.dumps({**json.loads(_chat("large")), "max_tokens": 64}).encode()
     named = Request(native, _MESSAGES)
+    items = Request(b'{"model": "hostile/large", "input": "one two"}', _RESPONSES)
     return {
         "whole": whole,
         "stream": stream,
         "kept": _repeated(whole),
         "kept-stream": _repeated(stream),
+        _JOINED: whole._replace(headers="Idempotency-Key: joined\r\n"),
         "cached": _cached(whole),
         "cached-stream": _cached(stream),
         "messages": named,
         "cached-messages": _cached(named),
+        "responses": items,
+        "cached-responses": _cached(items),
         "redacted": Request(_chat("slow", "a" * 99_000)),
         "pdf": _make_pdf(),
         "form": _form(b"RIFF" + bytes(19_000_000)),
@@ -180,7 +187,8 @@ async def _wait_until_free(worker: Worker) -> None:
 async def _measure(worker: Worker, name: str, request: Request, seconds: float) -> None:
     await _wait_until_free(worker)
     # The first one is kept, and what it loads stays.
-    if (status := await _ask(worker, request, is_slow=False)) != 200:
+    first = request._replace(headers="") if name == _JOINED else request
+    if (status := await _ask(worker, first, is_slow=False)) != 200:
         raise SystemExit(f"{name}: the gateway answers {status}")
     await _wait_until_free(worker)
     before = memory_of(worker.pid)
