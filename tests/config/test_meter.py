@@ -68,7 +68,7 @@ def test_dear_tests_are_recorded_by_case_or_whole(folder: Path) -> None:
     tests = {
         "tests/a/test_a.py::test_again": 0.2, "tests/a/test_a.py::test_dear[1]": 0.4,
         "tests/a/test_a.py::test_dear[2]": 0.5, "tests/a/test_a.py::test_mixed[a\"b]": 0.31,
-        "tests/a/test_a.py::test_mixed[b]": 0.3,
+        "tests/a/test_a.py::test_mixed[b]": 0.2,
     }  # fmt: skip
     meter.record_costs(tests, RULES)
     lines = (folder / "costs.toml").read_text().splitlines()

@@ -31,7 +31,7 @@ from tests.support.suite.tiers import GUARD, SELECTION, Rules, Selection, functi
 
 TOLERANCE: Final = 1.1
 # A test that costs more does not belong to the quick tier.
-DEAR_SECONDS: Final = 0.3
+DEAR_SECONDS: Final = 0.2
 CORE: Final = "core"
 PREPARATION: Final = "preparation"
 # Any room that the budgets do not name.
@@ -40,7 +40,7 @@ OTHERS: Final = "others"
 NAMED: Final = 5
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _HEADER: Final = """\
-# Measured by `python3 manage.py test --full --record-costs`: the tests that cost more than 0.3 s of
+# Measured by `python3 manage.py test --full --record-costs`: the tests that cost more than 0.2 s of
 # CPU time without starting a process. The quick tier leaves them out, all cases if none is named.
 [dear]
 """
