@@ -24,8 +24,8 @@ from billing.serializers import (
 from catalog.pricing import usd
 from config.api.errors import Gone
 from config.api.idempotency import idempotency_key_of
-from config.api.openapi import IDEMPOTENCY_KEY, ErrorSerializer, errors
-from config.api.viewsets import OrganizationViewSet
+from config.api.openapi import ErrorSerializer, creation, operation
+from config.api.viewsets import OrganizationViewSet, make_retrieve
 
 
 class CreditsViewSet(OrganizationViewSet):
@@ -36,7 +36,7 @@ class CreditsViewSet(OrganizationViewSet):
     serializer_class = CreditsSerializer
     schema_tag = "credits"
 
-    @extend_schema(operation_id="getCredits", responses=CreditsResponseSerializer)
+    @operation("getCredits", None, CreditsResponseSerializer)
     def retrieve(self, request: Request) -> Response:
         """Shows all credits so far and the part of them that was used, in USD."""
         accounts = {account.kind: account for account in self.get_queryset()}
@@ -63,12 +63,8 @@ class CryptoTopUpViewSet(OrganizationViewSet):
     def get_serializer_class(self) -> type[Serializer[Any]]:
         return TopUpSerializer if self.action == "create" else TopUpStatusSerializer
 
-    @extend_schema(
-        operation_id="createCryptoTopUp",
-        request=TopUpCreateSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={200: TopUpResponseSerializer},
-        extensions=errors(422, 429),
+    @creation(
+        "createCryptoTopUp", TopUpCreateSerializer, {200: TopUpResponseSerializer}, (422, 429)
     )
     def create(self, request: Request) -> Response:
         """Requests a payment of an exact amount of a token; it is credited once it is final.
@@ -83,14 +79,11 @@ class CryptoTopUpViewSet(OrganizationViewSet):
         )
         return self.respond(top_up)
 
-    @extend_schema(
-        operation_id="getCryptoTopUp",
-        responses=TopUpStatusResponseSerializer,
-        extensions=errors(404),
+    retrieve = make_retrieve(
+        "getCryptoTopUp",
+        TopUpStatusResponseSerializer,
+        "Shows a top-up with its status and the confirmations of its payment.",
     )
-    def retrieve(self, request: Request, id: str) -> Response:  # noqa: A002
-        """Shows a top-up with its status and the confirmations of its payment."""
-        return self.respond(self.get_object())
 
 
 class CoinbaseChargeViewSet(ViewSet):

@@ -13,7 +13,7 @@ import importlib.util
 import os
 import secrets
 from collections.abc import Callable
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,11 +23,11 @@ from django.urls import reverse_lazy
 
 from billing.topups.chains import Chain, parse_chains
 from config import environment
-from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts, parse_proxy
+from config.egress.addresses import EgressPolicy, parse_pinned_hosts, parse_proxy
 from config.environment import Environment, find_misspelt, parse_credential_keys
 from config.local.bootstrap import DISTRIBUTION, install_command
 from config.local.entry import default_data_dir
-from config.local.programs import has_programs
+from config.local.postgres import has_programs
 from config.server.connections.peers import parse_proxies
 from config.server.regions import parse_region_hosts
 from config.telemetry.parsing import has_receiver, parse_access_log, parse_organizations
@@ -94,18 +94,10 @@ def _parse(parse: Callable[[Any], Any], value: Any, name: str) -> Any:
         raise ImproperlyConfigured(f"{name}: {exc}.") from None
 
 
-def _networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
-    try:
-        return tuple(ip_network(text.strip()) for text in env.list(name, default=[]))
-    except ValueError as exc:
-        raise ImproperlyConfigured(f"{name} is a comma list of networks: {exc}.") from None
-
-
-def _proxies(name: str, default: list[str]) -> list[str]:
-    try:
-        return parse_proxies(text.strip() for text in env.list(name, default=default))
-    except ValueError as exc:
-        raise ImproperlyConfigured(f"{name} is a comma list of addresses or *: {exc}.") from None
+def _parse_list(name: str, default: list[str], parse: Callable[[Any], Any], form: str) -> Any:
+    """Returns the parsed parts of a comma list; says its form if one of them is refused."""
+    parts = [text.strip() for text in env.list(name, default=default)]
+    return _parse(parse, parts, f"{name} is a comma list of {form}")
 
 
 def _file(name: str) -> str | None:
@@ -152,22 +144,6 @@ def _secret_list(name: str) -> list[str]:
     return values
 
 
-def _upstream_hosts(items: list[str]) -> dict[str, PinnedHost]:
-    try:
-        return parse_pinned_hosts(item.strip() for item in items)
-    except ValueError as exc:
-        raise ImproperlyConfigured(
-            f"UPSTREAM_HOSTS is a comma list of name=address[:port]: {exc}."
-        ) from None
-
-
-def _region_hosts(items: list[str]) -> dict[str, str]:
-    try:
-        return parse_region_hosts(item.strip() for item in items)
-    except ValueError as exc:
-        raise ImproperlyConfigured(f"REGION_HOSTS is a comma list of name=region: {exc}.") from None
-
-
 def _price_lists(name: str) -> dict[str, str]:
     """Reads a comma list of ``SOURCE=URL``, at most one for each source."""
     found: dict[str, str] = {}
@@ -187,22 +163,10 @@ def _price_lists(name: str) -> dict[str, str]:
     return found
 
 
-def _retention(name: str) -> dict[str, int]:
-    try:
-        return parse_retention(env.str(name, default=""))
-    except ValueError as exc:
-        raise ImproperlyConfigured(
-            f"{name} is a comma list of kind=days, such as generations=400: {exc}."
-        ) from None
-
-
 def _archive(name: str, *, retention: dict[str, int]) -> Place | None:
     """Reads where data go that leave; without a place they leave only if the variable says none."""
     text = env.str(name, default="").strip()
-    try:
-        place = parse_place(text)
-    except ValueError as exc:
-        raise ImproperlyConfigured(f"{name}: {exc}.") from None
+    place: Place | None = _parse(parse_place, text, name)
     if retention and not text:
         raise ImproperlyConfigured(
             f"RETENTION_DAYS lets data leave, but {name} is not set. Set it to a directory or to "
@@ -311,7 +275,7 @@ STATIC_URL = "/static/"
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 
-REGION_HOSTS = _region_hosts(env.list("REGION_HOSTS", default=[]))
+REGION_HOSTS = _parse_list("REGION_HOSTS", [], parse_region_hosts, "name=region")
 ALLOWED_HOSTS = [
     *env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"]),
     *REGION_HOSTS,
@@ -328,12 +292,13 @@ SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 X_FRAME_OPTIONS = "DENY"
 ADMIN_REQUIRES_TOTP = _switch("ADMIN_REQUIRES_TOTP", default=False)
 # Networks whose addresses no stranger has: loopback, private, link-local, and those of carriers.
-CONSOLE_NETWORKS = _proxies(
+CONSOLE_NETWORKS = _parse_list(
     "CONSOLE_NETWORKS",
     [
         "127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7",
         "100.64.0.0/10", "169.254.0.0/16", "fe80::/10",
     ],
+    parse_proxies, "addresses or *",
 )  # fmt: skip
 OTP_TOTP_ISSUER = "Causeway"
 # The limits of sign-ins count wrong codes too; a second rule would keep the owner out.
@@ -456,8 +421,8 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "inference.faces.openapi.document_inference_routes",
-        "config.api.openapi.schema.add_examples",
-        "config.api.openapi.schema.add_descriptions",
+        "config.api.openapi.add_examples",
+        "config.api.openapi.add_descriptions",
     ],
 }
 
@@ -499,14 +464,20 @@ MAX_BUFFERED_BYTES = _buffer_size(
     "MAX_BUFFERED_BYTES", 256 * 1024 * 1024, at_least=(ORGANIZATION_BUFFERED_BYTES,)
 )
 EGRESS_POLICY = EgressPolicy(
-    allowed_networks=_networks("UPSTREAM_ALLOWED_NETWORKS"),
-    hosts=_upstream_hosts(env.list("UPSTREAM_HOSTS", default=[])),
+    allowed_networks=_parse_list(
+        "UPSTREAM_ALLOWED_NETWORKS", [], lambda parts: tuple(map(ip_network, parts)), "networks"
+    ),
+    hosts=_parse_list("UPSTREAM_HOSTS", [], parse_pinned_hosts, "name=address[:port]"),
     ca_bundle=_file("UPSTREAM_CA_BUNDLE"),
     proxy=_parse(parse_proxy, env.str("EGRESS_PROXY_URL", default="").strip(), "EGRESS_PROXY_URL"),
     connect_timeout=UPSTREAM_CONNECT_TIMEOUT,
     max_response_bytes=MAX_UPSTREAM_BYTES,
 )
-RETENTION_DAYS = _retention("RETENTION_DAYS")
+RETENTION_DAYS = _parse(
+    parse_retention,
+    env.str("RETENTION_DAYS", default=""),
+    "RETENTION_DAYS is a comma list of kind=days, such as generations=400",
+)
 ARCHIVE_PLACE = _archive("ARCHIVE_URL", retention=RETENTION_DAYS)
 HOLD_TIMEOUT = _integer("HOLD_TIMEOUT", 900)
 IDEMPOTENCY_TTL = _integer("IDEMPOTENCY_TTL", 600)
@@ -539,7 +510,9 @@ REQUEST_HEAD_TIMEOUT = _number("REQUEST_HEAD_TIMEOUT", 10.0)
 REQUEST_BODY_TIMEOUT = _number("REQUEST_BODY_TIMEOUT", 60.0)
 MAX_CONNECTIONS = _integer("MAX_CONNECTIONS", 10_000)
 MAX_CONNECTIONS_PER_ADDRESS = _integer("MAX_CONNECTIONS_PER_ADDRESS", 1_000)
-FORWARDED_ALLOW_IPS = _proxies("FORWARDED_ALLOW_IPS", ["127.0.0.1", "::1"])
+FORWARDED_ALLOW_IPS = _parse_list(
+    "FORWARDED_ALLOW_IPS", ["127.0.0.1", "::1"], parse_proxies, "addresses or *"
+)
 DEFAULT_FROM_EMAIL = env.mail_address("DEFAULT_FROM_EMAIL")
 _mail = env.mail_server("EMAIL_URL", sender=DEFAULT_FROM_EMAIL)
 EMAIL_HOST, EMAIL_PORT, EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail[:4]

@@ -27,7 +27,7 @@ from catalog.views import (
     UserModelViewSet,
     ZdrEndpointViewSet,
 )
-from config.api.openapi.document import DocumentView
+from config.api.document import DocumentView
 from config.console.apps import discover_pages
 from config.pages.guide import serve_guide
 from config.pages.landing import landing

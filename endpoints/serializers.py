@@ -28,7 +28,7 @@ from config.api.fields import (
     UUIDField,
     make_serializer,
 )
-from config.api.openapi import envelope
+from config.api.openapi import envelope, list_envelope
 from config.egress.rules import SETTING_OF, TimeLimits
 from endpoints.models import NewModel, PrivateEndpoint, PrivateProvider, Proof, show_settings
 from endpoints.pricing import decode_endpoint_price, render_endpoint_pricing
@@ -653,11 +653,7 @@ UpdatedResponseSerializer = envelope(
 )
 
 
-HistoryResponseSerializer = envelope(
-    "PrivateEndpointHistoryResponse",
-    data=HistorySerializer(many=True),
-    total_count=serializers.IntegerField(),
-)
+HistoryResponseSerializer = list_envelope("PrivateEndpointHistoryResponse", HistorySerializer)
 
 
 ValidationResponseSerializer = envelope(

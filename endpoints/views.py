@@ -6,25 +6,24 @@ from functools import partial
 from typing import Any, ClassVar, Final, cast
 
 from django.db.models import QuerySet
-from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
+from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer
 from rest_framework.decorators import action
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
 from accounts.authentication import ManagementKey, judge_again, require_one_person
 from accounts.models import workspace_for
-from accounts.views.creations import CreatingViewSet
+from accounts.views.creations import CreatingViewSet, creates
 from catalog.models import LanguageModel
 from config.api.fields import StrictSerializer
 from config.api.filters import ChoiceFilter, MatchFilter, StrictFilterSet
 from config.api.idempotency import idempotency_key_of
-from config.api.openapi import IDEMPOTENCY_KEY, ErrorSerializer, errors
+from config.api.openapi import ErrorSerializer, creation, operation
 from config.api.pagination import OffsetPagination, WholeList
 from config.api.params import FlagParameter, read_parameter
 from config.api.text import parse_uuid
-from config.api.viewsets import OrganizationViewSet
+from config.api.viewsets import OrganizationViewSet, make_list, make_retrieve
 from config.changes.kinds import ChangeKind
 from config.egress.rules import NO_OWN_LIMITS
 from endpoints.activation import (
@@ -113,7 +112,7 @@ class PrivateEndpointFilters(StrictFilterSet):
     )
 
 
-class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
+class PrivateEndpointViewSet(OrganizationViewSet):
     """Creates, validates, activates and manages private endpoints."""
 
     permission_classes = [ManagementKey]
@@ -138,24 +137,20 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
             exc.details = {"data": FailureDataSerializer(exc).data}
         return super().handle_exception(exc)
 
-    @extend_schema(
-        operation_id="listPrivateEndpoints",
-        responses=SummaryListSerializer,
-        extensions=errors(400),
+    list = make_list(
+        "listPrivateEndpoints",
+        SummaryListSerializer,
+        "Lists every private endpoint of the organization, drafts included.",
     )
-    def list(self, request: Request) -> Response:
-        """Lists every private endpoint of the organization, drafts included."""
-        return super().list(request)
 
-    @extend_schema(
-        operation_id="createPrivateEndpoint",
-        request=CreateSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={
+    @creation(
+        "createPrivateEndpoint",
+        CreateSerializer,
+        {
             201: CreatedResponseSerializer,
             **dict.fromkeys((404, 409, 422, 500, 502), _ERROR_OR_DRAFT),
         },
-        extensions=errors(400, 408, 429),
+        (400, 408, 429),
     )
     def create(self, request: Request) -> Response:
         """Creates a draft; with `activate`, also validates it by a live call and activates it.
@@ -185,21 +180,20 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
             body["activation"] = "running"
         return Response(body, status=201)
 
-    @extend_schema(
-        operation_id="getPrivateEndpoint", responses=FullResponseSerializer, extensions=errors(404)
+    retrieve = make_retrieve(
+        "getPrivateEndpoint",
+        FullResponseSerializer,
+        "Shows one private endpoint with its upstream configuration and price.",
     )
-    def retrieve(self, request: Request, pk: str) -> Response:
-        """Shows one private endpoint with its upstream configuration and price."""
-        return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="updatePrivateEndpoint",
-        request=UpdateSerializer,
-        responses={
+    @operation(
+        "updatePrivateEndpoint",
+        UpdateSerializer,
+        {
             200: UpdatedResponseSerializer,
             **dict.fromkeys((404, 409, 422, 500, 502), _ERROR_OR_DRAFT),
         },
-        extensions=errors(400, 408, 429),
+        (400, 408, 429),
     )
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes what is named; a change of a draft's upstream clears its validation.
@@ -225,8 +219,11 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         cleared = [name for name in declared if name not in endpoint.declarations]
         return Response({**body, "cleared": cleared} if cleared else body)
 
-    @extend_schema(
-        operation_id="deletePrivateEndpoint",
+    @operation(
+        "deletePrivateEndpoint",
+        None,
+        {200: DeletedResponseSerializer},
+        _WRITE_ERRORS,
         parameters=[
             OpenApiParameter(
                 "draft_only", bool, description="Refuse once the endpoint has been activated."
@@ -238,8 +235,6 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
                 "Releases the model of an endpoint that is deleted already, too.",
             ),
         ],
-        responses={200: DeletedResponseSerializer},
-        extensions=errors(*_WRITE_ERRORS),
     )
     def destroy(self, request: Request, pk: str) -> Response:
         """Deletes a private endpoint; nothing is routed to it any more.
@@ -265,11 +260,11 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         )
         return found
 
-    @extend_schema(
-        operation_id="validatePrivateEndpoint",
-        request=ValidationRequestSerializer,
-        responses=ValidationResponseSerializer,
-        extensions=errors(*_WRITE_ERRORS, 429),
+    @operation(
+        "validatePrivateEndpoint",
+        ValidationRequestSerializer,
+        ValidationResponseSerializer,
+        (*_WRITE_ERRORS, 429),
     )
     @action(detail=True, methods=["post"])
     def validate(self, request: Request, pk: str) -> Response:
@@ -290,12 +285,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         )
         return self.respond(result)
 
-    @extend_schema(
-        operation_id="activatePrivateEndpoint",
-        request=None,
-        responses=ManagedResponseSerializer,
-        extensions=errors(*_WRITE_ERRORS),
-    )
+    @operation("activatePrivateEndpoint", None, ManagedResponseSerializer, _WRITE_ERRORS)
     @action(detail=True, methods=["post"])
     def activate(self, request: Request, pk: str) -> Response:
         """Activates a draft whose validation passed and is current."""
@@ -304,12 +294,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         endpoint.activate(by=self.actor)
         return self.respond(endpoint)
 
-    @extend_schema(
-        operation_id="enablePrivateEndpoint",
-        request=None,
-        responses=ManagedResponseSerializer,
-        extensions=errors(*_WRITE_ERRORS),
-    )
+    @operation("enablePrivateEndpoint", None, ManagedResponseSerializer, _WRITE_ERRORS)
     @action(detail=True, methods=["post"])
     def enable(self, request: Request, pk: str) -> Response:
         """Routes to a disabled endpoint again."""
@@ -318,12 +303,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         endpoint.enable(by=self.actor)
         return self.respond(endpoint)
 
-    @extend_schema(
-        operation_id="disablePrivateEndpoint",
-        request=None,
-        responses=DisabledResponseSerializer,
-        extensions=errors(*_WRITE_ERRORS),
-    )
+    @operation("disablePrivateEndpoint", None, DisabledResponseSerializer, _WRITE_ERRORS)
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, pk: str) -> Response:
         """Stops routing to an active endpoint and keeps it; its model stays private."""
@@ -333,11 +313,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         data = self.get_serializer(endpoint).data
         return Response({"data": data, "traffic": describe_end(endpoint)})
 
-    @extend_schema(
-        operation_id="getPrivateEndpointHistory",
-        responses=HistoryResponseSerializer,
-        extensions=errors(400, 404),
-    )
+    @operation("getPrivateEndpointHistory", None, HistoryResponseSerializer, (400, 404))
     @action(detail=True, pagination_class=OffsetPagination, filterset_class=None, is_list=True)
     def history(self, request: Request, pk: str) -> Response:
         """Extension: lists what happened to an endpoint, latest first, and who did it.
@@ -350,11 +326,11 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         entries: Any = read_entries(endpoint, moments)
         return self.get_paginated_response(HistorySerializer(entries, many=True).data)
 
-    @extend_schema(
-        operation_id="updatePrivateEndpointPricing",
-        request=UpdatePricingSerializer,
-        responses=FullResponseSerializer,
-        extensions=errors(*_WRITE_ERRORS),
+    @operation(
+        "updatePrivateEndpointPricing",
+        UpdatePricingSerializer,
+        FullResponseSerializer,
+        _WRITE_ERRORS,
     )
     @action(detail=True, methods=["put"])
     def pricing(self, request: Request, pk: str) -> Response:
@@ -364,11 +340,11 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         endpoint.reprice(fields["pricing"])
         return self.respond(endpoint)
 
-    @extend_schema(
-        operation_id="updatePrivateEndpointParameters",
-        request=UpdateParametersSerializer,
-        responses=FullResponseSerializer,
-        extensions=errors(*_WRITE_ERRORS),
+    @operation(
+        "updatePrivateEndpointParameters",
+        UpdateParametersSerializer,
+        FullResponseSerializer,
+        _WRITE_ERRORS,
     )
     @action(detail=True, methods=["put"])
     def parameters(self, request: Request, pk: str) -> Response:
@@ -378,11 +354,11 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         endpoint.edit(by=self.actor, **fields)
         return self.respond(endpoint)
 
-    @extend_schema(
-        operation_id="updatePrivateEndpointTimeouts",
-        request=UpdateTimeoutsSerializer,
-        responses=FullResponseSerializer,
-        extensions=errors(*_WRITE_ERRORS),
+    @operation(
+        "updatePrivateEndpointTimeouts",
+        UpdateTimeoutsSerializer,
+        FullResponseSerializer,
+        _WRITE_ERRORS,
     )
     @action(detail=True, methods=["put"])
     def timeouts(self, request: Request, pk: str) -> Response:
@@ -393,7 +369,7 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         return self.respond(endpoint)
 
 
-class PrivateProviderViewSet(ListModelMixin, CreatingViewSet):
+class PrivateProviderViewSet(CreatingViewSet):
     """Names under which the organization registers servers of its own."""
 
     permission_classes = [ManagementKey]
@@ -406,45 +382,39 @@ class PrivateProviderViewSet(ListModelMixin, CreatingViewSet):
     not_found = PrivateProviderNotFound
     schema_tag = "private-providers"
 
-    @extend_schema(operation_id="listPrivateProviders", responses=ProviderListSerializer)
-    def list(self, request: Request) -> Response:
-        """Lists the private providers of the organization, oldest first."""
-        return super().list(request)
-
-    @extend_schema(
-        operation_id="createPrivateProvider",
-        request=CreateProviderSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: ProviderResponseSerializer},
-        extensions=errors(400, 409, 422),
+    list = make_list(
+        "listPrivateProviders",
+        ProviderListSerializer,
+        "Lists the private providers of the organization, oldest first.",
+        (),
     )
-    def create(self, request: Request) -> Response:
+
+    @creates(
+        "createPrivateProvider",
+        CreateProviderSerializer,
+        ProviderResponseSerializer,
+        (400, 409, 422),
+    )
+    def create(self, fields: dict[str, Any]) -> PrivateProvider:
         """Creates a private provider: a name and an OpenAI-compatible API.
 
         Its slug is what `provider_slug` of a private endpoint, `provider` of a BYOK key, and
         `provider.order`, `only` and `ignore` of a request take.
         """
-        provider, _ = self.create_once(CreateProviderSerializer, self._create)
-        return self.respond(provider, status=201)
+        made: PrivateProvider = PrivateProvider.objects.create_provider(
+            organization_id=self.organization_id, **fields
+        )
+        return made
 
-    def _create(self, fields: dict[str, Any]) -> tuple[PrivateProvider, None]:
-        create = PrivateProvider.objects.create_provider
-        return create(organization_id=self.organization_id, **fields), None
-
-    @extend_schema(
-        operation_id="getPrivateProvider",
-        responses=ProviderResponseSerializer,
-        extensions=errors(404),
+    retrieve = make_retrieve(
+        "getPrivateProvider", ProviderResponseSerializer, "Shows a private provider."
     )
-    def retrieve(self, request: Request, slug: str) -> Response:
-        """Shows a private provider."""
-        return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="updatePrivateProvider",
-        request=UpdateProviderSerializer,
-        responses=ProviderResponseSerializer,
-        extensions=errors(400, 404, 409, 422),
+    @operation(
+        "updatePrivateProvider",
+        UpdateProviderSerializer,
+        ProviderResponseSerializer,
+        (400, 404, 409, 422),
     )
     def partial_update(self, request: Request, slug: str) -> Response:
         """Changes the members that are sent; name and slug never change.
@@ -457,11 +427,7 @@ class PrivateProviderViewSet(ListModelMixin, CreatingViewSet):
         provider.edit(**fields)
         return self.respond(provider)
 
-    @extend_schema(
-        operation_id="deletePrivateProvider",
-        responses={200: DeletedProviderResponseSerializer},
-        extensions=errors(404, 409),
-    )
+    @operation("deletePrivateProvider", None, {200: DeletedProviderResponseSerializer}, (404, 409))
     def destroy(self, request: Request, slug: str) -> Response:
         """Deletes a private provider under which no endpoint runs."""
         provider = self.get_object()
@@ -469,7 +435,7 @@ class PrivateProviderViewSet(ListModelMixin, CreatingViewSet):
         return Response({"data": {"slug": provider.slug}})
 
 
-class OwnModelViewSet(ListModelMixin, CreatingViewSet):
+class OwnModelViewSet(CreatingViewSet):
     """Models that only their organization sees and calls."""
 
     permission_classes = [ManagementKey]
@@ -487,40 +453,29 @@ class OwnModelViewSet(ListModelMixin, CreatingViewSet):
     def get_object(self) -> Any:
         return self.find("{author}/{slug}".format(**self.kwargs))
 
-    @extend_schema(operation_id="listPrivateModels", responses=OwnModelListSerializer)
-    def list(self, request: Request) -> Response:
-        """Lists the private models of the organization, oldest first."""
-        return super().list(request)
-
-    @extend_schema(
-        operation_id="createPrivateModel",
-        request=CreateOwnModelSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: OwnModelResponseSerializer},
-        extensions=errors(400, 404, 409, 422),
+    list = make_list(
+        "listPrivateModels",
+        OwnModelListSerializer,
+        "Lists the private models of the organization, oldest first.",
+        (),
     )
-    def create(self, request: Request) -> Response:
+
+    @creates(
+        "createPrivateModel",
+        CreateOwnModelSerializer,
+        OwnModelResponseSerializer,
+        (400, 404, 409, 422),
+    )
+    def create(self, fields: dict[str, Any]) -> LanguageModel:
         """Creates a private model; its endpoints are private endpoints that name its slug."""
-        model, _ = self.create_once(CreateOwnModelSerializer, self._create)
-        return self.respond(model, status=201)
+        return create_own_model(self.organization_id, **fields)
 
-    def _create(self, fields: dict[str, Any]) -> tuple[LanguageModel, None]:
-        return create_own_model(self.organization_id, **fields), None
-
-    @extend_schema(
-        operation_id="getPrivateModel",
-        responses=OwnModelResponseSerializer,
-        extensions=errors(404),
+    retrieve = make_retrieve(
+        "getPrivateModel", OwnModelResponseSerializer, "Shows a private model."
     )
-    def retrieve(self, request: Request, author: str, slug: str) -> Response:
-        """Shows a private model."""
-        return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="updatePrivateModel",
-        request=UpdateOwnModelSerializer,
-        responses=OwnModelResponseSerializer,
-        extensions=errors(400, 404, 409),
+    @operation(
+        "updatePrivateModel", UpdateOwnModelSerializer, OwnModelResponseSerializer, (400, 404, 409)
     )
     def partial_update(self, request: Request, author: str, slug: str) -> Response:
         """Changes the members that are sent; another base model changes all that is taken from it.
@@ -532,11 +487,7 @@ class OwnModelViewSet(ListModelMixin, CreatingViewSet):
         edit_own_model(model, **fields)
         return self.respond(model)
 
-    @extend_schema(
-        operation_id="deletePrivateModel",
-        responses={200: DeletedOwnModelResponseSerializer},
-        extensions=errors(404, 409),
-    )
+    @operation("deletePrivateModel", None, {200: DeletedOwnModelResponseSerializer}, (404, 409))
     def destroy(self, request: Request, author: str, slug: str) -> Response:
         """Deletes a private model all of whose endpoints are deleted."""
         model = self.get_object()

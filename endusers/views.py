@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Final
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -20,8 +19,9 @@ from config.api.filters import (
     TextFilter,
     TrackingFilter,
 )
-from config.api.openapi import IDEMPOTENCY_KEY, errors
+from config.api.openapi import creation, operation
 from config.api.text import is_utf8_path
+from config.api.viewsets import make_list, make_retrieve
 from endusers.models import EndUser, EndUserNotFound
 from endusers.serializers import (
     CreateExternalSerializer,
@@ -62,7 +62,7 @@ class ExternalUserFilters(EndUserFilters):
     user = TrackingFilter(help_text="Exactly this tracking string.")
 
 
-class EndUserViewSet(ListModelMixin, CreatingViewSet):
+class EndUserViewSet(CreatingViewSet):
     """Registered tracking strings. Registering one creates no login, policy or credential."""
 
     permission_classes = [ManagementKey]
@@ -73,6 +73,7 @@ class EndUserViewSet(ListModelMixin, CreatingViewSet):
     # A tracking string may contain any character of a URL, including slashes and line ends.
     lookup_value_regex = r"[\s\S]+"
     not_found = EndUserNotFound
+    shared_parameters = (_USER,)
     schema_tag = "end-users"
     create_serializer: ClassVar[type[StrictSerializer]] = EndUserCreateSerializer
 
@@ -83,20 +84,13 @@ class EndUserViewSet(ListModelMixin, CreatingViewSet):
         end_user: EndUser = super().get_object()
         return end_user
 
-    @extend_schema(
-        operation_id="listEndUsers", responses=EndUserListSerializer, extensions=errors(400)
+    list = make_list(
+        "listEndUsers",
+        EndUserListSerializer,
+        "Lists the registrations, oldest first; only active ones unless asked otherwise.",
     )
-    def list(self, request: Request) -> Response:
-        """Lists the registrations, oldest first; only active ones unless asked otherwise."""
-        return super().list(request)
 
-    @extend_schema(
-        operation_id="createEndUser",
-        request=EndUserCreateSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: EndUserResponseSerializer},
-        extensions=errors(404, 409, 422),
-    )
+    @creation("createEndUser", EndUserCreateSerializer, EndUserResponseSerializer, (404, 409, 422))
     def create(self, request: Request) -> Response:
         """Registers a tracking string under the organization."""
         end_user, _ = self.create_once(self.create_serializer, self._create)
@@ -105,23 +99,11 @@ class EndUserViewSet(ListModelMixin, CreatingViewSet):
     def _create(self, fields: dict[str, Any]) -> tuple[EndUser, None]:
         return EndUser.objects.register(organization_id=self.organization_id, **fields), None
 
-    @extend_schema(
-        operation_id="getEndUser",
-        parameters=[_USER],
-        responses=EndUserResponseSerializer,
-        extensions=errors(400, 404),
+    retrieve = make_retrieve(
+        "getEndUser", EndUserResponseSerializer, "Shows a registration, active or not.", (400, 404)
     )
-    def retrieve(self, request: Request, user: str) -> Response:
-        """Shows a registration, active or not."""
-        return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="updateEndUser",
-        parameters=[_USER],
-        request=EndUserUpdateSerializer,
-        responses=EndUserResponseSerializer,
-        extensions=errors(404, 422),
-    )
+    @operation("updateEndUser", EndUserUpdateSerializer, EndUserResponseSerializer, (404, 422))
     def partial_update(self, request: Request, user: str) -> Response:
         """Marks a registration active or inactive, and changes its rate limits.
 
@@ -132,12 +114,7 @@ class EndUserViewSet(ListModelMixin, CreatingViewSet):
         end_user.edit(**fields)
         return self.respond(end_user)
 
-    @extend_schema(
-        operation_id="deleteEndUser",
-        parameters=[_USER],
-        responses={204: None},
-        extensions=errors(400, 404),
-    )
+    @operation("deleteEndUser", None, {204: None}, (400, 404))
     def destroy(self, request: Request, user: str) -> Response:
         """Marks a registration inactive. It stays, so its string cannot be registered again."""
         self.get_object().deactivate()

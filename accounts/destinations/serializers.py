@@ -21,7 +21,7 @@ from accounts.destinations.rules import NUMBERS, OPERATORS, TEXTS, InvalidRules,
 from accounts.models import ApiKey, Region
 from accounts.serializers.workspaces import SamplingRateField
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
-from config.api.openapi import envelope
+from config.api.openapi import envelope, list_envelope
 from config.secrets import DecryptionFailed
 
 # The other types of the interface.
@@ -317,8 +317,6 @@ DestinationResponseSerializer = envelope(
 )
 
 
-DestinationListSerializer = envelope(
-    "ListObservabilityDestinationsResponse",
-    data=DestinationSerializer(many=True),
-    total_count=serializers.IntegerField(),
+DestinationListSerializer = list_envelope(
+    "ListObservabilityDestinationsResponse", DestinationSerializer
 )

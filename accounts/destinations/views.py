@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from drf_spectacular.utils import extend_schema
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -19,10 +17,11 @@ from accounts.destinations.serializers import (
     UpdateDestinationSerializer,
 )
 from accounts.models import workspace_for
-from accounts.views.creations import CreatingViewSet
+from accounts.views.creations import CreatingViewSet, creates
 from accounts.views.filters import WorkspaceFilter
 from config.api.filters import StrictFilterSet
-from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
+from config.api.openapi import operation
+from config.api.viewsets import make_destroy, make_list, make_retrieve
 from config.changes.kinds import ChangeKind
 
 
@@ -30,7 +29,7 @@ class DestinationFilters(StrictFilterSet):
     workspace_id = WorkspaceFilter(help_text="The default workspace if absent.")
 
 
-class DestinationViewSet(ListModelMixin, CreatingViewSet):
+class DestinationViewSet(CreatingViewSet):
     """Receivers of the metadata of generations. No answer contains the value of a header."""
 
     permission_classes = [ManagementKey]
@@ -41,49 +40,39 @@ class DestinationViewSet(ListModelMixin, CreatingViewSet):
     not_found = DestinationNotFound
     schema_tag = "observability"
 
-    @extend_schema(
-        operation_id="listObservabilityDestinations",
-        responses=DestinationListSerializer,
-        extensions=errors(400, 404),
+    list = make_list(
+        "listObservabilityDestinations",
+        DestinationListSerializer,
+        "Lists the destinations of one workspace, oldest first.",
+        (400, 404),
     )
-    def list(self, request: Request) -> Response:
-        """Lists the destinations of one workspace, oldest first."""
-        return super().list(request)
 
-    @extend_schema(
-        operation_id="createObservabilityDestination",
-        request=CreateDestinationSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: DestinationResponseSerializer},
-        extensions=errors(404, 409, 422, 429),
+    @creates(
+        "createObservabilityDestination",
+        CreateDestinationSerializer,
+        DestinationResponseSerializer,
+        (404, 409, 422, 429),
     )
-    def create(self, request: Request) -> Response:
+    def create(self, fields: dict[str, Any]) -> BroadcastDestination:
         """Adds a destination, at most five of a type in a workspace.
 
         It gets the generations that are admitted from now on, while the workspace has
         `is_observability_broadcast_enabled`.
         """
-        destination, _ = self.create_once(CreateDestinationSerializer, self._create)
-        return self.respond(destination, status=201)
-
-    def _create(self, fields: dict[str, Any]) -> tuple[BroadcastDestination, None]:
         workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
-        return BroadcastDestination.objects.create_destination(workspace, **fields), None
+        return BroadcastDestination.objects.create_destination(workspace, **fields)
 
-    @extend_schema(
-        operation_id="getObservabilityDestination",
-        responses=DestinationResponseSerializer,
-        extensions=errors(404),
+    retrieve = make_retrieve(
+        "getObservabilityDestination",
+        DestinationResponseSerializer,
+        "Shows a destination and its progress.",
     )
-    def retrieve(self, request: Request, pk: str) -> Response:
-        """Shows a destination and its progress."""
-        return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="updateObservabilityDestination",
-        request=UpdateDestinationSerializer,
-        responses=DestinationResponseSerializer,
-        extensions=errors(404, 422, 429),
+    @operation(
+        "updateObservabilityDestination",
+        UpdateDestinationSerializer,
+        DestinationResponseSerializer,
+        (404, 422, 429),
     )
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes the fields that are sent.
@@ -96,12 +85,7 @@ class DestinationViewSet(ListModelMixin, CreatingViewSet):
         destination.edit(**fields)
         return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="deleteObservabilityDestination",
-        responses={200: DeletedSerializer},
-        extensions=errors(404),
+    destroy = make_destroy(
+        "deleteObservabilityDestination",
+        "Deletes a destination and erases its headers. Nothing more is sent to it.",
     )
-    def destroy(self, request: Request, pk: str) -> Response:
-        """Deletes a destination and erases its headers. Nothing more is sent to it."""
-        self.get_object().remove()
-        return Response({"deleted": True})

@@ -13,7 +13,7 @@ from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
-from config.api.openapi import envelope
+from config.api.openapi import envelope, list_envelope
 from config.api.text import parse_uuid
 from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, parse_credential
 from endpoints.models import PrivateProvider
@@ -167,31 +167,15 @@ class ByokSerializer(serializers.ModelSerializer[ByokCredential]):
     class Meta:
         model = ByokCredential
         fields = (
-            "id",
-            "provider",
-            "workspace_id",
-            "name",
-            "label",
-            "sort_order",
-            "disabled",
-            "is_fallback",
-            "is_required",
-            "is_byok_only",
-            "allowed_models",
-            "allowed_api_key_hashes",
-            "allowed_user_ids",
-            "allowed_hosts",
-            "declared_region",
-            "declared_zdr",
-            "created_at",
-            "health",
-        )
+            "id", "provider", "workspace_id", "name", "label", "sort_order", "disabled",
+            "is_fallback", "is_required", "is_byok_only", "allowed_models",
+            "allowed_api_key_hashes", "allowed_user_ids", "allowed_hosts", "declared_region",
+            "declared_zdr", "created_at", "health",
+        )  # fmt: skip
         read_only_fields = fields
 
 
 ByokResponseSerializer = envelope("BYOKKeyResponse", data=ByokSerializer())
 
 
-ByokListSerializer = envelope(
-    "ListBYOKKeysResponse", data=ByokSerializer(many=True), total_count=serializers.IntegerField()
-)
+ByokListSerializer = list_envelope("ListBYOKKeysResponse", ByokSerializer)

@@ -24,7 +24,7 @@ from config.api.fields import (
     StringField,
     UUIDField,
 )
-from config.api.openapi import envelope
+from config.api.openapi import envelope, list_envelope
 from endpoints.models import PrivateProvider
 
 BUILTIN_LABELS: Final = {
@@ -334,46 +334,22 @@ class GuardrailSerializer(serializers.ModelSerializer[Guardrail]):
     class Meta:
         model = Guardrail
         fields = (
-            "id",
-            "workspace_id",
-            "name",
-            "description",
-            "allowed_models",
-            "ignored_models",
-            "allowed_providers",
-            "ignored_providers",
-            "allowed_data_regions",
-            "enforce_zdr",
-            "enforce_zdr_anthropic",
-            "enforce_zdr_google",
-            "enforce_zdr_openai",
-            "enforce_zdr_xai",
-            "enforce_zdr_other",
-            "allow_safety_retention_google",
-            "allow_safety_retention_other",
-            "enable_free_model_publication",
-            "enable_free_model_training",
-            "enable_paid_model_training",
-            "require_private",
-            "content_filters",
-            "content_filter_builtins",
-            "limit_usd",
-            "reset_interval",
-            "include_byok_in_budgets",
-            "created_at",
-            "updated_at",
-        )
+            "id", "workspace_id", "name", "description", "allowed_models", "ignored_models",
+            "allowed_providers", "ignored_providers", "allowed_data_regions", "enforce_zdr",
+            "enforce_zdr_anthropic", "enforce_zdr_google", "enforce_zdr_openai", "enforce_zdr_xai",
+            "enforce_zdr_other", "allow_safety_retention_google", "allow_safety_retention_other",
+            "enable_free_model_publication", "enable_free_model_training",
+            "enable_paid_model_training", "require_private", "content_filters",
+            "content_filter_builtins", "limit_usd", "reset_interval", "include_byok_in_budgets",
+            "created_at", "updated_at",
+        )  # fmt: skip
         read_only_fields = fields
 
 
 GuardrailResponseSerializer = envelope("GuardrailResponse", data=GuardrailSerializer())
 
 
-GuardrailListSerializer = envelope(
-    "ListGuardrailsResponse",
-    data=GuardrailSerializer(many=True),
-    total_count=serializers.IntegerField(),
-)
+GuardrailListSerializer = list_envelope("ListGuardrailsResponse", GuardrailSerializer)
 
 
 @extend_schema_serializer(component_name="GuardrailKeysRequest")
@@ -412,11 +388,7 @@ class KeyAssignmentSerializer(serializers.ModelSerializer[KeyAssignment]):
         read_only_fields = fields
 
 
-KeyAssignmentListSerializer = envelope(
-    "ListKeyAssignmentsResponse",
-    data=KeyAssignmentSerializer(many=True),
-    total_count=serializers.IntegerField(),
-)
+KeyAssignmentListSerializer = list_envelope("ListKeyAssignmentsResponse", KeyAssignmentSerializer)
 
 
 @extend_schema_serializer(component_name="MemberAssignment")
@@ -433,8 +405,6 @@ class MemberAssignmentSerializer(serializers.ModelSerializer[MemberAssignment]):
         read_only_fields = fields
 
 
-MemberAssignmentListSerializer = envelope(
-    "ListMemberAssignmentsResponse",
-    data=MemberAssignmentSerializer(many=True),
-    total_count=serializers.IntegerField(),
+MemberAssignmentListSerializer = list_envelope(
+    "ListMemberAssignmentsResponse", MemberAssignmentSerializer
 )

@@ -14,7 +14,7 @@ from accounts.models import Member
 from accounts.models.members import WRITTEN_ROLES
 from accounts.serializers.fallback import FALLBACKS, FallbackChoice
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
-from config.api.openapi import envelope
+from config.api.openapi import envelope, list_envelope
 
 
 @extend_schema_serializer(component_name="OrganizationMember")
@@ -69,11 +69,7 @@ class UpdateMemberSerializer(_MemberFields):
 
 
 MemberResponseSerializer = envelope("OrganizationMemberResponse", data=MemberSerializer())
-MemberListSerializer = envelope(
-    "ListOrganizationMembersResponse",
-    data=MemberSerializer(many=True),
-    total_count=serializers.IntegerField(),
-)
+MemberListSerializer = list_envelope("ListOrganizationMembersResponse", MemberSerializer)
 
 
 @extend_schema_serializer(component_name="UpdateOrganizationSettingsRequest")

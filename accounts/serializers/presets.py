@@ -11,7 +11,7 @@ from rest_framework.exceptions import ValidationError
 
 from accounts.models import Preset, PresetVersion
 from config.api.fields import ChoiceField, IntegerField, StrictSerializer, StringField
-from config.api.openapi import envelope
+from config.api.openapi import envelope, list_envelope
 
 
 @extend_schema_serializer(component_name="PresetVersion")
@@ -84,16 +84,8 @@ class UpdatePresetSerializer(StrictSerializer):
 
 
 PresetResponseSerializer = envelope("GetPresetResponse", data=WholePresetSerializer())
-PresetListSerializer = envelope(
-    "ListPresetsResponse",
-    data=PresetSerializer(many=True),
-    total_count=serializers.IntegerField(),
-)
+PresetListSerializer = list_envelope("ListPresetsResponse", PresetSerializer)
 PresetVersionResponseSerializer = envelope(
     "GetPresetVersionResponse", data=PresetVersionSerializer()
 )
-PresetVersionListSerializer = envelope(
-    "ListPresetVersionsResponse",
-    data=PresetVersionSerializer(many=True),
-    total_count=serializers.IntegerField(),
-)
+PresetVersionListSerializer = list_envelope("ListPresetVersionsResponse", PresetVersionSerializer)

@@ -10,7 +10,7 @@ from rest_framework.exceptions import ValidationError
 
 from accounts.webhooks.models import MAX_OVERLAP, Delivery, Subscription
 from config.api.fields import ChoiceField, FlagField, IntegerField, StrictSerializer, StringField
-from config.api.openapi import envelope
+from config.api.openapi import envelope, list_envelope
 
 _FORMS = (Subscription.Form.WEBHOOK, Subscription.Form.SLACK)
 _URL_HELP = (
@@ -125,14 +125,6 @@ WebhookResponseSerializer = envelope("WebhookResponse", data=WebhookSerializer()
 CreatedWebhookSerializer = envelope(
     "CreateWebhookResponse", data=WebhookSerializer(), secret=_SECRET
 )
-WebhookListSerializer = envelope(
-    "ListWebhooksResponse",
-    data=WebhookSerializer(many=True),
-    total_count=serializers.IntegerField(),
-)
+WebhookListSerializer = list_envelope("ListWebhooksResponse", WebhookSerializer)
 DeliveryResponseSerializer = envelope("WebhookDeliveryResponse", data=DeliverySerializer())
-DeliveryListSerializer = envelope(
-    "ListWebhookDeliveriesResponse",
-    data=DeliverySerializer(many=True),
-    total_count=serializers.IntegerField(),
-)
+DeliveryListSerializer = list_envelope("ListWebhookDeliveriesResponse", DeliverySerializer)

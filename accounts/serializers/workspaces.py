@@ -30,7 +30,7 @@ from config.api.fields import (
     StrictSerializer,
     StringField,
 )
-from config.api.openapi import envelope
+from config.api.openapi import envelope, list_envelope
 
 SERVER_TOOLS: Final = tuple(
     f"openrouter:{name}"
@@ -158,41 +158,21 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
         model = Workspace
         list_serializer_class = RateLimitedListSerializer
         fields = (
-            "id",
-            "name",
-            "slug",
-            "description",
-            "default_guardrail_id",
-            "default_text_model",
-            "default_image_model",
-            "default_provider_sort",
-            "disabled_server_tools",
-            "fallback",
-            "include_byok_in_budgets",
-            "is_answer_storage_enabled",
-            "io_logging_api_key_ids",
-            "io_logging_retention_days",
-            "io_logging_sampling_rate",
-            "is_data_discount_logging_enabled",
-            "is_observability_broadcast_enabled",
-            "is_observability_io_logging_enabled",
-            "is_response_caching_enabled",
-            "rate_limits",
-            "created_by",
-            "created_at",
-            "updated_at",
-        )
+            "id", "name", "slug", "description", "default_guardrail_id", "default_text_model",
+            "default_image_model", "default_provider_sort", "disabled_server_tools", "fallback",
+            "include_byok_in_budgets", "is_answer_storage_enabled", "io_logging_api_key_ids",
+            "io_logging_retention_days", "io_logging_sampling_rate",
+            "is_data_discount_logging_enabled", "is_observability_broadcast_enabled",
+            "is_observability_io_logging_enabled", "is_response_caching_enabled", "rate_limits",
+            "created_by", "created_at", "updated_at",
+        )  # fmt: skip
         read_only_fields = fields
 
 
 WorkspaceResponseSerializer = envelope("WorkspaceResponse", data=WorkspaceSerializer())
 
 
-WorkspaceListSerializer = envelope(
-    "ListWorkspacesResponse",
-    data=WorkspaceSerializer(many=True),
-    total_count=serializers.IntegerField(),
-)
+WorkspaceListSerializer = list_envelope("ListWorkspacesResponse", WorkspaceSerializer)
 
 
 @extend_schema_serializer(component_name="WorkspaceMembersRequest")
@@ -215,10 +195,8 @@ class WorkspaceMemberSerializer(serializers.ModelSerializer[WorkspaceMember]):
         read_only_fields = fields
 
 
-WorkspaceMemberListSerializer = envelope(
-    "ListWorkspaceMembersResponse",
-    data=WorkspaceMemberSerializer(many=True),
-    total_count=serializers.IntegerField(),
+WorkspaceMemberListSerializer = list_envelope(
+    "ListWorkspaceMembersResponse", WorkspaceMemberSerializer
 )
 
 

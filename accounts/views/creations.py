@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any, cast
 
 from django.db.models import QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from accounts.models import ApiKey
 from accounts.models.creations import CreateCall, Created, Creation
 from config.api.errors import NotFound
 from config.api.fields import StrictSerializer
 from config.api.idempotency import idempotency_key_of
+from config.api.openapi import creation
 from config.api.viewsets import OrganizationViewSet
 from config.credentials import Secret
 
@@ -66,3 +70,20 @@ class CreatingViewSet(OrganizationViewSet):
         if row is None:
             raise NotFound("What this Idempotency-Key created was deleted.")
         return row, found.reveal()
+
+
+def creates(
+    name: str, shape: type[StrictSerializer], response: Any, statuses: Sequence[int] = ()
+) -> Callable[[Callable[[Any, dict[str, Any]], Any]], Any]:
+    """Makes a method, which creates a row from the fields of the body, an operation."""
+
+    def decorate(method: Callable[[Any, dict[str, Any]], Any]) -> Any:
+        @creation(name, shape, response, statuses)
+        @wraps(method)
+        def create(view: CreatingViewSet, request: Request) -> Response:
+            row, _ = view.create_once(shape, lambda fields: (method(view, fields), None))
+            return view.respond(row, status=201)
+
+        return create
+
+    return decorate

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from drf_spectacular.utils import extend_schema
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -18,9 +16,10 @@ from accounts.serializers.credentials import (
     CreateByokSerializer,
     UpdateByokSerializer,
 )
-from accounts.views.creations import CreatingViewSet
+from accounts.views.creations import CreatingViewSet, creates
 from config.api.filters import StrictFilterSet, TextFilter, UUIDFilter
-from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
+from config.api.openapi import operation
+from config.api.viewsets import make_destroy, make_list, make_retrieve
 from config.changes.kinds import ChangeKind
 
 
@@ -29,7 +28,7 @@ class ByokFilters(StrictFilterSet):
     provider = TextFilter(field_name="provider_slug")
 
 
-class ByokViewSet(ListModelMixin, CreatingViewSet):
+class ByokViewSet(CreatingViewSet):
     """Bring-your-own-key credentials. No response contains a secret."""
 
     permission_classes = [ManagementKey]
@@ -46,26 +45,15 @@ class ByokViewSet(ListModelMixin, CreatingViewSet):
     not_found = CredentialNotFound
     schema_tag = "byok"
 
-    @extend_schema(
-        operation_id="listBYOKKeys", responses=ByokListSerializer, extensions=errors(400)
+    list = make_list(
+        "listBYOKKeys",
+        ByokListSerializer,
+        "Lists the credentials by provider, in the order in which they are tried.",
     )
-    def list(self, request: Request) -> Response:
-        """Lists the credentials by provider, in the order in which they are tried."""
-        return super().list(request)
 
-    @extend_schema(
-        operation_id="createBYOKKey",
-        request=CreateByokSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: ByokResponseSerializer},
-        extensions=errors(404, 422),
-    )
-    def create(self, request: Request) -> Response:
+    @creates("createBYOKKey", CreateByokSerializer, ByokResponseSerializer, (404, 422))
+    def create(self, fields: dict[str, Any]) -> ByokCredential:
         """Stores a credential, encrypted, for one workspace of the organization."""
-        credential, _ = self.create_once(CreateByokSerializer, self._create)
-        return self.respond(credential, status=201)
-
-    def _create(self, fields: dict[str, Any]) -> tuple[ByokCredential, None]:
         credential: ByokCredential = ByokCredential.objects.create_credential(
             organization=Organization.objects.get(pk=self.organization_id),
             workspace=workspace_for(self.organization_id, fields.pop("workspace_id", None)),
@@ -73,21 +61,13 @@ class ByokViewSet(ListModelMixin, CreatingViewSet):
             secret=fields.pop("key"),
             **fields,
         )
-        return credential, None
+        return credential
 
-    @extend_schema(
-        operation_id="getBYOKKey", responses=ByokResponseSerializer, extensions=errors(404)
+    retrieve = make_retrieve(
+        "getBYOKKey", ByokResponseSerializer, "Shows a credential without its secret."
     )
-    def retrieve(self, request: Request, pk: str) -> Response:
-        """Shows a credential without its secret."""
-        return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="updateBYOKKey",
-        request=UpdateByokSerializer,
-        responses=ByokResponseSerializer,
-        extensions=errors(404, 422),
-    )
+    @operation("updateBYOKKey", UpdateByokSerializer, ByokResponseSerializer, (404, 422))
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes the fields that are sent; `null` clears a field.
 
@@ -100,10 +80,6 @@ class ByokViewSet(ListModelMixin, CreatingViewSet):
         credential.edit(secret=fields.pop("key", None), **fields)
         return self.respond(credential)
 
-    @extend_schema(
-        operation_id="deleteBYOKKey", responses={200: DeletedSerializer}, extensions=errors(404)
+    destroy = make_destroy(
+        "deleteBYOKKey", "Deletes a credential and erases its secret. No request uses it any more."
     )
-    def destroy(self, request: Request, pk: str) -> Response:
-        """Deletes a credential and erases its secret. No request uses it any more."""
-        self.get_object().remove()
-        return Response({"deleted": True})

@@ -7,9 +7,7 @@ from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django.db.models import QuerySet
-from drf_spectacular.utils import extend_schema
 from rest_framework.decorators import action
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -39,11 +37,12 @@ from accounts.serializers.guardrails import (
     UnassignedSerializer,
     UpdateGuardrailSerializer,
 )
-from accounts.views.creations import CreatingViewSet
+from accounts.views.creations import CreatingViewSet, creates
 from accounts.views.filters import WorkspaceFilter
 from config.api.filters import StrictFilterSet
-from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
+from config.api.openapi import operation
 from config.api.text import parse_uuid
+from config.api.viewsets import make_destroy, make_list, make_retrieve
 from config.changes.kinds import ChangeKind
 
 _KEYS: Final[dict[str, Any]] = {
@@ -64,7 +63,7 @@ class GuardrailFilters(StrictFilterSet):
     workspace_id = WorkspaceFilter(help_text="The default workspace if absent.")
 
 
-class GuardrailViewSet(ListModelMixin, CreatingViewSet):
+class GuardrailViewSet(CreatingViewSet):
     """Limits on the keys and members that they are assigned to."""
 
     permission_classes = [ManagementKey]
@@ -78,47 +77,29 @@ class GuardrailViewSet(ListModelMixin, CreatingViewSet):
     not_found = GuardrailNotFound
     schema_tag = "guardrails"
 
-    @extend_schema(
-        operation_id="listGuardrails",
-        responses=GuardrailListSerializer,
-        extensions=errors(400, 404),
+    list = make_list(
+        "listGuardrails",
+        GuardrailListSerializer,
+        "Lists the guardrails of one workspace, oldest first.",
+        (400, 404),
     )
-    def list(self, request: Request) -> Response:
-        """Lists the guardrails of one workspace, oldest first."""
-        return super().list(request)
 
-    @extend_schema(
-        operation_id="createGuardrail",
-        request=CreateGuardrailSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: GuardrailResponseSerializer},
-        extensions=errors(404, 422, 429),
+    @creates(
+        "createGuardrail", CreateGuardrailSerializer, GuardrailResponseSerializer, (404, 422, 429)
     )
-    def create(self, request: Request) -> Response:
+    def create(self, fields: dict[str, Any]) -> Guardrail:
         """Creates a guardrail, which has no effect until it is assigned.
 
         To limit a whole workspace, change its default guardrail instead.
         """
-        guardrail, _ = self.create_once(CreateGuardrailSerializer, self._create)
-        return self.respond(guardrail, status=201)
-
-    def _create(self, fields: dict[str, Any]) -> tuple[Guardrail, None]:
         workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
         guardrail: Guardrail = Guardrail.objects.create_guardrail(workspace=workspace, **fields)
-        return guardrail, None
+        return guardrail
 
-    @extend_schema(
-        operation_id="getGuardrail", responses=GuardrailResponseSerializer, extensions=errors(404)
-    )
-    def retrieve(self, request: Request, pk: str) -> Response:
-        """Shows a guardrail."""
-        return self.respond(self.get_object())
+    retrieve = make_retrieve("getGuardrail", GuardrailResponseSerializer, "Shows a guardrail.")
 
-    @extend_schema(
-        operation_id="updateGuardrail",
-        request=UpdateGuardrailSerializer,
-        responses=GuardrailResponseSerializer,
-        extensions=errors(404, 422, 429),
+    @operation(
+        "updateGuardrail", UpdateGuardrailSerializer, GuardrailResponseSerializer, (404, 422, 429)
     )
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes the fields that are sent; `null` clears a field, and a list replaces the old one.
@@ -133,52 +114,27 @@ class GuardrailViewSet(ListModelMixin, CreatingViewSet):
         guardrail.edit(**fields)
         return self.respond(guardrail)
 
-    @extend_schema(
-        operation_id="deleteGuardrail",
-        responses={200: DeletedSerializer},
-        extensions=errors(404),
-    )
-    def destroy(self, request: Request, pk: str) -> Response:
-        """Deletes a guardrail with its assignments."""
-        self.get_object().remove()
-        return Response({"deleted": True})
+    destroy = make_destroy("deleteGuardrail", "Deletes a guardrail with its assignments.")
 
-    @extend_schema(
-        operation_id="listKeyAssignments",
-        responses=KeyAssignmentListSerializer,
-        extensions=errors(400),
-    )
+    @operation("listKeyAssignments", None, KeyAssignmentListSerializer, (400,))
     @action(detail=False, **_KEYS)
     def all_keys(self, request: Request) -> Response:
         """Lists the guardrail assignments of all keys, oldest first."""
         return self.respond_with_page(self._key_assignments())
 
-    @extend_schema(
-        operation_id="listMemberAssignments",
-        responses=MemberAssignmentListSerializer,
-        extensions=errors(400),
-    )
+    @operation("listMemberAssignments", None, MemberAssignmentListSerializer, (400,))
     @action(detail=False, **_MEMBERS)
     def all_members(self, request: Request) -> Response:
         """Lists the guardrail assignments of all members, oldest first."""
         return self.respond_with_page(self._member_assignments())
 
-    @extend_schema(
-        operation_id="listGuardrailKeyAssignments",
-        responses=KeyAssignmentListSerializer,
-        extensions=errors(400, 404),
-    )
+    @operation("listGuardrailKeyAssignments", None, KeyAssignmentListSerializer, (400, 404))
     @action(detail=True, **_KEYS)
     def keys(self, request: Request, pk: str) -> Response:
         """Lists the keys of a guardrail, oldest assignment first."""
         return self.respond_with_page(self._key_assignments(guardrail=self.get_object()))
 
-    @extend_schema(
-        operation_id="bulkAssignKeysToGuardrail",
-        request=KeyHashesSerializer,
-        responses={200: AssignedSerializer},
-        extensions=errors(404),
-    )
+    @operation("bulkAssignKeysToGuardrail", KeyHashesSerializer, AssignedSerializer, (404,))
     @keys.mapping.post
     def assign_keys(self, request: Request, pk: str) -> Response:
         """Assigns the guardrail to inference keys; it replaces any other one."""
@@ -186,12 +142,7 @@ class GuardrailViewSet(ListModelMixin, CreatingViewSet):
         guardrail, keys = self.get_object(), self._find_keys(hashes)
         return Response({"assigned_count": guardrail.assign_keys(keys, by=self.actor)})
 
-    @extend_schema(
-        operation_id="bulkUnassignKeysFromGuardrail",
-        request=KeyHashesSerializer,
-        responses={200: UnassignedSerializer},
-        extensions=errors(404),
-    )
+    @operation("bulkUnassignKeysFromGuardrail", KeyHashesSerializer, UnassignedSerializer, (404,))
     @action(detail=True, methods=["post"], url_path="assignments/keys/remove")
     def unassign_keys(self, request: Request, pk: str) -> Response:
         """Removes the guardrail from those of the keys that have it."""
@@ -199,22 +150,13 @@ class GuardrailViewSet(ListModelMixin, CreatingViewSet):
         guardrail, keys = self.get_object(), self._find_keys(hashes)
         return Response({"unassigned_count": guardrail.unassign_keys(keys)})
 
-    @extend_schema(
-        operation_id="listGuardrailMemberAssignments",
-        responses=MemberAssignmentListSerializer,
-        extensions=errors(400, 404),
-    )
+    @operation("listGuardrailMemberAssignments", None, MemberAssignmentListSerializer, (400, 404))
     @action(detail=True, **_MEMBERS)
     def members(self, request: Request, pk: str) -> Response:
         """Lists the members of a guardrail, oldest assignment first."""
         return self.respond_with_page(self._member_assignments(guardrail=self.get_object()))
 
-    @extend_schema(
-        operation_id="bulkAssignMembersToGuardrail",
-        request=MemberIdsSerializer,
-        responses={200: AssignedSerializer},
-        extensions=errors(404),
-    )
+    @operation("bulkAssignMembersToGuardrail", MemberIdsSerializer, AssignedSerializer, (404,))
     @members.mapping.post
     def assign_members(self, request: Request, pk: str) -> Response:
         """Assigns the guardrail to members, for all of their keys; it replaces any other one."""
@@ -222,11 +164,8 @@ class GuardrailViewSet(ListModelMixin, CreatingViewSet):
         guardrail, members = self.get_object(), self._find_members(ids)
         return Response({"assigned_count": guardrail.assign_members(members, by=self.actor)})
 
-    @extend_schema(
-        operation_id="bulkUnassignMembersFromGuardrail",
-        request=MemberIdsSerializer,
-        responses={200: UnassignedSerializer},
-        extensions=errors(404),
+    @operation(
+        "bulkUnassignMembersFromGuardrail", MemberIdsSerializer, UnassignedSerializer, (404,)
     )
     @action(detail=True, methods=["post"], url_path="assignments/members/remove")
     def unassign_members(self, request: Request, pk: str) -> Response:

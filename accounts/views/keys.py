@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from django.db.models import QuerySet
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
@@ -30,8 +29,9 @@ from accounts.serializers.keys import (
 from accounts.views.creations import CreatingViewSet
 from accounts.views.filters import WorkspaceFilter
 from config.api.filters import FlagFilter, StrictFilterSet
-from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
+from config.api.openapi import DeletedSerializer, creation, operation
 from config.api.pagination import UncountedPagination
+from config.api.viewsets import make_list, make_retrieve
 from config.changes.kinds import ChangeKind
 from config.credentials import Secret
 
@@ -47,7 +47,7 @@ class CurrentKeyViewSet(ViewSet):
     permission_classes = [AnyKey]
     schema_tag = "api-keys"
 
-    @extend_schema(operation_id="getCurrentKey", responses=CurrentKeyResponseSerializer)
+    @operation("getCurrentKey", None, CurrentKeyResponseSerializer)
     def retrieve(self, request: Request) -> Response:
         """Shows the key of this request: its limits and its usage."""
         return Response({"data": CurrentKeySerializer(cast(ApiKey, request.auth)).data})
@@ -59,7 +59,7 @@ class KeyFilters(StrictFilterSet):
     workspace_id = WorkspaceFilter(help_text="The default workspace if absent.")
 
 
-class KeyViewSet(ListModelMixin, CreatingViewSet):
+class KeyViewSet(CreatingViewSet):
     """The organization's inference keys; management keys are rotated here and else managed by
     operators."""
 
@@ -71,6 +71,7 @@ class KeyViewSet(ListModelMixin, CreatingViewSet):
     lookup_field = "digest"
     lookup_url_kwarg = "hash"
     not_found = ApiKeyNotFound
+    shared_parameters = (_HASH,)
     schema_tag = "api-keys"
 
     def get_queryset(self) -> QuerySet[Any]:
@@ -80,20 +81,14 @@ class KeyViewSet(ListModelMixin, CreatingViewSet):
             rows = ApiKey.objects.filter(organization=self.organization_id)
         return rows
 
-    @extend_schema(
-        operation_id="listKeys", responses=KeyListSerializer, extensions=errors(400, 404)
+    list = make_list(
+        "listKeys",
+        KeyListSerializer,
+        "Lists at most 100 keys of one workspace, latest first, with their usage.",
+        (400, 404),
     )
-    def list(self, request: Request) -> Response:
-        """Lists at most 100 keys of one workspace, latest first, with their usage."""
-        return super().list(request)
 
-    @extend_schema(
-        operation_id="createKeys",
-        request=CreateKeySerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: CreatedKeySerializer},
-        extensions=errors(404, 409, 422),
-    )
+    @creation("createKeys", CreateKeySerializer, CreatedKeySerializer, (404, 409, 422))
     def create(self, request: Request) -> Response:
         """Creates an inference key. No other response ever contains the key itself.
 
@@ -119,23 +114,11 @@ class KeyViewSet(ListModelMixin, CreatingViewSet):
         )
         return made
 
-    @extend_schema(
-        operation_id="getKey",
-        parameters=[_HASH],
-        responses=KeyResponseSerializer,
-        extensions=errors(404),
+    retrieve = make_retrieve(
+        "getKey", KeyResponseSerializer, "Shows a key by its hash, with its usage."
     )
-    def retrieve(self, request: Request, hash: str) -> Response:  # noqa: A002
-        """Shows a key by its hash, with its usage."""
-        return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="updateKeys",
-        parameters=[_HASH],
-        request=UpdateKeySerializer,
-        responses=KeyResponseSerializer,
-        extensions=errors(404, 409, 422),
-    )
+    @operation("updateKeys", UpdateKeySerializer, KeyResponseSerializer, (404, 409, 422))
     def partial_update(self, request: Request, hash: str) -> Response:  # noqa: A002
         """Changes the fields that are sent, from the next request on."""
         fields = self.read_body(UpdateKeySerializer)
@@ -145,25 +128,14 @@ class KeyViewSet(ListModelMixin, CreatingViewSet):
         key.edit(**fields)
         return self.respond(key)
 
-    @extend_schema(
-        operation_id="deleteKeys",
-        parameters=[_HASH],
-        responses={200: DeletedSerializer},
-        extensions=errors(404),
-    )
+    @operation("deleteKeys", None, {200: DeletedSerializer}, (404,))
     def destroy(self, request: Request, hash: str) -> Response:  # noqa: A002
         """Deletes a key for good: it is refused from the next request on."""
         if not self.get_object().revoke():
             raise ApiKeyNotFound
         return Response({"deleted": True})
 
-    @extend_schema(
-        operation_id="rotateKey",
-        parameters=[_HASH, IDEMPOTENCY_KEY],
-        request=RotateKeySerializer,
-        responses={201: RotatedKeySerializer},
-        extensions=errors(404, 409, 422),
-    )
+    @creation("rotateKey", RotateKeySerializer, {201: RotatedKeySerializer}, (404, 409, 422))
     @action(detail=True, methods=["post"])
     def rotate(self, request: Request, hash: str) -> Response:  # noqa: A002
         """Gives a key, of either type, a new secret and a new hash.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from drf_spectacular.utils import extend_schema
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -22,13 +20,13 @@ from accounts.serializers.organizations import (
     UpdateMemberSerializer,
     UpdateSettingsSerializer,
 )
-from accounts.views.creations import CreatingViewSet
-from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
-from config.api.viewsets import OrganizationViewSet
+from accounts.views.creations import CreatingViewSet, creates
+from config.api.openapi import DeletedSerializer, operation
+from config.api.viewsets import OrganizationViewSet, make_list, make_retrieve, make_update
 from config.changes.kinds import ChangeKind
 
 
-class MemberViewSet(ListModelMixin, CreatingViewSet):
+class MemberViewSet(CreatingViewSet):
     """The members of the organization; a member is not a login."""
 
     permission_classes = [ManagementKey]
@@ -37,50 +35,30 @@ class MemberViewSet(ListModelMixin, CreatingViewSet):
     not_found = MemberNotFound
     schema_tag = "organization"
 
-    @extend_schema(
-        operation_id="listOrganizationMembers",
-        responses=MemberListSerializer,
-        extensions=errors(400),
+    list = make_list(
+        "listOrganizationMembers", MemberListSerializer, "Lists the members, oldest first."
     )
-    def list(self, request: Request) -> Response:
-        """Lists the members, oldest first."""
-        return super().list(request)
 
-    @extend_schema(
-        operation_id="createOrganizationMember",
-        request=CreateMemberSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: MemberResponseSerializer},
-        extensions=errors(404, 409, 422),
+    @creates(
+        "createOrganizationMember",
+        CreateMemberSerializer,
+        MemberResponseSerializer,
+        (404, 409, 422),
     )
-    def create(self, request: Request) -> Response:
+    def create(self, fields: dict[str, Any]) -> Member:
         """Creates a member, who joins the workspaces that are named."""
-        member, _ = self.create_once(CreateMemberSerializer, self._create)
-        return self.respond(member, 201)
-
-    def _create(self, fields: dict[str, Any]) -> tuple[Member, None]:
         ids = dict.fromkeys(fields.pop("workspace_ids", ()))
         workspaces = [workspace_for(self.organization_id, each) for each in ids]
-        return create_member(self.organization_id, workspaces=workspaces, **fields), None
+        return create_member(self.organization_id, workspaces=workspaces, **fields)
 
-    @extend_schema(
-        operation_id="updateOrganizationMember",
-        request=UpdateMemberSerializer,
-        responses=MemberResponseSerializer,
-        extensions=errors(404),
+    partial_update = make_update(
+        "updateOrganizationMember",
+        UpdateMemberSerializer,
+        MemberResponseSerializer,
+        "Changes the name or the role of a member; roles in workspaces stay as they are.",
     )
-    def partial_update(self, request: Request, pk: str) -> Response:
-        """Changes the name or the role of a member; roles in workspaces stay as they are."""
-        fields = self.read_body(UpdateMemberSerializer)
-        member = self.get_object()
-        member.edit(**fields)
-        return self.respond(member)
 
-    @extend_schema(
-        operation_id="deleteOrganizationMember",
-        responses={200: DeletedSerializer},
-        extensions=errors(404, 409),
-    )
+    @operation("deleteOrganizationMember", None, {200: DeletedSerializer}, (404, 409))
     def destroy(self, request: Request, pk: str) -> Response:
         """Deletes a member, whose keys were deleted before; reports still name the member."""
         remove_member(self.get_object())
@@ -99,19 +77,14 @@ class SettingsViewSet(OrganizationViewSet):
     def get_object(self) -> Organization:
         return Organization.objects.get(pk=self.organization_id)
 
-    @extend_schema(operation_id="getOrganizationSettings", responses=SettingsResponseSerializer)
-    def retrieve(self, request: Request) -> Response:
-        """Shows the settings."""
-        return self.respond(self.get_object())
-
-    @extend_schema(
-        operation_id="updateOrganizationSettings",
-        request=UpdateSettingsSerializer,
-        responses=SettingsResponseSerializer,
+    retrieve = make_retrieve(
+        "getOrganizationSettings", SettingsResponseSerializer, "Shows the settings.", ()
     )
-    def partial_update(self, request: Request) -> Response:
-        """Changes the settings, from the next request on."""
-        fields = self.read_body(UpdateSettingsSerializer)
-        organization = self.get_object()
-        organization.edit(**fields)
-        return self.respond(organization)
+
+    partial_update = make_update(
+        "updateOrganizationSettings",
+        UpdateSettingsSerializer,
+        SettingsResponseSerializer,
+        "Changes the settings, from the next request on.",
+        (),
+    )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias
 
 from django.db.models import QuerySet
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -25,12 +24,13 @@ from accounts.serializers.presets import (
     WholePresetSerializer,
 )
 from accounts.views.creations import CreatingViewSet
-from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
+from config.api.openapi import creation, operation
 from config.api.params import UUIDParameter, read_parameter
+from config.api.viewsets import make_destroy, make_list, make_retrieve
 from config.changes.kinds import ChangeKind
 from inference.faces.presets import read_preset
 
-_Method = TypeVar("_Method", bound=Callable[..., Response])
+_Handler: TypeAlias = Callable[..., Response]
 _WORKSPACE: Final = OpenApiParameter(
     "workspace_id", {**UUIDParameter.schema}, description="The default workspace if absent."
 )
@@ -41,22 +41,15 @@ _BODIES: Final = {
 }
 
 
-def _stores(face: str) -> Callable[[_Method], _Method]:
+def _stores(face: str) -> Callable[[_Handler], _Handler]:
     """Documents an operation that stores a preset from the body of a face."""
     name = "".join(part.title() for part in face.split("/"))
-    decorate: Callable[[_Method], _Method] = extend_schema(
-        operation_id=f"createPresets{name}",
-        parameters=[_WORKSPACE, IDEMPOTENCY_KEY],
-        request={
-            "application/json": {"$ref": f"#/components/schemas/{_BODIES[face]}"},
-        },
-        responses={200: PresetResponseSerializer},
-        extensions=errors(400, 404, 409, 422),
-    )
-    return decorate
+    body = {"application/json": {"$ref": f"#/components/schemas/{_BODIES[face]}"}}
+    shape = {200: PresetResponseSerializer}
+    return creation(f"createPresets{name}", body, shape, (400, 404, 409, 422))
 
 
-class PresetViewSet(ListModelMixin, CreatingViewSet):
+class PresetViewSet(CreatingViewSet):
     """Defaults of requests, which a request takes over by naming the preset."""
 
     permission_classes = [ManagementKey]
@@ -66,6 +59,7 @@ class PresetViewSet(ListModelMixin, CreatingViewSet):
     lookup_field = "slug"
     not_found = PresetNotFound
     own_parameters = ("workspace_id",)
+    shared_parameters = (_WORKSPACE,)
     schema_tag = "presets"
 
     def get_serializer_class(self) -> Any:
@@ -74,33 +68,21 @@ class PresetViewSet(ListModelMixin, CreatingViewSet):
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().filter(workspace=self._workspace())
 
-    @extend_schema(
-        operation_id="listPresets",
-        parameters=[_WORKSPACE],
-        responses=PresetListSerializer,
-        extensions=errors(400, 404),
+    list = make_list(
+        "listPresets",
+        PresetListSerializer,
+        "Lists the presets of one workspace, oldest first.",
+        (400, 404),
     )
-    def list(self, request: Request) -> Response:
-        """Lists the presets of one workspace, oldest first."""
-        return super().list(request)
 
-    @extend_schema(
-        operation_id="getPreset",
-        parameters=[_WORKSPACE],
-        responses=PresetResponseSerializer,
-        extensions=errors(400, 404),
+    retrieve = make_retrieve(
+        "getPreset",
+        PresetResponseSerializer,
+        "Shows a preset with the version that applies.",
+        (400, 404),
     )
-    def retrieve(self, request: Request, slug: str) -> Response:
-        """Shows a preset with the version that applies."""
-        return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="updatePreset",
-        parameters=[_WORKSPACE],
-        request=UpdatePresetSerializer,
-        responses=PresetResponseSerializer,
-        extensions=errors(400, 404),
-    )
+    @operation("updatePreset", UpdatePresetSerializer, PresetResponseSerializer, (400, 404))
     def partial_update(self, request: Request, slug: str) -> Response:
         """Changes the name, the description, the status, or the version that applies."""
         fields = self.read_body(UpdatePresetSerializer)
@@ -108,33 +90,24 @@ class PresetViewSet(ListModelMixin, CreatingViewSet):
         preset.change(**fields)
         return self.respond(preset)
 
-    @extend_schema(
-        operation_id="deletePreset",
-        parameters=[_WORKSPACE],
-        responses={200: DeletedSerializer},
-        extensions=errors(400, 404),
+    destroy = make_destroy(
+        "deletePreset",
+        "Deletes a preset with its versions. Requests that name it are refused from now on.",
+        (400, 404),
     )
-    def destroy(self, request: Request, slug: str) -> Response:
-        """Deletes a preset with its versions. Requests that name it are refused from now on."""
-        self.get_object().remove()
-        return Response({"deleted": True})
 
-    @extend_schema(
-        operation_id="listPresetVersions",
-        parameters=[_WORKSPACE],
-        responses=PresetVersionListSerializer,
-        extensions=errors(400, 404),
-    )
+    @operation("listPresetVersions", None, PresetVersionListSerializer, (400, 404))
     @action(detail=True, serializer_class=PresetVersionSerializer, is_list=True)
     def versions(self, request: Request, slug: str) -> Response:
         """Lists the versions of a preset, newest first."""
         return self.respond_with_page(self.get_object().versions.order_by("-version"))
 
-    @extend_schema(
-        operation_id="getPresetVersion",
-        parameters=[_WORKSPACE, OpenApiParameter("version", str, OpenApiParameter.PATH)],
-        responses=PresetVersionResponseSerializer,
-        extensions=errors(400, 404),
+    @operation(
+        "getPresetVersion",
+        None,
+        PresetVersionResponseSerializer,
+        (400, 404),
+        parameters=[OpenApiParameter("version", str, OpenApiParameter.PATH)],
     )
     @action(
         detail=True,

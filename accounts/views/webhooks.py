@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from django.db import transaction
 from django.db.models import QuerySet
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -34,8 +33,9 @@ from accounts.webhooks.models import (
     Subscription,
     SubscriptionNotFound,
 )
-from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
+from config.api.openapi import creation, operation
 from config.api.text import parse_uuid
+from config.api.viewsets import make_destroy, make_list, make_retrieve
 from config.credentials import Secret
 
 _OVERLAP: Final = 86_400
@@ -44,28 +44,20 @@ _DELIVERY: Final = OpenApiParameter(
 )
 
 
-class WebhookViewSet(ListModelMixin, CreatingViewSet):
+class WebhookViewSet(CreatingViewSet):
     """Webhooks, which are told of events by signed requests (Standard Webhooks)."""
 
     permission_classes = [ManagementKey]
     queryset = Subscription.objects.webhooks().order_by("created_at", "id")
     serializer_class = WebhookSerializer
     not_found = SubscriptionNotFound
+    shared_parameters = (_DELIVERY,)
     schema_tag = "webhooks"
 
-    @extend_schema(
-        operation_id="listWebhooks", responses=WebhookListSerializer, extensions=errors(400)
-    )
-    def list(self, request: Request) -> Response:
-        """Lists the webhooks, oldest first."""
-        return super().list(request)
+    list = make_list("listWebhooks", WebhookListSerializer, "Lists the webhooks, oldest first.")
 
-    @extend_schema(
-        operation_id="createWebhook",
-        request=CreateWebhookSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: CreatedWebhookSerializer},
-        extensions=errors(400, 404, 409, 422),
+    @creation(
+        "createWebhook", CreateWebhookSerializer, CreatedWebhookSerializer, (400, 404, 409, 422)
     )
     def create(self, request: Request) -> Response:
         """Creates a webhook. No other response contains the secret that signs its messages.
@@ -85,19 +77,11 @@ class WebhookViewSet(ListModelMixin, CreatingViewSet):
         )
         return made
 
-    @extend_schema(
-        operation_id="getWebhook", responses=WebhookResponseSerializer, extensions=errors(404)
+    retrieve = make_retrieve(
+        "getWebhook", WebhookResponseSerializer, "Shows a webhook without its secret."
     )
-    def retrieve(self, request: Request, pk: str) -> Response:
-        """Shows a webhook without its secret."""
-        return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="updateWebhook",
-        request=UpdateWebhookSerializer,
-        responses=WebhookResponseSerializer,
-        extensions=errors(400, 404, 422),
-    )
+    @operation("updateWebhook", UpdateWebhookSerializer, WebhookResponseSerializer, (400, 404, 422))
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes the fields that are sent. `disabled` stops a webhook, or starts it again."""
         webhook: Subscription = self.get_object()
@@ -109,20 +93,16 @@ class WebhookViewSet(ListModelMixin, CreatingViewSet):
                 webhook.disable() if disabled else webhook.enable()
         return self.respond(webhook)
 
-    @extend_schema(
-        operation_id="deleteWebhook", responses={200: DeletedSerializer}, extensions=errors(404)
+    destroy = make_destroy(
+        "deleteWebhook",
+        "Deletes a webhook with its secret and its log. Nothing is sent to it any more.",
     )
-    def destroy(self, request: Request, pk: str) -> Response:
-        """Deletes a webhook with its secret and its log. Nothing is sent to it any more."""
-        self.get_object().remove()
-        return Response({"deleted": True})
 
-    @extend_schema(
-        operation_id="rotateWebhookSecret",
-        request=RotateSecretSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses=CreatedWebhookSerializer,
-        extensions=errors(400, 404, 409, 422),
+    @creation(
+        "rotateWebhookSecret",
+        RotateSecretSerializer,
+        CreatedWebhookSerializer,
+        (400, 404, 409, 422),
     )
     @action(detail=True, methods=["post"], url_path="rotate-secret")
     def rotate_secret(self, request: Request, pk: str) -> Response:
@@ -139,13 +119,7 @@ class WebhookViewSet(ListModelMixin, CreatingViewSet):
         webhook: Subscription = self.get_object()
         return webhook, webhook.rotate(overlap=fields.get("overlap_seconds", _OVERLAP))
 
-    @extend_schema(
-        operation_id="testWebhook",
-        request=None,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={202: DeliveryResponseSerializer},
-        extensions=errors(404, 409, 422, 429),
-    )
+    @creation("testWebhook", None, {202: DeliveryResponseSerializer}, (404, 409, 422, 429))
     @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: str) -> Response:
         """Sends an event of the kind `webhook.test` soon; its delivery tells what came of it.
@@ -154,23 +128,15 @@ class WebhookViewSet(ListModelMixin, CreatingViewSet):
         """
         return self._send_once(lambda: self.get_object().send_test())
 
-    @extend_schema(
-        operation_id="listWebhookDeliveries",
-        responses=DeliveryListSerializer,
-        extensions=errors(400, 404),
-    )
+    @operation("listWebhookDeliveries", None, DeliveryListSerializer, (400, 404))
     @action(detail=True, serializer_class=DeliverySerializer, is_list=True)
     def deliveries(self, request: Request, pk: str) -> Response:
         """Lists the deliveries of the last 30 days, newest first."""
         rows = self.get_object().deliveries.select_related("event").order_by("-id")
         return self.respond_with_page(rows)
 
-    @extend_schema(
-        operation_id="redeliverWebhookDelivery",
-        parameters=[_DELIVERY, IDEMPOTENCY_KEY],
-        request=None,
-        responses={202: DeliveryResponseSerializer},
-        extensions=errors(404, 409, 422, 429),
+    @creation(
+        "redeliverWebhookDelivery", None, {202: DeliveryResponseSerializer}, (404, 409, 422, 429)
     )
     @action(detail=True, methods=["post"], url_path=r"deliveries/(?P<delivery>[^/]+)/redeliver")
     def redeliver(self, request: Request, pk: str, delivery: str) -> Response:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -36,10 +35,11 @@ from accounts.serializers.workspaces import (
     WorkspaceResponseSerializer,
     WorkspaceSerializer,
 )
-from accounts.views.creations import CreatingViewSet
-from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
+from accounts.views.creations import CreatingViewSet, creates
+from config.api.openapi import DeletedSerializer, operation
 from config.api.params import FlagParameter, read_parameter
 from config.api.text import parse_uuid
+from config.api.viewsets import make_list, make_retrieve, make_update
 
 _CONFIRMATION: Final = "confirm_default_workspace_deletion"
 _WORKSPACE: Final = OpenApiParameter(
@@ -50,7 +50,7 @@ _INTERVAL: Final = OpenApiParameter(
 )
 
 
-class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
+class WorkspaceViewSet(CreatingViewSet):
     """The workspaces of the organization."""
 
     permission_classes = [ManagementKey]
@@ -58,6 +58,7 @@ class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
     serializer_class = WorkspaceSerializer
     lookup_url_kwarg = "workspace_ref"
     not_found = WorkspaceNotFound
+    shared_parameters = (_WORKSPACE, _INTERVAL)
     schema_tag = "workspaces"
 
     def get_object(self) -> Workspace:
@@ -67,67 +68,40 @@ class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
         workspace: Workspace = super().get_object()
         return workspace
 
-    @extend_schema(
-        operation_id="listWorkspaces", responses=WorkspaceListSerializer, extensions=errors(400)
+    list = make_list(
+        "listWorkspaces", WorkspaceListSerializer, "Lists the workspaces, oldest first."
     )
-    def list(self, request: Request) -> Response:
-        """Lists the workspaces, oldest first."""
-        return super().list(request)
 
-    @extend_schema(
-        operation_id="createWorkspace",
-        request=CreateWorkspaceSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: WorkspaceResponseSerializer},
-        extensions=errors(404, 422),
-    )
-    def create(self, request: Request) -> Response:
+    @creates("createWorkspace", CreateWorkspaceSerializer, WorkspaceResponseSerializer, (404, 422))
+    def create(self, fields: dict[str, Any]) -> Workspace:
         """Creates a workspace. Paths name it by its id or its slug."""
-        workspace, _ = self.create_once(CreateWorkspaceSerializer, self._create)
-        return self.respond(workspace, status=201)
-
-    def _create(self, fields: dict[str, Any]) -> tuple[Workspace, None]:
         workspace: Workspace = Workspace.objects.create_workspace(
             organization_id=self.organization_id, created_by=self.actor, **fields
         )
-        return workspace, None
+        return workspace
 
-    @extend_schema(
-        operation_id="getWorkspace",
-        parameters=[_WORKSPACE],
-        responses=WorkspaceResponseSerializer,
-        extensions=errors(404),
+    retrieve = make_retrieve("getWorkspace", WorkspaceResponseSerializer, "Shows a workspace.")
+
+    partial_update = make_update(
+        "updateWorkspace",
+        UpdateWorkspaceSerializer,
+        WorkspaceResponseSerializer,
+        "Changes the fields that are sent; `null` clears a field.",
+        (404, 422),
     )
-    def retrieve(self, request: Request, workspace_ref: str) -> Response:
-        """Shows a workspace."""
-        return self.respond(self.get_object())
 
-    @extend_schema(
-        operation_id="updateWorkspace",
-        parameters=[_WORKSPACE],
-        request=UpdateWorkspaceSerializer,
-        responses=WorkspaceResponseSerializer,
-        extensions=errors(404, 422),
-    )
-    def partial_update(self, request: Request, workspace_ref: str) -> Response:
-        """Changes the fields that are sent; `null` clears a field."""
-        fields = self.read_body(UpdateWorkspaceSerializer)
-        workspace = self.get_object()
-        workspace.edit(**fields)
-        return self.respond(workspace)
-
-    @extend_schema(
-        operation_id="deleteWorkspace",
+    @operation(
+        "deleteWorkspace",
+        None,
+        {200: DeletedSerializer},
+        (400, 404),
         parameters=[
-            _WORKSPACE,
             OpenApiParameter(
                 _CONFIRMATION,
                 bool,
                 description="Required for the default workspace, whose inference keys it disables.",
-            ),
+            )
         ],
-        responses={200: DeletedSerializer},
-        extensions=errors(400, 404),
     )
     def destroy(self, request: Request, workspace_ref: str) -> Response:
         """Deletes a workspace without active API keys, with its budgets and guardrails."""
@@ -135,12 +109,7 @@ class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
         self.get_object().close(confirm_default=confirmed)
         return Response({"deleted": True})
 
-    @extend_schema(
-        operation_id="listWorkspaceMembers",
-        parameters=[_WORKSPACE],
-        responses=WorkspaceMemberListSerializer,
-        extensions=errors(400, 404),
-    )
+    @operation("listWorkspaceMembers", None, WorkspaceMemberListSerializer, (400, 404))
     @action(detail=True, serializer_class=WorkspaceMemberSerializer, is_list=True)
     def members(self, request: Request, workspace_ref: str) -> Response:
         """Lists the members of a workspace; the default one has all members of the organization."""
@@ -152,12 +121,8 @@ class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
         places: Any = [workspace.place_of(member) for member in page]
         return self.get_paginated_response(WorkspaceMemberSerializer(places, many=True).data)
 
-    @extend_schema(
-        operation_id="bulkAddWorkspaceMembers",
-        parameters=[_WORKSPACE],
-        request=WorkspaceMembersSerializer,
-        responses={200: AddedMembersSerializer},
-        extensions=errors(404),
+    @operation(
+        "bulkAddWorkspaceMembers", WorkspaceMembersSerializer, AddedMembersSerializer, (404,)
     )
     @action(detail=True, methods=["post"], url_path="members/add")
     def add_members(self, request: Request, workspace_ref: str) -> Response:
@@ -172,12 +137,8 @@ class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
         data = WorkspaceMemberSerializer(places, many=True).data
         return Response({"data": data, "added_count": added})
 
-    @extend_schema(
-        operation_id="bulkRemoveWorkspaceMembers",
-        parameters=[_WORKSPACE],
-        request=WorkspaceMembersSerializer,
-        responses={200: RemovedMembersSerializer},
-        extensions=errors(404),
+    @operation(
+        "bulkRemoveWorkspaceMembers", WorkspaceMembersSerializer, RemovedMembersSerializer, (404,)
     )
     @action(detail=True, methods=["post"], url_path="members/remove")
     def remove_members(self, request: Request, workspace_ref: str) -> Response:
@@ -187,12 +148,7 @@ class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
         members = Member.objects.for_organization(self.organization_id).find_all(ids)
         return Response({"removed_count": workspace.remove_members(members)})
 
-    @extend_schema(
-        operation_id="listWorkspaceBudgets",
-        parameters=[_WORKSPACE],
-        responses=BudgetListSerializer,
-        extensions=errors(404),
-    )
+    @operation("listWorkspaceBudgets", None, BudgetListSerializer, (404,))
     @action(detail=True)
     def budgets(self, request: Request, workspace_ref: str) -> Response:
         """Lists the budgets of a workspace, the shortest interval first."""
@@ -201,12 +157,7 @@ class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
         rows = sorted(workspace.budgets.all(), key=lambda budget: order.index(budget.interval))
         return _respond_with_budgets(workspace, rows, many=True)
 
-    @extend_schema(
-        operation_id="getWorkspaceBudget",
-        parameters=[_WORKSPACE, _INTERVAL],
-        responses=BudgetResponseSerializer,
-        extensions=errors(400, 404),
-    )
+    @operation("getWorkspaceBudget", None, BudgetResponseSerializer, (400, 404))
     @action(detail=True, url_path="budgets/(?P<interval>[^/]+)")
     def budget(self, request: Request, workspace_ref: str, interval: str) -> Response:
         """Shows the budget of one interval."""
@@ -217,13 +168,7 @@ class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
             raise BudgetNotFound
         return _respond_with_budgets(workspace, budget)
 
-    @extend_schema(
-        operation_id="upsertWorkspaceBudget",
-        parameters=[_WORKSPACE, _INTERVAL],
-        request=SetBudgetSerializer,
-        responses=BudgetResponseSerializer,
-        extensions=errors(404),
-    )
+    @operation("upsertWorkspaceBudget", SetBudgetSerializer, BudgetResponseSerializer, (404,))
     @budget.mapping.put
     def set_budget(self, request: Request, workspace_ref: str, interval: str) -> Response:
         """Limits the spending of one interval; the limit must be below that of a longer one."""
@@ -237,12 +182,7 @@ class WorkspaceViewSet(ListModelMixin, CreatingViewSet):
         )
         return _respond_with_budgets(workspace, budget)
 
-    @extend_schema(
-        operation_id="deleteWorkspaceBudget",
-        parameters=[_WORKSPACE, _INTERVAL],
-        responses={200: DeletedSerializer},
-        extensions=errors(400, 404),
-    )
+    @operation("deleteWorkspaceBudget", None, {200: DeletedSerializer}, (400, 404))
     @budget.mapping.delete
     def lift_budget(self, request: Request, workspace_ref: str, interval: str) -> Response:
         """Removes the budget of an interval, if there is one."""

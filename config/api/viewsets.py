@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 from uuid import UUID
 
 from django.db.models import QuerySet
 from django_filters.rest_framework import DjangoFilterBackend
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.exceptions import ValidationError
 from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
@@ -15,6 +17,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from config.api.errors import NotFound
 from config.api.fields import StrictSerializer
+from config.api.openapi import DeletedSerializer, operation
 from config.api.pagination import OffsetPagination
 from config.api.text import NOT_STORABLE, parse_uuid
 
@@ -54,6 +57,8 @@ class OrganizationViewSet(GenericViewSet[Any]):
     not_found: ClassVar[type[NotFound]] = NotFound
     # Query parameters of the list that the view reads itself.
     own_parameters: ClassVar[tuple[str, ...]] = ()
+    # Parameters of all operations, or of those with this name in their path, for the document.
+    shared_parameters: ClassVar[tuple[OpenApiParameter, ...]] = ()
     # ``@action(is_list=True)`` documents the pages of a nested list.
     is_list: ClassVar[bool] = False
 
@@ -107,3 +112,59 @@ class OrganizationViewSet(GenericViewSet[Any]):
         """Renders the requested page of a list in the envelope."""
         data = self.get_serializer(self.paginate_queryset(rows), many=True).data
         return self.get_paginated_response(data)
+
+
+def make_list(
+    name: str, response: Any, text: str, statuses: Sequence[int] = (400,), **options: Any
+) -> Any:
+    """Makes the operation that lists the rows of a resource; ``text`` describes it."""
+
+    def list_rows(view: Any, request: Request) -> Any:
+        return view.respond_with_page(view.filter_queryset(view.get_queryset()))
+
+    return _document(list_rows, text, name, None, response, statuses, **options)
+
+
+def make_retrieve(
+    name: str, response: Any, text: str, statuses: Sequence[int] = (404,), **options: Any
+) -> Any:
+    """Makes the operation that shows one row of a resource."""
+
+    def retrieve(view: Any, request: Request, **path: str) -> Any:
+        return view.respond(view.get_object())
+
+    return _document(retrieve, text, name, None, response, statuses, **options)
+
+
+def make_update(
+    name: str,
+    shape: type[StrictSerializer],
+    response: Any,
+    text: str,
+    statuses: Sequence[int] = (404,),
+    **options: Any,
+) -> Any:
+    """Makes the operation that edits one row of a resource by the members that are sent."""
+
+    def partial_update(view: Any, request: Request, **path: str) -> Any:
+        fields = view.read_body(shape)
+        row = view.get_object()
+        row.edit(**fields)
+        return view.respond(row)
+
+    return _document(partial_update, text, name, shape, response, statuses, **options)
+
+
+def make_destroy(name: str, text: str, statuses: Sequence[int] = (404,), **options: Any) -> Any:
+    """Makes the operation that removes one row of a resource."""
+
+    def destroy(view: Any, request: Request, **path: str) -> Response:
+        view.get_object().remove()
+        return Response({"deleted": True})
+
+    return _document(destroy, text, name, None, {200: DeletedSerializer}, statuses, **options)
+
+
+def _document(method: Any, text: str, *described: Any, **options: Any) -> Any:
+    method.__doc__ = text
+    return operation(*described, **options)(method)

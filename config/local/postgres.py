@@ -487,6 +487,11 @@ def system_programs() -> list[Path]:
     return sorted(SYSTEM_PROGRAMS.glob("*/bin"), key=_trailing_number, reverse=True)
 
 
+def has_programs() -> bool:
+    """Returns whether this machine has PostgreSQL's programs; an image has none."""
+    return wheel_site() is not None or bool(system_programs())
+
+
 def _copy_site(site: Path) -> Path:
     """Copies the wheel's programs once per version to a place that every account can read.
 

@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError as InvalidParameter
 from django.db import close_old_connections
 from django.db.models import QuerySet
 from django.db.models.functions import Coalesce
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.exceptions import ValidationError
 from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
@@ -36,7 +36,7 @@ from config.api.filters import (
     TrackingFilter,
     UUIDFilter,
 )
-from config.api.openapi import errors
+from config.api.openapi import operation
 from config.api.pagination import WholeList
 from config.api.params import QueryParameter
 from config.api.text import NOT_STORABLE
@@ -120,12 +120,7 @@ class GenerationViewSet(OrganizationViewSet):
         generation: Generation = self.find(text)
         return generation
 
-    @extend_schema(
-        operation_id="getGeneration",
-        parameters=[_ID],
-        responses=GenerationResponseSerializer,
-        extensions=errors(400, 404),
-    )
+    @operation("getGeneration", None, GenerationResponseSerializer, (400, 404), parameters=[_ID])
     def retrieve(self, request: Request) -> Response:
         """Shows the usage, cost and timing of a request, and every endpoint that was tried.
 
@@ -166,11 +161,8 @@ class ContentViewSet(GenerationViewSet):
         rows, caller = super().get_queryset(), caller_of(self.request)
         return rows if caller.is_management else rows.filter(api_key_id=caller.key_id)
 
-    @extend_schema(
-        operation_id="listGenerationContent",
-        parameters=[_ID],
-        responses=ContentResponseSerializer,
-        extensions=errors(400, 403, 404),
+    @operation(
+        "listGenerationContent", None, ContentResponseSerializer, (400, 403, 404), parameters=[_ID]
     )
     def content(self, request: Request) -> Response:
         """Shows the stored input and output of a request, if its workspace logs them.
@@ -195,11 +187,8 @@ class ContentViewSet(GenerationViewSet):
         )
         return Response({"data": content})
 
-    @extend_schema(
-        operation_id="deleteGenerationContent",
-        parameters=[_ID],
-        responses=ContentDeletedSerializer,
-        extensions=errors(400, 403, 404),
+    @operation(
+        "deleteGenerationContent", None, ContentDeletedSerializer, (400, 403, 404), parameters=[_ID]
     )
     def delete_content(self, request: Request) -> Response:
         """Deletes the stored input and output of a request; an extension for management keys.
@@ -241,11 +230,11 @@ class FeedbackViewSet(OrganizationViewSet):
     not_found = GenerationNotFound
     schema_tag = "generations"
 
-    @extend_schema(
-        operation_id="submitGenerationFeedback",
-        request=FeedbackSerializer,
-        responses={200: FeedbackResponseSerializer},
-        extensions=errors(404, 409),
+    @operation(
+        "submitGenerationFeedback",
+        FeedbackSerializer,
+        {200: FeedbackResponseSerializer},
+        (404, 409),
     )
     def create(self, request: Request) -> Response:
         """Stores feedback on a generation, once in each category."""
@@ -314,11 +303,7 @@ class ActivityViewSet(ListModelMixin, OrganizationViewSet):
     pagination_class = WholeList
     schema_tag = "analytics"
 
-    @extend_schema(
-        operation_id="getUserActivity",
-        responses=ActivityResponseSerializer,
-        extensions=errors(400, 404),
-    )
+    @operation("getUserActivity", None, ActivityResponseSerializer, (400, 404))
     def list(self, request: Request) -> Response:
         """Sums the last 30 completed UTC days: a row for each date, model and endpoint."""
         values = ActivityFilters.read(request)
@@ -355,17 +340,12 @@ class AnalyticsViewSet(OrganizationViewSet):
     serializer_class = AnswerSerializer
     schema_tag = "analytics"
 
-    @extend_schema(operation_id="getAnalyticsMeta", responses=MetaResponseSerializer)
+    @operation("getAnalyticsMeta", None, MetaResponseSerializer)
     def meta(self, request: Request) -> Response:
         """Lists the metrics, dimensions, granularities and operators of `POST /analytics/query`."""
         return Response({"data": _META})
 
-    @extend_schema(
-        operation_id="queryAnalytics",
-        request=QuerySerializer,
-        responses={200: AnswerResponseSerializer},
-        extensions=errors(408),
-    )
+    @operation("queryAnalytics", QuerySerializer, AnswerResponseSerializer, (408,))
     def query(self, request: Request) -> Response:
         """Measures the generations that have ended, by dimensions and over time.
 

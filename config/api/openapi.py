@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from drf_spectacular.extensions import OpenApiFilterExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import build_parameter_type
-from drf_spectacular.utils import OpenApiParameter, inline_serializer
+from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
 from rest_framework import serializers
 
 from config.apps import declaring_apps
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class ErrorDetailSerializer(serializers.Serializer[Any]):
@@ -71,6 +73,14 @@ class Schema(AutoSchema):
             operation["responses"].setdefault(status, reference)
         operation["responses"] = dict(sorted(operation["responses"].items()))
         return operation
+
+    def get_override_parameters(self) -> list[Any]:
+        """Returns the parameters that the view describes for all operations that have them."""
+        return [
+            each
+            for each in getattr(self.view, "shared_parameters", ())
+            if each.location != OpenApiParameter.PATH or f"{{{each.name}}}" in self.path
+        ]
 
     def _is_list_view(self, serializer: Any = None) -> bool:
         """Returns whether an operation has the filters and pages of a list.
@@ -214,9 +224,40 @@ def errors(*statuses: int) -> dict[str, Sequence[int]]:
     return {"x-errors": statuses}
 
 
+def operation(
+    name: str, request: Any, response: Any, statuses: Sequence[int] = (), **options: Any
+) -> Callable[[_Method], _Method]:
+    """Documents an operation: its ID, the shapes of its bodies, and the statuses of its errors."""
+    found: Callable[[_Method], _Method] = extend_schema(
+        operation_id=name,
+        request=request,
+        responses=response,
+        extensions=errors(*statuses),
+        **options,
+    )
+    return found
+
+
+def creation(
+    name: str,
+    request: Any,
+    response: Any,
+    statuses: Sequence[int] = (),
+    parameters: Sequence[OpenApiParameter] = (),
+) -> Callable[[_Method], _Method]:
+    """Documents an operation that a repeated ``Idempotency-Key`` does not do again."""
+    named = [*parameters, IDEMPOTENCY_KEY]
+    return operation(name, request, response, statuses, parameters=named)
+
+
 def envelope(name: str, **fields: serializers.Field[Any, Any, Any, Any]) -> Any:
     """Returns the serializer of a response body with the given members."""
     return inline_serializer(name, dict(fields))
+
+
+def list_envelope(name: str, shape: type[serializers.BaseSerializer[Any]]) -> Any:
+    """Returns the serializer of a page of rows with the count of all of them."""
+    return envelope(name, data=shape(many=True), total_count=serializers.IntegerField())
 
 
 DeletedSerializer = envelope("Deleted", deleted=serializers.BooleanField(help_text="Always true."))
