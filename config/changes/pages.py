@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar, Final
@@ -129,7 +129,11 @@ class GuardedPage:
         changes: Sequence[Any] = (),
         outcome: str = RowOutcome.UPDATE,
     ) -> Proposal:
-        """Returns the proposal of an operation on a stored row, which rests on all its columns."""
+        """Returns the proposal of an operation on a stored row.
+
+        ``state`` names what the operation rests on, with a digest of each; it is read from the row
+        if there is none: all of its columns, or what the page says of the operation.
+        """
         stored = type(obj)._base_manager.get(pk=obj.pk)
         return Proposal(
             kind=kind,
@@ -270,11 +274,17 @@ class GuardedPage:
             return bool(self.has_delete_permission(request, target))
         action = _find_action(self, operation)
         subject = (str(target.pk),) if action.is_detail else ()
+        return bool(self.has_permissions(request, action.permissions, *subject))
+
+    def has_permissions(
+        self: Any, request: HttpRequest, names: Iterable[str], *subject: str
+    ) -> bool:
+        """Returns whether the operator has permissions; the page has a method for a bare verb."""
         return all(
             request.user.has_perm(name)
             if "." in name
             else getattr(self, f"has_{name}_permission")(request, *subject)
-            for name in action.permissions
+            for name in names
         )
 
     def apply_change(self: Any, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:

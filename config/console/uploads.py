@@ -133,6 +133,9 @@ class BulkFile:
 
 def may_import(page: Any, request: HttpRequest) -> bool:
     """Returns whether the operator may add and change rows of every model of a page's file."""
+    # A change set may name a page that has none.
+    if page.bulk_file is None:
+        return False
     labels = page.bulk_file.written or (page.opts.label_lower,)
     return all(
         request.user.has_perm(f"{app}.{verb}_{model}")

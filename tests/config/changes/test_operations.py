@@ -20,7 +20,7 @@ from config.apps import Role
 from config.audit.entries import AuditEntry
 from config.changes.kinds import ChangeKind
 from config.changes.models import ChangeSet
-from config.changes.proposals import read_sealed
+from config.changes.proposals import IMPORT, Proposal, propose, read_sealed
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.catalogue import make_proposal
@@ -349,6 +349,25 @@ def test_an_import_waits_and_is_planned_again(ann: Client, bob: Client) -> None:
     assert found.price.price.text("prompt") == "0.000009"
     entry = AuditEntry.objects.get(kind="import")
     assert (entry.actor, entry.action) == ("operator bob", f"{made}, proposed by operator ann")
+
+
+def test_an_import_of_a_page_without_a_file_is_refused(ann: Client, bob: Client) -> None:
+    proposal = Proposal(
+        kind=ChangeKind.PRICES,
+        operation=IMPORT,
+        page="accounts.member",
+        needs="accounts.change_member",
+        subject="import of members.csv",
+        arguments={"name": "members.csv", "organization": None},
+    )
+    propose(proposal, by="operator ann", reason="The file has no page.")
+    before = snapshots.everything()
+
+    made, text = approve(bob)
+
+    assert text == "Your role may not do this itself, so it may not decide about it."
+    assert made.status == "proposed"
+    assert snapshots.everything() == before
 
 
 def test_a_proposal_of_a_price_list_needs_a_second_person(ann: Client, bob: Client) -> None:
