@@ -14,26 +14,3 @@ from billing.topups.models.chain_states import ChainState, chain_name
 from billing.topups.models.deposits import Deposit
 from billing.topups.models.top_ups import ChainNotOffered, TooManyTopUps, TopUp, TopUpNotFound
 from billing.topups.models.units import UnitsField
-
-__all__ = [
-    "Account",
-    "Archived",
-    "ChainNotOffered",
-    "ChainState",
-    "Deposit",
-    "Excess",
-    "Fold",
-    "GrantRequest",
-    "Meter",
-    "MeterOpening",
-    "NotChargeable",
-    "NotIndependent",
-    "Opening",
-    "SameOperator",
-    "TooManyTopUps",
-    "TopUp",
-    "TopUpNotFound",
-    "Transfer",
-    "UnitsField",
-    "chain_name",
-]

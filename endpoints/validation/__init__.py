@@ -4,14 +4,3 @@ from endpoints.validation.attempt import HostIsNew
 from endpoints.validation.checks import KINDS, Reason
 from endpoints.validation.probes import MAX_TOKENS, is_same_model
 from endpoints.validation.run import examine, limit_seconds, run
-
-__all__ = [
-    "KINDS",
-    "MAX_TOKENS",
-    "HostIsNew",
-    "Reason",
-    "examine",
-    "is_same_model",
-    "limit_seconds",
-    "run",
-]

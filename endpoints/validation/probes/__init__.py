@@ -24,14 +24,9 @@ from endpoints.validation.calls import REFUSALS, CallLimits, DeploymentCaller, R
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 from endpoints.validation.probes.audio import SpeechProbe, TranscriptionProbe
 from endpoints.validation.probes.base import Probe, compare_replies, is_same_model
-from endpoints.validation.probes.chat import ChatProbe
-from endpoints.validation.probes.embeddings import EmbeddingsProbe
-from endpoints.validation.probes.images import ImagesProbe
-from endpoints.validation.probes.rerank import RerankProbe
-from endpoints.validation.probes.responses import ResponsesProbe
+from endpoints.validation.probes.chat import ChatProbe, ResponsesProbe
 from endpoints.validation.probes.streams import MAX_TOKENS
-
-__all__ = ["MAX_TOKENS", "PROBES", "is_native", "is_same_model", "probe"]
+from endpoints.validation.probes.whole import EmbeddingsProbe, ImagesProbe, RerankProbe
 
 PROBES: Final[Mapping[Operation, type[Probe]]] = {
     Operation.CHAT: ChatProbe,

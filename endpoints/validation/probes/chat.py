@@ -1,11 +1,14 @@
-"""The probe of chat completions."""
+"""The probes of chat completions, and of responses where a deployment has no chat."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
 
-from catalog.dialects.base import Reply
+from msgspec.structs import replace
+
+from catalog.capabilities import NativeFormat
+from catalog.dialects.base import NativeBody, Reply
 from endpoints.validation.calls import DeploymentCaller, Refused
 from endpoints.validation.probes.streams import MAX_TOKENS, QUESTION, StreamedProbe
 
@@ -19,6 +22,12 @@ _ABOUT_BOUND: Final = re.compile(
     r"|unsupported|unexpected",
     re.IGNORECASE,
 )
+
+
+_FIELDS: Final[dict[str, Any]] = {
+    "input": [{"role": "user", "content": QUESTION}],
+    "max_output_tokens": MAX_TOKENS,
+}
 
 
 class ChatProbe(StreamedProbe):
@@ -76,3 +85,23 @@ class ChatProbe(StreamedProbe):
 
     def _fields(self) -> dict[str, Any]:
         return {"messages": _MESSAGES, **self._bound}
+
+
+class ResponsesProbe(StreamedProbe):
+    """Asks for a word, first plain and then streamed, in the format that requests have.
+
+    Such a model thinks before it writes, so an answer that ends at its bound passes.
+    """
+
+    check = "response"
+
+    def __init__(self, caller: DeploymentCaller) -> None:
+        super().__init__(caller)
+        caller.call = replace(caller.call, native=NativeBody(NativeFormat.RESPONSES, dict(_FIELDS)))
+
+    async def make_calls(self) -> None:
+        reply = await self.caller.ask({})
+        self.result.add_pass("response", notes=reply.notes)
+        self.note_reply(reply)
+        self.note_bounds(reply.usage, MAX_TOKENS)
+        await self.read_stream({})
